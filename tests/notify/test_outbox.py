@@ -334,7 +334,7 @@ async def test_a_card_that_is_not_the_whole_says_so_and_has_no_token(
     asked = await asked_of(strict)
     assert ann.actor.user_account_id is not None
     for change, cut, hid in PARTS:
-        seen = cards.Shown(
+        seen = cards.CardSource(
             approval=replace(asked, **change), votes=[], delegations=[], deciders=["Ann"], org="Acme", redact=["iban"]
         )  # fmt: skip
         made = cards.card(seen, Occasion.REQUESTED, PUBLIC_URL)

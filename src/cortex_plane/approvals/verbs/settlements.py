@@ -48,12 +48,12 @@ async def settle(db: Database, actor: Actor, id: UUID, call_id: UUID, answer: An
 
     async def once(unread: CortexError | None) -> tuple[SteeringResult, CortexError | None]:
         async with db.transaction(actor.org_id) as tx:
-            refused = await settled(tx, actor, id, call_id, answer, Channel.API, unread)
-            return await steering.steering_result(tx, id, refused is None), refused
+            error = await settled(tx, actor, id, call_id, answer, Channel.API, unread)
+            return await steering.steering_result(tx, id, error is None), error
 
-    receipt, refused = await session_gates.with_gate_record(db, actor.org_id, once)
-    if refused is not None:
-        raise refused
+    receipt, error = await session_gates.with_gate_record(db, actor.org_id, once)
+    if error is not None:
+        raise error
     db.hints.work()
     return receipt
 
@@ -140,7 +140,7 @@ async def settled(
             await approvals_store.vote_answer(
                 tx, opened, actor, answer.note, channel, _said(answer), answer.verdict
             )
-            voted = {
+            vote = {
                 "call": str(call_id),
                 "tool": call.tool_name,
                 "verdict": answer.verdict,
@@ -148,7 +148,7 @@ async def settled(
                 "answer": _said(answer),
             }
             shown = [("approval_voted", id, {"approval_id": str(card_id), "by": actor.name})]
-            await steering.append_fact(tx, locked, id, actor, "approval_vote", voted, shown)
+            await steering.append_fact(tx, locked, id, actor, "approval_vote", vote, shown)
             return None
         ends_as = ApprovalStatus.DENIED if answer.verdict is Verdict.FAIL else ApprovalStatus.APPROVED
         await approvals_store.answer_question(
@@ -181,9 +181,9 @@ async def _refusal(
     tx: Transaction, opened: LockedApproval, actor: Actor, call_id: UUID, answer: Answer
 ) -> CortexError | None:
     choice = Choice.DENIED if answer.verdict is Verdict.FAIL else Choice.APPROVED
-    refused = deciders.refusal(opened.approval, actor, choice)
-    if refused is not None or answer.verdict is not Verdict.DID_NOT_HAPPEN:
-        return refused
+    error = deciders.refusal(opened.approval, actor, choice)
+    if error is not None or answer.verdict is not Verdict.DID_NOT_HAPPEN:
+        return error
     return repeats_used_up() if await approvals_store.count_repeats(tx, call_id) >= MAX_REPEATS else None
 
 
@@ -201,8 +201,8 @@ async def _over(
     if status is CallStatus.CLEARED:
         return []
     if status is CallStatus.COMPLETED and locked["kind"] != JobKind.EXTERNAL:
-        known = await jobs_store.list_journal(tx, id, call.step_index - 1, 1)
-        if not any(entry.position == call.step_index for entry in known):
+        entries = await jobs_store.list_journal(tx, id, call.step_index - 1, 1)
+        if not any(entry.position == call.step_index for entry in entries):
             return []
     given_up = f"`{call.tool_name}` was given up: {answer.note or 'no reason'}"
     return [UnseenCall(action=call.tool_name, error=given_up if status is CallStatus.FAILED else None)]

@@ -49,63 +49,65 @@ def requested_call(request: ResolutionRequest) -> RequestedCall:
 
 
 async def answer_action(
-    db: Database, actor: Actor, given: CallContext, looked: ExternalGates | None, wanted: RequestedCall
+    db: Database, actor: Actor, context: CallContext, gates: ExternalGates | None, call: RequestedCall
 ) -> tuple[list[ActionAnswer], list[Limit]]:
     """One call, as it would be made."""
-    if looked is None:
-        answer, _ = await covering_approval(db, actor, given, wanted, await policy_verdict(db, given, wanted))
-        return [answered(wanted.tool, answer.decision, None, wanted.risk)], []
-    call = gate_call(wanted)
-    ruling = looked.judged(call)
-    answer = await policy_verdict(db, given, wanted, ruling)
-    answer, _ = await covering_approval(db, actor, given, wanted, answer)
-    told = await _told(db, given, looked, wanted, call, ruling, answer.decision)
-    return [told], limits_of(looked.atlases, [(told, ruling)])
+    if gates is None:
+        answer, _ = await covering_approval(db, actor, context, call, await policy_verdict(db, context, call))
+        return [answered(call.tool, answer.decision, None, call.risk)], []
+    gated_call = gate_call(call)
+    ruling = gates.judged(gated_call)
+    answer = await policy_verdict(db, context, call, ruling)
+    answer, _ = await covering_approval(db, actor, context, call, answer)
+    action_answer = await _action_answer(db, context, gates, call, gated_call, ruling, answer.decision)
+    return [action_answer], limits_of(gates.atlases, [(action_answer, ruling)])
 
 
-async def _told(
-    db: Database, given: CallContext, looked: ExternalGates, wanted: RequestedCall, call: GatedCall, ruling: Ruling, decision: PolicyDecision
+async def _action_answer(
+    db: Database, context: CallContext, gates: ExternalGates, call: RequestedCall, gated_call: GatedCall, ruling: Ruling, decision: PolicyDecision
 ) -> ActionAnswer:  # fmt: skip
-    asks = asked_first(looked.atlases, looked.state, call, ruling, given.at)
+    asks = asked_first(gates.atlases, gates.state, gated_call, ruling, context.at)
     if asks:
         decision = denied_anyway(
-            (await policy_verdict(db, given, wanted, unasked(ruling))).decision, decision
+            (await policy_verdict(db, context, call, unasked(ruling))).decision, decision
         )
-    return answered(wanted.tool, decision, ruling, ruling.risk, asks)
+    return answered(call.tool, decision, ruling, ruling.risk, asks)
 
 
 async def answer_every_action(
-    db: Database, given: CallContext, looked: ExternalGates | None, request: ResolutionRequest
+    db: Database, context: CallContext, gates: ExternalGates | None, request: ResolutionRequest
 ) -> tuple[list[ActionAnswer], list[Limit]]:
     """Every action that an atlas or the agent's own settings name, whatever its arguments."""
-    skills = skills_of(given)
-    named = dict.fromkeys(looked.atlases.known_actions if looked is not None else ())
-    named.update(dict.fromkeys(sorted({*(skills.tools or ()), *skills.side_effect_tools})))
-    if not named:
+    skills = skills_of(context)
+    names = dict.fromkeys(gates.atlases.known_actions if gates is not None else ())
+    names.update(dict.fromkeys(sorted({*(skills.tools or ()), *skills.side_effect_tools})))
+    if not names:
         raise InvalidInput(
             "Neither an atlas nor the agent's settings name any action.",
             field="action",
             hint="Name the one that you want to know about in `action`.",
         )
-    ruled, answers = [], []
-    actions = list(named)[:MAX_ACTIONS]
-    async with db.transaction(given.org_id) as tx:
-        known = await agents_store.known_risks(tx, actions)
+    rulings, answers = [], []
+    actions = list(names)[:MAX_ACTIONS]
+    async with db.transaction(context.org_id) as tx:
+        risks = await agents_store.known_risks(tx, actions)
     for number, action in enumerate(actions):
         if number % SLICE == SLICE - 1:
             await asyncio.sleep(0)
-        wanted = replace(requested_call(ResolutionRequest(risk=request.risk)), tool=action)
-        wanted = wanted.known(replace(given, known_risk=known.get(action)))
-        if looked is None:
+        call = replace(requested_call(ResolutionRequest(risk=request.risk)), tool=action)
+        call = call.known(replace(context, known_risk=risks.get(action)))
+        if gates is None:
             answers.append(
-                answered(action, (await policy_verdict(db, given, wanted)).decision, None, wanted.risk)
+                answered(action, (await policy_verdict(db, context, call)).decision, None, call.risk)
             )
             continue
-        call = GatedCall(action=action, arguments={}, input_hash="", risk=wanted.risk)
-        ruling = looked.unloaded(call) or judge(looked.atlases, looked.state, call, given.at, looking=True)
-        decision = (await policy_verdict(db, given, wanted, ruling)).decision
-        answers.append(await _told(db, given, looked, wanted, call, ruling, decision))
-        ruled.append((answers[-1], ruling))
-    if looked is None:
+        gated_call = GatedCall(action=action, arguments={}, input_hash="", risk=call.risk)
+        ruling = gates.unloaded(gated_call) or judge(
+            gates.atlases, gates.state, gated_call, context.at, looking=True
+        )
+        decision = (await policy_verdict(db, context, call, ruling)).decision
+        answers.append(await _action_answer(db, context, gates, call, gated_call, ruling, decision))
+        rulings.append((answers[-1], ruling))
+    if gates is None:
         return answers, []
-    return answers, limits_of_all(looked.atlases, looked.state, ruled, given.at)
+    return answers, limits_of_all(gates.atlases, gates.state, rulings, context.at)

@@ -28,16 +28,18 @@ from cortex_plane.tenancy.model.access import Actor
 
 
 async def terms_of(
-    db: Database, given: CallContext, verdict: CallVerdict, again: UUID | None = None
+    db: Database, context: CallContext, verdict: CallVerdict, again: UUID | None = None
 ) -> Possible:
     """The terms as far as people can fulfil them. A no ends the call and not the session: its agent hears it and goes on."""
     decision = verdict.answer.decision
     if decision.terms is None:
         raise AssertionError("who is to decide says the policy")
-    possible = await approval_requests.feasible_terms(db, given, decision.terms, 0, given.askers, again=again)
+    possible = await approval_requests.feasible_terms(
+        db, context, decision.terms, 0, context.askers, again=again
+    )
     if possible.terms is None:
         return possible
-    terms = approval_requests.bounded(possible.terms, decision.rule, skills_of(given).approval)
+    terms = approval_requests.bounded(possible.terms, decision.rule, skills_of(context).approval)
     return replace(possible, terms=replace(terms, on_deny=OnDeny.CONTINUE))
 
 

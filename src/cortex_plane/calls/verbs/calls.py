@@ -54,8 +54,8 @@ async def get_call(db: Database, actor: Actor, id: UUID) -> ExternalCall:
 @verb(Permission.JOB_READ)
 async def watch_call(db: Database, actor: Actor, id: UUID) -> tuple[ExternalCall, int]:
     """With how far the events of its session go, for whoever waits."""
-    kept = await read_call(db, actor, id)
-    return shown_call(kept, None), kept.event_seq
+    stored = await read_call(db, actor, id)
+    return shown_call(stored, None), stored.event_seq
 
 
 @verb(Permission.JOB_READ)
@@ -103,8 +103,8 @@ async def authorize_in(
     id, fresh = await retry_under_session_lock(
         db, actor, lambda db: _authorize(db, actor, session_id, draft, under), session=session_id
     )
-    kept = await read_call(db, actor, id)
-    call = advised(kept.call, is_sender=True) if fresh else shown_call(kept, draft.sender)
+    stored = await read_call(db, actor, id)
+    call = advised(stored.call, is_sender=True) if fresh else shown_call(stored, draft.sender)
     if not fresh and draft.dispatch and call.next is Next.BEGIN and not call.edited:
         if under is not None and call.now >= under.expires_at:
             # What has begun goes on, and nothing more begins under it.
@@ -124,32 +124,32 @@ async def _authorize(
         input_hash=hashlib.sha256(arguments).hexdigest(), read_only=draft.read_only, risk=draft.risk,
         says=draft.says,
     )  # fmt: skip
-    asked = hashlib.sha256(f"{wanted.tool}\n{wanted.digest}\n{wanted.input_hash}".encode()).digest()
-    given = await call_context(db, actor, session_id, draft.key, draft.tool, wanted.input_hash, acts=True)
-    wanted = wanted.known(given)
+    request_hash = hashlib.sha256(f"{wanted.tool}\n{wanted.digest}\n{wanted.input_hash}".encode()).digest()
+    context = await call_context(db, actor, session_id, draft.key, draft.tool, wanted.input_hash, acts=True)
+    wanted = wanted.known(context)
     if under is not None:
-        await under.check(db, given, wanted)
-    if given.earlier is not None:
-        return await _same(db, actor, given.earlier, asked), False
+        await under.check(db, context, wanted)
+    if context.earlier is not None:
+        return await _same(db, actor, context.earlier, request_hash), False
     callback_id = await _callback(db, actor, draft.callback)
-    found = await decide_call(db, actor, given, wanted, covering=True)
-    answer = found.answer
-    call = replace(_new(actor, draft, wanted, asked, given, found), callback_id=callback_id)
+    verdict = await decide_call(db, actor, context, wanted, covering=True)
+    answer = verdict.answer
+    call = replace(_new(actor, draft, wanted, request_hash, context, verdict), callback_id=callback_id)
     more = {"resolution": str(under.id)} if under is not None else {}
     if answer.verdict is PolicyVerdict.REQUIRES_APPROVAL:
-        possible = await terms_of(db, given, found)
+        possible = await terms_of(db, context, verdict)
         if possible.terms is not None:
-            return await _ask(db, actor, given, wanted, call, possible, found, more)
-        call = replace(call, status=CallStatus.REJECTED, error=nobody_can_approve(wanted, found, possible))
+            return await _ask(db, actor, context, wanted, call, possible, verdict, more)
+        call = replace(call, status=CallStatus.REJECTED, error=nobody_can_approve(wanted, verdict, possible))
     if call.status is CallStatus.INTENDED:
-        found.sent(wanted)
-    id, fresh = await _write_call(db, actor, given, call, found, more)
+        verdict.sent(wanted)
+    id, fresh = await _write_call(db, actor, context, call, verdict, more)
     if fresh:
         return id, True
     if under is not None:
         # Another request had the key first, maybe under another resolution.
-        await under.check(db, replace(given, earlier=id), wanted)
-    return await _same(db, actor, id, asked), False
+        await under.check(db, replace(context, earlier=id), wanted)
+    return await _same(db, actor, id, request_hash), False
 
 
 async def _callback(db: Database, actor: Actor, name: str | None) -> UUID | None:
@@ -168,18 +168,23 @@ async def _callback(db: Database, actor: Actor, name: str | None) -> UUID | None
 
 
 async def _write_call(
-    db: Database, actor: Actor, given: CallContext, call: NewCall, found: CallVerdict, under: dict[str, Any]
+    db: Database,
+    actor: Actor,
+    context: CallContext,
+    call: NewCall,
+    verdict: CallVerdict,
+    under: dict[str, Any],
 ) -> tuple[UUID, bool]:
     """One commit, also where its agent is told of decisions: about this call somebody may be asked later."""
-    events, facts = [*found.events, *_events(call)], [*found.facts(actor), *_facts(actor, call)]
-    more = found.more(**under)
+    events, facts = [*verdict.events, *_events(call)], [*verdict.facts(actor), *_facts(actor, call)]
+    more = verdict.more(**under)
     if call.callback_id is None:
         return await calls_store.authorize_call(
-            db, actor.org_id, given.job_id, call, DISPATCH_SECONDS, events, facts, more
+            db, actor.org_id, context.job_id, call, DISPATCH_SECONDS, events, facts, more
         )
     async with db.transaction(actor.org_id) as tx:
         id, fresh = await calls_store.authorize_call(
-            tx, actor.org_id, given.job_id, call, DISPATCH_SECONDS, events, facts, more
+            tx, actor.org_id, context.job_id, call, DISPATCH_SECONDS, events, facts, more
         )
         if fresh:
             await calls_store.record_callback(tx, id, call.callback_id)
@@ -190,35 +195,35 @@ def _new(
     actor: Actor,
     draft: CallDraft,
     wanted: RequestedCall,
-    asked: bytes,
-    given: CallContext,
-    found: CallVerdict,
+    request_hash: bytes,
+    context: CallContext,
+    verdict: CallVerdict,
 ) -> NewCall:
-    answer = found.answer
+    answer = verdict.answer
     status, error = CallStatus.INTENDED if draft.dispatch else CallStatus.ALLOWED, None
     if answer.verdict is PolicyVerdict.DENY:
         status = CallStatus.REJECTED
-        error = f"`{wanted.tool}` is denied ({answer.decision.rule}){found.reason}. Do not call it again; go another way."
+        error = f"`{wanted.tool}` is denied ({answer.decision.rule}){verdict.reason}. Do not call it again; go another way."
     elif answer.verdict is PolicyVerdict.REQUIRES_APPROVAL:
         status = CallStatus.AWAITING
     leaning = answer.leaning if status is CallStatus.INTENDED else None
     return NewCall(
-        id=wanted.id, key=draft.key, asked_hash=asked, sender=draft.sender, tool=wanted.tool, digest=wanted.digest,
+        id=wanted.id, key=draft.key, asked_hash=request_hash, sender=draft.sender, tool=wanted.tool, digest=wanted.digest,
         parameters=canonical(draft.parameters) if draft.parameters is not None else None,
         arguments=wanted.arguments, input_hash=wanted.input_hash, read_only=draft.read_only, risk=wanted.risk,
         on_uncertain=draft.settlement, timeout_seconds=draft.timeout_seconds, says=draft.says, authorization_id=answer.id,
-        decision=answer.decision, policies=given.policies, status=status, error=error,
+        decision=answer.decision, policies=context.policies, status=status, error=error,
         asker=actor.identity, caused_by=actor.user_account_id,
         standing_id=leaning.standing_id if leaning else None,
         granter_revision=leaning.granter_revision if leaning else None,
     )  # fmt: skip
 
 
-async def _same(db: Database, actor: Actor, id: UUID, asked: bytes) -> UUID:
+async def _same(db: Database, actor: Actor, id: UUID, request_hash: bytes) -> UUID:
     """The call that this key stands for, if it is the same one and the same one asks: nobody else's outcome is used."""
     async with db.transaction(actor.org_id) as tx:
-        kept = await calls_store.get_call(tx, id, actor.sees)
-    if kept is None or kept.asked_hash != asked or kept.asker != actor.identity:
+        stored = await calls_store.get_call(tx, id, actor.sees)
+    if stored is None or stored.asked_hash != request_hash or stored.asker != actor.identity:
         raise Conflict(
             "This key stands for another call of the agent.",
             code="call_key_reused",
@@ -228,17 +233,17 @@ async def _same(db: Database, actor: Actor, id: UUID, asked: bytes) -> UUID:
 
 
 async def _ask(
-    db: Database, actor: Actor, given: CallContext, wanted: RequestedCall, call: NewCall, possible: Possible,
-    found: CallVerdict, under: dict[str, Any],
+    db: Database, actor: Actor, context: CallContext, wanted: RequestedCall, call: NewCall, possible: Possible,
+    verdict: CallVerdict, under: dict[str, Any],
 ) -> tuple[UUID, bool]:  # fmt: skip
     """The call and the request that it waits for, in one transaction."""
     async with db.transaction(actor.org_id) as tx:
-        request = await ask_people(tx, actor, given, wanted, found, possible)
-        events = [*found.events, *_events(call), *request.events]
-        facts = [*found.facts(actor), *_facts(actor, call), *request.facts]
+        request = await ask_people(tx, actor, context, wanted, verdict, possible)
+        events = [*verdict.events, *_events(call), *request.events]
+        facts = [*verdict.facts(actor), *_facts(actor, call), *request.facts]
         _, fresh = await calls_store.authorize_call(
-            tx, actor.org_id, given.job_id, replace(call, approval_id=request.id), DISPATCH_SECONDS, events, facts,
-            found.more(**under),
+            tx, actor.org_id, context.job_id, replace(call, approval_id=request.id), DISPATCH_SECONDS, events, facts,
+            verdict.more(**under),
         )  # fmt: skip
         if not fresh:
             # Another session of the agent had the key first: what was asked here is rolled back, and that call is the answer.
@@ -250,10 +255,10 @@ async def _ask(
 
 
 def _facts(actor: Actor, call: NewCall) -> list[Fact]:
-    named = {"call": str(call.id), "tool": call.tool}
+    names = {"call": str(call.id), "tool": call.tool}
     facts = [
         Fact.of(
-            actor, "call_authorized", **named, digest=call.digest, input_hash=call.input_hash,
+            actor, "call_authorized", **names, digest=call.digest, input_hash=call.input_hash,
             verdict=call.decision.verdict, rule=call.decision.rule, policies=call.policies, key=call.key,
             status=call.status, callback=str(call.callback_id) if call.callback_id else None,
         )
@@ -261,21 +266,21 @@ def _facts(actor: Actor, call: NewCall) -> list[Fact]:
     if call.standing_id is not None:
         facts.append(
             Fact.of(
-                actor, "standing_used", standing=str(call.standing_id), **named, digest=call.digest,
+                actor, "standing_used", standing=str(call.standing_id), **names, digest=call.digest,
                 input_hash=call.input_hash,
             )
         )  # fmt: skip
     if call.status is CallStatus.INTENDED:
-        facts.append(Fact.of(actor, "call_intended", **named, input_hash=call.input_hash, attempt=1))
+        facts.append(Fact.of(actor, "call_intended", **names, input_hash=call.input_hash, attempt=1))
     return facts
 
 
 def _events(call: NewCall) -> list[tuple[str, dict[str, object]]]:
     """The step's number is put in where it is known."""
-    named = {"step": 0, "id": str(call.id), "tool": call.tool}
-    events: list[tuple[str, dict[str, object]]] = [("tool_call", {**named, "input_hash": call.input_hash})]
+    names = {"step": 0, "id": str(call.id), "tool": call.tool}
+    events: list[tuple[str, dict[str, object]]] = [("tool_call", {**names, "input_hash": call.input_hash})]
     if call.status is CallStatus.REJECTED:
-        events.append(("tool_result", {**named, "status": call.status, "error": (call.error or "")[:500]}))
+        events.append(("tool_result", {**names, "status": call.status, "error": (call.error or "")[:500]}))
     return events
 
 

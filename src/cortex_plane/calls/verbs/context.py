@@ -106,8 +106,8 @@ async def _under_locks(
             return await _once(act, NestedDatabase(db, tx))
         except CortexError as error:
             # What it wrote before it was refused stays, as it does without locks.
-            refused = error
-    raise refused
+            refusal = error
+    raise refusal
 
 
 def call_sight(actor: Actor) -> UUID | None:
@@ -119,8 +119,8 @@ async def read_call(db: Database, actor: Actor, id: UUID) -> StoredCall:
     return require_found(await calls_store.read_call(db, actor.org_id, id, call_sight(actor)), "call")
 
 
-def shown_call(kept: StoredCall, sender: str | None) -> ExternalCall:
-    return advised(kept.call, is_sender=sender is not None and kept.sender == sender)
+def shown_call(stored: StoredCall, sender: str | None) -> ExternalCall:
+    return advised(stored.call, is_sender=sender is not None and stored.sender == sender)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,10 +147,10 @@ class RequestedCall:
         """Of the risk that its agent declares and the one that is known of its tool, the higher counts."""
         return replace(self, risk=highest_risk(self.risk, context.known_risk))
 
-    def facts(self, given: CallContext) -> CallFacts:
+    def facts(self, context: CallContext) -> CallFacts:
         return CallFacts(
             target=self.tool, arguments=orjson.loads(self.arguments), read_only=self.read_only, risk=self.risk,
-            agent=given.agent, teams=tuple(given.teams), session_kind=SessionKind.EXTERNAL,
+            agent=context.agent, teams=tuple(context.teams), session_kind=SessionKind.EXTERNAL,
         )  # fmt: skip
 
 
@@ -164,11 +164,11 @@ def skills_of(context: CallContext) -> SkillSettings:
 
 def tool_digest(draft: CallDraft) -> str:
     """Names what was declared: a standing approval, a grant and an edit are for exactly this."""
-    declared = {
+    declaration = {
         "name": draft.tool, "parameters": draft.parameters, "read_only": draft.read_only, "risk": draft.risk,
         "on_uncertain": draft.on_uncertain, "timeout_seconds": draft.timeout_seconds,
     }  # fmt: skip
-    return hashlib.sha256(canonical(declared)).hexdigest()
+    return hashlib.sha256(canonical(declaration)).hexdigest()
 
 
 async def call_context(
@@ -179,7 +179,7 @@ async def call_context(
     keeps the actor out."""
     acts_as = (actor.key_id, actor.user_account_id) if acts else None
     try:
-        given = require_found(
+        context = require_found(
             await calls_store.call_context(
                 db, actor.org_id, session_id, call_sight(actor), key, tool, input_hash, acts_as
             ),
@@ -188,31 +188,31 @@ async def call_context(
     except LookupError as error:
         raise not_external() from error
     asking_now = {actor.identity, asked_by or actor.identity}
-    return replace(given, askers=sorted(asking_now))
+    return replace(context, askers=sorted(asking_now))
 
 
 def new_request(
-    given: CallContext, wanted: RequestedCall, step_index: int, rule: str, terms: Terms, *, question: str | None = None,
+    context: CallContext, call: RequestedCall, step_index: int, rule: str, terms: Terms, *, question: str | None = None,
     gate: str | None = None,
 ) -> NewRequest:  # fmt: skip
     """The card. ``question``: nobody knows whether it happened. ``gate``: what gates want a person to confirm."""
-    wants = f"{given.agent} wants to call {wanted.tool}, elsewhere"
-    doubts = f"Nobody knows whether {wanted.tool} of {given.agent} happened"
+    wants = f"{context.agent} wants to call {call.tool}, elsewhere"
+    doubts = f"Nobody knows whether {call.tool} of {context.agent} happened"
     return NewRequest(
         id=new_id(),
         kind=ApprovalKind.CALL if question is None else ApprovalKind.UNCERTAIN_EFFECT,
-        call_id=wanted.id,
+        call_id=call.id,
         step_index=step_index,
-        tool_name=wanted.tool,
-        tool_digest=wanted.digest,
-        arguments=wanted.arguments,
-        input_hash=wanted.input_hash,
-        risk=wanted.risk,
+        tool_name=call.tool,
+        tool_digest=call.digest,
+        arguments=call.arguments,
+        input_hash=call.input_hash,
+        risk=call.risk,
         summary=wants if question is None else doubts,
-        agent_says=wanted.says,
+        agent_says=call.says,
         asked_for=None,
         question=question or gate,
         rule=rule,
-        policy_version=given.policies,
+        policy_version=context.policies,
         terms=terms,
     )

@@ -38,27 +38,27 @@ class Tick:
 
 async def tick(db: Database, id: UUID, name: str) -> Tick:
     """Act on everything that is due, the oldest deadline first."""
-    looked = Tick()
+    result = Tick()
     due = await approvals_store.list_due(db, AT_ONCE)
     idle = await sessions_store.idle_session(db, AT_ONCE)
     silent = await calls_store.due_calls(db, AT_ONCE)
     for org_id, approval_id, _ in due:
         actor = scheduler_actor(org_id, id, name)
-        await _each(looked, functools.partial(_approval, db, actor, approval_id))
+        await _each(result, functools.partial(_approval, db, actor, approval_id))
     for org_id, session_id, _ in idle:
         actor = scheduler_actor(org_id, id, name)
-        await _each(looked, functools.partial(_idle_session, db, actor, session_id))
+        await _each(result, functools.partial(_idle_session, db, actor, session_id))
     for org_id, call_id, _ in silent:
         actor = scheduler_actor(org_id, id, name)
-        await _each(looked, functools.partial(doubts.settle_due, db, actor, call_id))
-    looked.full = AT_ONCE in (len(due), len(idle), len(silent)) and bool(looked.done)
-    return looked
+        await _each(result, functools.partial(doubts.settle_due, db, actor, call_id))
+    result.full = AT_ONCE in (len(due), len(idle), len(silent)) and bool(result.done)
+    return result
 
 
-async def _each(looked: Tick, act: Callable[[], Awaitable[str | None]]) -> None:
+async def _each(result: Tick, act: Callable[[], Awaitable[str | None]]) -> None:
     """One that fails must not keep the others from their time."""
     try:
-        done = await act()
+        outcome = await act()
     except Unavailable:
         raise
     except CortexError as error:
@@ -68,20 +68,20 @@ async def _each(looked: Tick, act: Callable[[], Awaitable[str | None]]) -> None:
         # A defect of ours, or a row that nobody foresaw: loud, and no harm to what is due after it.
         log.exception("deadline not kept")
         return
-    if done is not None:
-        looked.done.append(done)
+    if outcome is not None:
+        result.done.append(outcome)
 
 
 async def _approval(db: Database, actor: Actor, id: UUID) -> str | None:
-    acted = await approval_deadlines.act_when_due(db, actor, id)
-    return acted.what if acted else None
+    action = await approval_deadlines.act_when_due(db, actor, id)
+    return action.what if action else None
 
 
 async def _idle_session(db: Database, actor: Actor, id: UUID) -> str | None:
     """A conversation in which nobody says anything is paused; the next message makes it active again."""
     async with db.transaction(actor.org_id) as tx:
-        locked = await sessions_store.lock_session(tx, id, None)
-        if locked is None or not await sessions_store.went_idle(tx, id):
+        session = await sessions_store.lock_session(tx, id, None)
+        if session is None or not await sessions_store.went_idle(tx, id):
             return None
         await sessions_store.set_session_status(tx, id, SessionStatus.PAUSED)
         await proof_store.append_to_session(

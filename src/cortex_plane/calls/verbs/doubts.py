@@ -19,7 +19,7 @@ from cortex_plane.tenancy.verbs.frame import require_found, verb
 
 async def settle_due(db: Database, actor: Actor, id: UUID) -> str | None:
     """For schedulers: an intent whose time is over; None where somebody else was faster."""
-    seen, given = await doubt_context(db, actor, id)
+    seen, context = await doubt_context(db, actor, id)
 
     async def once(unread: CortexError | None) -> str | None:
         async with db.transaction(actor.org_id) as tx:
@@ -30,7 +30,7 @@ async def settle_due(db: Database, actor: Actor, id: UUID) -> str | None:
                 or call.now < call.settle_after
             ):
                 return None
-            await settle_doubt(tx, actor, given, call, job, SILENT, unread)
+            await settle_doubt(tx, actor, context, call, job, SILENT, unread)
         return "doubted"
 
     return await session_gates.with_gate_record(db, actor.org_id, once)
@@ -44,21 +44,21 @@ async def answer_doubt(
     asked first: nobody else answers, and answers are counted on the card."""
     async with db.transaction(actor.org_id) as tx:
         job = require_found(await jobs_store.get_job(tx, job_id, actor.sees), "job")
-        unasked = job.kind is JobKind.EXTERNAL and await approvals_store.is_unasked(tx, job_id, call_id)
-    if unasked:
+        is_unasked = job.kind is JobKind.EXTERNAL and await approvals_store.is_unasked(tx, job_id, call_id)
+    if is_unasked:
         await ask_human(db, actor, call_id)
     return await settlements.settle(db, actor, job_id, call_id, answer)
 
 
 async def ask_human(db: Database, actor: Actor, id: UUID) -> bool:
     """Returns False: it did not begin. It may not be sent again, and nobody knows whether it happened."""
-    seen, given = await doubt_context(db, actor, id)
+    seen, context = await doubt_context(db, actor, id)
 
     async def once(unread: CortexError | None) -> None:
         async with db.transaction(actor.org_id) as tx:
             call, job = await lock_call(tx, actor, seen)
             if call.status in (CallStatus.INTENDED, CallStatus.UNCERTAIN) and not call.is_asked:
-                await settle_doubt(tx, actor, given, call, job, call.error or SILENT, unread, human=True)
+                await settle_doubt(tx, actor, context, call, job, call.error or SILENT, unread, human=True)
 
     await session_gates.with_gate_record(db, actor.org_id, once)
     return False

@@ -43,12 +43,12 @@ async def _complete(
         job = await _job(tx, actor, session_id)
         if job["status"] != JobStatus.COMPLETED:
             await _require_open(job)
-            left = [
+            open_calls = [
                 call for call in await jobs_store.open_calls(tx, job["id"]) if call.status not in NOT_BEGUN
             ]
-            if left:
+            if open_calls:
                 raise Conflict(
-                    f"{len(left)} of its calls are not settled: the first is {left[0].tool_name}, {left[0].status}.",
+                    f"{len(open_calls)} of its calls are not settled: the first is {open_calls[0].tool_name}, {open_calls[0].status}.",
                     code="calls_open",
                     hint="Report their outcomes, wait for their decisions, begin what was approved, or end the session with `/fail`.",
                 )

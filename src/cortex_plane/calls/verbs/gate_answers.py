@@ -38,26 +38,26 @@ async def give_answers(db: Database, actor: Actor, session_id: UUID, draft: Answ
 
 
 async def _give_answers(db: Database, actor: Actor, session_id: UUID, draft: AnswerDraft) -> AnswerReceipt:
-    given = await agent_context(db, actor, session_id)
-    looked = await session_gates.of_agent(db, given)
-    if looked is None:
+    context = await agent_context(db, actor, session_id)
+    gates = await session_gates.of_agent(db, context)
+    if gates is None:
         raise Conflict(
             "No atlas governs this session, so no gate asks anything.",
             code="not_governed",
             hint="Go on without an answer.",
         )
-    which = meant(looked.atlases, looked.state, draft.gate, draft.call)
+    which = meant(gates.atlases, gates.state, draft.gate, draft.call)
     if which.gate is None:
-        passed = _passed_before(looked, draft)
-        if passed is None:
+        receipt = _passed_before(gates, draft)
+        if receipt is None:
             raise session_gates.not_waiting(which)
-        return passed
-    ended, waiting = looked.state.ended, len(looked.waiting)
-    seen = looked.answered(which, draft.answers)
-    await _write_answers(db, actor, given, looked, ended)
+        return receipt
+    shut_gate, waiting = gates.state.ended, len(gates.waiting)
+    seen = gates.answered(which, draft.answers)
+    await _write_answers(db, actor, context, gates, shut_gate)
     # Whatever waits still takes answers; the same gate for another call does not count.
-    shut = not seen.valid and len(looked.waiting) < waiting
-    return _answers_receipt(looked, seen, shut=shut)
+    shut = not seen.valid and len(gates.waiting) < waiting
+    return _answers_receipt(gates, seen, shut=shut)
 
 
 async def agent_context(
@@ -75,50 +75,50 @@ async def agent_context(
         ) from None
 
 
-def _passed_before(looked: ExternalGates, draft: AnswerDraft) -> AnswerReceipt | None:
+def _passed_before(gates: ExternalGates, draft: AnswerDraft) -> AnswerReceipt | None:
     """Whoever repeats an answer that was accepted hears the same again."""
-    for gate in looked.atlases.named(draft.gate):
-        own = [each for each in looked.state.passes if each.gate == gate.key]
-        named = [each for each in own if draft.call in (None, _gate_name(each))]
-        if named or (draft.call is None and gate.key in looked.state.passed and not gate.of_a_call):
-            waiting = looked.questions(looked.waiting)
+    for gate in gates.atlases.named(draft.gate):
+        own = [each for each in gates.state.passes if each.gate == gate.key]
+        matches = [each for each in own if draft.call in (None, _gate_name(each))]
+        if matches or (draft.call is None and gate.key in gates.state.passed and not gate.of_a_call):
+            waiting = gates.questions(gates.waiting)
             return AnswerReceipt(
                 gate=gate.gate_id, passed=True, next="It is passed already. Go on.", questions=waiting
             )
     return None
 
 
-def _gate_name(passed: Pass) -> str:
-    return call_name(GatedCall(action=passed.action, arguments={}, input_hash=passed.input_hash))
+def _gate_name(receipt: Pass) -> str:
+    return call_name(GatedCall(action=receipt.action, arguments={}, input_hash=receipt.input_hash))
 
 
 async def _write_answers(
-    db: Database, actor: Actor, given: CallContext, looked: ExternalGates, ended_before: Shut | None
+    db: Database, actor: Actor, context: CallContext, gates: ExternalGates, ended_before: Shut | None
 ) -> None:
     """Where a gate of the session is shut by it, nothing can happen there any more: its job fails, with the reason."""
-    ended = looked.state.ended
-    over = ended if ended_before is None else None
+    shut_gate = gates.state.ended
+    over = shut_gate if ended_before is None else None
     async with db.transaction(actor.org_id) as tx:
         if over is not None:
             require_found(
-                await sessions_store.lock_session(tx, given.session_id, call_sight(actor)), "session"
+                await sessions_store.lock_session(tx, context.session_id, call_sight(actor)), "session"
             )
-        await calls_store.lock_asking(tx, given.job_id, is_open=True)
+        await calls_store.lock_asking(tx, context.job_id, is_open=True)
         if over is not None:
             reason = f"The gate `{over.gate}` is shut: {over.reason}"
-            await steering.fail_job(tx, actor, given.session_id, given.job_id, reason, ends_session=True)
-            looked.boundary(ends=True)
-        await session_gates.write(tx, actor, given.session_id, given.job_id, looked)
+            await steering.fail_job(tx, actor, context.session_id, context.job_id, reason, ends_session=True)
+            gates.boundary(ends=True)
+        await session_gates.write(tx, actor, context.session_id, context.job_id, gates)
 
 
-def _answers_receipt(looked: ExternalGates, seen: Answered, *, shut: bool) -> AnswerReceipt:
-    told = seen.told
+def _answers_receipt(gates: ExternalGates, seen: Answered, *, shut: bool) -> AnswerReceipt:
+    payload = seen.told
     return AnswerReceipt(
         gate=seen.gate or "",
         passed=seen.valid,
-        next=str(told.get("next", "")),
-        faults=dict(told.get("faults", {})),
-        warnings=list(told.get("warning", ())),
-        questions=looked.questions(looked.waiting),
+        next=str(payload.get("next", "")),
+        faults=dict(payload.get("faults", {})),
+        warnings=list(payload.get("warning", ())),
+        questions=gates.questions(gates.waiting),
         shut=shut,
     )

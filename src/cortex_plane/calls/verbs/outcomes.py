@@ -56,18 +56,18 @@ async def settle_call(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft)
         settled_by=by,
     )  # fmt: skip
 
-    async def written(db: Database, told: GateRecord | None) -> EndedGatedCall | None:
-        events, facts = (told.events, told.facts) if told is not None else ((), ())
-        more = None if told is None else {"gates": told.written} if told.written else {}
+    async def written(db: Database, record: GateRecord | None) -> EndedGatedCall | None:
+        events, facts = (record.events, record.facts) if record is not None else ((), ())
+        more = None if record is None else {"gates": record.written} if record.written else {}
         return await calls_store.settle_call(
             db, actor.org_id, id, actor.sees, actor.identity, draft.attempt, status, result, error, by, events,
             [fact, *facts], more,
         )  # fmt: skip
 
-    unlooked = await written(db, None)
-    if unlooked is not None:
+    ended_call = await written(db, None)
+    if ended_call is not None:
         # Only a session that has gates pays for the look at them.
-        first = [unlooked]
+        first = [ended_call]
 
         async def once(db: Database) -> None:
             seen = first.pop() if first else await written(db, None)
@@ -75,7 +75,7 @@ async def settle_call(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft)
                 over = [UnseenCall(action=seen.tool, error=error)]
                 await written(db, await session_gates.after(db, actor, seen.bound, seen.at, over))
 
-        await retry_under_session_lock(db, actor, once, session=unlooked.session_id)
+        await retry_under_session_lock(db, actor, once, session=ended_call.session_id)
     return OutcomeReceipt(id=id, status=status)
 
 
@@ -86,7 +86,7 @@ async def record_reported(
     db: Database, actor: Actor, id: UUID, attempt: int | None, error: str | None
 ) -> OutcomeReceipt:
     """Whoever ran it does not know. Told twice, nothing changes."""
-    seen, given = await doubt_context(db, actor, id)
+    seen, context = await doubt_context(db, actor, id)
 
     async def once(unread: CortexError | None) -> OutcomeReceipt:
         async with db.transaction(actor.org_id) as tx:
@@ -100,7 +100,7 @@ async def record_reported(
                 )
             if call.status is CallStatus.INTENDED:
                 call = await settle_doubt(
-                    tx, actor, given, call, job, error or "it may have happened", unread
+                    tx, actor, context, call, job, error or "it may have happened", unread
                 )
             elif call.status is not CallStatus.UNCERTAIN and not _give_up(call):
                 raise Conflict(
@@ -125,7 +125,7 @@ async def lock_call(tx: Transaction, actor: Actor, call: ExternalCall) -> tuple[
 
 
 async def settle_doubt(
-    tx: Transaction, actor: Actor, given: CallContext, call: ExternalCall, job: Row, error: str,
+    tx: Transaction, actor: Actor, context: CallContext, call: ExternalCall, job: Row, error: str,
     unread: CortexError | None, *, human: bool = False,
 ) -> ExternalCall:  # fmt: skip
     gives_up = call.fails_if_uncertain or job["status"] in TERMINAL
@@ -134,28 +134,28 @@ async def settle_doubt(
     if gives_up:
         error = f"Nobody knows whether it happened, and nobody is asked: {error}"
     error = error[:4000]
-    said = {
+    fields = {
         "call": str(call.id),
         "tool": call.tool,
         "status": status,
         "attempt": call.attempt,
         "error": error,
     }
-    facts = [Fact.of(actor, "call_settled" if gives_up else "call_uncertain", **said)]
+    facts = [Fact.of(actor, "call_settled" if gives_up else "call_uncertain", **fields)]
     events = [
         ("tool_result", call.job_id, {
             "step": call.step_index, "id": str(call.id), "tool": call.tool, "status": status, "error": error[:500]})
     ]  # fmt: skip
     if asks and not gives_up:
-        request = await ask_about_doubt(tx, actor, given, call, job, _question(call, error))
+        request = await ask_about_doubt(tx, actor, context, call, job, _question(call, error))
         facts += request.facts
         events.append((request.event[0], call.job_id, request.event[1]))
     await calls_store.doubt_call(tx, call.id, status, error)
     over = [UnseenCall(action=call.tool, error=error)] if gives_up else []
-    told = await session_gates.record_ended_calls(tx, actor, call.session_id, over, unread)
-    by_gates = [(kind, call.job_id, data) for kind, data in told.events]
+    record = await session_gates.record_ended_calls(tx, actor, call.session_id, over, unread)
+    by_gates = [(kind, call.job_id, data) for kind, data in record.events]
     await proof_store.append_to_session(
-        tx, call.session_id, [*facts, *told.facts], [*events, *by_gates], job=call.job_id
+        tx, call.session_id, [*facts, *record.facts], [*events, *by_gates], job=call.job_id
     )
     return require_found(await calls_store.get_call(tx, call.id, None), "call").call
 

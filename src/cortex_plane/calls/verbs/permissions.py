@@ -52,65 +52,65 @@ async def get_permissions(
 ) -> Permissions:
     """Gates and policies, and the stricter of the two; of actions whose arguments are not known yet, and ``most`` of them."""
     async with db.transaction(actor.org_id) as tx:
-        given = require_found(await calls_store.list_governed(tx, session_id, actor.sees), "session")
-        skills = SkillSettings.of(given.skill_config)
-        app = APP if given.kind == SessionKind.EXTERNAL else skills.app
+        session = require_found(await calls_store.list_governed(tx, session_id, actor.sees), "session")
+        skills = SkillSettings.of(session.skill_config)
+        app = APP if session.kind == SessionKind.EXTERNAL else skills.app
         tools = {tool.name: tool for tool in await calls_store.list_resolution_tools(tx, app)}
-    looked = await session_gates.of_session(db, actor.org_id, given.bound, given.now)
-    if looked is not None:
-        looked.boundary()
-    policies = await policy_book.at(db, actor.org_id, given.policies)
-    names = _names(skills, looked, tools)
-    known: dict[str, Risk] = {}
-    if given.kind == SessionKind.EXTERNAL:
+    gates = await session_gates.of_session(db, actor.org_id, session.bound, session.now)
+    if gates is not None:
+        gates.boundary()
+    policies = await policy_book.at(db, actor.org_id, session.policies)
+    names = _names(skills, gates, tools)
+    risks: dict[str, Risk] = {}
+    if session.kind == SessionKind.EXTERNAL:
         async with db.transaction(actor.org_id) as tx:
-            known = await agents_store.known_risks(tx, names[:most])
-    ruled = []
+            risks = await agents_store.known_risks(tx, names[:most])
+    pairs = []
     for number, action in enumerate(names[:most]):
         if number % SLICE == SLICE - 1:
             # Whoever lists very many lets others go on meanwhile.
             await asyncio.sleep(0)
-        ruled.append(
-            _answer(given, skills, app, policies, looked, action, tools.get(action), known.get(action))
+        pairs.append(
+            _answer(session, skills, app, policies, gates, action, tools.get(action), risks.get(action))
         )
-    answers, more = [told for told, _ in ruled], len(names) - len(ruled)
-    if looked is None:
+    answers, more = [answer for answer, _ in pairs], len(names) - len(pairs)
+    if gates is None:
         return replace(permissions_of(None, None), actions=answers, more_actions=more)
-    judged = [(told, ruling) for told, ruling in ruled if ruling is not None]
-    told, untold = asking(looked.atlases, answers)
+    rulings = [(answer, ruling) for answer, ruling in pairs if ruling is not None]
+    questions, more_questions = asking(gates.atlases, answers)
     return replace(
-        permissions_of(looked.atlases, looked.state), actions=answers, more_actions=more, asking=told,
-        more_asking=untold,
-        limits=limits_of_all(looked.atlases, looked.state, judged, given.now),
+        permissions_of(gates.atlases, gates.state), actions=answers, more_actions=more, asking=questions,
+        more_asking=more_questions,
+        limits=limits_of_all(gates.atlases, gates.state, rulings, session.now),
     )  # fmt: skip
 
 
-def _names(skills: SkillSettings, looked: ExternalGates | None, tools: dict[str, Published]) -> list[str]:
+def _names(skills: SkillSettings, gates: ExternalGates | None, tools: dict[str, Published]) -> list[str]:
     """What atlases name, what the agent's settings name, and what workers published for its app."""
-    named = dict.fromkeys(looked.atlases.known_actions if looked is not None else ())
+    names = dict.fromkeys(gates.atlases.known_actions if gates is not None else ())
     own = set(tools) if skills.tools is None else set(skills.tools)
-    named.update(dict.fromkeys(sorted(own | skills.side_effect_tools)))
-    return list(named)
+    names.update(dict.fromkeys(sorted(own | skills.side_effect_tools)))
+    return list(names)
 
 
 def _answer(
-    given: Governed, skills: SkillSettings, app: str, policies: CompiledPolicies, looked: ExternalGates | None, action: str,
-    tool: Published | None, known: Risk | None,
+    session: Governed, skills: SkillSettings, app: str, policies: CompiledPolicies, gates: ExternalGates | None, action: str,
+    tool: Published | None, risks: Risk | None,
 ) -> tuple[ActionAnswer, Ruling | None]:  # fmt: skip
-    own = highest_risk(tool.risk if tool is not None else Risk.MEDIUM, known)
+    own = highest_risk(tool.risk if tool is not None else Risk.MEDIUM, risks)
     reads = tool is not None and tool.read_only
     if tool is not None and tool.server is not None:
         # What a server says of its tools counts where a steward confirmed it.
-        confirmed = policies.confirmed.get((app, tool.name, tool.digest))
-        reads = confirmed is not None and confirmed.read_only
-        own = (confirmed.risk if confirmed is not None else None) or own
+        confirmation = policies.confirmed.get((app, tool.name, tool.digest))
+        reads = confirmation is not None and confirmation.read_only
+        own = (confirmation.risk if confirmation is not None else None) or own
     reads = reads and action not in skills.side_effect_tools
-    ruling, asks = _ruled(given, looked, GatedCall(action=action, arguments={}, input_hash="", risk=own))
+    ruling, asks = _ruled(session, gates, GatedCall(action=action, arguments={}, input_hash="", risk=own))
     facts = CallFacts(
-        target=action, arguments={}, read_only=reads, risk=own, agent=given.agent, teams=tuple(given.teams),
-        session_kind=given.kind,
+        target=action, arguments={}, read_only=reads, risk=own, agent=session.agent, teams=tuple(session.teams),
+        session_kind=session.kind,
     )  # fmt: skip
-    rows = request_rows(given.request_policies)
+    rows = request_rows(session.request_policies)
     decision = authorize(policies, facts, rows, ruling=ruling)
     if ruling is not None and asks:
         after = authorize(policies, facts, rows, ruling=unasked(ruling))
@@ -121,17 +121,17 @@ def _answer(
 
 
 def _ruled(
-    given: Governed, looked: ExternalGates | None, call: GatedCall
+    session: Governed, gates: ExternalGates | None, call: GatedCall
 ) -> tuple[Ruling | None, tuple[str, ...]]:
     """What gates say, and which of them ask the agent first."""
-    external = given.kind == SessionKind.EXTERNAL
-    if looked is None or (call.action in OF_THE_PLANE and not external):
+    external = session.kind == SessionKind.EXTERNAL
+    if gates is None or (call.action in OF_THE_PLANE and not external):
         return None, ()
-    ruling = looked.unloaded(call) if external else None
+    ruling = gates.unloaded(call) if external else None
     if ruling is not None:
         return ruling, ()
-    ruling = judge(looked.atlases, looked.state, call, given.now, looking=True)
-    return ruling, asked_first(looked.atlases, looked.state, call, ruling, given.now)
+    ruling = judge(gates.atlases, gates.state, call, session.now, looking=True)
+    return ruling, asked_first(gates.atlases, gates.state, call, ruling, session.now)
 
 
 def unasked(ruling: Ruling) -> Ruling:

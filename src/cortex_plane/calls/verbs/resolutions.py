@@ -68,75 +68,80 @@ async def resolve(db: Database, actor: Actor, session_id: UUID, request: Resolut
 
 
 async def _resolve(db: Database, actor: Actor, session_id: UUID, request: ResolutionRequest) -> Resolution:
-    wanted = requested_call(request)
-    given = await agent_context(db, actor, session_id, wanted.tool, wanted.input_hash)
-    wanted = wanted.known(given)
+    call = requested_call(request)
+    context = await agent_context(db, actor, session_id, call.tool, call.input_hash)
+    call = call.known(context)
     goal = hashlib.sha256(request.goal.encode()).digest() if request.goal else None
-    looked = await session_gates.of_agent(db, given, inputs=await _new_goal(db, given, request.goal, goal))
-    if looked is not None and request.request is not None:
-        looked.requested(request.request)
+    gates = await session_gates.of_agent(db, context, inputs=await _new_goal(db, context, request.goal, goal))
+    if gates is not None and request.request is not None:
+        gates.requested(request.request)
     if request.action is not None:
-        answers, limits = await answer_action(db, actor, given, looked, wanted)
+        answers, limits = await answer_action(db, actor, context, gates, call)
     else:
-        answers, limits = await answer_every_action(db, given, looked, request)
-    ends = given.at + timedelta(seconds=request.ttl_seconds)
+        answers, limits = await answer_every_action(db, context, gates, request)
+    ends = context.at + timedelta(seconds=request.ttl_seconds)
     allowed, denied = split_answers(answers)
-    made = Resolution(
+    resolution = Resolution(
         id=new_id(), session_id=session_id, trace_id=new_id(), decision=decided(answers),
         constraints=[time_window(ends), *limits], expires_at=ends,
         allowed_actions=allowed, denied_actions=denied,
-        contexts=block_list(looked.atlases, looked.state) if looked is not None else [],
-        questions=looked.questions(looked.waiting) if looked is not None else [],
+        contexts=block_list(gates.atlases, gates.state) if gates is not None else [],
+        questions=gates.questions(gates.waiting) if gates is not None else [],
     )  # fmt: skip
-    await _write_resolution(db, actor, given, looked, request, made, goal)
-    return made
+    await _write_resolution(db, actor, context, gates, request, resolution, goal)
+    return resolution
 
 
 async def _new_goal(
-    db: Database, given: CallContext, goal: str | None, digest: bytes | None
+    db: Database, context: CallContext, goal: str | None, digest: bytes | None
 ) -> tuple[str, ...]:
     """A goal is heard once in a session: whoever answered what its keywords asked names it again, and goes on."""
-    if goal is None or digest is None or given.bound is None:
+    if goal is None or digest is None or context.bound is None:
         return ()
-    async with db.transaction(given.org_id) as tx:
-        return () if await calls_store.list_messages_heard(tx, given.session_id, digest) else (goal,)
+    async with db.transaction(context.org_id) as tx:
+        return () if await calls_store.list_messages_heard(tx, context.session_id, digest) else (goal,)
 
 
 async def _write_resolution(
-    db: Database, actor: Actor, given: CallContext, looked: ExternalGates | None, request: ResolutionRequest, made: Resolution,
+    db: Database, actor: Actor, context: CallContext, gates: ExternalGates | None, request: ResolutionRequest, resolution: Resolution,
     goal: bytes | None,
 ) -> None:  # fmt: skip
-    pins: list[dict[str, Any]] = given.bound["atlases"] if given.bound is not None else []
+    pins: list[dict[str, Any]] = context.bound["atlases"] if context.bound is not None else []
     fact = Fact.of(
-        actor, "resolution_given", resolution=str(made.id), trace_id=str(made.trace_id), decision=made.decision,
-        tool=request.action, allowed=len(made.allowed_actions), denied=len(made.denied_actions),
-        atlases=[pin["digest"] for pin in pins], expires_at=made.expires_at.isoformat(),
+        actor, "resolution_given", resolution=str(resolution.id), trace_id=str(resolution.trace_id), decision=resolution.decision,
+        tool=request.action, allowed=len(resolution.allowed_actions), denied=len(resolution.denied_actions),
+        atlases=[pin["digest"] for pin in pins], expires_at=resolution.expires_at.isoformat(),
     )  # fmt: skip
-    asked = {"action": request.action, "input_hash": hashlib.sha256(canonical(request.arguments)).hexdigest()}
+    question = {
+        "action": request.action,
+        "input_hash": hashlib.sha256(canonical(request.arguments)).hexdigest(),
+    }
     async with db.transaction(actor.org_id) as tx:
-        await calls_store.lock_asking(tx, given.job_id, is_open=True)
-        if await calls_store.count_live(tx, given.session_id, MAX_LIVE) >= MAX_LIVE:
+        await calls_store.lock_asking(tx, context.job_id, is_open=True)
+        if await calls_store.count_live(tx, context.session_id, MAX_LIVE) >= MAX_LIVE:
             raise Conflict(
                 f"{MAX_LIVE} resolutions of this session hold already.",
                 code="too_many_resolutions",
                 hint="Execute under one of them, wait until some expire, or resolve with a shorter `ttl_seconds`.",
             )
         await calls_store.insert_resolution(
-            tx, by_reference(made), actor.identity, goal, asked, pins, given.at
+            tx, by_reference(resolution), actor.identity, goal, question, pins, context.at
         )
-        if looked is None:
-            await proof_store.append_to_session(tx, given.session_id, [fact], job=given.job_id)
+        if gates is None:
+            await proof_store.append_to_session(tx, context.session_id, [fact], job=context.job_id)
         else:
-            looked.trace_id = made.trace_id
-            await session_gates.write(tx, actor, given.session_id, given.job_id, looked, [fact])
+            gates.trace_id = resolution.trace_id
+            await session_gates.write(tx, actor, context.session_id, context.job_id, gates, [fact])
 
 
 @verb(Permission.JOB_READ)
 async def get_resolution(db: Database, actor: Actor, id: UUID) -> Resolution:
     """As it was given: for whoever asked, and for those who see the whole org."""
-    kept = await _kept(db, actor, id, None if actor.sees is None else actor.identity)
-    answer = require_found(kept.answer, "resolution")
-    return in_full(await atlas_book.at(db, actor.org_id, kept.atlases), answer) if kept.atlases else answer
+    stored = await _kept(db, actor, id, None if actor.sees is None else actor.identity)
+    answer = require_found(stored.answer, "resolution")
+    return (
+        in_full(await atlas_book.at(db, actor.org_id, stored.atlases), answer) if stored.atlases else answer
+    )
 
 
 async def _kept(db: Database, actor: Actor, id: UUID, asker: UUID | None) -> StoredResolution:
@@ -147,23 +152,23 @@ async def _kept(db: Database, actor: Actor, id: UUID, asker: UUID | None) -> Sto
 @verb(Permission.JOB_SUBMIT)
 async def execute_resolution(db: Database, actor: Actor, id: UUID, draft: CallDraft) -> ExternalCall:
     """Ask for a call that the resolution covers, and begin it where that is allowed: only then is anything used up."""
-    kept = await _kept(db, actor, id, actor.identity)
+    stored = await _kept(db, actor, id, actor.identity)
 
-    async def check(db: Database, given: CallContext, wanted: RequestedCall) -> None:
-        if given.earlier is not None:
-            await _require_own(db, actor, kept, given.earlier)
+    async def check(db: Database, context: CallContext, call: RequestedCall) -> None:
+        if context.earlier is not None:
+            await _require_own(db, actor, stored, context.earlier)
         else:
-            await _require_covered(db, actor, kept, given, wanted)
+            await _require_covered(db, actor, stored, context, call)
 
-    under = calls.ResolutionScope(kept.id, kept.expires_at, check)
-    return await calls.authorize_in(db, actor, kept.session_id, replace(draft, dispatch=True), under)
+    under = calls.ResolutionScope(stored.id, stored.expires_at, check)
+    return await calls.authorize_in(db, actor, stored.session_id, replace(draft, dispatch=True), under)
 
 
-async def _require_own(db: Database, actor: Actor, kept: StoredResolution, call_id: UUID) -> None:
+async def _require_own(db: Database, actor: Actor, stored: StoredResolution, call_id: UUID) -> None:
     """A key that was used before goes on with its call under the same resolution, and under no other."""
     async with db.transaction(actor.org_id) as tx:
         under = await calls_store.list_resolved_calls(tx, call_id)
-    if under != kept.id:
+    if under != stored.id:
         raise Conflict(
             "This key stands for a call that was not executed under this resolution.",
             code="call_key_reused",
@@ -172,51 +177,51 @@ async def _require_own(db: Database, actor: Actor, kept: StoredResolution, call_
 
 
 async def _require_covered(
-    db: Database, actor: Actor, kept: StoredResolution, given: CallContext, wanted: RequestedCall
+    db: Database, actor: Actor, stored: StoredResolution, context: CallContext, call: RequestedCall
 ) -> None:
-    if given.at >= kept.expires_at:
+    if context.at >= stored.expires_at:
         raise calls.expired()
-    now = given.bound["atlases"] if given.bound is not None else []
-    if {pin["digest"] for pin in now} != {pin["digest"] for pin in kept.atlases}:
+    now = context.bound["atlases"] if context.bound is not None else []
+    if {pin["digest"] for pin in now} != {pin["digest"] for pin in stored.atlases}:
         raise Conflict(
             "The session is bound to other atlases than when this was resolved.",
             code="resolution_outdated",
             hint="Resolve again, and execute under the new one.",
         )
-    why = _not_covered(kept, wanted)
+    why = _not_covered(stored, call)
     if why is None:
         return
     async with db.transaction(actor.org_id) as tx:
         fact = Fact.of(
-            actor, "resolution_refused", resolution=str(kept.id), trace_id=str(kept.trace_id), tool=wanted.tool,
-            input_hash=wanted.input_hash, reason=why,
+            actor, "resolution_refused", resolution=str(stored.id), trace_id=str(stored.trace_id), tool=call.tool,
+            input_hash=call.input_hash, reason=why,
         )  # fmt: skip
-        await proof_store.append_to_session(tx, kept.session_id, [fact])
+        await proof_store.append_to_session(tx, stored.session_id, [fact])
     raise Conflict(
-        f"The resolution does not allow `{wanted.tool}`: {why}.",
+        f"The resolution does not allow `{call.tool}`: {why}.",
         code="action_not_resolved",
         hint="Resolve again for this action with its arguments, or go another way.",
     )
 
 
-def _not_covered(kept: StoredResolution, wanted: RequestedCall) -> str | None:
-    if kept.answer is None:
+def _not_covered(stored: StoredResolution, call: RequestedCall) -> str | None:
+    if stored.answer is None:
         return "it was forgotten"
-    if any(each.action == wanted.tool for each in kept.answer.allowed_actions):
-        if kept.request["action"] is not None and kept.request["input_hash"] != wanted.input_hash:
+    if any(each.action == call.tool for each in stored.answer.allowed_actions):
+        if stored.request["action"] is not None and stored.request["input_hash"] != call.input_hash:
             return "it was asked about with other arguments"
         return None
-    denied = [each.reason for each in kept.answer.denied_actions if each.action == wanted.tool]
+    denied = [each.reason for each in stored.answer.denied_actions if each.action == call.tool]
     return denied[0] or "it was denied" if denied else "it was not asked about"
 
 
 @verb(Permission.JOB_SUBMIT)
 async def report_resolution(db: Database, actor: Actor, id: UUID, draft: ReportDraft) -> OutcomeReceipt:
     """What became of a call that was executed under it. That counts also after it expired: it happened."""
-    kept = await _kept(db, actor, id, actor.identity)
+    stored = await _kept(db, actor, id, actor.identity)
     async with db.transaction(actor.org_id) as tx:
         under = await calls_store.list_resolved_calls(tx, draft.call)
-    if under != kept.id:
+    if under != stored.id:
         raise NotFound(
             "There is no such call under this resolution.",
             code="call_not_found",

@@ -37,7 +37,7 @@ async def record_delivered(
     """Written down, with the audit trail of its request where it is the first; ``sent`` is None where there was nothing to
     say. False where somebody else took it over meanwhile: then they may send it again."""
     first = prepared.first and sent is not None and prepared.kind is NotificationKind.APPROVAL
-    told = {
+    payload = {
         "delivery": str(prepared.id),
         "member_id": str(prepared.member_id),
         "member": prepared.member,
@@ -48,12 +48,12 @@ async def record_delivered(
         "approval_dispatched",
         approval=str(prepared.approval_id),
         channel=prepared.channel_type,
-        **told,
+        **payload,
     )
     return await notify_store.record_delivery(
         db, lane, prepared.id, prepared.version, sent=sent is not None, first=first,
         ref=sent.message_ref if sent else None, shown=sent.shown if sent else {}, said=prepared.said,
-        payload=told, facts=[fact] if first else [],
+        payload=payload, facts=[fact] if first else [],
     )  # fmt: skip
 
 
@@ -91,42 +91,42 @@ async def record_failed(
             reason = f"{given_up}: {reason}"
         if not await notify_store.give_up_delivery(tx, id, lane.claim, attempts, reason):
             return None
-        gone = isinstance(error, Undeliverable) and error.gone
-        refused = isinstance(error, Undeliverable) and error.address
-        await _give_up(tx, actor, id, row, reason, gone=gone, suppress=refused and not gone)
+        is_gone = isinstance(error, Undeliverable) and error.gone
+        is_refused = isinstance(error, Undeliverable) and error.address
+        await _give_up(tx, actor, id, row, reason, is_gone=is_gone, suppress=is_refused and not is_gone)
     return "dead"
 
 
 async def _give_up(
-    tx: Transaction, actor: Actor, id: UUID, row: Row, reason: str, *, gone: bool, suppress: bool
+    tx: Transaction, actor: Actor, id: UUID, row: Row, reason: str, *, is_gone: bool, suppress: bool
 ) -> None:
     """A dead letter is seen: on its request, on the audit trail, and where nothing more will arrive on what it was sent to."""
-    told: dict[str, Any] = {"delivery": str(id), "member": row["member"], "reason": reason}
+    payload: dict[str, Any] = {"delivery": str(id), "member": row["member"], "reason": reason}
     if row["call_id"] is not None:
-        told["call"] = str(row["call_id"])
+        payload["call"] = str(row["call_id"])
     elif row["kind"] == NotificationKind.NOTICE:
-        told["connection"] = str(row["connection_id"])
+        payload["connection"] = str(row["connection_id"])
     else:
-        told["member_id"] = str(row["member_id"])
+        payload["member_id"] = str(row["member_id"])
     if suppress and row["channel_type"] == "email" and row["mapping_id"] is not None:
-        told["suppressed"] = await notify_store.suppress_delivery(tx, row["mapping_id"], reason)
-    name = await notify_store.disable_connection(tx, row["connection_id"], reason) if gone else None
+        payload["suppressed"] = await notify_store.suppress_delivery(tx, row["mapping_id"], reason)
+    name = await notify_store.disable_connection(tx, row["connection_id"], reason) if is_gone else None
     if row["approval_id"] is not None:
         await approvals_store.record_approval_event(
-            tx, row["approval_id"], "undeliverable", row["channel_type"], actor, told
+            tx, row["approval_id"], "undeliverable", row["channel_type"], actor, payload
         )
         fact = Fact.of(
             actor,
             "approval_undeliverable",
             approval=str(row["approval_id"]),
             channel=row["channel_type"],
-            **told,
+            **payload,
         )
         await proof_store.append_to_session(tx, row["session_id"], [fact], job=row["job_id"])
     facts = []
     if row["approval_id"] is None:
         kind = "notice" if row["kind"] == NotificationKind.NOTICE else "invitation"
-        facts.append(Fact.of(actor, f"{kind}_undeliverable", channel=row["channel_type"], **told))
+        facts.append(Fact.of(actor, f"{kind}_undeliverable", channel=row["channel_type"], **payload))
     if name is not None:
         facts.append(
             Fact.of(
@@ -170,10 +170,10 @@ async def resend_delivery(db: Database, actor: Actor, id: UUID) -> Delivery:
                 code="delivery_not_dead",
                 hint="What is pending is tried by itself; what was delivered has arrived.",
             )
-        trusted = await notify_store.reset_failures(tx, id)
+        is_trusted = await notify_store.reset_failures(tx, id)
         fact = Fact.of(
             actor, "delivery_resent", delivery=str(id), member=before.member, channel=before.channel_type,
-            reason=before.last_error, trusted_again=trusted,
+            reason=before.last_error, trusted_again=is_trusted,
         )  # fmt: skip
         if again["session_id"] is not None:
             await proof_store.append_to_session(tx, again["session_id"], [fact], job=again["job_id"])

@@ -124,8 +124,8 @@ async def prepare_delivery(
         said: Mapping[str, Any] = {}
         content: Card | Invitation | Callback | Notice | None
         if row["kind"] == NotificationKind.NOTICE:
-            told = {**row["data"], "data": redact(row["data"]["data"], row["redact"] or ())}
-            content = parse(Notice, {**told, "happened_at": row["created_at"]})
+            data = {**row["data"], "data": redact(row["data"]["data"], row["redact"] or ())}
+            content = parse(Notice, {**data, "happened_at": row["created_at"]})
         elif approval is None:
             content = await invitations.make_invitation_code(tx, row["mapping_id"], row["data"], public_url)
         elif row["call_id"] is not None:
@@ -140,8 +140,8 @@ async def prepare_delivery(
 
 
 async def _callback(tx: Transaction, row: Row, approval: Approval) -> Callback:
-    kept = require_found(await calls_store.get_call(tx, row["call_id"], None), "call")
-    call = advised(kept.call, is_sender=False)
+    stored = require_found(await calls_store.get_call(tx, row["call_id"], None), "call")
+    call = advised(stored.call, is_sender=False)
     return Callback(
         call_id=call.id, key=call.key, session_id=call.session_id, approval_id=approval.id,
         decision=approval.status, status=call.status, next=call.next, input_hash=call.input_hash,
@@ -154,7 +154,7 @@ async def _card(
     db: Database, tx: Transaction, channel: Channel, public_url: str, id: UUID, row: Row, approval: Approval
 ) -> tuple[Card | None, Mapping[str, Any]]:
     hops = [parse(Delegation, hop) for hop in row["delegations"]]
-    shown = cards.Shown(
+    shown = cards.CardSource(
         approval=approval,
         votes=[parse(Vote, vote) for vote in row["votes"]],
         delegations=hops,
