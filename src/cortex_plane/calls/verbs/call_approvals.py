@@ -52,7 +52,7 @@ def nobody_can_approve(call: RequestedCall, verdict: CallVerdict, possible: Poss
 
 
 @dataclass(frozen=True, slots=True)
-class CallRequest:
+class CallApprovalRequest:
     """The request that a call waits for."""
 
     id: UUID
@@ -68,7 +68,7 @@ class CallRequest:
 async def ask_people(
     tx: Transaction, actor: Actor, context: CallContext, call: RequestedCall, verdict: CallVerdict, possible: Possible,
     step_index: int | None = None,
-) -> CallRequest:  # fmt: skip
+) -> CallApprovalRequest:  # fmt: skip
     """Under the lock of the session's job. ``step_index``: of a call that has one."""
     if possible.terms is None:
         raise AssertionError("whoever asks knows whom")
@@ -83,7 +83,7 @@ async def ask_people(
     events = [outcome.event]
     if job["status"] == JobStatus.RUNNING:
         events.append(("status", {"status": JobStatus.WAITING_FOR_APPROVAL}))
-    return CallRequest(outcome.id, request, outcome.joined, outcome.facts, events)
+    return CallApprovalRequest(outcome.id, request, outcome.joined, outcome.facts, events)
 
 
 async def ask_about_doubt(
