@@ -308,7 +308,7 @@ async def open_approval(
 
 async def close_approval(
     tx: Transaction,
-    opened: LockedApproval,
+    locked_approval: LockedApproval,
     closing: ApprovalEnd,
     *,
     version: int,
@@ -323,7 +323,7 @@ async def close_approval(
     events: Sequence[SessionEvent],
     facts: Sequence[Fact],
 ) -> ClosedApproval:
-    request = opened.approval
+    request = locked_approval.approval
     tx.told = tx.told or bool(events)
     row = await tx.value(
         queries.close_approval, tx.org, request.id, request.version, version, closing.status,
@@ -331,7 +331,7 @@ async def close_approval(
         bytes.fromhex(input_hash) if input_hash is not None else None,
         person_of(actor, channel) if actor else None, reason, choice, key,
         [{"id": str(id), "status": status, "error": error} for id, status, error in closing.calls],
-        float(max(opened.timeout_seconds, SHORTEST_GRANT_SECONDS)),
+        float(max(locked_approval.timeout_seconds, SHORTEST_GRANT_SECONDS)),
         [{"id": str(j.id), "open": j.open, "status": j.status, "error": j.error} for j in closing.jobs],
         [sibling.id for sibling in closing.cancelled], list(happened),
         [kind for kind, _, _ in events], [job for _, job, _ in events], [data for _, _, data in events],
@@ -343,7 +343,7 @@ async def close_approval(
 
 async def insert_vote(
     tx: Transaction,
-    opened: LockedApproval,
+    locked_approval: LockedApproval,
     *,
     version: int,
     arguments: bytes | None,
@@ -358,7 +358,7 @@ async def insert_vote(
     counts: bool,
 ) -> Approval:
     """``counts``: whether it is a vote, or only an edit. Returns the approval as it is now."""
-    request = opened.approval
+    request = locked_approval.approval
     tx.told = tx.told or bool(events)
     row = await tx.value(
         queries.insert_vote, tx.org, request.id, request.version, version,
@@ -486,14 +486,14 @@ async def answer_question(
 
 async def vote_answer(
     tx: Transaction,
-    opened: LockedApproval,
+    locked_approval: LockedApproval,
     actor: Actor,
     note: str | None,
     channel: Channel,
     answer: str,
     verdict: str,
 ) -> None:
-    request = opened.approval
+    request = locked_approval.approval
     await tx.rows(
         queries.vote_answer, tx.org, request.id, request.version, actor.user_account_id, actor.name, note, channel, answer,
         verdict,

@@ -65,19 +65,19 @@ def occasion(
     approval: Approval,
     delegations: Sequence[Delegation],
     member_id: UUID,
-    said: Mapping[str, Any],
+    earlier: Mapping[str, Any],
     first_level: int,
 ) -> Occasion:
     """What is new since the last message. ``first_level``: how far the request had gone up when this person was asked."""
     if approval.status is not ApprovalStatus.PENDING:
         return Occasion.RESOLVED
-    if not said:
+    if not earlier:
         if any(hop.to_member_id == member_id for hop in delegations):
             return Occasion.DELEGATED
         return Occasion.ESCALATED if first_level > 0 else Occasion.REQUESTED
     now = Said.of(approval, delegations)
-    if now.reminded_at != said.get("reminded_at"):
+    if now.reminded_at != earlier.get("reminded_at"):
         return Occasion.REMINDED
-    if now.level != said.get("level"):
+    if now.level != earlier.get("level"):
         return Occasion.ESCALATED
-    return Occasion.DELEGATED if now.delegations != said.get("delegations") else Occasion.CHANGED
+    return Occasion.DELEGATED if now.delegations != earlier.get("delegations") else Occasion.CHANGED

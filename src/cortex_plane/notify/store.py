@@ -89,12 +89,12 @@ async def record_delivery(
     first: bool,
     ref: str | None,
     shown: Mapping[str, Any],
-    said: Mapping[str, Any],
+    remark: Mapping[str, Any],
     payload: Mapping[str, Any],
     facts: Sequence[Fact],
 ) -> bool:
     rows = await db.call(
-        "record_delivery", lane.org_id, id, lane.claim, version, sent, first, ref, dict(shown), dict(said),
+        "record_delivery", lane.org_id, id, lane.claim, version, sent, first, ref, dict(shown), dict(remark),
         dict(payload), [fact.action for fact in facts], [fact.body for fact in facts],
     )  # fmt: skip
     return bool(rows[0]["record_delivery"])

@@ -108,14 +108,14 @@ def digest(token: str) -> bytes:
             code="not_a_token",
             hint=f"A token begins with `{TOKEN_PREFIX}{TOKEN_VERSION}_`; copy it whole from the message.",
         )
-    versioned = _VERSIONED.fullmatch(token.removeprefix(TOKEN_PREFIX))
-    if versioned is not None and versioned[1] != TOKEN_VERSION:
+    match = _VERSIONED.fullmatch(token.removeprefix(TOKEN_PREFIX))
+    if match is not None and match[1] != TOKEN_VERSION:
         raise Unauthenticated(
-            f"This plane does not know tokens of version {versioned[1]}.",
+            f"This plane does not know tokens of version {match[1]}.",
             code="token_version",
             hint=f"It takes version {TOKEN_VERSION}. Decide in the dashboard, or ask for a newer plane.",
         )
-    random = versioned[2] if versioned is not None else ""
+    random = match[2] if match is not None else ""
     if len(random) != TOKEN_CHARACTERS or _RANDOM.fullmatch(random) is None:
         raise Unauthenticated(
             "This token is damaged: it is cut off, too long, or has a character that no token has.",
@@ -216,26 +216,29 @@ def read_link(channel: str, approval_id: str, query: Iterable[tuple[str, str]]) 
 
     What others append to an address, as mail filters do, is not ours and says nothing.
     """
-    given: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     for name, value in query:
         if name in ("t", "d", "o", "sig"):
-            if name in given:
+            if name in parameters:
                 return None
-            given[name] = value
-    operator, approval = _uuid(given.get("o", "")), _uuid(approval_id)
+            parameters[name] = value
+    operator, approval = _uuid(parameters.get("o", "")), _uuid(approval_id)
     if (
         approval is None
         or operator is None
         or channel not in LINK_CHANNELS
-        or given.get("d") not in set(Choice)
-        or _NUMBER.fullmatch(given.get("t", "")) is None
-        or _SIGNATURE.fullmatch(given.get("sig", "")) is None
+        or parameters.get("d") not in set(Choice)
+        or _NUMBER.fullmatch(parameters.get("t", "")) is None
+        or _SIGNATURE.fullmatch(parameters.get("sig", "")) is None
     ):
         return None
     link = Link(
-        approval_id=approval, decision=Choice(given["d"]), deadline=int(given["t"]), operator_id=operator
+        approval_id=approval,
+        decision=Choice(parameters["d"]),
+        deadline=int(parameters["t"]),
+        operator_id=operator,
     )
-    return SignedLink(link=link, channel=Channel(channel), signature=given["sig"])
+    return SignedLink(link=link, channel=Channel(channel), signature=parameters["sig"])
 
 
 def _uuid(text: str) -> UUID | None:
@@ -306,12 +309,12 @@ class Confirmation:
 
 def read_confirmation(form: Mapping[str, str]) -> tuple[Confirmation, str] | None:
     """What a form says that it was shown, with its nonce; None where it carries no such thing."""
-    version, issued, shown = (form.get(name, "") for name in ("version", "issued", "input_hash"))
+    version, issued, input_hash = (form.get(name, "") for name in ("version", "issued", "input_hash"))
     nonce = form.get("nonce", "")
     numbers = all(_NUMBER.fullmatch(text) for text in (version, issued))
-    if not numbers or len(version) > 6 or not all(_SIGNATURE.fullmatch(text) for text in (shown, nonce)):
+    if not numbers or len(version) > 6 or not all(_SIGNATURE.fullmatch(text) for text in (input_hash, nonce)):
         return None
-    return Confirmation(version=int(version), input_hash=shown, issued=int(issued)), nonce
+    return Confirmation(version=int(version), input_hash=input_hash, issued=int(issued)), nonce
 
 
 def not_confirmed() -> Forbidden:

@@ -211,47 +211,54 @@ def describe_approvers(approvers: Approvers) -> str:
 # How many ---------------------------------------------------------------------------------------------------------
 
 
-def is_enough(opened: LockedApproval, quorum: Quorum, actor: Actor, votes: Sequence[CountedVote]) -> bool:
+def is_enough(
+    locked_approval: LockedApproval, quorum: Quorum, actor: Actor, votes: Sequence[CountedVote]
+) -> bool:
     """Whether these votes fulfil the quorum together with the actor's own."""
     person = actor.user_account_id
     if person is None:
         return False
     if quorum.votes == 1 and not quorum.roles:
         return True
-    own = CountedVote(member_id=person, roles=actor.roles, behind=opened.behind or [person])
+    own = CountedVote(member_id=person, roles=actor.roles, behind=locked_approval.behind or [person])
     return is_reached(quorum, [*(vote for vote in votes if vote.member_id != person), own])
 
 
-def is_vote(opened: LockedApproval, edit: Edit | None) -> bool:
+def is_vote(locked_approval: LockedApproval, edit: Edit | None) -> bool:
     """Whoever edits the arguments shapes the call: where self-approval is off, their own yes to it does not count."""
     if edit is None:
         return True
-    return opened.approval.self_approval and all(terms.self_approval for terms in edit.terms)
+    return locked_approval.approval.self_approval and all(terms.self_approval for terms in edit.terms)
 
 
-def ends_it(opened: LockedApproval, actor: Actor, decision: Decision, edit: Edit | None) -> bool:
+def ends_it(locked_approval: LockedApproval, actor: Actor, decision: Decision, edit: Edit | None) -> bool:
     """One no is enough; for a yes it takes a quorum. After an edit no earlier vote counts."""
     if decision.decision is Choice.DENIED:
         return True
-    if not is_vote(opened, edit):
+    if not is_vote(locked_approval, edit):
         return False
     if edit is None:
-        return is_enough(opened, opened.approval.quorum, actor, opened.votes)
+        return is_enough(locked_approval, locked_approval.approval.quorum, actor, locked_approval.votes)
     # An edited call may need more people than the one that was asked for, and never fewer.
     quorums = [terms.quorum for terms in edit.terms]
-    quorum = functools.reduce(stricter_quorum, quorums, opened.approval.quorum)
-    return is_enough(opened, quorum, actor, [])
+    quorum = functools.reduce(stricter_quorum, quorums, locked_approval.approval.quorum)
+    return is_enough(locked_approval, quorum, actor, [])
 
 
 def describe_quorum(approval: Approval) -> str:
     return quorum_said(approval.quorum)
 
 
-def agrees(opened: LockedApproval, actor: Actor, answer: str) -> bool:
+def agrees(locked_approval: LockedApproval, actor: Actor, answer: str) -> bool:
     """Whether enough people give this answer about an uncertain call, with this one."""
-    if opened.approval.settles is None:
+    if locked_approval.approval.settles is None:
         return True
-    return is_enough(opened, opened.approval.quorum, actor, [v for v in opened.votes if v.answer == answer])
+    return is_enough(
+        locked_approval,
+        locked_approval.approval.quorum,
+        actor,
+        [v for v in locked_approval.votes if v.answer == answer],
+    )
 
 
 def explained(approval: Approval, votes: Sequence[Vote]) -> list[Vote]:
@@ -270,14 +277,14 @@ def explained(approval: Approval, votes: Sequence[Vote]) -> list[Vote]:
     ]
 
 
-def has_voted(opened: LockedApproval, actor: Actor) -> bool:
-    return any(vote.member_id == actor.user_account_id for vote in opened.votes)
+def has_voted(locked_approval: LockedApproval, actor: Actor) -> bool:
+    return any(vote.member_id == actor.user_account_id for vote in locked_approval.votes)
 
 
-def adds_nothing(opened: LockedApproval, actor: Actor) -> bool:
+def adds_nothing(locked_approval: LockedApproval, actor: Actor) -> bool:
     """Whether they voted, and the same vote again counts for no more."""
-    own = [vote for vote in opened.votes if vote.member_id == actor.user_account_id]
-    return any(set(vote.behind) <= set(opened.behind) for vote in own)
+    own = [vote for vote in locked_approval.votes if vote.member_id == actor.user_account_id]
+    return any(set(vote.behind) <= set(locked_approval.behind) for vote in own)
 
 
 def joined(one: Approvers, other: Approvers) -> Approvers:
@@ -333,33 +340,35 @@ def outdated(approval: Approval, decision: Decision, now: datetime) -> CortexErr
 # What it does -----------------------------------------------------------------------------------------------------
 
 
-def approved(opened: LockedApproval) -> ApprovalEnd:
-    calls = [(call.id, CallStatus.APPROVED, None) for call in _awaiting(opened)]
+def approved(locked_approval: LockedApproval) -> ApprovalEnd:
+    calls = [(call.id, CallStatus.APPROVED, None) for call in _awaiting(locked_approval)]
     return ApprovalEnd(
-        status=ApprovalStatus.APPROVED, calls=list(calls), jobs=_going_on(opened), cancelled=[]
+        status=ApprovalStatus.APPROVED, calls=list(calls), jobs=_going_on(locked_approval), cancelled=[]
     )
 
 
-def denied(opened: LockedApproval, by: str, reason: str | None) -> ApprovalEnd:
+def denied(locked_approval: LockedApproval, by: str, reason: str | None) -> ApprovalEnd:
     text = (reason or "").strip()
     end = "" if text.endswith((".", "!", "?")) else "."
     why = f": {text}{end}" if text else "."
-    return _turned_down(opened, ApprovalStatus.DENIED, f"denied by {by}{why}")
+    return _turned_down(locked_approval, ApprovalStatus.DENIED, f"denied by {by}{why}")
 
 
-def expired(opened: LockedApproval) -> ApprovalEnd:
+def expired(locked_approval: LockedApproval) -> ApprovalEnd:
     return _turned_down(
-        opened, ApprovalStatus.EXPIRED, f"timed out after {in_words(opened.timeout_seconds)}."
+        locked_approval,
+        ApprovalStatus.EXPIRED,
+        f"timed out after {in_words(locked_approval.timeout_seconds)}.",
     )
 
 
-def _turned_down(opened: LockedApproval, status: ApprovalStatus, what: str) -> ApprovalEnd:
-    message = f"Approval of `{opened.approval.tool_name}` {what}"
+def _turned_down(locked_approval: LockedApproval, status: ApprovalStatus, what: str) -> ApprovalEnd:
+    message = f"Approval of `{locked_approval.approval.tool_name}` {what}"
     answer = f"{message} Do not send the same call again; go another way."
-    calls = [(call.id, CallStatus.REJECTED, answer) for call in _awaiting(opened)]
-    if opened.approval.on_deny is OnDeny.CONTINUE:
-        return ApprovalEnd(status=status, calls=list(calls), jobs=_going_on(opened), cancelled=[])
-    steps = {call.job_id: call.step_index for call in _awaiting(opened)}
+    calls = [(call.id, CallStatus.REJECTED, answer) for call in _awaiting(locked_approval)]
+    if locked_approval.approval.on_deny is OnDeny.CONTINUE:
+        return ApprovalEnd(status=status, calls=list(calls), jobs=_going_on(locked_approval), cancelled=[])
+    steps = {call.job_id: call.step_index for call in _awaiting(locked_approval)}
     failed = [
         JobOutcome(
             id=job.id,
@@ -367,23 +376,23 @@ def _turned_down(opened: LockedApproval, status: ApprovalStatus, what: str) -> A
             status=JobStatus.FAILED,
             error=f"Job {job.id}, step {steps[job.id]}: {message} `cortex job resubmit` asks again.",
         )
-        for job in opened.jobs
+        for job in locked_approval.jobs
         if job.id in steps
     ]
     # What waits for nobody else any more ends with its job.
-    cancelled = [sibling for sibling in opened.siblings if set(sibling.jobs or ()) <= set(steps)]
+    cancelled = [sibling for sibling in locked_approval.siblings if set(sibling.jobs or ()) <= set(steps)]
     return ApprovalEnd(status=status, calls=list(calls), jobs=failed, cancelled=cancelled)
 
 
-def _awaiting(opened: LockedApproval) -> Sequence[WaitingCall]:
-    return [call for call in opened.calls if call.status is CallStatus.AWAITING]
+def _awaiting(locked_approval: LockedApproval) -> Sequence[WaitingCall]:
+    return [call for call in locked_approval.calls if call.status is CallStatus.AWAITING]
 
 
-def _going_on(opened: LockedApproval) -> list[JobOutcome]:
+def _going_on(locked_approval: LockedApproval) -> list[JobOutcome]:
     """With its last open approval a job goes on, or pauses where somebody holds it."""
-    waiting = {call.job_id for call in _awaiting(opened)}
+    waiting = {call.job_id for call in _awaiting(locked_approval)}
     outcomes = []
-    for job in opened.jobs:
+    for job in locked_approval.jobs:
         if job.id not in waiting:
             continue
         left = job.open_approvals - 1
@@ -427,10 +436,10 @@ class Taker:
 
 
 def cannot_delegate(
-    opened: LockedApproval, actor: Actor, taker: Taker, others: Mapping[UUID, frozenset[Role]]
+    locked_approval: LockedApproval, actor: Actor, taker: Taker, others: Mapping[UUID, frozenset[Role]]
 ) -> CortexError | None:
     """Why the actor may not hand their part to this person. ``others`` may decide besides the actor, with their roles."""
-    approval = opened.approval
+    approval = locked_approval.approval
     if approval.status is not ApprovalStatus.PENDING:
         return already(approval)
     if approval.kind is not ApprovalKind.CALL:
@@ -439,13 +448,13 @@ def cannot_delegate(
             code="not_a_call",
             hint="Answer it, or ask somebody who knows to answer it.",
         )
-    if approval.deadline is not None and opened.now >= approval.deadline:
+    if approval.deadline is not None and locked_approval.now >= approval.deadline:
         return approval_expired()
     # Whoever could not approve it has nothing to hand on: they must not choose who does.
     error = refusal(approval, actor, Choice.APPROVED)
     if error is not None:
         return error
-    if has_voted(opened, actor):
+    if has_voted(locked_approval, actor):
         return Conflict(
             "You have approved this already.",
             code="already_voted",

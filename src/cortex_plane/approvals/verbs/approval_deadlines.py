@@ -28,69 +28,74 @@ class Acted:
 
 async def act_when_due(db: Database, actor: Actor, id: UUID) -> Acted | None:
     """Remind, escalate or expire, whichever is due; None where somebody else was faster."""
-    acted = await retry_on_conflict(lambda: _act_when_due(db, actor, id))
-    if acted is not None and acted.what == "expired":
+    act = await retry_on_conflict(lambda: _act_when_due(db, actor, id))
+    if act is not None and act.what == "expired":
         db.hints.work()
-        meters().expired(actor.org_id, acted.template)
-    if acted is not None and acted.what == "escalated":
-        meters().escalated(actor.org_id, acted.template, acted.level)
-    return acted
+        meters().expired(actor.org_id, act.template)
+    if act is not None and act.what == "escalated":
+        meters().escalated(actor.org_id, act.template, act.level)
+    return act
 
 
 async def _act_when_due(db: Database, actor: Actor, id: UUID) -> Acted | None:
     async with db.transaction(actor.org_id) as tx:
         if not await approvals_store.take_due(tx, id):
             return None
-        opened = await approvals_store.open_approval(tx, id)
-        if opened is None or opened.approval.status is not ApprovalStatus.PENDING:
+        locked_approval = await approvals_store.open_approval(tx, id)
+        if locked_approval is None or locked_approval.approval.status is not ApprovalStatus.PENDING:
             return None
-        request, level = opened.approval, opened.approval.escalation_level
-        if request.deadline is not None and request.deadline <= opened.now:
-            await _expire(tx, opened, actor)
+        request, level = locked_approval.approval, locked_approval.approval.escalation_level
+        if request.deadline is not None and request.deadline <= locked_approval.now:
+            await _expire(tx, locked_approval, actor)
             return Acted("expired", request.template, level)
-        if level < len(opened.level_times) and opened.level_times[level] <= opened.now:
-            return Acted("escalated", request.template, await _escalate(tx, opened, actor))
         if (
-            opened.remind_at is None
-            or opened.remind_at > opened.now
+            level < len(locked_approval.level_times)
+            and locked_approval.level_times[level] <= locked_approval.now
+        ):
+            return Acted("escalated", request.template, await _escalate(tx, locked_approval, actor))
+        if (
+            locked_approval.remind_at is None
+            or locked_approval.remind_at > locked_approval.now
             or not await approvals_store.remind_approvers(tx, id)
         ):
             return None
-        await _reminded(tx, opened, actor)
+        await _reminded(tx, locked_approval, actor)
         return Acted("reminded", request.template, level)
 
 
-async def _reminded(tx: Transaction, opened: LockedApproval, actor: Actor) -> None:
+async def _reminded(tx: Transaction, locked_approval: LockedApproval, actor: Actor) -> None:
     """Whoever became somebody who may decide, or can be reached, since the request was made hears of it now."""
-    request = opened.approval
+    request = locked_approval.approval
     hops = await approvals_store.record_reach(tx, request.id)
     facts = [
         Fact.of(actor, "approval_reminded", approval=str(request.id)),
         *(hop_fact(actor, request.id, hop) for hop in hops),
     ]
-    told = {"approval_id": str(request.id)}
+    body = {"approval_id": str(request.id)}
     await proof_store.append_to_session(
-        tx, request.session_id, facts, [("approval_reminded", request.job_id, told)], job=request.job_id
+        tx, request.session_id, facts, [("approval_reminded", request.job_id, body)], job=request.job_id
     )
 
 
-async def _expire(tx: Transaction, opened: LockedApproval, actor: Actor) -> None:
-    request = opened.approval
-    closing = deciders.expired(opened)
+async def _expire(tx: Transaction, locked_approval: LockedApproval, actor: Actor) -> None:
+    request = locked_approval.approval
+    closing = deciders.expired(locked_approval)
     deadline = request.deadline.isoformat() if request.deadline else None
-    told = {"approval": str(request.id), "tool": request.tool_name, "deadline": deadline}
+    body = {"approval": str(request.id), "tool": request.tool_name, "deadline": deadline}
     await write_end(
-        tx, opened, closing, actor, [{"approval": str(request.id), "type": "expired"}],
-        Fact.of(actor, "approval_expired", **told),
+        tx, locked_approval, closing, actor, [{"approval": str(request.id), "type": "expired"}],
+        Fact.of(actor, "approval_expired", **body),
         ("approval_expired", request.job_id, {"approval_id": str(request.id)}), version=request.version,
     )  # fmt: skip
 
 
-async def _escalate(tx: Transaction, opened: LockedApproval, actor: Actor) -> int:
+async def _escalate(tx: Transaction, locked_approval: LockedApproval, actor: Actor) -> int:
     """One level up: more people may decide. The deadline stays."""
-    request = opened.approval
-    added = opened.levels[request.escalation_level]
-    level = await approvals_store.escalate_approval(tx, request.id, deciders.joined(request.approvers, added))
+    request = locked_approval.approval
+    approvers = locked_approval.levels[request.escalation_level]
+    level = await approvals_store.escalate_approval(
+        tx, request.id, deciders.joined(request.approvers, approvers)
+    )
     hops = await approvals_store.record_reach(tx, request.id)
     facts = [
         Fact.of(
@@ -98,12 +103,12 @@ async def _escalate(tx: Transaction, opened: LockedApproval, actor: Actor) -> in
             "approval_escalated",
             approval=str(request.id),
             level=level,
-            to=deciders.describe_approvers(added),
+            to=deciders.describe_approvers(approvers),
         ),
         *(hop_fact(actor, request.id, hop) for hop in hops),
     ]
-    told = {"approval_id": str(request.id), "level": level}
+    body = {"approval_id": str(request.id), "level": level}
     await proof_store.append_to_session(
-        tx, request.session_id, facts, [("approval_escalated", request.job_id, told)], job=request.job_id
+        tx, request.session_id, facts, [("approval_escalated", request.job_id, body)], job=request.job_id
     )
     return level

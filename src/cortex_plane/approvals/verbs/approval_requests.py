@@ -51,27 +51,27 @@ class RequestOutcome:
 
 
 async def request(
-    tx: Transaction, asked_by: Actor, given: JobRef, attempt: Row, request: NewRequest
+    tx: Transaction, asked_by: Actor, job: JobRef, attempt: Row, request: NewRequest
 ) -> RequestOutcome:
     """``attempt`` is the job's row as `lock_attempt` or `lock_asking` shows it, locked."""
-    id, joined = await _made(tx, given, _with_causes(attempt, request.changed_by), request)
-    facts = _facts(asked_by, request, id, joined)
-    if not joined:
+    id, is_join = await _made(tx, job, _with_causes(attempt, request.changed_by), request)
+    facts = _facts(asked_by, request, id, is_join)
+    if not is_join:
         # Everybody who may decide it is told, on their channels; whoever is out of office hands their part on.
         facts += [hop_fact(asked_by, id, hop) for hop in await approvals_store.record_reach(tx, id)]
-    return RequestOutcome(id, joined, facts, _event(request, id, joined))
+    return RequestOutcome(id, is_join, facts, _event(request, id, is_join))
 
 
 def _with_causes(attempt: Row, more: Sequence[Cause]) -> Mapping[str, Any]:
     if not more:
         return attempt
-    known = {cause.member_id for cause in more if cause.member_id is not None}
-    caused = [*attempt["caused"], *(adapter(Cause).dump_python(cause, mode="json") for cause in more)]
-    return {**attempt, "causes": sorted(known | {*attempt["causes"]}), "caused": caused}
+    member_ids = {cause.member_id for cause in more if cause.member_id is not None}
+    causes = [*attempt["caused"], *(adapter(Cause).dump_python(cause, mode="json") for cause in more)]
+    return {**attempt, "causes": sorted(member_ids | {*attempt["causes"]}), "caused": causes}
 
 
 async def _made(
-    tx: Transaction, given: JobRef, attempt: Mapping[str, Any], request: NewRequest
+    tx: Transaction, job: JobRef, attempt: Mapping[str, Any], request: NewRequest
 ) -> tuple[UUID, bool]:
     """The id of the request that this call belongs to now, and whether it was there before."""
     apart = False
@@ -80,9 +80,9 @@ async def _made(
         if earlier is not None:
             apart = not await _can_join(tx, attempt, request.terms, earlier["causes"])
             if not apart:
-                await approvals_store.join_approval(tx, earlier["id"], request, given.job_id, attempt)
+                await approvals_store.join_approval(tx, earlier["id"], request, job.job_id, attempt)
                 return earlier["id"], True
-    await approvals_store.insert_approval(tx, request, given.job_id, given.agent_id, attempt, apart=apart)
+    await approvals_store.insert_approval(tx, request, job.job_id, job.agent_id, attempt, apart=apart)
     return request.id, False
 
 
@@ -97,32 +97,32 @@ async def _can_join(
     return is_met(terms.quorum, [decider.roles for decider in able if not decider.shaped_it])
 
 
-def _facts(asked_by: Actor, request: NewRequest, id: UUID, joined: bool) -> list[Fact]:
+def _facts(asked_by: Actor, request: NewRequest, id: UUID, is_join: bool) -> list[Fact]:
     terms = request.terms
-    action = "approval_joined" if joined else "approval_requested"
-    asked = Fact.of(
+    action = "approval_joined" if is_join else "approval_requested"
+    fact = Fact.of(
         asked_by, action, approval=str(id), kind=request.kind, call=str(request.call_id),
         tool=request.tool_name, digest=request.tool_digest, input_hash=request.input_hash, rule=request.rule,
         policies=request.policy_version, template=terms.template, clearance=terms.required_clearance,
         timeout_seconds=terms.timeout_seconds,
     )  # fmt: skip
-    dispatched = Fact.of(asked_by, "approval_dispatched", approval=str(id), channel="dashboard")
-    return [asked] if joined else [asked, dispatched]
+    dispatch = Fact.of(asked_by, "approval_dispatched", approval=str(id), channel="dashboard")
+    return [fact] if is_join else [fact, dispatch]
 
 
-def _event(request: NewRequest, id: UUID, joined: bool) -> tuple[str, dict[str, Any]]:
-    told = {"approval_id": str(id), "call": str(request.call_id), "tool": request.tool_name}
-    return "approval_requested", {**told, "kind": request.kind, "joined": joined}
+def _event(request: NewRequest, id: UUID, is_join: bool) -> tuple[str, dict[str, Any]]:
+    body = {"approval_id": str(id), "call": str(request.call_id), "tool": request.tool_name}
+    return "approval_requested", {**body, "kind": request.kind, "joined": is_join}
 
 
-def count(org_id: UUID, told: Sequence[tuple[NewRequest, bool]]) -> None:
+def count(org_id: UUID, requests: Sequence[tuple[NewRequest, bool]]) -> None:
     """Metrics: each request, and whether it was there before."""
-    for asked, joined in told:
-        if joined:
+    for request, is_join in requests:
+        if is_join:
             meters().joined(org_id)
         else:
-            meters().requested(org_id, asked.terms.template)
-    if told:
+            meters().requested(org_id, request.terms.template)
+    if requests:
         meters().paused(org_id, "approval")
         meters().suspended(org_id, 0.0)
 
@@ -144,7 +144,7 @@ class Possible:
 
 async def feasible_terms(
     db: Database,
-    given: JobRef,
+    job: JobRef,
     terms: Terms,
     read_to: int,
     askers: Sequence[UUID] = (),
@@ -153,8 +153,8 @@ async def feasible_terms(
 ) -> Possible:
     """The terms as far as people can fulfil them: better said now than when their time is over. Whom a request names must be one
     of those who may decide. ``again``: the call, where it was asked for before."""
-    async with db.transaction(given.org_id) as tx:
-        origin = require_found(await approvals_store.call_origin(tx, given.job_id, read_to, askers), "job")
+    async with db.transaction(job.org_id) as tx:
+        origin = require_found(await approvals_store.call_origin(tx, job.job_id, read_to, askers), "job")
         changed_by = await _changed_by(tx, again, terms) if again is not None else []
         causes = origin["causes"]
         if changed_by:
@@ -164,9 +164,9 @@ async def feasible_terms(
         members = [member for member in members if member.id in terms.named]
     able = [member for member in members if not member.shaped_it]
     if not is_met(terms.quorum, [member.roles for member in able]):
-        barred = {member.id for member in members if member.shaped_it}
+        cause_ids = {member.id for member in members if member.shaped_it}
         caused = [*(parse(Cause, cause) for cause in origin["caused"]), *changed_by]
-        return Possible(None, [cause for cause in caused if cause.member_id in barred])
+        return Possible(None, [cause for cause in caused if cause.member_id in cause_ids])
     if terms.named is not None:
         terms = replace(terms, approvers=Approvers(members=tuple(member.id for member in able)), named=None)
     return Possible(terms, changed_by=changed_by)
@@ -187,12 +187,12 @@ async def _changed_by(tx: Transaction, call_id: UUID, terms: Terms) -> list[Caus
     return [parse(Cause, author) for author in before["authors"]]
 
 
-def nobody_can(tool: str, rule: str, terms: Terms, excluded: Sequence[Cause] = ()) -> str:
+def nobody_can(tool: str, rule: str, terms: Terms, causes: Sequence[Cause] = ()) -> str:
     """Nobody could ever decide it: said at once, not when its time is over. ``excluded``: who could, had they not shaped it."""
     clearance = f" of clearance {terms.required_clearance}" if terms.required_clearance else ""
     others = "" if terms.self_approval else ", and whoever shaped the call may not approve it"
-    if excluded:
-        others += f": {causes_in_words(excluded)}"
+    if causes:
+        others += f": {causes_in_words(causes)}"
     chosen = " among those whom the request names" if terms.named is not None else ""
     who = (
         "nobody can give it"
@@ -207,9 +207,9 @@ def nobody_can(tool: str, rule: str, terms: Terms, excluded: Sequence[Cause] = (
 
 def bounded(terms: Terms, rule: str, times: ApprovalTimes) -> Terms:
     """An agent may have a time of its own where nobody names one, and a cap for every one."""
-    asked = terms.timeout_seconds
+    seconds = terms.timeout_seconds
     if rule.startswith("default:"):
         # Whatever is shorter than the default was asked for by the job's own request.
         own = times.token_ttl_seconds
-        asked = own if asked == DEFAULT_TIMEOUT_SECONDS else min(own, asked)
-    return replace(terms, timeout_seconds=min(asked, times.max_ttl_seconds))
+        seconds = own if seconds == DEFAULT_TIMEOUT_SECONDS else min(own, seconds)
+    return replace(terms, timeout_seconds=min(seconds, times.max_ttl_seconds))

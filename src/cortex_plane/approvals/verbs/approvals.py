@@ -133,17 +133,17 @@ async def delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft)
 
 async def _delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft) -> Approval:
     async with db.transaction(actor.org_id) as tx:
-        opened = await decisions.open_visible(tx, id, actor, Channel.API)
-        approval = opened.approval
+        locked_approval = await decisions.open_visible(tx, id, actor, Channel.API)
+        approval = locked_approval.approval
         taker = await approvals_store.find_taker(tx, id, draft.to)
         if taker is None:
             raise nobody_to_take_it()
         able = await approvals_store.deciders_of_approval(tx, id)
         others = {decider.id: decider.roles for decider in able if decider.id != actor.user_account_id}
-        error = cannot_delegate(opened, actor, taker, others)
+        error = cannot_delegate(locked_approval, actor, taker, others)
         if error is not None:
             await decisions.note_refused_decision(
-                tx, opened, actor, Channel.API, "delegated", approval.version, error
+                tx, locked_approval, actor, Channel.API, "delegated", approval.version, error
             )
         else:
             await approvals_store.insert_delegation(

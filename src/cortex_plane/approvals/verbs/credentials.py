@@ -84,7 +84,7 @@ async def links(
 ) -> dict[Choice, str]:  # fmt: skip
     """A signed address for each decision. It shows a page to the person it was made for, and decides nothing itself."""
     secret = await _current(db, tx)
-    made = {}
+    links = {}
     for choice in Choice:
         link = Link(
             approval_id=approval_id,
@@ -92,8 +92,8 @@ async def links(
             deadline=int(deadline.timestamp()),
             operator_id=member_id,
         )
-        made[choice] = link.address(public_url, channel, secret.value)
-    return made
+        links[choice] = link.address(public_url, channel, secret.value)
+    return links
 
 
 async def _current(db: Database, tx: Transaction) -> Secret:
@@ -118,12 +118,12 @@ def _opened(db: Database, org_id: UUID, id: UUID, sealed: bytes) -> Secret:
 # Tokens -----------------------------------------------------------------------------------------------------------
 
 
-async def decide_by_token(db: Database, given: TokenDecision) -> DecisionReceipt:
+async def decide_by_token(db: Database, decision: TokenDecision) -> DecisionReceipt:
     """As the person to whom the token was sent, about the version that their message showed."""
     try:
         async with forgery_refusal(db, rules.unknown_token):
-            opened = await approvals_store.open_token(db, rules.digest(given.token))
-        if opened is None:
+            locked_approval = await approvals_store.open_token(db, rules.digest(decision.token))
+        if locked_approval is None:
             raise rules.unknown_token()
     except Unauthenticated as error:
         # Whoever it was: no org is known, so no chain is. The token itself is in no log.
@@ -131,7 +131,7 @@ async def decide_by_token(db: Database, given: TokenDecision) -> DecisionReceipt
         meters().called_back(Channel.API, "token_invalid")
         raise
     try:
-        receipt = await _decide_by_token(db, given, *opened)
+        receipt = await _decide_by_token(db, decision, *locked_approval)
     except CortexError as error:
         meters().called_back(Channel.API, _OUTCOMES.get(error.code, "refused"))
         raise
@@ -140,7 +140,7 @@ async def decide_by_token(db: Database, given: TokenDecision) -> DecisionReceipt
 
 
 async def _decide_by_token(
-    db: Database, given: TokenDecision, token: Token, actor: Actor | None
+    db: Database, token_decision: TokenDecision, token: Token, actor: Actor | None
 ) -> DecisionReceipt:
     if actor is None:
         raise rules.nobody()
@@ -148,10 +148,13 @@ async def _decide_by_token(
         raise rules.login_required()
     if token.used_at is None and token.expires_at <= token.now:
         raise rules.token_expired()
-    if token.said is not None and token.said is not given.decision:
+    if token.said is not None and token.said is not token_decision.decision:
         raise rules.decided_with_it()
     decision = Decision(
-        decision=given.decision, version=token.version, input_hash=token.input_hash, reason=given.reason
+        decision=token_decision.decision,
+        version=token.version,
+        input_hash=token.input_hash,
+        reason=token_decision.reason,
     )
     return await decisions.decide(db, actor, token.approval_id, decision, Channel.API)
 
@@ -170,50 +173,50 @@ async def visitor(
 
     Everything that is wrong with a link is answered alike; what is wrong with its person or its time is said.
     """
-    signed = rules.read_link(channel, approval_id, query)
+    signed_link = rules.read_link(channel, approval_id, query)
     row = (
-        await approvals_store.open_link(db, signed.link.approval_id, signed.link.operator_id)
-        if signed
+        await approvals_store.open_link(db, signed_link.link.approval_id, signed_link.link.operator_id)
+        if signed_link
         else None
     )
-    if signed is None or row is None:
+    if signed_link is None or row is None:
         raise _refused(channel)
-    link = signed.link
-    known = [
+    link = signed_link.link
+    signing_secrets = [
         _opened(db, row["org_id"], id, sealed)
         for id, sealed in zip(row["secret_ids"], row["sealed"], strict=True)
     ]
-    signer = _signer(known, link, signed.signature)
+    signer = _signer(signing_secrets, link, signed_link.signature)
     if signer is None or not rules.fits(link, row["deadline"]):
         raise _refused(channel)
     actor = approvals_store.link_operator(row, signer.id)
     if actor is None:
         raise rules.nobody()
-    found = Visitor(
+    visitor = Visitor(
         link=link,
-        channel=signed.channel,
+        channel=signed_link.channel,
         actor=actor,
         template=Template(row["template"]),
         now=row["now"],
         over=rules.is_over(link, row["now"]),
         logged_in=_is_same(session, actor.org_id, link.operator_id),
-        secrets=tuple(known),
+        secrets=tuple(signing_secrets),
     )
-    if found.template in rules.ASKS_FOR_LOGIN and not found.logged_in:
+    if visitor.template in rules.ASKS_FOR_LOGIN and not visitor.logged_in:
         raise rules.login_required()
-    return found
+    return visitor
 
 
-def _signer(known: Sequence[Secret], link: Link, signature: str) -> Secret | None:
+def _signer(signing_secrets: Sequence[Secret], link: Link, signature: str) -> Secret | None:
     """Compares with all of them, whichever fits."""
-    fitting = [each for each in known if link.is_signed_by(each.value, signature)]
+    fitting = [each for each in signing_secrets if link.is_signed_by(each.value, signature)]
     return fitting[0] if fitting else None
 
 
 def _refused(channel: str) -> Unauthenticated:
-    said = rules.channel_said(channel)
-    log.warning("approval link refused", channel=said)
-    meters().called_back(said, "hmac_invalid")
+    channel_name = rules.channel_said(channel)
+    log.warning("approval link refused", channel=channel_name)
+    meters().called_back(channel_name, "hmac_invalid")
     return rules.link_refused()
 
 
@@ -221,42 +224,44 @@ def _is_same(session: Actor | None, org_id: UUID, member_id: UUID) -> bool:
     return session is not None and (session.org_id, session.user_account_id) == (org_id, member_id)
 
 
-async def names_of_secrets(db: Database, found: Visitor) -> Sequence[str]:
+async def names_of_secrets(db: Database, visitor: Visitor) -> Sequence[str]:
     """What the org lets nobody see outside the dashboard, besides what the plane hides itself."""
-    async with db.transaction(found.actor.org_id) as tx:
+    async with db.transaction(visitor.actor.org_id) as tx:
         org = await orgs_store.get_org(tx)
     names: Sequence[str] = (org.settings.get("redact") if org else None) or ()
     return names
 
 
 async def decide_by_link(
-    db: Database, found: Visitor, shown: tuple[Confirmation, str] | None, reason: str | None
+    db: Database, visitor: Visitor, confirmation_form: tuple[Confirmation, str] | None, reason: str | None
 ) -> DecisionReceipt:
     """What the link says about what its page showed. ``shown`` is what the form of that page carried back."""
-    if found.over:
-        meters().called_back(found.channel, "expired_link")
+    if visitor.over:
+        meters().called_back(visitor.channel, "expired_link")
         raise rules.link_over()
-    if shown is None or not shown[0].was_shown(found.secrets, found.link, shown[1]):
+    if confirmation_form is None or not confirmation_form[0].was_shown(
+        visitor.secrets, visitor.link, confirmation_form[1]
+    ):
         raise rules.not_confirmed()
-    confirmation = shown[0]
-    if not confirmation.is_fresh(found.now):
+    confirmation = confirmation_form[0]
+    if not confirmation.is_fresh(visitor.now):
         raise rules.not_confirmed()
     decision = Decision(
-        decision=found.link.decision,
+        decision=visitor.link.decision,
         version=confirmation.version,
         input_hash=confirmation.input_hash,
         reason=reason,
     )
-    key = found.link.key(found.channel, confirmation.version)
+    key = visitor.link.key(visitor.channel, confirmation.version)
     once = IdempotencyKey(key=key, fingerprint=hashlib.sha256(key.encode()).digest())
     try:
         receipt = await decisions.decide(
-            db, found.actor, found.link.approval_id, decision, found.channel, once
+            db, visitor.actor, visitor.link.approval_id, decision, visitor.channel, once
         )
     except CortexError as error:
-        meters().called_back(found.channel, _OUTCOMES.get(error.code, "refused"))
+        meters().called_back(visitor.channel, _OUTCOMES.get(error.code, "refused"))
         raise
-    meters().called_back(found.channel, _said(receipt))
+    meters().called_back(visitor.channel, _said(receipt))
     return receipt
 
 
@@ -264,10 +269,10 @@ async def decide_by_link(
 
 
 @verb(Permission.ORG_WRITE)
-async def rotate_secret(db: Database, actor: Actor, given: SecretRotationDraft) -> SecretRotation:
+async def rotate_secret(db: Database, actor: Actor, decision: SecretRotationDraft) -> SecretRotation:
     """Sign links with a new secret from now on. Those that were sent work to their deadline, or not at all any more."""
     async with db.transaction(actor.org_id) as tx:
-        rotation = await _rotate(db, tx, actor, timedelta(0), forget=given.forget)
+        rotation = await _rotate(db, tx, actor, timedelta(0), forget=decision.forget)
     if rotation is None:
         raise Conflict("Somebody else rotates it at this moment.", hint="It is done; nothing is left to do.")
     return rotation

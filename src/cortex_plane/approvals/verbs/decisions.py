@@ -54,8 +54,10 @@ async def open_visible(
     tx: Transaction, id: UUID, actor: Actor, channel: Channel, key: str | None = None
 ) -> LockedApproval:
     """The approval under its locks, for whoever sees it."""
-    opened = await approvals_store.open_approval(tx, id, actor, channel, key)
-    return require_found(opened if opened is not None and opened.visible else None, "approval")
+    locked_approval = await approvals_store.open_approval(tx, id, actor, channel, key)
+    return require_found(
+        locked_approval if locked_approval is not None and locked_approval.visible else None, "approval"
+    )
 
 
 def own_key(actor: Actor, key: str) -> str:
@@ -97,38 +99,42 @@ async def _decide(
     approval: Approval | None = None
     end: ApprovalEnd | None = None
     async with db.transaction(actor.org_id) as tx:
-        opened = await open_visible(tx, id, actor, channel, key)
-        pending = opened.approval.status is ApprovalStatus.PENDING
+        locked_approval = await open_visible(tx, id, actor, channel, key)
+        pending = locked_approval.approval.status is ApprovalStatus.PENDING
         error: CortexError | None
-        if opened.earlier is not None:
-            error = _key_reused(opened.earlier, decision, edit)
+        if locked_approval.earlier is not None:
+            error = _key_reused(locked_approval.earlier, decision, edit)
         else:
-            error = _decision_refusal(opened, actor, decision)
+            error = _decision_refusal(locked_approval, actor, decision)
             if error is None and pending and edit is not None:
-                error = await edits.edit_refusal(tx, opened, actor, edit)
-            if error is None and pending and deciders.ends_it(opened, actor, decision, edit):
-                approval, end = await _close(db, tx, opened, actor, decision, edit, channel, key)
-            elif error is None and pending and not (edit is None and deciders.adds_nothing(opened, actor)):
-                error = await edits.cannot_vote(tx, opened, actor, decision, edit) if edit else None
+                error = await edits.edit_refusal(tx, locked_approval, actor, edit)
+            if error is None and pending and deciders.ends_it(locked_approval, actor, decision, edit):
+                approval, end = await _close(db, tx, locked_approval, actor, decision, edit, channel, key)
+            elif (
+                error is None
+                and pending
+                and not (edit is None and deciders.adds_nothing(locked_approval, actor))
+            ):
+                error = await edits.cannot_vote(tx, locked_approval, actor, decision, edit) if edit else None
                 if error is None:
-                    approval = await _vote(tx, opened, actor, decision, edit, channel, key)
+                    approval = await _vote(tx, locked_approval, actor, decision, edit, channel, key)
             elif error is None:
                 if not pending and not deciders.is_same(
-                    opened.approval, decision, edit.input_hash if edit else None
+                    locked_approval.approval, decision, edit.input_hash if edit else None
                 ):
-                    error = deciders.already(opened.approval)
+                    error = deciders.already(locked_approval.approval)
                 else:
                     await note_refused_decision(
-                        tx, opened, actor, channel, decision.decision, decision.version, None
+                        tx, locked_approval, actor, channel, decision.decision, decision.version, None
                     )
         if error is not None:
             await note_refused_decision(
-                tx, opened, actor, channel, decision.decision, decision.version, error
+                tx, locked_approval, actor, channel, decision.decision, decision.version, error
             )
     if error is not None:
         raise error
     result = RecordResult.DUPLICATE if approval is None else RecordResult.OK
-    approval = deciders.shown_to(approval or opened.approval, actor)
+    approval = deciders.shown_to(approval or locked_approval.approval, actor)
     return DecisionReceipt(result=result, approval=approval), end
 
 
@@ -144,8 +150,10 @@ def _key_reused(earlier: dict[str, Any], decision: Decision, edit: Edit | None) 
     )
 
 
-def _decision_refusal(opened: LockedApproval, actor: Actor, decision: Decision) -> CortexError | None:
-    approval = opened.approval
+def _decision_refusal(
+    locked_approval: LockedApproval, actor: Actor, decision: Decision
+) -> CortexError | None:
+    approval = locked_approval.approval
     if approval.kind is not ApprovalKind.CALL:
         return Conflict(
             "This asks whether a call happened; there is nothing to approve.",
@@ -159,18 +167,18 @@ def _decision_refusal(opened: LockedApproval, actor: Actor, decision: Decision) 
     error = deciders.refusal(approval, actor, decision.decision)
     if error is not None or approval.status is not ApprovalStatus.PENDING:
         return error
-    error = deciders.outdated(approval, decision, opened.now)
+    error = deciders.outdated(approval, decision, locked_approval.now)
     if error is not None or decision.standing is None:
         return error
     return standing_approvals.check(approval, decision.standing)
 
 
 async def note_refused_decision(
-    tx: Transaction, opened: LockedApproval, actor: Actor, channel: Channel, choice: str, version: int,
+    tx: Transaction, locked_approval: LockedApproval, actor: Actor, channel: Channel, choice: str, version: int,
     error: CortexError | None,
 ) -> None:  # fmt: skip
     """Record a decision or an answer that had no effect. After the tenth of a person it is counted on the card alone."""
-    approval = opened.approval
+    approval = locked_approval.approval
     payload = {"decision": choice, "code": error.code if error else None}
     if error is None:
         kind, action = "channel_duplicate", "approval_duplicate"
@@ -190,13 +198,13 @@ async def note_refused_decision(
 
 
 async def _vote(
-    tx: Transaction, opened: LockedApproval, actor: Actor, decision: Decision, edit: Edit | None, channel: Channel,
+    tx: Transaction, locked_approval: LockedApproval, actor: Actor, decision: Decision, edit: Edit | None, channel: Channel,
     key: str | None,
 ) -> Approval:  # fmt: skip
-    approval = opened.approval
+    approval = locked_approval.approval
     version = approval.version + (edit is not None)
     input_hash = edit.input_hash if edit else approval.input_hash
-    counts = is_vote(opened, edit)
+    counts = is_vote(locked_approval, edit)
     vote = {
         "decision": decision.decision, "reason": decision.reason, "version": version, "input_hash": input_hash,
     }  # fmt: skip
@@ -212,7 +220,7 @@ async def _vote(
     )  # fmt: skip
     event = {name: vote[name] for name in ("decision", "reason", "version")}
     return await approvals_store.insert_vote(
-        tx, opened, version=version, arguments=edit.arguments if edit else None,
+        tx, locked_approval, version=version, arguments=edit.arguments if edit else None,
         input_hash=edit.input_hash if edit else None, actor=actor, reason=decision.reason, channel=channel, key=key,
         happened=entries, counts=counts, facts=[fact],
         events=[("approval_voted", approval.job_id, {**event, "approval_id": str(approval.id), "by": actor.name})],
@@ -220,15 +228,15 @@ async def _vote(
 
 
 async def _close(
-    db: Database, tx: Transaction, opened: LockedApproval, actor: Actor, decision: Decision, edit: Edit | None,
+    db: Database, tx: Transaction, locked_approval: LockedApproval, actor: Actor, decision: Decision, edit: Edit | None,
     channel: Channel, key: str | None,
 ) -> tuple[Approval, ApprovalEnd]:  # fmt: skip
     """The decision that ends a request, with its receipt."""
-    approval = opened.approval
+    approval = locked_approval.approval
     if decision.decision is Choice.APPROVED:
-        end = deciders.approved(opened)
+        end = deciders.approved(locked_approval)
     else:
-        end = deciders.denied(opened, actor.name, decision.reason)
+        end = deciders.denied(locked_approval, actor.name, decision.reason)
     version = approval.version + (edit is not None)
     input_hash = edit.input_hash if edit else approval.input_hash
     calls = [call for call, _, _ in end.calls]
@@ -244,7 +252,7 @@ async def _close(
         input_hash=input_hash, edited_from=approval.input_hash if edit else None, calls=[str(call) for call in calls],
     )  # fmt: skip
     closed = await write_end(
-        tx, opened, end, actor, entries, fact,
+        tx, locked_approval, end, actor, entries, fact,
         ("approval_decided", approval.job_id, {**event, "approval_id": str(approval.id), "by": actor.name}),
         version=version, arguments=edit.arguments if edit else None,
         input_hash=edit.input_hash if edit else None, choice=decision.decision, reason=decision.reason,
@@ -256,7 +264,7 @@ async def _close(
     if decision.standing is not None:
         standing = await standing_approvals.grant(
             tx, actor, approval=approval, draft=decision.standing, version=version, input_hash=input_hash,
-            reason=decision.reason, now=opened.now,
+            reason=decision.reason, now=locked_approval.now,
         )  # fmt: skip
     await receipts.write_receipt(
         db, tx, closed.decided, actor=actor, decision=decision.decision, channel=channel, calls=calls,
@@ -266,12 +274,12 @@ async def _close(
 
 
 async def write_end(
-    tx: Transaction, opened: LockedApproval, end: ApprovalEnd, actor: Actor, entries: list[dict[str, Any]], fact: Fact,
+    tx: Transaction, locked_approval: LockedApproval, end: ApprovalEnd, actor: Actor, entries: list[dict[str, Any]], fact: Fact,
     event: SessionEvent, *, version: int, arguments: bytes | None = None, input_hash: str | None = None,
     choice: Choice | None = None, reason: str | None = None, channel: Channel | None = None, key: str | None = None,
 ) -> ClosedApproval:  # fmt: skip
     """The end of an approval, with what it does to its jobs and their other approvals."""
-    approval = opened.approval
+    approval = locked_approval.approval
     facts, events = [fact], [event]
     for job in end.jobs:
         if job.status is None:
@@ -295,7 +303,7 @@ async def write_end(
         )
         events.append(("approval_cancelled", approval.job_id, {"approval_id": str(sibling.id)}))
     return await approvals_store.close_approval(
-        tx, opened, end, version=version, arguments=arguments, input_hash=input_hash,
+        tx, locked_approval, end, version=version, arguments=arguments, input_hash=input_hash,
         actor=actor if choice else None, choice=choice, reason=reason, channel=channel, key=key,
         happened=entries, events=events, facts=facts,
     )  # fmt: skip

@@ -93,15 +93,15 @@ def _schema_fault(schema: dict[str, object] | None, arguments: dict[str, object]
 
 
 async def edit_refusal(
-    tx: Transaction, opened: LockedApproval, actor: Actor, edit: Edit
+    tx: Transaction, locked_approval: LockedApproval, actor: Actor, edit: Edit
 ) -> CortexError | None:
     """An edit must not reach what its approver could not approve: the edited call has terms of its own."""
-    if edit.policies != opened.policies:
+    if edit.policies != locked_approval.policies:
         # Policies changed between the look at them and this lock: look again.
         raise Conflict("The policies changed meanwhile.", code="retry")
     if edit.error is not None:
         return edit.error
-    approval = opened.approval
+    approval = locked_approval.approval
     for terms in edit.terms:
         code = await approvals_store.refusal_under_terms(tx, terms, approval.owner_id, approval.causes, actor)
         if code is not None:
@@ -110,10 +110,10 @@ async def edit_refusal(
 
 
 async def cannot_vote(
-    tx: Transaction, opened: LockedApproval, actor: Actor, decision: Decision, edit: Edit
+    tx: Transaction, locked_approval: LockedApproval, actor: Actor, decision: Decision, edit: Edit
 ) -> CortexError | None:
     """Why an edit that does not end the request cannot be kept."""
-    if decision.standing is not None and not is_vote(opened, edit):
+    if decision.standing is not None and not is_vote(locked_approval, edit):
         return Conflict(
             "Whoever edits the arguments may not approve them, so their yes cannot stand for more calls.",
             code="edit_stands_for_nothing",
@@ -126,13 +126,13 @@ async def cannot_vote(
             code="edit_other_terms",
             hint="Deny it with a reason, so that the agent asks for it anew.",
         )
-    if await approvals_store.find_twin(tx, opened.approval.id, edit.input_hash) is not None:
+    if await approvals_store.find_twin(tx, locked_approval.approval.id, edit.input_hash) is not None:
         return Conflict(
             "The same call with these arguments waits for a decision already.",
             code="edit_duplicates",
             hint="Decide that one, and deny this one.",
         )
-    if not is_vote(opened, edit) and not await _others_can(tx, opened, actor):
+    if not is_vote(locked_approval, edit) and not await _others_can(tx, locked_approval, actor):
         return Conflict(
             "Whoever edits the arguments may not approve them, and too few others may.",
             code="edit_leaves_nobody",
@@ -141,7 +141,9 @@ async def cannot_vote(
     return None
 
 
-async def _others_can(tx: Transaction, opened: LockedApproval, actor: Actor) -> bool:
-    barred = {*opened.approval.causes, actor.user_account_id}
-    able = await approvals_store.deciders_of_approval(tx, opened.approval.id)
-    return is_met(opened.approval.quorum, [decider.roles for decider in able if decider.id not in barred])
+async def _others_can(tx: Transaction, locked_approval: LockedApproval, actor: Actor) -> bool:
+    barred = {*locked_approval.approval.causes, actor.user_account_id}
+    able = await approvals_store.deciders_of_approval(tx, locked_approval.approval.id)
+    return is_met(
+        locked_approval.approval.quorum, [decider.roles for decider in able if decider.id not in barred]
+    )

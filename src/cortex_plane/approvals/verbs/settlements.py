@@ -68,16 +68,23 @@ async def answer(
 
     async def once(unread: CortexError | None) -> tuple[Approval, CortexError | None]:
         async with db.transaction(actor.org_id) as tx:
-            opened = await decisions.open_visible(tx, id, actor, channel)
-            approval = opened.approval
+            locked_approval = await decisions.open_visible(tx, id, actor, channel)
+            approval = locked_approval.approval
             error = _no_question(approval)
             if error is None:
                 error = await settled(
-                    tx, actor, approval.job_id, opened.calls[0].id, verdict, channel, unread, card=opened
+                    tx,
+                    actor,
+                    approval.job_id,
+                    locked_approval.calls[0].id,
+                    verdict,
+                    channel,
+                    unread,
+                    card=locked_approval,
                 )
             else:
                 await decisions.note_refused_decision(
-                    tx, opened, actor, channel, answer.verdict, approval.version, error
+                    tx, locked_approval, actor, channel, answer.verdict, approval.version, error
                 )
             return await approvals_store.read_again(tx, id, actor), error
 
@@ -127,18 +134,18 @@ async def settled(
             hint="Send the answer again.",
         )
     if card_id is not None:
-        opened = card or require_found(
+        locked_approval = card or require_found(
             await approvals_store.open_approval(tx, card_id, actor, channel), "approval"
         )
-        refused = await _refusal(tx, opened, actor, call_id, answer)
+        refused = await _refusal(tx, locked_approval, actor, call_id, answer)
         if refused is not None:
             await decisions.note_refused_decision(
-                tx, opened, actor, channel, answer.verdict, opened.approval.version, refused
+                tx, locked_approval, actor, channel, answer.verdict, locked_approval.approval.version, refused
             )
             return refused
-        if answer.verdict is not Verdict.FAIL and not deciders.agrees(opened, actor, _said(answer)):
+        if answer.verdict is not Verdict.FAIL and not deciders.agrees(locked_approval, actor, _said(answer)):
             await approvals_store.vote_answer(
-                tx, opened, actor, answer.note, channel, _said(answer), answer.verdict
+                tx, locked_approval, actor, answer.note, channel, _said(answer), answer.verdict
             )
             vote = {
                 "call": str(call_id),
@@ -178,10 +185,10 @@ async def settled(
 
 
 async def _refusal(
-    tx: Transaction, opened: LockedApproval, actor: Actor, call_id: UUID, answer: Answer
+    tx: Transaction, locked_approval: LockedApproval, actor: Actor, call_id: UUID, answer: Answer
 ) -> CortexError | None:
     choice = Choice.DENIED if answer.verdict is Verdict.FAIL else Choice.APPROVED
-    error = deciders.refusal(opened.approval, actor, choice)
+    error = deciders.refusal(locked_approval.approval, actor, choice)
     if error is not None or answer.verdict is not Verdict.DID_NOT_HAPPEN:
         return error
     return repeats_used_up() if await approvals_store.count_repeats(tx, call_id) >= MAX_REPEATS else None

@@ -54,8 +54,8 @@ async def get_call(db: Database, actor: Actor, id: UUID) -> ExternalCall:
 @verb(Permission.JOB_READ)
 async def watch_call(db: Database, actor: Actor, id: UUID) -> tuple[ExternalCall, int]:
     """With how far the events of its session go, for whoever waits."""
-    stored = await read_call(db, actor, id)
-    return shown_call(stored, None), stored.event_seq
+    stored_call = await read_call(db, actor, id)
+    return shown_call(stored_call, None), stored_call.event_seq
 
 
 @verb(Permission.JOB_READ)
@@ -103,8 +103,8 @@ async def authorize_in(
     id, fresh = await retry_under_session_lock(
         db, actor, lambda db: _authorize(db, actor, session_id, draft, under), session=session_id
     )
-    stored = await read_call(db, actor, id)
-    call = advised(stored.call, is_sender=True) if fresh else shown_call(stored, draft.sender)
+    stored_call = await read_call(db, actor, id)
+    call = advised(stored_call.call, is_sender=True) if fresh else shown_call(stored_call, draft.sender)
     if not fresh and draft.dispatch and call.next is Next.BEGIN and not call.edited:
         if under is not None and call.now >= under.expires_at:
             # What has begun goes on, and nothing more begins under it.
@@ -119,36 +119,44 @@ async def _authorize(
 ) -> tuple[UUID, bool]:
     """The call's id, and whether it is new."""
     arguments = canonical(draft.arguments)
-    wanted = RequestedCall(
+    requested_call = RequestedCall(
         id=new_id(), tool=draft.tool, digest=tool_digest(draft), arguments=arguments,
         input_hash=hashlib.sha256(arguments).hexdigest(), read_only=draft.read_only, risk=draft.risk,
         says=draft.says,
     )  # fmt: skip
-    request_hash = hashlib.sha256(f"{wanted.tool}\n{wanted.digest}\n{wanted.input_hash}".encode()).digest()
-    context = await call_context(db, actor, session_id, draft.key, draft.tool, wanted.input_hash, acts=True)
-    wanted = wanted.known(context)
+    request_hash = hashlib.sha256(
+        f"{requested_call.tool}\n{requested_call.digest}\n{requested_call.input_hash}".encode()
+    ).digest()
+    context = await call_context(
+        db, actor, session_id, draft.key, draft.tool, requested_call.input_hash, acts=True
+    )
+    requested_call = requested_call.known(context)
     if under is not None:
-        await under.check(db, context, wanted)
+        await under.check(db, context, requested_call)
     if context.earlier is not None:
         return await _same(db, actor, context.earlier, request_hash), False
     callback_id = await _callback(db, actor, draft.callback)
-    verdict = await decide_call(db, actor, context, wanted, covering=True)
+    verdict = await decide_call(db, actor, context, requested_call, covering=True)
     answer = verdict.answer
-    call = replace(_new(actor, draft, wanted, request_hash, context, verdict), callback_id=callback_id)
+    call = replace(
+        _new(actor, draft, requested_call, request_hash, context, verdict), callback_id=callback_id
+    )
     more = {"resolution": str(under.id)} if under is not None else {}
     if answer.verdict is PolicyVerdict.REQUIRES_APPROVAL:
         possible = await terms_of(db, context, verdict)
         if possible.terms is not None:
-            return await _ask(db, actor, context, wanted, call, possible, verdict, more)
-        call = replace(call, status=CallStatus.REJECTED, error=nobody_can_approve(wanted, verdict, possible))
+            return await _ask(db, actor, context, requested_call, call, possible, verdict, more)
+        call = replace(
+            call, status=CallStatus.REJECTED, error=nobody_can_approve(requested_call, verdict, possible)
+        )
     if call.status is CallStatus.INTENDED:
-        verdict.sent(wanted)
+        verdict.sent(requested_call)
     id, fresh = await _write_call(db, actor, context, call, verdict, more)
     if fresh:
         return id, True
     if under is not None:
         # Another request had the key first, maybe under another resolution.
-        await under.check(db, replace(context, earlier=id), wanted)
+        await under.check(db, replace(context, earlier=id), requested_call)
     return await _same(db, actor, id, request_hash), False
 
 
@@ -194,7 +202,7 @@ async def _write_call(
 def _new(
     actor: Actor,
     draft: CallDraft,
-    wanted: RequestedCall,
+    requested_call: RequestedCall,
     request_hash: bytes,
     context: CallContext,
     verdict: CallVerdict,
@@ -203,14 +211,14 @@ def _new(
     status, error = CallStatus.INTENDED if draft.dispatch else CallStatus.ALLOWED, None
     if answer.verdict is PolicyVerdict.DENY:
         status = CallStatus.REJECTED
-        error = f"`{wanted.tool}` is denied ({answer.decision.rule}){verdict.reason}. Do not call it again; go another way."
+        error = f"`{requested_call.tool}` is denied ({answer.decision.rule}){verdict.reason}. Do not call it again; go another way."
     elif answer.verdict is PolicyVerdict.REQUIRES_APPROVAL:
         status = CallStatus.AWAITING
     leaning = answer.leaning if status is CallStatus.INTENDED else None
     return NewCall(
-        id=wanted.id, key=draft.key, asked_hash=request_hash, sender=draft.sender, tool=wanted.tool, digest=wanted.digest,
+        id=requested_call.id, key=draft.key, asked_hash=request_hash, sender=draft.sender, tool=requested_call.tool, digest=requested_call.digest,
         parameters=canonical(draft.parameters) if draft.parameters is not None else None,
-        arguments=wanted.arguments, input_hash=wanted.input_hash, read_only=draft.read_only, risk=wanted.risk,
+        arguments=requested_call.arguments, input_hash=requested_call.input_hash, read_only=draft.read_only, risk=requested_call.risk,
         on_uncertain=draft.settlement, timeout_seconds=draft.timeout_seconds, says=draft.says, authorization_id=answer.id,
         decision=answer.decision, policies=context.policies, status=status, error=error,
         asker=actor.identity, caused_by=actor.user_account_id,
@@ -222,8 +230,8 @@ def _new(
 async def _same(db: Database, actor: Actor, id: UUID, request_hash: bytes) -> UUID:
     """The call that this key stands for, if it is the same one and the same one asks: nobody else's outcome is used."""
     async with db.transaction(actor.org_id) as tx:
-        stored = await calls_store.get_call(tx, id, actor.sees)
-    if stored is None or stored.asked_hash != request_hash or stored.asker != actor.identity:
+        stored_call = await calls_store.get_call(tx, id, actor.sees)
+    if stored_call is None or stored_call.asked_hash != request_hash or stored_call.asker != actor.identity:
         raise Conflict(
             "This key stands for another call of the agent.",
             code="call_key_reused",
@@ -233,12 +241,12 @@ async def _same(db: Database, actor: Actor, id: UUID, request_hash: bytes) -> UU
 
 
 async def _ask(
-    db: Database, actor: Actor, context: CallContext, wanted: RequestedCall, call: NewCall, possible: Possible,
+    db: Database, actor: Actor, context: CallContext, requested_call: RequestedCall, call: NewCall, possible: Possible,
     verdict: CallVerdict, under: dict[str, Any],
 ) -> tuple[UUID, bool]:  # fmt: skip
     """The call and the request that it waits for, in one transaction."""
     async with db.transaction(actor.org_id) as tx:
-        request = await ask_people(tx, actor, context, wanted, verdict, possible)
+        request = await ask_people(tx, actor, context, requested_call, verdict, possible)
         events = [*verdict.events, *_events(call), *request.events]
         facts = [*verdict.facts(actor), *_facts(actor, call), *request.facts]
         _, fresh = await calls_store.authorize_call(

@@ -119,8 +119,8 @@ async def read_call(db: Database, actor: Actor, id: UUID) -> StoredCall:
     return require_found(await calls_store.read_call(db, actor.org_id, id, call_sight(actor)), "call")
 
 
-def shown_call(stored: StoredCall, sender: str | None) -> ExternalCall:
-    return advised(stored.call, is_sender=sender is not None and stored.sender == sender)
+def shown_call(stored_call: StoredCall, sender: str | None) -> ExternalCall:
+    return advised(stored_call.call, is_sender=sender is not None and stored_call.sender == sender)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

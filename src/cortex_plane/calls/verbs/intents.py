@@ -41,9 +41,9 @@ async def begin(db: Database, actor: Actor, id: UUID, draft: IntentDraft) -> Ext
 
 async def _begin(db: Database, actor: Actor, id: UUID, draft: IntentDraft) -> bool:
     """Whether the intent is this try's; else a person is asked now, or it is over."""
-    stored = await read_call(db, actor, id)
-    call = stored.call
-    mine = draft.sender is not None and stored.sender == draft.sender
+    stored_call = await read_call(db, actor, id)
+    call = stored_call.call
+    mine = draft.sender is not None and stored_call.sender == draft.sender
     if call.input_hash != draft.input_hash:
         raise Conflict(
             "These are not the arguments that may be run.",
@@ -56,14 +56,14 @@ async def _begin(db: Database, actor: Actor, id: UUID, draft: IntentDraft) -> bo
     if refusal is not None:
         raise refusal
     context = await call_context(
-        db, actor, call.session_id, None, call.tool, call.input_hash, asked_by=stored.asker, acts=True
+        db, actor, call.session_id, None, call.tool, call.input_hash, asked_by=stored_call.asker, acts=True
     )
-    stored = replace(stored, call=with_known_risk(call, context))
+    stored_call = replace(stored_call, call=with_known_risk(call, context))
     if call.status is CallStatus.ALLOWED:
-        return await _allowed(db, actor, context, stored, draft)
+        return await _allowed(db, actor, context, stored_call, draft)
     if call.status is CallStatus.APPROVED:
-        return await _approved(db, actor, context, stored, draft)
-    return await _again(db, actor, context, stored, draft, renews=mine and draft.renew)
+        return await _approved(db, actor, context, stored_call, draft)
+    return await _again(db, actor, context, stored_call, draft, renews=mine and draft.renew)
 
 
 def _refusal(call: ExternalCall, draft: IntentDraft, mine: bool) -> Conflict | None:
@@ -92,28 +92,28 @@ def _refusal(call: ExternalCall, draft: IntentDraft, mine: bool) -> Conflict | N
 
 
 async def _allowed(
-    db: Database, actor: Actor, context: CallContext, stored: StoredCall, draft: IntentDraft
+    db: Database, actor: Actor, context: CallContext, stored_call: StoredCall, draft: IntentDraft
 ) -> bool:
     """What policies allowed then they must allow now; a standing approval is counted here."""
     verdict = await decide_call(
-        db, actor, context, RequestedCall.of(stored.call), covering=True, seen_before=True
+        db, actor, context, RequestedCall.of(stored_call.call), covering=True, seen_before=True
     )
     answer = verdict.answer
     if answer.verdict is PolicyVerdict.ALLOW:
-        is_new = stored.policies != context.policies or answer.decision.rule != stored.call.rule
+        is_new = stored_call.policies != context.policies or answer.decision.rule != stored_call.call.rule
         return await _write(
-            db, actor, context, stored.call, draft, verdict, anew=is_new or answer.leaning is not None
+            db, actor, context, stored_call.call, draft, verdict, anew=is_new or answer.leaning is not None
         )
     if answer.verdict is PolicyVerdict.DENY:
-        return await _reject(db, actor, stored.call, verdict)
-    return await _ask(db, actor, context, stored.call, verdict)
+        return await _reject(db, actor, stored_call.call, verdict)
+    return await _ask(db, actor, context, stored_call.call, verdict)
 
 
 async def _approved(
-    db: Database, actor: Actor, context: CallContext, stored: StoredCall, draft: IntentDraft
+    db: Database, actor: Actor, context: CallContext, stored_call: StoredCall, draft: IntentDraft
 ) -> bool:
     """A person said yes to exactly this: the receipt must say so, and nothing must forbid it by now."""
-    call = stored.call
+    call = stored_call.call
     async with db.transaction(actor.org_id) as tx:
         grant = await calls_store.get_grant(tx, call.id)
     holds = grant is not None and grant.expires_at > call.now
@@ -129,29 +129,37 @@ async def _approved(
     if fault is not None:
         fact = Fact.of(actor, "receipt_refused", call=str(call.id), tool=call.tool, reason=fault)
         return await _end(db, actor, call, f"`{call.tool}` was not sent: {fault}.", fact, verdict)
-    return await _write(db, actor, context, call, draft, verdict, anew=False, granted=True)
+    return await _write(db, actor, context, call, draft, verdict, anew=False, has_grant=True)
 
 
 async def _again(
-    db: Database, actor: Actor, context: CallContext, stored: StoredCall, draft: IntentDraft, *, renews: bool
+    db: Database,
+    actor: Actor,
+    context: CallContext,
+    stored_call: StoredCall,
+    draft: IntentDraft,
+    *,
+    renews: bool,
 ) -> bool:
     """What was sent before needs permission of this moment, or the very approval that it was sent with."""
-    call, wanted = stored.call, RequestedCall.of(stored.call)
-    cleared = call.status is CallStatus.CLEARED
-    if not cleared and call.attempt >= MAX_SENDS and not renews:
+    call, requested_call = stored_call.call, RequestedCall.of(stored_call.call)
+    is_cleared = call.status is CallStatus.CLEARED
+    if not is_cleared and call.attempt >= MAX_SENDS and not renews:
         return await doubts.ask_human(db, actor, call.id)
-    granted = await was_granted(db, actor, call)
-    verdict = await decide_call(db, actor, context, wanted, again=True, approved=granted)
+    has_grant = await was_granted(db, actor, call)
+    verdict = await decide_call(db, actor, context, requested_call, again=True, approved=has_grant)
     # Whoever approved it then speaks for the gates that stood on their card, and for no others.
     unseen = verdict.ruling is not None and verdict.ruling.verdict is PolicyVerdict.REQUIRES_APPROVAL
     by_person = verdict.verdict is PolicyVerdict.REQUIRES_APPROVAL or verdict.needed_a_person
-    if granted and by_person and not unseen and verdict.verdict is not PolicyVerdict.DENY:
+    if has_grant and by_person and not unseen and verdict.verdict is not PolicyVerdict.DENY:
         return await _write(db, actor, context, call, draft, verdict, anew=False)
-    verdict.answer, verdict.notes = await covering_approval(db, actor, context, wanted, verdict.answer)
+    verdict.answer, verdict.notes = await covering_approval(
+        db, actor, context, requested_call, verdict.answer
+    )
     leaning = verdict.answer.leaning
-    if verdict.verdict is PolicyVerdict.ALLOW and (leaning is None or leaning.counted or cleared):
+    if verdict.verdict is PolicyVerdict.ALLOW and (leaning is None or leaning.counted or is_cleared):
         return await _write(db, actor, context, call, draft, verdict, anew=True)
-    if not cleared:
+    if not is_cleared:
         return await doubts.ask_human(db, actor, call.id)
     if verdict.verdict is PolicyVerdict.DENY:
         return await _reject(db, actor, call, verdict)
@@ -160,10 +168,10 @@ async def _again(
 
 async def _write(
     db: Database, actor: Actor, context: CallContext, call: ExternalCall, draft: IntentDraft, verdict: CallVerdict, *, anew: bool,
-    granted: bool = False,
+    has_grant: bool = False,
 ) -> bool:  # fmt: skip
     """``anew``: by another authorization than the one that it has."""
-    verdict.sent(RequestedCall.of(call), approved=granted)
+    verdict.sent(RequestedCall.of(call), approved=has_grant)
     answer = verdict.answer if anew else None
     before = call.dispatch_before is not None
     names = {"call": str(call.id), "tool": call.tool, "input_hash": call.input_hash}
@@ -179,13 +187,13 @@ async def _write(
     probed = draft.did_not_happen and call.probes_if_uncertain
     facts.append(
         Fact.of(
-            actor, action, **names, attempt=call.attempt + before, granted=granted, policies=context.policies,
+            actor, action, **names, attempt=call.attempt + before, granted=has_grant, policies=context.policies,
             rule=answer.decision.rule if answer is not None else call.rule, did_not_happen=probed,
         )
     )  # fmt: skip
     await calls_store.intend_call(
         db, actor.org_id, call, draft.sender, context.policies, DISPATCH_SECONDS,
-        authorization=(answer.id, answer.decision) if answer is not None else None, granted=granted,
+        authorization=(answer.id, answer.decision) if answer is not None else None, granted=has_grant,
         standing=(leaning.standing_id, leaning.granter_revision) if leaning is not None else None,
         by=actor.identity, events=verdict.events, facts=facts, more=verdict.more(),
     )  # fmt: skip
@@ -198,12 +206,12 @@ async def _ask(
     """What held when it was authorised does not any more: a person is asked, about the same call."""
     answer = verdict.answer
     possible = await terms_of(db, context, verdict, again=call.id)
-    wanted = RequestedCall.of(call)
+    requested_call = RequestedCall.of(call)
     if possible.terms is None:
-        error = nobody_can_approve(wanted, verdict, possible)
+        error = nobody_can_approve(requested_call, verdict, possible)
         return await _end(db, actor, call, error, _authorized(actor, context, call, verdict), verdict)
     async with db.transaction(actor.org_id) as tx:
-        request = await ask_people(tx, actor, context, wanted, verdict, possible, call.step_index)
+        request = await ask_people(tx, actor, context, requested_call, verdict, possible, call.step_index)
         if not await calls_store.ask_again(
             tx, call.id, answer.id, answer.decision.rule, context.policies, request.id
         ):

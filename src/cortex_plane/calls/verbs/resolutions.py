@@ -80,11 +80,11 @@ async def _resolve(db: Database, actor: Actor, session_id: UUID, request: Resolu
     else:
         answers, limits = await answer_every_action(db, context, gates, request)
     ends = context.at + timedelta(seconds=request.ttl_seconds)
-    allowed, denied = split_answers(answers)
+    allowed, reasons = split_answers(answers)
     resolution = Resolution(
         id=new_id(), session_id=session_id, trace_id=new_id(), decision=decided(answers),
         constraints=[time_window(ends), *limits], expires_at=ends,
-        allowed_actions=allowed, denied_actions=denied,
+        allowed_actions=allowed, denied_actions=reasons,
         contexts=block_list(gates.atlases, gates.state) if gates is not None else [],
         questions=gates.questions(gates.waiting) if gates is not None else [],
     )  # fmt: skip
@@ -137,10 +137,12 @@ async def _write_resolution(
 @verb(Permission.JOB_READ)
 async def get_resolution(db: Database, actor: Actor, id: UUID) -> Resolution:
     """As it was given: for whoever asked, and for those who see the whole org."""
-    stored = await _kept(db, actor, id, None if actor.sees is None else actor.identity)
-    answer = require_found(stored.answer, "resolution")
+    resolution = await _kept(db, actor, id, None if actor.sees is None else actor.identity)
+    answer = require_found(resolution.answer, "resolution")
     return (
-        in_full(await atlas_book.at(db, actor.org_id, stored.atlases), answer) if stored.atlases else answer
+        in_full(await atlas_book.at(db, actor.org_id, resolution.atlases), answer)
+        if resolution.atlases
+        else answer
     )
 
 
@@ -152,23 +154,23 @@ async def _kept(db: Database, actor: Actor, id: UUID, asker: UUID | None) -> Sto
 @verb(Permission.JOB_SUBMIT)
 async def execute_resolution(db: Database, actor: Actor, id: UUID, draft: CallDraft) -> ExternalCall:
     """Ask for a call that the resolution covers, and begin it where that is allowed: only then is anything used up."""
-    stored = await _kept(db, actor, id, actor.identity)
+    resolution = await _kept(db, actor, id, actor.identity)
 
     async def check(db: Database, context: CallContext, call: RequestedCall) -> None:
         if context.earlier is not None:
-            await _require_own(db, actor, stored, context.earlier)
+            await _require_own(db, actor, resolution, context.earlier)
         else:
-            await _require_covered(db, actor, stored, context, call)
+            await _require_covered(db, actor, resolution, context, call)
 
-    under = calls.ResolutionScope(stored.id, stored.expires_at, check)
-    return await calls.authorize_in(db, actor, stored.session_id, replace(draft, dispatch=True), under)
+    under = calls.ResolutionScope(resolution.id, resolution.expires_at, check)
+    return await calls.authorize_in(db, actor, resolution.session_id, replace(draft, dispatch=True), under)
 
 
-async def _require_own(db: Database, actor: Actor, stored: StoredResolution, call_id: UUID) -> None:
+async def _require_own(db: Database, actor: Actor, resolution: StoredResolution, call_id: UUID) -> None:
     """A key that was used before goes on with its call under the same resolution, and under no other."""
     async with db.transaction(actor.org_id) as tx:
         under = await calls_store.list_resolved_calls(tx, call_id)
-    if under != stored.id:
+    if under != resolution.id:
         raise Conflict(
             "This key stands for a call that was not executed under this resolution.",
             code="call_key_reused",
@@ -177,26 +179,26 @@ async def _require_own(db: Database, actor: Actor, stored: StoredResolution, cal
 
 
 async def _require_covered(
-    db: Database, actor: Actor, stored: StoredResolution, context: CallContext, call: RequestedCall
+    db: Database, actor: Actor, resolution: StoredResolution, context: CallContext, call: RequestedCall
 ) -> None:
-    if context.at >= stored.expires_at:
+    if context.at >= resolution.expires_at:
         raise calls.expired()
     now = context.bound["atlases"] if context.bound is not None else []
-    if {pin["digest"] for pin in now} != {pin["digest"] for pin in stored.atlases}:
+    if {pin["digest"] for pin in now} != {pin["digest"] for pin in resolution.atlases}:
         raise Conflict(
             "The session is bound to other atlases than when this was resolved.",
             code="resolution_outdated",
             hint="Resolve again, and execute under the new one.",
         )
-    why = _not_covered(stored, call)
+    why = _not_covered(resolution, call)
     if why is None:
         return
     async with db.transaction(actor.org_id) as tx:
         fact = Fact.of(
-            actor, "resolution_refused", resolution=str(stored.id), trace_id=str(stored.trace_id), tool=call.tool,
+            actor, "resolution_refused", resolution=str(resolution.id), trace_id=str(resolution.trace_id), tool=call.tool,
             input_hash=call.input_hash, reason=why,
         )  # fmt: skip
-        await proof_store.append_to_session(tx, stored.session_id, [fact])
+        await proof_store.append_to_session(tx, resolution.session_id, [fact])
     raise Conflict(
         f"The resolution does not allow `{call.tool}`: {why}.",
         code="action_not_resolved",
@@ -204,24 +206,24 @@ async def _require_covered(
     )
 
 
-def _not_covered(stored: StoredResolution, call: RequestedCall) -> str | None:
-    if stored.answer is None:
+def _not_covered(resolution: StoredResolution, call: RequestedCall) -> str | None:
+    if resolution.answer is None:
         return "it was forgotten"
-    if any(each.action == call.tool for each in stored.answer.allowed_actions):
-        if stored.request["action"] is not None and stored.request["input_hash"] != call.input_hash:
+    if any(each.action == call.tool for each in resolution.answer.allowed_actions):
+        if resolution.request["action"] is not None and resolution.request["input_hash"] != call.input_hash:
             return "it was asked about with other arguments"
         return None
-    denied = [each.reason for each in stored.answer.denied_actions if each.action == call.tool]
-    return denied[0] or "it was denied" if denied else "it was not asked about"
+    reasons = [each.reason for each in resolution.answer.denied_actions if each.action == call.tool]
+    return reasons[0] or "it was denied" if reasons else "it was not asked about"
 
 
 @verb(Permission.JOB_SUBMIT)
 async def report_resolution(db: Database, actor: Actor, id: UUID, draft: ReportDraft) -> OutcomeReceipt:
     """What became of a call that was executed under it. That counts also after it expired: it happened."""
-    stored = await _kept(db, actor, id, actor.identity)
+    resolution = await _kept(db, actor, id, actor.identity)
     async with db.transaction(actor.org_id) as tx:
         under = await calls_store.list_resolved_calls(tx, draft.call)
-    if under != stored.id:
+    if under != resolution.id:
         raise NotFound(
             "There is no such call under this resolution.",
             code="call_not_found",

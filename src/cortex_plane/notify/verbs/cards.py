@@ -48,9 +48,9 @@ class CardSource:
     """The org's own names of secrets, besides the plane's."""
 
 
-def card(shown: CardSource, occasion: Occasion, public_url: str) -> Card:
+def card(source: CardSource, occasion: Occasion, public_url: str) -> Card:
     """Without anything that decides: see ``deciding_card``."""
-    approval, pen = shown.approval, _Pen(shown.redact or ())
+    approval, pen = source.approval, _Pen(source.redact or ())
     card_content = Card(
         approval_id=approval.id,
         kind=approval.kind,
@@ -58,7 +58,7 @@ def card(shown: CardSource, occasion: Occasion, public_url: str) -> Card:
         version=approval.version,
         input_hash=approval.input_hash,
         occasion=occasion,
-        org=pen.line(shown.org),
+        org=pen.line(source.org),
         agent=pen.line(approval.agent_name),
         tool=pen.line(approval.tool_name),
         target=pen.line(approval.target),
@@ -78,16 +78,16 @@ def card(shown: CardSource, occasion: Occasion, public_url: str) -> Card:
         rule=pen.line(approval.rule),
         policy_version=approval.policy_version,
         required_clearance=approval.required_clearance,
-        deciders=tuple(map(pen.line, shown.deciders)),
+        deciders=tuple(map(pen.line, source.deciders)),
         shaped_by=pen.text(shaped_by(approval)),
         votes=tuple(
             CardVote(member=pen.line(vote.member), decision=vote.decision, reason=pen.text(vote.reason))
-            for vote in shown.votes
+            for vote in source.votes
         ),
         votes_needed=approval.quorum.votes,
         delegations=tuple(
             (pen.line(hop.from_member), pen.line(hop.to_member), pen.text(hop.reason))
-            for hop in shown.delegations
+            for hop in source.delegations
         ),
         escalation_level=approval.escalation_level,
         requested_at=approval.requested_at,

@@ -52,7 +52,7 @@ async def record_delivered(
     )
     return await notify_store.record_delivery(
         db, lane, prepared.id, prepared.version, sent=sent is not None, first=first,
-        ref=sent.message_ref if sent else None, shown=sent.shown if sent else {}, said=prepared.said,
+        ref=sent.message_ref if sent else None, shown=sent.shown if sent else {}, remark=prepared.said,
         payload=payload, facts=[fact] if first else [],
     )  # fmt: skip
 

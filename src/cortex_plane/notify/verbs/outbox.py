@@ -51,9 +51,9 @@ class Channel(Protocol):
 
     channel_type: str
 
-    def concerns(self, card: Card, shown: Mapping[str, Any]) -> bool:
+    def concerns(self, card: Card, last: Mapping[str, Any]) -> bool:
         """Whether this card says something that the last one did not: a mail cannot be edited, and nobody wants one for
-        every vote. ``shown`` is what the channel remembered of the last one."""
+        every vote. ``last`` is what the channel remembered of the last one."""
         ...
 
     async def send(self, outgoing: Outgoing) -> Sent:
@@ -121,7 +121,7 @@ async def prepare_delivery(
         if row["disabled"]:
             await notify_store.postpone_delivery(tx, lane, row["connection_id"], _turned_off(row))
             return None
-        said: Mapping[str, Any] = {}
+        remark: Mapping[str, Any] = {}
         content: Card | Invitation | Callback | Notice | None
         if row["kind"] == NotificationKind.NOTICE:
             data = {**row["data"], "data": redact(row["data"]["data"], row["redact"] or ())}
@@ -131,17 +131,19 @@ async def prepare_delivery(
         elif row["call_id"] is not None:
             content = await _callback(tx, row, approval)
         else:
-            content, said = await _card(db, tx, channels[row["channel_type"]], public_url, id, row, approval)
+            content, remark = await _card(
+                db, tx, channels[row["channel_type"]], public_url, id, row, approval
+            )
         if content is None:
-            return _prepared(id, row, None, said)
+            return _prepared(id, row, None, remark)
         if not await notify_store.begin_delivery(tx, id, lane.claim, lane.lane):
             return None
-        return _prepared(id, row, _outgoing(db, lane.org_id, id, row, content), said)
+        return _prepared(id, row, _outgoing(db, lane.org_id, id, row, content), remark)
 
 
 async def _callback(tx: Transaction, row: Row, approval: Approval) -> Callback:
-    stored = require_found(await calls_store.get_call(tx, row["call_id"], None), "call")
-    call = advised(stored.call, is_sender=False)
+    stored_call = require_found(await calls_store.get_call(tx, row["call_id"], None), "call")
+    call = advised(stored_call.call, is_sender=False)
     return Callback(
         call_id=call.id, key=call.key, session_id=call.session_id, approval_id=approval.id,
         decision=approval.status, status=call.status, next=call.next, input_hash=call.input_hash,
@@ -154,7 +156,7 @@ async def _card(
     db: Database, tx: Transaction, channel: Channel, public_url: str, id: UUID, row: Row, approval: Approval
 ) -> tuple[Card | None, Mapping[str, Any]]:
     hops = [parse(Delegation, hop) for hop in row["delegations"]]
-    shown = cards.CardSource(
+    source = cards.CardSource(
         approval=approval,
         votes=[parse(Vote, vote) for vote in row["votes"]],
         delegations=hops,
@@ -162,20 +164,20 @@ async def _card(
         org=row["org"],
         redact=row["redact"],
     )
-    said = asdict(Said.of(approval, hops))
+    remark = asdict(Said.of(approval, hops))
     first_level = int(row["data"].get("level", 0))
     occasion = delivery_rules.occasion(approval, hops, row["member_id"], row["said"], first_level)
-    card = cards.card(shown, occasion, public_url)
+    card = cards.card(source, occasion, public_url)
     # What may have been sent and was not written down is said again, whatever it says.
     unsure = row["tried_at"] is not None and row["sent_at"] is None
     if not unsure and not channel.concerns(card, row["shown"]):
-        return None, said
+        return None, remark
     if row["decides"] and getattr(channel, "carries_credentials", True):
         card = await cards.deciding_card(
             db, tx, card, member_id=row["member_id"], notification_id=id, channel=row["channel_type"],
             public_url=public_url,
         )  # fmt: skip
-    return card, said
+    return card, remark
 
 
 def _require_reachable(row: Row, channel: Channel) -> None:
@@ -208,7 +210,7 @@ def _resolved_at(row: Row) -> datetime | None:
     return None if at is None else datetime.fromisoformat(at)
 
 
-def _prepared(id: UUID, row: Row, outgoing: Outgoing | None, said: Mapping[str, Any]) -> Prepared:
+def _prepared(id: UUID, row: Row, outgoing: Outgoing | None, remark: Mapping[str, Any]) -> Prepared:
     return Prepared(
         id=id,
         version=row["desired_version"],
@@ -220,7 +222,7 @@ def _prepared(id: UUID, row: Row, outgoing: Outgoing | None, said: Mapping[str, 
         connection=row["connection"],
         first=row["sent_at"] is None,
         outgoing=outgoing,
-        said=said,
+        said=remark,
     )
 
 
