@@ -16,20 +16,19 @@ import asyncpg
 import httpx
 import pytest
 import pytest_asyncio
-from fastapi import FastAPI
 
 from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.db.database import Database
-from cortex_plane.http.app import framed
+from cortex_plane.http.app import Api, framed
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.kernel.shares import Throttle
 from cortex_plane.main.api_process import create_app
 from cortex_plane.sessions.verbs.events import EventFeed
 from tests.browser.chromium import tell
-from tests.people import World
-from tests.receivers import nowhere
-from tests.servers import TestServer, available, remove_data_of, running
-from tests.warm_databases import WarmDatabase, WarmDatabases
+from tests.fixtures.people import World
+from tests.fixtures.receivers import nowhere
+from tests.fixtures.servers import TestServer, available, remove_data_of, running
+from tests.fixtures.warm_databases import WarmDatabase, WarmDatabases
 
 PAGES = {"Accept": "application/json"}
 """Without a socket nothing can be streamed: events come in pages."""
@@ -182,6 +181,6 @@ async def http(db: Database) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @functools.cache
-def _application() -> FastAPI:
+def _application() -> Api:
     """Made once per process: its routes take longer to build than most tests to run."""
     return create_app(Database(None), Metrics())

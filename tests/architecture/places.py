@@ -2,7 +2,8 @@
 
 Floors: kernel < model < rules < files < db < store < verbs < doors, worker, channels < main. A module may import lower floors of any
 noun, and on its own floor the nouns before its own in ``NOUNS``. ``client`` stands on kernel and models; ``embedded`` on the
-kernel alone. Doors, worker and channels do not import each other.
+kernel alone. Doors, worker and channels do not import each other. The declared routes of a noun (``routes``) stand on its model
+floor.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def place_of(module: str) -> Place | None:
     """Where a module is says it: ``approvals.verbs.decisions``. None for packages of several floors."""
     parts = module.removeprefix("cortex_plane").removeprefix(".").split(".")
     if parts[0] in NOUNS:
-        return Place(parts[0], parts[1]) if len(parts) > 1 else None
+        if len(parts) == 1:
+            return None
+        return Place(parts[0], "model" if parts[1] == "routes" else parts[1])
     if parts[0] in FLOORS:
         return Place(parts[0], parts[0])
     return Place("main", "main") if parts[0] == "__main__" else None

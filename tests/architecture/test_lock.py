@@ -46,5 +46,5 @@ def test_every_package_has_hashes_and_no_host_is_named() -> None:
 
 
 def test_the_client_requires_no_server_and_no_model() -> None:
-    others = {"asyncpg", "fastapi", "mcp", "pydantic-ai-slim", "starlette", "uvicorn"}
+    others = {"asyncpg", "mcp", "pydantic-ai-slim", "starlette", "uvicorn"}
     assert names(PROJECT["dependencies"]) & others == set()

@@ -16,19 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import asyncpg
-from fastapi import FastAPI
 
 from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.db.database import Database
 from cortex_plane.embedded import EmbeddedPostgres
+from cortex_plane.http.app import Api
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.kernel.shares import Throttle
 from cortex_plane.main.api_process import create_app
 from cortex_plane.sessions.verbs.events import EventFeed
 from tests.budgets.operations import OPERATIONS, Stage
-from tests.people import World
-from tests.receivers import nowhere
-from tests.servers import VAULT, TestServer, prepare, roomy_memory
+from tests.fixtures.people import World
+from tests.fixtures.receivers import nowhere
+from tests.fixtures.servers import VAULT, TestServer, prepare, roomy_memory
 
 CONNECTIONS = 4
 CROWD = 2_000
@@ -56,7 +56,7 @@ def server() -> Iterator[TestServer]:
 
 
 @functools.cache
-def _application() -> FastAPI:
+def _application() -> Api:
     return create_app(Database(None), Metrics())
 
 

@@ -28,20 +28,18 @@ import httpx
 import structlog
 import uvicorn
 from benchmarks.world import World as Outside
-from fastapi import FastAPI
 
 from cortex_plane import Client, CortexError, DidNotHappen, Happened
 from cortex_plane.client.dialogue import Send
-from cortex_plane.client.guarding import current_call
-from cortex_plane.client.lines import Lines
+from cortex_plane.client.guarding import Lines, current_call
 from cortex_plane.db import crash_points
 from cortex_plane.db.crash_points import reached
 from cortex_plane.db.database import Database
-from cortex_plane.http.app import framed
+from cortex_plane.http.app import Api, framed
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.main.api_process import create_app
 from cortex_plane.sessions.verbs.events import EventFeed
-from tests.servers import VAULT
+from tests.fixtures.servers import VAULT
 
 REPOSITORY = Path(__file__).parents[2]
 LATE_MODULES = ("cel", "jsonschema_rs", "httptools", "uvicorn.protocols.http.auto", "uvicorn.lifespan.off")
@@ -100,19 +98,19 @@ def agent(task: dict[str, Any]) -> dict[str, Any]:
 # The API ----------------------------------------------------------------------------------------------------------
 
 
-def api(task: dict[str, Any], listener: socket.socket, app: FastAPI) -> None:
+def api(task: dict[str, Any], listener: socket.socket, app: Api) -> None:
     crash_points.arm(task["at"], task["log"])
     asyncio.run(_serve(task["database"], listener, app))
 
 
-async def _serve(database: str, listener: socket.socket, app: FastAPI) -> None:
+async def _serve(database: str, listener: socket.socket, app: Api) -> None:
     app.state.db = db = await Database.open(database, max_size=4, vault=VAULT)
     app.state.feed = EventFeed(db)
     server = uvicorn.Server(uvicorn.Config(framed(app), log_config=None, access_log=False, lifespan="off"))
     await server._serve([listener])
 
 
-async def _match_routes(app: FastAPI) -> None:
+async def _match_routes(app: Api) -> None:
     """Send the requests of an agent without a key: they are refused, but their routes are made."""
     transport = httpx.ASGITransport(framed(app))
     async with httpx.AsyncClient(transport=transport, base_url="http://plane") as client:

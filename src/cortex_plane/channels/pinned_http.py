@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import httpcore
-import httpx
 import structlog
 
 from cortex_plane.kernel.addresses import Allowed, endpoint, literal
@@ -173,6 +172,8 @@ class PinnedClient:
     def _context(self) -> ssl.SSLContext:
         """Created once, when first needed: it reads a file."""
         if self._ssl is None:
+            import httpx  # late: an API process starts without it
+
             self._ssl = httpx.create_ssl_context()
         return self._ssl
 

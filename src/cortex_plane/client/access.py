@@ -13,10 +13,10 @@ ACCESS_FILE = "access.json"
 def read_access(home: Path) -> dict[str, str]:
     """The ``url`` and ``key`` that `cortex up` wrote down; empty when there are none."""
     try:
-        found: dict[str, str] = json.loads((home / ACCESS_FILE).read_text())
+        access: dict[str, str] = json.loads((home / ACCESS_FILE).read_text())
     except (OSError, ValueError):
         return {}
-    return found
+    return access
 
 
 def write_private(path: Path, content: dict[str, object]) -> None:

@@ -1,4 +1,4 @@
-"""Approvals, as the client sees them."""
+"""Approvals, standing approvals, and the messages about them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
 
+from cortex_plane.approvals import routes
 from cortex_plane.approvals.model.approvals import (
     Approval,
     ApprovalDetails,
@@ -15,19 +16,21 @@ from cortex_plane.approvals.model.approvals import (
     DecisionReceipt,
     DelegationDraft,
     EffectAnswer,
+    Revocation,
+    StandingApproval,
     StandingDraft,
 )
 from cortex_plane.approvals.model.credentials import TokenDecision
-from cortex_plane.client.transport import Transport
+from cortex_plane.client.transport import Noun
+from cortex_plane.notify import routes as notify_routes
+from cortex_plane.proof import routes as proof_routes
 from cortex_plane.proof.model import Receipt
+from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus
 
 
-class Approvals:
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-
+class Approvals(Noun):
     async def get(self, id: UUID) -> ApprovalDetails:
-        return await self._transport.one(ApprovalDetails, "GET", f"/v1/approvals/{id}")
+        return await self._plane.call(routes.GET_APPROVAL, id)
 
     def list(
         self,
@@ -37,8 +40,8 @@ class Approvals:
         job_id: UUID | None = None,
         session_id: UUID | None = None,
     ) -> AsyncIterator[Approval]:
-        return self._transport.pages(
-            Approval, "/v1/approvals", limit=limit, status=status, job_id=job_id, session_id=session_id
+        return self._plane.pages(
+            routes.LIST_APPROVALS, limit=limit, status=status, job_id=job_id, session_id=session_id
         )
 
     def pending(self, job_id: UUID | None = None) -> AsyncIterator[Approval]:
@@ -48,12 +51,8 @@ class Approvals:
     async def decide(
         self, id: UUID, decision: Decision, *, idempotency_key: str | None = None
     ) -> DecisionReceipt:
-        return await self._transport.one(
-            DecisionReceipt,
-            "POST",
-            f"/v1/approvals/{id}/decide",
-            body=decision,
-            idempotency_key=idempotency_key,
+        return await self._plane.call(
+            routes.DECIDE_APPROVAL, id, body=decision, idempotency_key=idempotency_key
         )
 
     async def approve(
@@ -88,19 +87,57 @@ class Approvals:
 
     async def delegate(self, id: UUID, draft: DelegationDraft) -> Approval:
         """Hand your part in it to somebody else."""
-        return await self._transport.one(Approval, "POST", f"/v1/approvals/{id}/delegate", body=draft)
+        return await self._plane.call(routes.DELEGATE_APPROVAL, id, body=draft)
 
     async def receipt(self, id: UUID) -> Receipt:
         """The signed proof of its decision; docs/why/proof.md tells how to verify it without the plane."""
-        return await self._transport.one(Receipt, "GET", f"/v1/approvals/{id}/receipt")
+        return await self._plane.call(proof_routes.GET_RECEIPT, id)
 
     async def answer(self, id: UUID, answer: EffectAnswer) -> DecisionReceipt:
         """About an uncertain effect: it happened, it did not, or give the job up."""
-        return await self._transport.one(DecisionReceipt, "POST", f"/v1/approvals/{id}/answer", body=answer)
+        return await self._plane.call(routes.ANSWER_APPROVAL, id, body=answer)
 
     async def decide_by_token(
         self, token: str, decision: Choice, *, reason: str | None = None
     ) -> DecisionReceipt:
         """As the person to whom the token was sent, about what their message showed. Needs no key."""
-        given = TokenDecision(token=token, decision=decision, reason=reason)
-        return await self._transport.one(DecisionReceipt, "POST", "/v1/approvals/decide", body=given)
+        body = TokenDecision(token=token, decision=decision, reason=reason)
+        return await self._plane.call(routes.DECIDE_BY_TOKEN, body=body)
+
+
+class StandingApprovals(Noun):
+    def list(
+        self, limit: int | None = None, *, session_id: UUID | None = None, active: bool = False
+    ) -> AsyncIterator[StandingApproval]:
+        """Newest first; ``active`` leaves out what is revoked, over or used up."""
+        return self._plane.pages(
+            routes.LIST_STANDING_APPROVALS, limit=limit, session_id=session_id, active=active
+        )
+
+    async def get(self, id: UUID) -> StandingApproval:
+        return await self._plane.call(routes.GET_STANDING_APPROVAL, id)
+
+    async def revoke(self, id: UUID, *, reason: str | None = None) -> StandingApproval:
+        """From now on it covers nothing."""
+        return await self._plane.call(routes.REVOKE_STANDING_APPROVAL, id, body=Revocation(reason=reason))
+
+
+class Deliveries(Noun):
+    async def get(self, id: UUID) -> Delivery:
+        return await self._plane.call(notify_routes.GET_DELIVERY, id)
+
+    def list(
+        self,
+        limit: int | None = None,
+        *,
+        status: DeliveryStatus | None = None,
+        approval_id: UUID | None = None,
+    ) -> AsyncIterator[Delivery]:
+        """What was sent to whom, newest first."""
+        return self._plane.pages(
+            notify_routes.LIST_DELIVERIES, limit=limit, status=status, approval_id=approval_id
+        )
+
+    async def resend(self, id: UUID) -> Delivery:
+        """What was given up is tried again, at once."""
+        return await self._plane.call(notify_routes.RESEND_DELIVERY, id)

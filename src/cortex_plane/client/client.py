@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -17,34 +18,84 @@ from cortex_plane.client.transport import Transport, certificates
 from cortex_plane.kernel.errors import Unavailable
 
 if TYPE_CHECKING:
-    from cortex_plane.client.absences import Absences
-    from cortex_plane.client.approvals import Approvals
-    from cortex_plane.client.atlases import Atlases
-    from cortex_plane.client.calls import Calls
-    from cortex_plane.client.deliveries import Deliveries
-    from cortex_plane.client.guarding import Answers, F, OnGate
-    from cortex_plane.client.identities import Identities
-    from cortex_plane.client.lines import Lines
-    from cortex_plane.client.nouns.agents import Agents
-    from cortex_plane.client.nouns.audit import Audit
-    from cortex_plane.client.nouns.connections import Connections
-    from cortex_plane.client.nouns.jobs import Jobs
-    from cortex_plane.client.nouns.orgs import Keys, Members, Orgs, Teams, Workers
-    from cortex_plane.client.nouns.sessions import Sessions
-    from cortex_plane.client.policies import Policies
-    from cortex_plane.client.resolutions import Resolutions
-    from cortex_plane.client.signals import Signals
-    from cortex_plane.client.standing_approvals import StandingApprovals
-    from cortex_plane.client.tools import ToolConfirmations, Tools
-    from cortex_plane.client.usage import ModelKeys, Usage
+    from cortex_plane.client.agents import Agents, ToolConfirmations, Tools
+    from cortex_plane.client.approvals import Approvals, Deliveries, StandingApprovals
+    from cortex_plane.client.audit import Audit
+    from cortex_plane.client.guarding import Answers, F, Lines, OnGate
+    from cortex_plane.client.jobs import Jobs, Signals, Usage, Workers
+    from cortex_plane.client.policies import Atlases, Policies
+    from cortex_plane.client.sessions import Calls, Resolutions, Sessions
+    from cortex_plane.client.tenancy import (
+        Absences,
+        Connections,
+        Identities,
+        Keys,
+        Members,
+        ModelKeys,
+        Orgs,
+        Teams,
+    )
     from cortex_plane.tenancy.model.access import Me
 
 WAIT_SECONDS = 300.0
 PATIENCE_SECONDS = 10.0
 
+_NOUNS = {
+    "orgs": "tenancy.Orgs",
+    "teams": "tenancy.Teams",
+    "members": "tenancy.Members",
+    "identities": "tenancy.Identities",
+    "absences": "tenancy.Absences",
+    "keys": "tenancy.Keys",
+    "model_keys": "tenancy.ModelKeys",
+    "usage": "jobs.Usage",
+    "connections": "tenancy.Connections",
+    "agents": "agents.Agents",
+    "sessions": "sessions.Sessions",
+    "calls": "sessions.Calls",
+    "resolutions": "sessions.Resolutions",
+    "jobs": "jobs.Jobs",
+    "signals": "jobs.Signals",
+    "approvals": "approvals.Approvals",
+    "standing_approvals": "approvals.StandingApprovals",
+    "deliveries": "approvals.Deliveries",
+    "policies": "policies.Policies",
+    "atlases": "policies.Atlases",
+    "audit": "audit.Audit",
+    "workers": "jobs.Workers",
+    "tools": "agents.Tools",
+    "tool_confirmations": "agents.ToolConfirmations",
+}
+"""Attribute of the client: module and class."""
+
 
 class Client:
     """Speaks to one plane with one key. Every error that the plane reports is raised as a ``CortexError``."""
+
+    orgs: Orgs
+    teams: Teams
+    members: Members
+    identities: Identities
+    absences: Absences
+    keys: Keys
+    model_keys: ModelKeys
+    usage: Usage
+    connections: Connections
+    agents: Agents
+    sessions: Sessions
+    calls: Calls
+    resolutions: Resolutions
+    jobs: Jobs
+    signals: Signals
+    approvals: Approvals
+    standing_approvals: StandingApprovals
+    deliveries: Deliveries
+    policies: Policies
+    atlases: Atlases
+    audit: Audit
+    workers: Workers
+    tools: Tools
+    tool_confirmations: ToolConfirmations
 
     def __init__(
         self,
@@ -70,15 +121,15 @@ class Client:
             trust_env=False,
         )
         self._transport = Transport(self._http)
-        self._headers, self._given_transport = headers, transport
+        self._headers, self._http_transport = headers, transport
 
     @classmethod
     def here(cls, home: Path = HOME) -> Self:
         """A client of the plane that `cortex up` started in this folder, or of CORTEX_URL with CORTEX_KEY."""
-        kept = read_access(home)
-        url = os.environ.get("CORTEX_URL") or kept.get("url")
-        # The kept key is for the kept address: it must not travel to another one.
-        key = os.environ.get("CORTEX_KEY") or (kept.get("key") if url == kept.get("url") else None)
+        access = read_access(home)
+        url = os.environ.get("CORTEX_URL") or access.get("url")
+        # The stored key is for the stored address: it must not travel to another one.
+        key = os.environ.get("CORTEX_KEY") or (access.get("key") if url == access.get("url") else None)
         if not url or not key:
             raise Unavailable(
                 f"There is no plane to talk to: neither CORTEX_URL with CORTEX_KEY nor {home / ACCESS_FILE}.",
@@ -109,9 +160,9 @@ class Client:
 
     @cached_property
     def _lines(self) -> Lines:
-        from cortex_plane.client.lines import Lines
+        from cortex_plane.client.guarding import Lines
 
-        return Lines(self.url, self._headers, self._given_transport)
+        return Lines(self.url, self._headers, self._http_transport)
 
     def guard(
         self,
@@ -149,9 +200,9 @@ class Client:
 
     async def me(self) -> Me:
         """Who the key stands for, and what it may do."""
-        from cortex_plane.tenancy.model.access import Me
+        from cortex_plane.tenancy.routes import GET_ME
 
-        return await self._transport.one(Me, "GET", "/v1/me")
+        return await self._transport.call(GET_ME)
 
     async def close(self) -> None:
         if "_lines" in self.__dict__:
@@ -166,148 +217,11 @@ class Client:
     ) -> None:
         await self.close()
 
-    # The nouns. Each is imported when it is first used: most programs use two or three of them. -----------------
-
-    @cached_property
-    def orgs(self) -> Orgs:
-        from cortex_plane.client.nouns.orgs import Orgs
-
-        return Orgs(self._transport)
-
-    @cached_property
-    def teams(self) -> Teams:
-        from cortex_plane.client.nouns.orgs import Teams
-
-        return Teams(self._transport)
-
-    @cached_property
-    def members(self) -> Members:
-        from cortex_plane.client.nouns.orgs import Members
-
-        return Members(self._transport)
-
-    @cached_property
-    def identities(self) -> Identities:
-        from cortex_plane.client.identities import Identities
-
-        return Identities(self._transport)
-
-    @cached_property
-    def absences(self) -> Absences:
-        from cortex_plane.client.absences import Absences
-
-        return Absences(self._transport)
-
-    @cached_property
-    def keys(self) -> Keys:
-        from cortex_plane.client.nouns.orgs import Keys
-
-        return Keys(self._transport)
-
-    @cached_property
-    def model_keys(self) -> ModelKeys:
-        from cortex_plane.client.usage import ModelKeys
-
-        return ModelKeys(self._transport)
-
-    @cached_property
-    def usage(self) -> Usage:
-        from cortex_plane.client.usage import Usage
-
-        return Usage(self._transport)
-
-    @cached_property
-    def connections(self) -> Connections:
-        from cortex_plane.client.nouns.connections import Connections
-
-        return Connections(self._transport)
-
-    @cached_property
-    def agents(self) -> Agents:
-        from cortex_plane.client.nouns.agents import Agents
-
-        return Agents(self._transport)
-
-    @cached_property
-    def sessions(self) -> Sessions:
-        from cortex_plane.client.nouns.sessions import Sessions
-
-        return Sessions(self._transport)
-
-    @cached_property
-    def calls(self) -> Calls:
-        from cortex_plane.client.calls import Calls
-
-        return Calls(self._transport)
-
-    @cached_property
-    def resolutions(self) -> Resolutions:
-        from cortex_plane.client.resolutions import Resolutions
-
-        return Resolutions(self._transport)
-
-    @cached_property
-    def jobs(self) -> Jobs:
-        from cortex_plane.client.nouns.jobs import Jobs
-
-        return Jobs(self._transport)
-
-    @cached_property
-    def signals(self) -> Signals:
-        from cortex_plane.client.signals import Signals
-
-        return Signals(self._transport)
-
-    @cached_property
-    def approvals(self) -> Approvals:
-        from cortex_plane.client.approvals import Approvals
-
-        return Approvals(self._transport)
-
-    @cached_property
-    def standing_approvals(self) -> StandingApprovals:
-        from cortex_plane.client.standing_approvals import StandingApprovals
-
-        return StandingApprovals(self._transport)
-
-    @cached_property
-    def deliveries(self) -> Deliveries:
-        from cortex_plane.client.deliveries import Deliveries
-
-        return Deliveries(self._transport)
-
-    @cached_property
-    def policies(self) -> Policies:
-        from cortex_plane.client.policies import Policies
-
-        return Policies(self._transport)
-
-    @cached_property
-    def atlases(self) -> Atlases:
-        from cortex_plane.client.atlases import Atlases
-
-        return Atlases(self._transport)
-
-    @cached_property
-    def audit(self) -> Audit:
-        from cortex_plane.client.nouns.audit import Audit
-
-        return Audit(self._transport)
-
-    @cached_property
-    def workers(self) -> Workers:
-        from cortex_plane.client.nouns.orgs import Workers
-
-        return Workers(self._transport)
-
-    @cached_property
-    def tools(self) -> Tools:
-        from cortex_plane.client.tools import Tools
-
-        return Tools(self._transport)
-
-    @cached_property
-    def tool_confirmations(self) -> ToolConfirmations:
-        from cortex_plane.client.tools import ToolConfirmations
-
-        return ToolConfirmations(self._transport)
+    def __getattr__(self, name: str) -> Any:
+        """A noun, imported when it is first used: most programs use two or three of them."""
+        if name not in _NOUNS:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        module, _, kind = _NOUNS[name].partition(".")
+        noun = getattr(import_module(f"cortex_plane.client.{module}"), kind)(self._transport)
+        setattr(self, name, noun)
+        return noun

@@ -19,10 +19,12 @@ from uuid import uuid4
 import orjson
 
 from cortex_plane.agents.model.tools import DidNotHappen, Happened, ToolError, UncertainOutcome
+from cortex_plane.calls import routes
 from cortex_plane.jobs.model.journal import GateClosed
 from cortex_plane.kernel.canonical import canonical, check_json
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, TooMany, Unavailable
 from cortex_plane.kernel.fields import MAX_OBJECT_BYTES
+from cortex_plane.kernel.routes import Route
 
 log = logging.getLogger("cortex_plane.guard")
 
@@ -94,9 +96,11 @@ class NotJson(InvalidInput, TypeError):
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    method: str
-    path: str
+    route: Route[Any]
+    values: tuple[object, ...] = ()
+    """Of the path."""
     body: dict[str, Any] | None = None
+    query: dict[str, str] | None = None
     seconds: float = 30.0
     headers: dict[str, str] = field(default_factory=dict)
     begins: bool = False
@@ -123,7 +127,7 @@ class Probe:
 class Ask:
     """A gate asks: give its answers, or None."""
 
-    asked: dict[str, Any]
+    questions: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +141,8 @@ Insist = Callable[[Send], Dialogue]
 
 
 @dataclass(kw_only=True, slots=True)
-class Asking:
-    """One invocation of a guarded function."""
+class Invocation:
+    """One call of a guarded function."""
 
     session: Callable[[Insist], Dialogue]
     """Gives the id of the session, and opens it where it must."""
@@ -157,31 +161,31 @@ class Asking:
 
     def dialogue(self) -> Dialogue:
         self.ends = time.monotonic() + self.wait
-        call = yield from self._authorized()
+        call = yield from self._authorize()
         renewals = 0
         while True:
             match call["next"]:
                 case "use":
-                    return _kept_result(call)
+                    return _stored_result(call)
                 case "stop":
-                    raise _refused(call)
+                    raise _refusal(call)
                 case "wait":
-                    call = yield from self._waited(call)
+                    call = yield from self._wait(call)
                 case "probe":
-                    call = yield from self._probed(call)
+                    call = yield from self._probe(call)
                 case "begin" if call["status"] == "intended":
                     # An attempt stands there already. Only its own sender renews it: for anybody else this begins another one.
                     renewals += 1
                     if renewals > MAX_RENEWALS:
                         raise Unavailable("It was not run: this process is held up again and again.")
-                    call = yield from self._begun(call, renew=True)
+                    call = yield from self._begin(call, renew=True)
                 case "begin":
-                    call = yield from self._begun(call)
+                    call = yield from self._begin(call)
                 case "run" if time.monotonic() < self.last_moment:
-                    return (yield from self._ran(call))
+                    return (yield from self._run(call))
                 case "run" if renewals < MAX_RENEWALS:
                     renewals += 1
-                    call = yield from self._begun(call, renew=True)
+                    call = yield from self._begin(call, renew=True)
                 case "run":
                     yield from self._report(
                         call, {"status": "failed", "error": "not run: held up again and again"}
@@ -196,106 +200,106 @@ class Asking:
 
     # Before it runs --------------------------------------------------------------------------------------------
 
-    def _authorized(self) -> Dialogue:
-        session = yield from self.session(self._insisted)
+    def _authorize(self) -> Dialogue:
+        session = yield from self.session(self._insist)
         body = {**self.draft, "dispatch": True, "sender": self.sender}
         while True:
             try:
-                send = Send("POST", f"/v1/sessions/{session}/calls", body, begins=True)
-                return (yield from self._let_through(send, session))
+                send = Send(routes.AUTHORIZE_CALL, (session,), body, begins=True)
+                return (yield from self._send_through_gates(send, session))
             except Conflict as error:
                 if error.code != "external_held" or time.monotonic() >= self.ends:
                     raise
                 yield Pause(HELD_SECONDS)
 
-    def _waited(self, call: dict[str, Any]) -> Dialogue:
-        left = self.ends - time.monotonic()
-        if left <= 0:
+    def _wait(self, call: dict[str, Any]) -> Dialogue:
+        rest = self.ends - time.monotonic()
+        if rest <= 0:
             if call["status"] in ("intended", "uncertain"):
                 raise InDoubt(f"`{call['tool']}` was not run: {call['reason']}", call)
             raise ApprovalPending(f"`{call['tool']}` was not run: {call['reason']}", call)
-        seconds = max(0.05, min(left, POLL_SECONDS))
+        seconds = max(0.05, min(rest, POLL_SECONDS))
         if call["held"]:
             yield Pause(min(HELD_SECONDS, seconds))
             if call["status"] == "intended":
                 # It may be ours, begun before somebody held it: only its sender is told.
-                return (yield from self._begun(call))
+                return (yield from self._begin(call))
         try:
-            return (yield Send("GET", f"/v1/calls/{call['id']}?wait={seconds:.3f}", None, seconds + 30))
+            query = {"wait": f"{seconds:.3f}"}
+            return (yield Send(routes.GET_CALL, (call["id"],), query=query, seconds=seconds + 30))
         except (Unavailable, TooMany):
             # The decision is kept there; whoever waits for it has time.
             yield Pause(min(HELD_SECONDS, seconds))
             return call
 
-    def _begun(self, call: dict[str, Any], *, renew: bool = False, did_not_happen: bool = False) -> Dialogue:
+    def _begin(self, call: dict[str, Any], *, renew: bool = False, did_not_happen: bool = False) -> Dialogue:
         body = {"input_hash": call["input_hash"], "sender": self.sender}
         body |= {"renew": True} if renew else {}
         body |= {"did_not_happen": True} if did_not_happen else {}
         try:
-            send = Send("POST", f"/v1/calls/{call['id']}/intent", body, begins=True)
-            return (yield from self._let_through(send, call["session_id"]))
+            send = Send(routes.INTEND_CALL, (call["id"],), body, begins=True)
+            return (yield from self._send_through_gates(send, call["session_id"]))
         except Conflict as error:
             if error.code not in _LOOK_AGAIN:
                 raise
         if time.monotonic() < self.ends:
             yield Pause(0.05)
-        found = yield from self._insisted(Send("GET", f"/v1/calls/{call['id']}"))
-        return found
+        return (yield from self._insist(Send(routes.GET_CALL, (call["id"],))))
 
-    def _let_through(self, send: Send, session: str) -> Dialogue:
+    def _send_through_gates(self, send: Send, session: str) -> Dialogue:
         """Gates that ask are answered, where this guard knows the answers; then it is sent again."""
         for _ in range(MAX_GATES):
             try:
-                return (yield from self._timed(send))
-            except GateClosed as closed:
-                for asked in closed.questions:
-                    yield from self._answered(closed, session, asked)
-        return (yield from self._timed(send))
+                return (yield from self._send_timed(send))
+            except GateClosed as error:
+                for gate in error.questions:
+                    yield from self._answer(error, session, gate)
+        return (yield from self._send_timed(send))
 
-    def _answered(self, closed: GateClosed, session: str, asked: dict[str, Any]) -> Dialogue:
-        name = f"{asked['atlas']}/{asked['gate']}"
-        answers = self.answers.get(name, self.answers.get(asked["gate"]))
-        known = answers is not None
-        if not known and asked.get("more_questions"):
+    def _answer(self, error: GateClosed, session: str, gate: dict[str, Any]) -> Dialogue:
+        name = f"{gate['atlas']}/{gate['gate']}"
+        answers = self.answers.get(name, self.answers.get(gate["gate"]))
+        has_answers = answers is not None
+        if not has_answers and gate.get("more_questions"):
             return  # Too much is asked at once to be told: its turn comes with the next try.
-        if not known and self.has_answerer:
-            answers = yield Ask(asked)
+        if not has_answers and self.has_answerer:
+            answers = yield Ask(gate)
         if answers is None:
-            raise closed
-        body = {"gate": name, "answers": dict(answers), "call": asked["call"]}
+            raise error
+        body = {"gate": name, "answers": dict(answers), "call": gate["call"]}
         try:
-            told = yield from self._insisted(Send("POST", f"/v1/sessions/{session}/answers", body))
-        except Conflict as error:
-            if error.code != "gate_not_waiting":
+            receipt = yield from self._insist(Send(routes.ANSWER_GATE, (session,), body))
+        except Conflict as conflict:
+            if conflict.code != "gate_not_waiting":
                 raise
             return  # Somebody else answered it meanwhile: the call says what is left.
-        if not told["passed"] and (known or told["shut"]):
+        if not receipt["passed"] and (has_answers or receipt["shut"]):
             # What is written down does not get better by being said again.
-            faults = "; ".join(f"{id}: {said}" for id, said in told["faults"].items())
+            faults = "; ".join(f"{id}: {fault}" for id, fault in receipt["faults"].items())
             raise GateClosed(
-                f"The gate `{asked['gate']}` did not accept its answers: {faults}.",
+                f"The gate `{gate['gate']}` did not accept its answers: {faults}.",
                 hint="Correct the answers and call it again."
-                if not told["shut"]
+                if not receipt["shut"]
                 else "It is shut: go another way.",
-                questions=closed.questions,
+                questions=error.questions,
             )
 
-    def _timed(self, send: Send) -> Dialogue:
+    def _send_timed(self, send: Send) -> Dialogue:
         """Every try counts its own time: the one that is answered says how long the call may still begin."""
-        tried = _Tried()
-        answer = yield from self._insisted(send, tried)
+        attempt = _Attempt()
+        answer = yield from self._insist(send, attempt)
         if answer["dispatch_before"] is not None:
             span = datetime.fromisoformat(answer["dispatch_before"]) - datetime.fromisoformat(answer["now"])
-            self.last_moment = tried.at + span.total_seconds()
+            self.last_moment = attempt.at + span.total_seconds()
         return answer
 
-    def _insisted(self, send: Send, tried: _Tried | None = None) -> Dialogue:
+    def _insist(self, send: Send, attempt: _Attempt | None = None) -> Dialogue:
         """A plane that does not answer is asked again for a while; then nothing runs."""
         ends = time.monotonic() + self.patience
         pause = 0.05
         while True:
-            if tried is not None:
-                tried.at = time.monotonic()
+            if attempt is not None:
+                attempt.at = time.monotonic()
             try:
                 return (yield send)
             except (Unavailable, TooMany):
@@ -307,32 +311,31 @@ class Asking:
             yield Pause(pause)
             pause = min(pause * 2, 2.0)
 
-    def _probed(self, call: dict[str, Any]) -> Dialogue:
+    def _probe(self, call: dict[str, Any]) -> Dialogue:
         if not self.has_probe:
             raise InDoubt(
                 f"Nobody knows whether `{call['tool']}` happened, and this guard has no probe.", call
             )
         try:
-            found = yield Probe(call["arguments"])
+            outcome = yield Probe(call["arguments"])
         except Exception as error:
             log.warning("probe of %s failed: %r", call["tool"], error)
-            found = None
-        if isinstance(found, Happened):
-            result, _ = encoded(found.result)
-            done = {"status": "completed", "result": result, "probed": True}
-            yield from self._report(call, done)
-            return (yield from self._insisted(Send("GET", f"/v1/calls/{call['id']}")))
-        if isinstance(found, DidNotHappen):
-            return (yield from self._begun(call, did_not_happen=True))
+            outcome = None
+        if isinstance(outcome, Happened):
+            result, _ = encoded(outcome.result)
+            yield from self._report(call, {"status": "completed", "result": result, "probed": True})
+            return (yield from self._insist(Send(routes.GET_CALL, (call["id"],))))
+        if isinstance(outcome, DidNotHappen):
+            return (yield from self._begin(call, did_not_happen=True))
         raise InDoubt(f"Nobody knows whether `{call['tool']}` happened, and its probe could not tell.", call)
 
     # While it runs, and after ----------------------------------------------------------------------------------
 
-    def _ran(self, call: dict[str, Any]) -> Dialogue:
-        edited = call["arguments"] if call["edited"] else None
+    def _run(self, call: dict[str, Any]) -> Dialogue:
+        arguments = call["arguments"] if call["edited"] else None
         try:
             value = yield Run(
-                edited, call["id"], call["attempt"], lambda outcome: self._report(call, outcome)
+                arguments, call["id"], call["attempt"], lambda outcome: self._report(call, outcome)
             )
         except BaseException as error:
             yield from self._report(call, raised(error))
@@ -344,9 +347,9 @@ class Asking:
         """What became of it is worth some patience, and never changes what the caller gets."""
         if os.getpid() != self.pid:
             return  # A child of the function came back here too: it is its parent's call.
-        send = Send("POST", f"/v1/calls/{call['id']}/outcome", {**outcome, "attempt": call["attempt"]})
+        send = Send(routes.SETTLE_CALL, (call["id"],), {**outcome, "attempt": call["attempt"]})
         try:
-            yield from self._insisted(send)
+            yield from self._insist(send)
         except CortexError as error:
             log.error(
                 "the outcome of %s (call %s: %s) could not be reported: %s Somebody may be asked whether it happened.",
@@ -355,7 +358,7 @@ class Asking:
 
 
 @dataclass(slots=True)
-class _Tried:
+class _Attempt:
     at: float = 0.0
 
 
@@ -370,7 +373,7 @@ def raised(error: BaseException) -> dict[str, Any]:
     is_own = isinstance(error, ToolError) and not getattr(error, _TOLD, False)
     if is_own:
         setattr(error, _TOLD, True)
-    return {"status": "failed" if is_own else "unknown", "error": _said(error)}
+    return {"status": "failed" if is_own else "unknown", "error": _describe(error)}
 
 
 def returned(value: Any, tool: str) -> dict[str, Any]:
@@ -389,7 +392,7 @@ def encoded(value: Any) -> tuple[Any, bool]:
         return {UNSTORABLE: error.message[:500]}, False
 
 
-def _kept_result(call: dict[str, Any]) -> Any:
+def _stored_result(call: dict[str, Any]) -> Any:
     result = call["result"]
     if isinstance(result, dict) and set(result) == {UNSTORABLE}:
         raise CortexError(
@@ -400,13 +403,13 @@ def _kept_result(call: dict[str, Any]) -> Any:
     return result
 
 
-def _refused(call: dict[str, Any]) -> CortexError:
+def _refusal(call: dict[str, Any]) -> CortexError:
     reason = call["reason"] or "it is over"
     if call["status"] == "failed":
         return CallFailed(f"`{call['tool']}` failed: {reason}")
     return Denied(f"`{call['tool']}` was not run: {reason}")
 
 
-def _said(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     text = str(error) if isinstance(error, ToolError | TimedOut) else f"{type(error).__name__}: {error}"
     return text.encode("utf-8", "replace").decode().replace("\x00", "�")[:4000]

@@ -21,7 +21,7 @@ FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 5.0
 
 Lost = Callable[[CortexError], None]
-"""Told once for each time that the plane is away."""
+"""Called once for each time that the plane is away."""
 Refusal = Callable[[httpx.Response], CortexError]
 
 
@@ -46,13 +46,13 @@ async def follow(
 
     A plane that does not answer at all is an error the first time and waited for afterwards.
     """
-    connected = away = False
+    is_new, away = True, False
     pause = FIRST_PAUSE
     while True:
         try:
             async with aclosing(_frames(http, path, query, after, refusal)) as frames:
                 async for frame in frames:
-                    connected, away, pause = True, False, FIRST_PAUSE
+                    is_new, away, pause = False, False, FIRST_PAUSE
                     if frame.data is None:
                         continue
                     if frame.name == "end":
@@ -63,7 +63,7 @@ async def follow(
                     after = event.seq
                     yield event
         except (Unavailable, TooMany) as error:
-            if not connected:
+            if is_new:
                 raise
             if on_lost is not None and not away:
                 on_lost(error)

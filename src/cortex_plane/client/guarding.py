@@ -10,24 +10,32 @@ its outcome stands in the ledger. Where the plane cannot be asked, nothing runs.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextvars
 import functools
 import inspect
+import os
 import re
 import threading
 import time
+import typing
+import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 from uuid import uuid4
 
+import httpx
 import orjson
+from pydantic import TypeAdapter
 
 from cortex_plane.agents.model.tools import OnUncertain, Risk, is_tool_name
+from cortex_plane.calls import routes as call_routes
 from cortex_plane.client.dialogue import (
     Ask,
-    Asking,
     Dialogue,
+    Insist,
+    Invocation,
     NotJson,
     Pause,
     Probe,
@@ -39,11 +47,12 @@ from cortex_plane.client.dialogue import (
     raised,
     returned,
 )
-from cortex_plane.client.lines import Lines
-from cortex_plane.client.signatures import schema_of
+from cortex_plane.client.transport import certificates, problem
 from cortex_plane.kernel.canonical import canonical, check_json
-from cortex_plane.kernel.errors import CortexError, InvalidInput
+from cortex_plane.kernel.errors import CortexError, InvalidInput, Unavailable
 from cortex_plane.kernel.fields import MAX_OBJECT_BYTES
+from cortex_plane.kernel.schemas import check_strangers
+from cortex_plane.sessions.routes import CREATE_SESSION
 
 F = TypeVar("F", bound=Callable[..., Any])
 Answers = Mapping[str, Mapping[str, Any]]
@@ -80,7 +89,7 @@ def current_call() -> CurrentCall | None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Declared:
+class GuardOptions:
     """What a guard declares about its function."""
 
     tool: str
@@ -122,27 +131,27 @@ def guard(
             inner = decorate(function.__func__)
             return cast("F", type(function)(inner))
         _require_one_act(function)
-        declared = Declared(
+        options = GuardOptions(
             tool=name or default_name(function), agent=agent, risk=Risk(risk), read_only=read_only,
             on_uncertain=OnUncertain(on_uncertain), timeout=timeout, wait=wait, patience=patience, key=key,
             probe=probe, leave_out=frozenset(leave_out), answers=answers or {}, on_gate=on_gate,
         )  # fmt: skip
-        _require_sense(declared)
-        guarded = Guarded(lines, function, declared)
+        _require_sense(options)
+        function_guard = Guarded(lines, function, options)
 
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
-            async def asked_async(*args: Any, **kwargs: Any) -> Any:
-                return await guarded.call_async(args, kwargs)
+            async def call_async(*args: Any, **kwargs: Any) -> Any:
+                return await function_guard.call_async(args, kwargs)
 
-            return cast("F", asked_async)
+            return cast("F", call_async)
 
         @functools.wraps(function)
-        def asked(*args: Any, **kwargs: Any) -> Any:
-            return guarded.call(args, kwargs)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return function_guard.call(args, kwargs)
 
-        return cast("F", asked)
+        return cast("F", call)
 
     return decorate
 
@@ -160,23 +169,23 @@ def _require_one_act(function: Any) -> None:
         )
 
 
-def _require_sense(declared: Declared) -> None:
-    if not is_tool_name(declared.tool):
+def _require_sense(options: GuardOptions) -> None:
+    if not is_tool_name(options.tool):
         raise InvalidInput(
-            f"`{declared.tool[:100]}` is not a name of a tool.",
+            f"`{options.tool[:100]}` is not a name of a tool.",
             hint="Give one: lower-case words with dots between, such as `refunds.create`.",
         )
-    if (declared.probe is not None) != (declared.on_uncertain is OnUncertain.PROBE):
+    if (options.probe is not None) != (options.on_uncertain is OnUncertain.PROBE):
         raise InvalidInput(
             "A guard with `on_uncertain='probe'` needs a `probe`, and no other has one.",
             hint="Give both: the function that looks whether it happened, and that it is to be asked.",
         )
-    if declared.probe is not None and declared.timeout is None:
+    if options.probe is not None and options.timeout is None:
         raise InvalidInput(
             "A guard with a `probe` needs a `timeout`: before it is over, nobody can look whether it happened.",
             hint="Give the longest time that the function may take, such as `timeout=60`.",
         )
-    if declared.timeout is not None and not 0 < declared.timeout <= 86_400:
+    if options.timeout is not None and not 0 < options.timeout <= 86_400:
         raise InvalidInput("`timeout` must be between 0 and 86400 seconds.", hint="Leave it out for none.")
 
 
@@ -191,8 +200,8 @@ def default_name(function: Any) -> str:
 class Guarded:
     """A function behind the plane."""
 
-    def __init__(self, lines: Lines, function: Callable[..., Any], declared: Declared) -> None:
-        self._lines, self._function, self._declared = lines, function, declared
+    def __init__(self, lines: Lines, function: Callable[..., Any], options: GuardOptions) -> None:
+        self._lines, self._function, self._options = lines, function, options
         self._signature = inspect.signature(function)
         names = list(self._signature.parameters)
         within = function.__qualname__.rpartition(".")[0]
@@ -201,25 +210,25 @@ class Guarded:
 
     @functools.cached_property
     def _schema(self) -> dict[str, Any] | None:
-        return schema_of(self._function, self._signature, {*self._declared.leave_out, self._own or ""})
+        return schema_of(self._function, self._signature, {*self._options.leave_out, self._own or ""})
 
     # One invocation ----------------------------------------------------------------------------------------------
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        bound, asking = self._opened(args, kwargs)
-        return self._drive(asking.dialogue(), bound)
+        bound, invocation = self._open(args, kwargs)
+        return self._drive(invocation.dialogue(), bound)
 
-    def _drive(self, talk: Dialogue, bound: inspect.BoundArguments | None) -> Any:
-        step: Step = next(talk)
+    def _drive(self, dialogue: Dialogue, bound: inspect.BoundArguments | None) -> Any:
+        step: Step = next(dialogue)
         while True:
             try:
-                given = self._do(step, bound)
+                value = self._do(step, bound)
             except BaseException as error:
-                act: Callable[[], Any] = functools.partial(talk.throw, error)
+                resume: Callable[[], Any] = functools.partial(dialogue.throw, error)
             else:
-                act = functools.partial(talk.send, given)
+                resume = functools.partial(dialogue.send, value)
             try:
-                step = act()
+                step = resume()
             except StopIteration as end:
                 return end.value
 
@@ -232,21 +241,21 @@ class Guarded:
                 time.sleep(seconds)
                 return None
             case Probe(arguments=arguments):
-                return _settled(self._probe(cast("inspect.BoundArguments", bound), arguments))
-            case Ask(asked=asked):
-                return _settled(cast("OnGate", self._declared.on_gate)(asked))
+                return _require_value(self._probe(cast("inspect.BoundArguments", bound), arguments))
+            case Ask(questions=questions):
+                return _require_value(cast("OnGate", self._options.on_gate)(questions))
             case Run():
-                given = self._given(cast("inspect.BoundArguments", bound), step)
-                return self._run(functools.partial(self._function, *given.args, **given.kwargs), step)
+                call = self._arguments(cast("inspect.BoundArguments", bound), step)
+                return self._run(functools.partial(self._function, *call.args, **call.kwargs), step)
 
     def _run(self, work: Callable[[], Any], step: Run) -> Any:
         """In the caller's own thread; only where there is a time to keep, in another one."""
         token = _current.set(CurrentCall(step.call_id, step.attempt))
         try:
-            if self._declared.timeout is None:
-                return _settled(work())
+            if self._options.timeout is None:
+                return _require_value(work())
             late = functools.partial(self._late, step)
-            return _settled(_in_time(work, self._declared.timeout, self._declared.tool, late))
+            return _require_value(_in_time(work, self._options.timeout, self._options.tool, late))
         finally:
             _current.reset(token)
 
@@ -256,25 +265,25 @@ class Guarded:
             self._drive(step.late(outcome), None)
 
     def _probe(self, bound: inspect.BoundArguments, arguments: dict[str, Any]) -> Any:
-        given = self._with(bound, arguments)
-        return cast("Any", self._declared.probe)(*given.args, **given.kwargs)
+        call = self._with(bound, arguments)
+        return cast("Any", self._options.probe)(*call.args, **call.kwargs)
 
-    def _given(self, bound: inspect.BoundArguments, step: Run) -> inspect.BoundArguments:
+    def _arguments(self, bound: inspect.BoundArguments, step: Run) -> inspect.BoundArguments:
         return bound if step.arguments is None else self._with(bound, step.arguments)
 
     async def call_async(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        bound, asking = self._opened(args, kwargs)
-        talk = asking.dialogue()
-        step: Step = next(talk)
+        bound, invocation = self._open(args, kwargs)
+        dialogue = invocation.dialogue()
+        step: Step = next(dialogue)
         while True:
             try:
-                given = await self._do_async(step, bound)
+                value = await self._do_async(step, bound)
             except BaseException as error:
-                act: Callable[[], Any] = functools.partial(talk.throw, error)
+                resume: Callable[[], Any] = functools.partial(dialogue.throw, error)
             else:
-                act = functools.partial(talk.send, given)
+                resume = functools.partial(dialogue.send, value)
             try:
-                step = act()
+                step = resume()
             except StopIteration as end:
                 return end.value
 
@@ -286,16 +295,16 @@ class Guarded:
                 await asyncio.sleep(seconds)
                 return None
             case Probe(arguments=arguments):
-                found = self._probe(bound, arguments)
-                return await found if inspect.isawaitable(found) else found
-            case Ask(asked=asked):
-                found = cast("OnGate", self._declared.on_gate)(asked)
-                return await found if inspect.isawaitable(found) else found
+                outcome = self._probe(bound, arguments)
+                return await outcome if inspect.isawaitable(outcome) else outcome
+            case Ask(questions=questions):
+                answers = cast("OnGate", self._options.on_gate)(questions)
+                return await answers if inspect.isawaitable(answers) else answers
             case Run():
-                given = self._given(bound, step)
+                call = self._arguments(bound, step)
                 token = _current.set(CurrentCall(step.call_id, step.attempt))
                 try:
-                    return await self._in_time_async(self._function(*given.args, **given.kwargs))
+                    return await self._in_time_async(self._function(*call.args, **call.kwargs))
                 finally:
                     _current.reset(token)
 
@@ -318,23 +327,25 @@ class Guarded:
             call = await sending
             if call["next"] == "run":
                 outcome = {"status": "failed", "error": "not run: cancelled", "attempt": call["attempt"]}
-                await self._lines.send_async(Send("POST", f"/v1/calls/{call['id']}/outcome", outcome))
+                await self._lines.send_async(Send(call_routes.SETTLE_CALL, (call["id"],), outcome))
         except CortexError as error:
-            log.warning("a cancelled call of %s could not be taken back: %s", self._declared.tool, error)
+            log.warning("a cancelled call of %s could not be taken back: %s", self._options.tool, error)
 
     async def _in_time_async(self, running: Awaitable[Any]) -> Any:
-        timeout = self._declared.timeout
+        timeout = self._options.timeout
         try:
             async with asyncio.timeout(timeout) as limit:
                 return await running
         except TimeoutError as error:
             if limit.expired():
-                raise _timed_out(self._declared.tool, timeout) from error
+                raise _timed_out(self._options.tool, timeout) from error
             raise
 
     # Arguments ---------------------------------------------------------------------------------------------------
 
-    def _opened(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[inspect.BoundArguments, Asking]:
+    def _open(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[inspect.BoundArguments, Invocation]:
         """Whatever is wrong with a call is said before anything is sent."""
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
@@ -342,52 +353,52 @@ class Guarded:
         try:
             # What is shown is what runs: the caller's own objects may change meanwhile, or be more than they show.
             exact = canonical(arguments)
-            check_json(orjson.loads(exact), self._declared.tool, MAX_OBJECT_BYTES)
+            check_json(orjson.loads(exact), self._options.tool, MAX_OBJECT_BYTES)
         except InvalidInput as error:
             raise NotJson(
                 f"{error.message} Nothing was sent.", hint=error.hint or NotJson.default_hint
             ) from None
-        declared = self._declared
+        options = self._options
         draft: dict[str, Any] = {
-            "tool": declared.tool, "arguments": orjson.loads(exact), "risk": declared.risk, "read_only": declared.read_only,
-            "on_uncertain": declared.on_uncertain, "timeout_seconds": declared.timeout or NO_TIMEOUT,
+            "tool": options.tool, "arguments": orjson.loads(exact), "risk": options.risk, "read_only": options.read_only,
+            "on_uncertain": options.on_uncertain, "timeout_seconds": options.timeout or NO_TIMEOUT,
             "key": self._key(args, kwargs),
         }  # fmt: skip
         if self._schema is not None:
             draft["parameters"] = self._schema
-        asking = Asking(
-            session=functools.partial(self._lines.session, declared.agent), draft=draft, wait=declared.wait,
-            patience=declared.patience, has_probe=declared.probe is not None, answers=declared.answers,
-            has_answerer=declared.on_gate is not None,
+        invocation = Invocation(
+            session=functools.partial(self._lines.session, options.agent), draft=draft, wait=options.wait,
+            patience=options.patience, has_probe=options.probe is not None, answers=options.answers,
+            has_answerer=options.on_gate is not None,
         )  # fmt: skip
-        return self._with(bound, orjson.loads(exact)), asking
+        return self._with(bound, orjson.loads(exact)), invocation
 
     def _is_shown(self, name: str) -> bool:
-        return name != self._own and name not in self._declared.leave_out
+        return name != self._own and name not in self._options.leave_out
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        key = self._declared.key
+        key = self._options.key
         if key is None:
             return uuid4().hex
-        made = key(*args, **kwargs) if callable(key) else key
-        if not isinstance(made, str) or not _KEY.fullmatch(made):
+        text = key(*args, **kwargs) if callable(key) else key
+        if not isinstance(text, str) or not _KEY.fullmatch(text):
             raise InvalidInput(
                 "A key must be 1 to 255 printable ASCII characters without spaces. Nothing was sent.",
                 hint="Make it from what names the act, such as an order's number.",
             )
-        return made
+        return text
 
     def _with(self, bound: inspect.BoundArguments, arguments: dict[str, Any]) -> inspect.BoundArguments:
         """The call with these arguments instead of those that were shown."""
-        edited = inspect.BoundArguments(self._signature, cast("Any", dict(bound.arguments)))
+        call = inspect.BoundArguments(self._signature, cast("Any", dict(bound.arguments)))
         for name, parameter in self._signature.parameters.items():
             if self._is_shown(name) and name in arguments:
                 many = parameter.kind is inspect.Parameter.VAR_POSITIONAL
-                edited.arguments[name] = tuple(arguments[name]) if many else arguments[name]
-        return edited
+                call.arguments[name] = tuple(arguments[name]) if many else arguments[name]
+        return call
 
 
-def _settled(value: Any) -> Any:
+def _require_value(value: Any) -> Any:
     """A plain function that returns something to await has not acted yet: nobody could tell when it does."""
     if inspect.isawaitable(value):
         if inspect.iscoroutine(value):
@@ -400,8 +411,8 @@ def _in_time(
     work: Callable[[], Any], seconds: float, tool: str, late: Callable[[dict[str, Any]], None]
 ) -> Any:
     """Threads cannot be stopped: one that does not end in time is left behind, and tells ``late`` what became of it."""
-    context, ended, outcome = contextvars.copy_context(), threading.Event(), {}
-    left, turn = threading.Event(), threading.Lock()
+    context, end, outcome = contextvars.copy_context(), threading.Event(), {}
+    late_end, turn = threading.Event(), threading.Lock()
 
     def run() -> None:
         try:
@@ -409,15 +420,15 @@ def _in_time(
         except BaseException as error:
             outcome["error"] = error
         with turn:
-            ended.set()
-        if left.is_set():
+            end.set()
+        if late_end.is_set():
             late(raised(outcome["error"]) if "error" in outcome else returned(outcome["value"], tool))
 
     threading.Thread(target=run, name=f"guard {tool}", daemon=True).start()
-    ended.wait(seconds)
+    end.wait(seconds)
     with turn:
-        if not ended.is_set():
-            left.set()
+        if not end.is_set():
+            late_end.set()
             raise _timed_out(tool, seconds)
     if "error" in outcome:
         raise outcome["error"]
@@ -426,3 +437,149 @@ def _in_time(
 
 def _timed_out(tool: str, seconds: float | None) -> TimedOut:
     return TimedOut(f"`{tool}` did not return within {seconds:g} s; it may still act.")
+
+
+# The schema of the arguments --------------------------------------------------------------------------------------
+
+
+def schema_of(
+    function: Callable[..., Any], signature: inspect.Signature, hidden: set[str]
+) -> dict[str, Any] | None:
+    """What the arguments may be, from the annotations; None where they do not tell: then nobody can edit them."""
+    kinds = inspect.Parameter
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    try:
+        hints = typing.get_type_hints(function)
+        for name, parameter in signature.parameters.items():
+            if name in hidden:
+                continue
+            of_one = TypeAdapter(hints[name]).json_schema() if name in hints else {}
+            if parameter.kind is kinds.VAR_POSITIONAL:
+                properties[name] = {"type": "array", "items": of_one}
+            elif parameter.kind is kinds.VAR_KEYWORD:
+                properties[name] = {"type": "object", "additionalProperties": of_one}
+            else:
+                properties[name] = of_one
+            required.append(name)
+        schema = {
+            "type": "object",
+            "properties": properties,
+            "required": required,
+            "additionalProperties": False,
+        }
+        check_strangers(schema)
+    except Exception:
+        return None
+    # What refers to definitions of its own would lose them here.
+    return None if b'"$ref"' in orjson.dumps(schema) else schema
+
+
+# Connections ------------------------------------------------------------------------------------------------------
+
+
+class Lines:
+    """Connections to the plane: one pool per process for threads, one per event loop. A forked child makes its own."""
+
+    def __init__(self, url: str, headers: dict[str, str], transport: httpx.AsyncBaseTransport | None) -> None:
+        self._url, self._headers, self._transport = url, headers, transport
+        self._pools: dict[int, httpx.Client] = {}
+        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient]
+        self._loops = weakref.WeakKeyDictionary()
+        self._sessions: dict[tuple[int, str], str] = {}
+        self._names: dict[tuple[int, str], str] = {}
+        atexit.register(_at_exit, weakref.ref(self))
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "base_url": self._url,
+            "headers": self._headers,
+            "verify": certificates(self._url),
+            "trust_env": False,
+        }
+
+    def send(self, step: Send) -> Any:
+        pid = os.getpid()
+        pool = self._pools.get(pid) or self._pools.setdefault(pid, httpx.Client(**self._settings()))
+        try:
+            answer = pool.request(**_request(step))
+        except httpx.HTTPError as error:
+            raise self._silent(error) from error
+        return _decoded(answer)
+
+    async def send_async(self, step: Send) -> Any:
+        loop = asyncio.get_running_loop()
+        line = self._loops.get(loop)
+        if line is None:
+            line = self._loops[loop] = httpx.AsyncClient(transport=self._transport, **self._settings())
+        try:
+            answer = await line.request(**_request(step))
+        except httpx.HTTPError as error:
+            raise self._silent(error) from error
+        return _decoded(answer)
+
+    def session(self, agent: str, insist: Insist) -> Dialogue:
+        """The session of this process for an agent. Threads that open it at the same moment get the same one."""
+        at = (os.getpid(), agent)
+        if at not in self._sessions:
+            name = self._names.setdefault(at, f"guard-{uuid4().hex}")
+            body = {"agent": agent, "kind": "external", "title": f"guarded functions, process {at[0]}"}
+            session = yield from insist(Send(CREATE_SESSION, (), body, headers={"Idempotency-Key": name}))
+            self._sessions[at] = session["id"]
+        return self._sessions[at]
+
+    def end_sessions(self, seconds: float) -> None:
+        """Those of this process that have nothing open. The plane refuses the others: a person decides, or their yes waits."""
+        ends = time.monotonic() + seconds
+        for at in [at for at in self._sessions if at[0] == os.getpid()]:
+            rest = ends - time.monotonic()
+            id = self._sessions.pop(at)
+            if rest > 0:
+                try:
+                    self.send(Send(call_routes.COMPLETE_SESSION, (id,), {}, seconds=rest))
+                except Exception:  # noqa: S112 -- it is the end of the process, and nothing depends on it
+                    continue
+
+    def close(self) -> None:
+        self.end_sessions(2.0)
+        pool = self._pools.pop(os.getpid(), None)
+        if pool is not None:
+            pool.close()
+
+    async def aclose(self) -> None:
+        if self._transport is None:
+            await asyncio.to_thread(self.close)
+        line = self._loops.pop(asyncio.get_running_loop(), None)
+        if line is not None:
+            await line.aclose()
+
+    def _silent(self, error: httpx.HTTPError) -> Unavailable:
+        return Unavailable(
+            f"The plane at {self._url} does not answer: {error or type(error).__name__}. Nothing is run without it.",
+            hint="Start it, or set CORTEX_URL; then call the function again.",
+        )
+
+
+def _at_exit(lines: weakref.ref[Lines]) -> None:
+    alive = lines()
+    if alive is not None:
+        alive.end_sessions(2.0)
+
+
+def _request(step: Send) -> dict[str, Any]:
+    """For httpx."""
+    is_json = {} if step.body is None else {"Content-Type": "application/json"}
+    return {
+        "method": step.route.method,
+        "url": step.route.path_to(*step.values),
+        "params": step.query,
+        "content": None if step.body is None else orjson.dumps(step.body),
+        "headers": {**is_json, **step.headers},
+        "timeout": step.seconds,
+    }
+
+
+def _decoded(answer: httpx.Response) -> Any:
+    if answer.status_code >= 400:
+        raise problem(answer)
+    return orjson.loads(answer.content)

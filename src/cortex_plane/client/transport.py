@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
 
 import httpx
 import orjson
@@ -25,6 +26,7 @@ from cortex_plane.kernel.errors import (
     Unavailable,
 )
 from cortex_plane.kernel.fields import adapter, parse
+from cortex_plane.kernel.routes import ListRoute, Route
 
 if TYPE_CHECKING:
     from cortex_plane.client.events import Lost
@@ -58,14 +60,49 @@ def certificates(url: str) -> ssl.SSLContext | bool:
 
 
 class Transport:
+    """Sends requests of declared routes, and parses their answers."""
+
     def __init__(self, http: httpx.AsyncClient) -> None:
         self._http = http
 
-    async def send(
+    async def call(
         self,
-        method: str,
-        path: str,
-        *,
+        route: Route[T],
+        *values: object,
+        body: Any = None,
+        query: dict[str, Any] | None = None,
+        idempotency_key: str | None = None,
+        revision: int | None = None,
+    ) -> T:
+        """The answer. ``values`` are those of the path."""
+        answer = await self._send(route, values, body, query, idempotency_key, revision)
+        output: T = adapter(route.output).validate_python(answer)
+        return output
+
+    async def all(self, route: ListRoute[T], *values: object, **query: Any) -> Sequence[T]:
+        """A list that comes in one page, and takes no page parameters."""
+        page = await self._send(route, values, query=query)
+        return [parse(route.output, item) for item in page["items"]]
+
+    async def pages(
+        self, route: ListRoute[T], *values: object, limit: int | None = None, **query: Any
+    ) -> AsyncIterator[T]:
+        """Every item of a list, page by page as they are needed; at most ``limit``."""
+        cursor, rest = None, limit
+        while rest is None or rest > 0:
+            size = 200 if rest is None else min(rest, 200)
+            page = await self._send(route, values, query=query | {"cursor": cursor, "limit": size})
+            for item in page["items"]:
+                yield parse(route.output, item)
+            rest = None if rest is None else rest - len(page["items"])
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return
+
+    async def _send(
+        self,
+        route: Route[Any],
+        values: tuple[object, ...],
         body: Any = None,
         query: dict[str, Any] | None = None,
         idempotency_key: str | None = None,
@@ -83,7 +120,11 @@ class Transport:
             content = adapter(type(body)).dump_json(body, exclude_none=True)
         try:
             answer = await self._http.request(
-                method, path, content=content, params=_given(query), headers=headers
+                route.method,
+                route.path_to(*values),
+                content=content,
+                params=_query(query),
+                headers=headers,
             )
         except httpx.HTTPError as error:
             raise self._silent(error) from error
@@ -91,34 +132,11 @@ class Transport:
             raise problem(answer)
         return orjson.loads(answer.content) if answer.content else None
 
-    async def one(self, kind: type[T], method: str, path: str, **options: Any) -> T:
-        return parse(kind, await self.send(method, path, **options))
-
-    async def all(self, kind: type[T], path: str, **query: Any) -> Sequence[T]:
-        """A list that comes in one page, and takes no page parameters."""
-        page = await self.send("GET", path, query=query)
-        return [parse(kind, item) for item in page["items"]]
-
-    async def pages(
-        self, kind: type[T], path: str, *, limit: int | None = None, **query: Any
-    ) -> AsyncIterator[T]:
-        """Every item of a list, page by page as they are needed; at most ``limit``."""
-        cursor, left = None, limit
-        while left is None or left > 0:
-            size = 200 if left is None else min(left, 200)
-            page = await self.send("GET", path, query=query | {"cursor": cursor, "limit": size})
-            for item in page["items"]:
-                yield parse(kind, item)
-            left = None if left is None else left - len(page["items"])
-            cursor = page["next_cursor"]
-            if cursor is None:
-                return
-
-    async def download(self, path: str, **query: Any) -> AsyncGenerator[bytes, None]:
+    async def download(self, route: Route[bytes], **query: Any) -> AsyncGenerator[bytes, None]:
         """An answer of any size, piece by piece. Raises at its end if it was cut off."""
         begun = False
         try:
-            async with self._http.stream("GET", path, params=_given(query)) as answer:
+            async with self._http.stream(route.method, route.path, params=_query(query)) as answer:
                 if answer.status_code >= 400:
                     await answer.aread()
                     raise problem(answer)
@@ -135,12 +153,12 @@ class Transport:
             ) from error
 
     def events(
-        self, path: str, after: int, on_lost: Lost | None = None, **query: Any
+        self, route: ListRoute[Event], id: UUID, *, after: int, on_lost: Lost | None, **query: Any
     ) -> AsyncIterator[Event]:
         """Events after a number, for as long as they come."""
         from cortex_plane.client.events import follow
 
-        return follow(self._http, path, _given(query), after, problem, on_lost)
+        return follow(self._http, route.path_to(id), _query(query), after, problem, on_lost)
 
     def _silent(self, error: httpx.HTTPError) -> Unavailable:
         return Unavailable(
@@ -149,14 +167,14 @@ class Transport:
         )
 
 
-def _given(query: dict[str, Any] | None) -> dict[str, str]:
+def _query(query: dict[str, Any] | None) -> dict[str, str]:
     return {name: str(value) for name, value in (query or {}).items() if value is not None}
 
 
 def problem(answer: httpx.Response) -> CortexError:
     try:
-        said: dict[str, Any] = orjson.loads(answer.content)
-        code, message, hint = said["code"], said["detail"], said["hint"]
+        fields: dict[str, Any] = orjson.loads(answer.content)
+        code, message, hint = fields["code"], fields["detail"], fields["hint"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
         by_status = _BY_STATUS.get(answer.status_code, CortexError)
         if issubclass(by_status, Unavailable | TooMany):
@@ -170,6 +188,13 @@ def problem(answer: httpx.Response) -> CortexError:
             hint="Is this the address of a Cortex Plane?",
         )
     kind = _BY_CODE.get(code) or _BY_STATUS.get(answer.status_code, CortexError)
-    fields = "".join(f" {e['field']}: {e['message']}." for e in said.get("errors", []))
-    asked = {"questions": said["questions"]} if "questions" in said else {}
-    return kind(message + fields, code=code, hint=hint, request_id=said.get("request_id"), **asked)
+    errors = "".join(f" {error['field']}: {error['message']}." for error in fields.get("errors", []))
+    questions = {"questions": fields["questions"]} if "questions" in fields else {}
+    return kind(message + errors, code=code, hint=hint, request_id=fields.get("request_id"), **questions)
+
+
+class Noun:
+    """The routes of one noun: one method per route."""
+
+    def __init__(self, plane: Transport) -> None:
+        self._plane = plane

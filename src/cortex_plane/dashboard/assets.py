@@ -6,10 +6,11 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastapi import APIRouter
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+
+from cortex_plane.kernel.routes import PageRoutes
 
 FOLDER = Path(__file__).parent / "static"
 _TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
@@ -35,10 +36,10 @@ def address(name: str) -> str:
     return f"/assets/{name}?v={ASSETS[name].digest}"
 
 
-router = APIRouter()
+router = PageRoutes()
 
 
-@router.get("/assets/{name}")
+@router.at("/assets/{name}", "GET")
 async def get_asset(request: Request, name: str) -> Response:
     asset = ASSETS.get(name)
     if asset is None:
@@ -51,6 +52,6 @@ async def get_asset(request: Request, name: str) -> Response:
     return Response(asset.content, headers=headers, media_type=asset.media_type)
 
 
-@router.get("/favicon.ico")
+@router.at("/favicon.ico", "GET")
 async def favicon(request: Request) -> Response:
     return await get_asset(request, "icon.svg")

@@ -21,6 +21,7 @@ from cortex_plane.kernel.canonical import check_text
 from cortex_plane.kernel.errors import CortexError, Forbidden, InvalidInput, NotFound, Unauthenticated
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.pages import Position, decode_position
+from cortex_plane.kernel.routes import Endpoint
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.model.credentials import WHOLE_LIFE, form_token, is_form_token
 from cortex_plane.tenancy.verbs import logins
@@ -82,14 +83,14 @@ class Visit:
 Handler = Callable[[Visit], Awaitable[Response]]
 
 
-def signed_in(handler: Handler, *, by_itself: bool = False) -> Callable[[Request], Awaitable[Response]]:
+def signed_in(handler: Handler, *, by_itself: bool = False) -> Endpoint:
     """A route for people who are logged in; others get the page that says how to log in.
 
     Requests that a page makes ``by_itself`` do not count as visits: an open tab must not keep its session alive.
     """
 
     @functools.wraps(handler)
-    async def endpoint(request: Request) -> Response:
+    async def endpoint(request: Request, **_: str) -> Response:
         db: Database = request.app.state.db
         secret = session_cookie(request)
         try:
@@ -109,9 +110,6 @@ def signed_in(handler: Handler, *, by_itself: bool = False) -> Callable[[Request
         except CortexError as error:
             return pages.error_page(error, **visit.context())
 
-    # The framework reads the signature: it must be the wrapper's, not the handler's.
-    del endpoint.__wrapped__
-    endpoint.__annotations__ = {"request": Request, "return": Response}
     return endpoint
 
 

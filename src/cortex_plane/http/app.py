@@ -1,95 +1,145 @@
-"""The HTTP application, made from a database and a set of metrics."""
+"""The HTTP application: the bound routes, found by their path, and what they share in this process."""
 
 from __future__ import annotations
 
-from importlib.metadata import version
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from fastapi import FastAPI, Request
-from fastapi.openapi.utils import get_openapi
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.routing import BaseRoute, Match
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cortex_plane.db.database import Database
 from cortex_plane.http import problems
-from cortex_plane.http.frame import Frame
+from cortex_plane.http.exchange import Binding
 from cortex_plane.http.in_flight import DEFAULT_LIMITS, InFlight, RequestLimits
 from cortex_plane.http.metrics import Metrics
-from cortex_plane.http.mounts import mount
+from cortex_plane.http.middleware import RequestMiddleware
 from cortex_plane.http.routes import (
-    absences,
     agents,
     approvals,
-    atlases,
-    audit,
     calls,
-    connections,
-    credentials,
-    deliveries,
-    events,
+    gates,
     health,
-    identities,
     jobs,
-    keys,
-    me,
-    members,
-    memories,
-    model_keys,
-    orgs,
+    notify,
     policies,
-    receipts,
-    requests,
-    resolutions,
-    schemas,
+    proof,
     sessions,
-    signals,
-    standing_approvals,
-    teams,
-    tools,
-    usage,
-    webhooks,
-    workers,
+    tenancy,
 )
 from cortex_plane.http.streams import OpenStreams
+from cortex_plane.kernel.routes import PageRoute, Route
 from cortex_plane.kernel.shares import Throttle
 from cortex_plane.notify.verbs.webhooks import Webhooks
 from cortex_plane.sessions.verbs.events import EventFeed
 from cortex_plane.tenancy.verbs.request_rates import RequestRates
 
-# Routes are tried in this order: the ones that programs call all day come first.
-NOUNS = (
-    connections,
-    sessions,
-    memories,
-    calls,
-    resolutions,
-    jobs,
-    signals,
-    approvals,
-    credentials,
-    webhooks,
-    standing_approvals,
-    receipts,
-    deliveries,
-    events,
-    agents,
-    me,
-    orgs,
-    teams,
-    members,
-    identities,
-    absences,
-    keys,
-    model_keys,
-    usage,
-    audit,
-    policies,
-    atlases,
-    tools,
-    workers,
-    requests,
+NOUNS = (tenancy, proof, agents, policies, sessions, jobs, gates, approvals, calls, notify)
+BINDINGS: tuple[Binding, ...] = (
+    *(binding for noun in NOUNS for binding in noun.BINDINGS),
+    *health.BINDINGS,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A path of the application."""
+
+    path: str
+    methods: Sequence[str]
+    app: ASGIApp
+    in_document: bool
+
+    @property
+    def parts(self) -> list[str]:
+        return self.path.split("/")[1:]
+
+
+class PathTable(BaseRoute):
+    """Finds the entry of a request by the length of its path and its first two parts."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self._by_start: defaultdict[tuple[int, str, str], list[tuple[Entry, list[str]]]] = defaultdict(list)
+
+    def add(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        parts = entry.parts
+        second = parts[1] if len(parts) > 1 and not parts[1].startswith("{") else ""
+        self._by_start[len(parts), parts[0], second].append((entry, parts))
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if scope["type"] != "http":
+            return Match.NONE, {}
+        parts = scope["path"].split("/")[1:]
+        count, first, second = len(parts), parts[0], parts[1] if len(parts) > 1 else ""
+        candidates = self._by_start.get((count, first, second), ())
+        if second:
+            candidates = [*candidates, *self._by_start.get((count, first, ""), ())]
+        other: Scope | None = None
+        for entry, template in candidates:
+            values = {}
+            for part, place in zip(parts, template, strict=True):
+                if place.startswith("{") and part:
+                    values[place[1:-1]] = part
+                elif part != place:
+                    break
+            else:
+                match = {"route": entry, "path_params": values}
+                if scope["method"] in entry.methods:
+                    return Match.FULL, match
+                other = other or match
+        return (Match.NONE, {}) if other is None else (Match.PARTIAL, other)
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        entry: Entry = scope["route"]
+        if scope["method"] not in entry.methods:
+            raise HTTPException(405, headers={"Allow": ", ".join(entry.methods)})
+        await entry.app(scope, receive, send)
+
+
+class Api(Starlette):
+    """The API. Pages are added to it."""
+
+    def __init__(self) -> None:
+        self._table = PathTable()
+        super().__init__(routes=[self._table], exception_handlers=dict(problems.HANDLERS))
+        self.router.redirect_slashes = False  # a redirect would be an answer that the document does not have
+        self._document: bytes | None = None
+        for binding in BINDINGS:
+            route = binding.route
+            self._table.add(Entry(route.path, [route.method], binding, route.in_document))
+            if route.also_at is not None:
+                path = route.also_at + route.path.removeprefix("/v1")
+                self._table.add(Entry(path, [route.method], binding, in_document=False))
+        self.add_route("/openapi.json", self._send_document)
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        return self._table.entries
+
+    def add_page(self, page: PageRoute) -> None:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            scope["state"]["max_body_bytes"] = page.max_body
+            response: Response = await page.endpoint(Request(scope, receive, send), **scope["path_params"])
+            await response(scope, receive, send)
+
+        self._table.add(Entry(page.path, page.methods, app, in_document=False))
+
+    def openapi(self) -> dict[str, Any]:
+        return openapi_document()
+
+    async def _send_document(self, _: Request) -> Response:
+        if self._document is None:
+            self._document = orjson.dumps(self.openapi())
+        return Response(self._document, media_type="application/json")
 
 
 def create_api(
@@ -99,16 +149,9 @@ def create_api(
     webhooks: Webhooks,
     rates: RequestRates | None = None,
     limits: RequestLimits = DEFAULT_LIMITS,
-) -> FastAPI:
+) -> Api:
     """The API, without pages. ``webhooks`` tries webhooks out. Without ``rates`` there is no limit."""
-    app = FastAPI(
-        title="Cortex Plane",
-        version=version("cortex-plane"),
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,  # the framework would render the document anew for everybody who asks
-        redirect_slashes=False,  # a redirect would be an answer that the document does not have
-    )
+    app = Api()
     app.state.db = db
     app.state.metrics = metrics
     app.state.feed = feed
@@ -117,56 +160,22 @@ def create_api(
     app.state.throttle = Throttle()
     app.state.rates = rates or RequestRates(0)
     app.state.webhooks = webhooks
-    _mount(app)
-    app.add_route("/openapi.json", _document, include_in_schema=False)
     return app
 
 
 def openapi_document() -> dict[str, Any]:
-    """The document without a plane behind it, for the docs."""
-    app = FastAPI(title="Cortex Plane", version=version("cortex-plane"))
-    _mount(app)
-    return app.openapi()
+    from cortex_plane.http.openapi import document
+
+    modules = [*(noun.routes for noun in NOUNS), health]
+    names = {
+        route: name.lower()
+        for module in modules
+        for name, route in vars(module).items()
+        if isinstance(route, Route)
+    }
+    return document(BINDINGS, names)
 
 
-def _mount(app: FastAPI) -> None:
-    for noun in NOUNS:
-        mount(app, noun.router, "/v1")
-    mount(app, agents.router, in_document=False)  # spec 2's path: /agents/{slug}
-    mount(app, requests.router, "/api", in_document=False)  # spec 3's paths
-    mount(app, credentials.spec_paths, "/api", in_document=False)  # spec 1's paths
-    mount(app, schemas.router)
-    mount(app, health.router)
-    problems.install(app)
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
-
-
-def framed(app: FastAPI) -> ASGIApp:
-    """What a server runs: the application inside its frame."""
-    return Frame(app, app.state.metrics)
-
-
-async def _document(request: Request) -> Response:
-    """For everybody, so it is rendered once."""
-    state = request.app.state
-    if not hasattr(state, "document"):
-        state.document = orjson.dumps(request.app.openapi())
-    return Response(state.document, media_type="application/json")
-
-
-def _openapi(app: FastAPI) -> dict[str, Any]:
-    if app.openapi_schema is None:
-        schema = get_openapi(
-            title=app.title,
-            version=app.version,
-            openapi_version="3.1.0",
-            routes=app.routes,
-            description="Agents that never lose their place and never act without permission.",
-        )
-        problem = problems.Problem.model_json_schema(ref_template="#/components/schemas/{model}")
-        schema["components"]["securitySchemes"] = {
-            "key": {"type": "http", "scheme": "bearer", "description": "An API key: `cortex_key_…`."}
-        }
-        schema["components"]["schemas"] |= problem.pop("$defs") | {"Problem": problem}
-        app.openapi_schema = schema
-    return app.openapi_schema
+def framed(app: Api) -> ASGIApp:
+    """What a server runs: the application inside its middleware."""
+    return RequestMiddleware(app, app.state.metrics)

@@ -1,80 +1,258 @@
-"""What routes share: who is calling, headers with a meaning, and how answers are rendered."""
+"""One request: who calls, what it brings, the verb that answers it, and how the answer is rendered.
+
+A `Binding` puts a declared route before its verb. It reads and validates everything that the declaration names and reports all
+faults at once; then the verb is called with the values of the path, the body, the idempotency key and the revision, in this
+order, and with the query parameters by name.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Generic, TypeVar
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from json.decoder import scanstring  # type: ignore[attr-defined, unused-ignore]
+from typing import Annotated, Any, TypeVar
+from uuid import UUID
 
 import orjson
-from fastapi import Depends, Header, Path, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, TypeAdapter, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from cortex_plane.db.database import Database
-from cortex_plane.http.metrics import Metrics
-from cortex_plane.http.problems import documented
-from cortex_plane.kernel import pages
-from cortex_plane.kernel.errors import InvalidInput, Unauthenticated
-from cortex_plane.kernel.fields import BODY_LIMIT, SLUG_PATTERN, Ref, to_json
+from cortex_plane.http.problems import MANY_FAULTS, SHOWN_FAULTS, InvalidRequest
+from cortex_plane.kernel import pages as cursors
+from cortex_plane.kernel.canonical import unique
+from cortex_plane.kernel.errors import InvalidInput, TooLarge, Unauthenticated
+from cortex_plane.kernel.fields import MAX_BODY_BYTES, SLUG_PATTERN, adapter, to_json
 from cortex_plane.kernel.ids import MAX_KEY_LENGTH, IdempotencyKey
 from cortex_plane.kernel.pages import Page
-from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.kernel.routes import SMALL_BODY_BYTES, ListRoute, Route
+from cortex_plane.kernel.shares import Turns
+from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs import keys
 from cortex_plane.tenancy.verbs.frame import Verb
 
 T = TypeVar("T")
 
-_KEY_PATTERN = r"^[\x21-\x7e]+$"
 MAX_PAGE_BYTES = 2 * 1024 * 1024
-"""In the OpenAPI entry of a route: how large its body may be."""
-HEAVY = "x-heavy"
-"""In the OpenAPI entry of a route: it reads long spans, and few of them run at a time."""
+COMPILED = frozenset({"policies", "parameters"})
+"""Fields whose validation compiles what the caller sends: conditions and schemas. Such a body is validated in a thread."""
+THREAD_BYTES = 64 * 1024
+"""A larger body is validated in a thread too: every value in it is looked at."""
+MOST_DESCRIBED = 100
+"""More faults than these are only counted: to describe each of them costs more than to find it."""
 
+_MISSING = object()
+_threads = Turns(2)
 
-# Dependencies are async, also where they await nothing: the framework runs others in a thread, which costs more than
-# the rest of a request.
-async def database(request: Request) -> Database:
-    db: Database = request.app.state.db
-    return db
-
-
-async def metrics(request: Request) -> Metrics:
-    found: Metrics = request.app.state.metrics
-    return found
-
-
-async def caller(
-    request: Request,
-    org: Annotated[
-        str | None,
-        Header(
-            alias="Cortex-Org",
-            description="For platform keys: the slug of the org to act in.",
+ORG, ONCE, REVISION, LAST_EVENT = "Cortex-Org", "Idempotency-Key", "If-Match", "Last-Event-ID"
+HEADERS: Mapping[str, Any] = {
+    ORG: Annotated[
+        str,
+        Field(
             min_length=2,
             max_length=100,
             pattern=SLUG_PATTERN,
+            description="For platform keys: the slug of the org to act in.",
         ),
-    ] = None,
-) -> Actor:
-    return await authenticated(request, org)
+    ],
+    ONCE: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=MAX_KEY_LENGTH,
+            pattern=r"^[\x21-\x7e]+$",
+            description="Repeat a request safely: the same key and body have one effect.",
+        ),
+    ],
+    REVISION: Annotated[
+        str, Field(description="The ETag you saw: the change is refused if it is no longer current.")
+    ],
+    LAST_EVENT: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=2**31 - 1,
+            description="The number of the last event that you have: what came after it is sent first.",
+        ),
+    ],
+}
+
+
+class Exchange:
+    """A request as handlers get it. Its ``actor`` is unset where the route needs no key."""
+
+    __slots__ = ("actor", "db", "request")
+
+    actor: Actor
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.db: Database = request.app.state.db
+
+    @property
+    def state(self) -> Any:
+        """Of the process: metrics, feed, streams."""
+        return self.request.app.state
+
+
+Run = Callable[[Exchange, list[Any], Any], Awaitable[Response]]
+"""Answers a request from its values and its query."""
+
+
+@dataclass(frozen=True, eq=False)
+class Binding:
+    """A route and what answers it."""
+
+    route: Route[Any]
+    permission: Permission | None
+    run: Run
+    heavy: bool = False
+    """It reads long spans, and few of its kind run at a time."""
+    caller_first: bool = field(init=False)
+    """The caller must be known before a large body is read."""
+
+    def __post_init__(self) -> None:
+        is_large = self.route.max_body > SMALL_BODY_BYTES or self.heavy
+        object.__setattr__(self, "caller_first", self.route.needs_key and is_large)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self.respond(Request(scope, receive, send))
+        await response(scope, receive, send)
+
+    async def respond(self, request: Request) -> Response:
+        route, faults = self.route, list[dict[str, Any]]()
+        exchange = Exchange(request)
+        org = _read_header(request, ORG, faults) if route.needs_key else None
+        if self.caller_first and not faults:
+            await self._admit(exchange, org)
+        if not faults:
+            request.scope["state"]["max_body_bytes"] = route.max_body
+        body = await _read_body(request) if route.body is not None else None
+        if route.needs_key and not faults:
+            exchange.actor = await authenticated(request, org)
+        headers: list[Any] = []
+        if route.once:
+            key = _read_header(request, ONCE, faults)
+            headers.append(None if key is None else await _idempotency_key(request, key))
+        if route.revision:
+            headers.append(_expected_revision(request))
+        values = []
+        for name, text in request.path_params.items():
+            values.append(_validate(route.path_types.get(name, UUID), text, ("path", name), faults))
+        query = None if route.query is None else _validate(route.query, _query(request), ("query",), faults)
+        if route.stream:
+            values.append(_read_header(request, LAST_EVENT, faults))
+        if route.body is not None:
+            value, body_faults = await _validate_body(request, route.body, body)
+            values.append(value)
+            faults += body_faults
+        if faults:
+            raise InvalidRequest(faults)
+        return await self.run(exchange, values + headers, query)
+
+    async def _admit(self, exchange: Exchange, org: str | None) -> None:
+        actor = await authenticated(exchange.request, org)
+        if self.permission is not None:
+            actor.require(self.permission)
+        if self.heavy:
+            exchange.db.require_heavy_read(actor.org_id)  # the verb takes the place
+
+
+# Bindings --------------------------------------------------------------------------------------------------------
+
+
+def answer(route: Route[T], verb: Verb[..., T]) -> Binding:
+    """Answer with what the verb returns."""
+
+    async def run(exchange: Exchange, values: list[Any], query: Any) -> Response:
+        filters = {} if query is None else vars(query)
+        result = await verb(exchange.db, exchange.actor, *values, **filters)
+        return Response(status_code=204) if route.status == 204 else reply(result, route.status)
+
+    return Binding(route, verb.permission, run, verb.heavy)
+
+
+def handle(
+    route: Route[Any], verb: Verb[..., Any] | Permission | None, handler: Callable[..., Awaitable[Response]]
+) -> Binding:
+    """Answer with a function. It gets the exchange, the values and the query, if there is one. ``verb`` names the permission."""
+
+    async def run(exchange: Exchange, values: list[Any], query: Any) -> Response:
+        return await (handler(exchange, *values) if query is None else handler(exchange, *values, query))
+
+    if verb is None or isinstance(verb, Permission):
+        return Binding(route, verb, run)
+    return Binding(route, verb.permission, run, verb.heavy)
+
+
+def pages(route: ListRoute[T], verb: Verb[..., Page[T]], noun: str) -> Binding:
+    """Answer with a page, newest first. The noun marks its cursors."""
+
+    async def run(exchange: Exchange, values: list[Any], query: Any) -> Response:
+        filters = dict(vars(query))
+        position, limit = cursors.decode_position(noun, filters.pop("cursor")), filters.pop("limit")
+        return reply_page(noun, await verb(exchange.db, exchange.actor, *values, position, limit, **filters))
+
+    return Binding(route, verb.permission, run, verb.heavy)
+
+
+def ordered(
+    route: ListRoute[T],
+    verb: Verb[..., list[T]],
+    noun: str,
+    bound: str,
+    key: Callable[[T], int | str],
+    *,
+    start: int | None = None,
+    decode: Callable[[str, str | None], int | str | None] = cursors.decode_number,
+) -> Binding:
+    """Answer with a page of a list that is ordered by a key of its own, above or below the last one: ``bound``."""
+
+    async def run(exchange: Exchange, values: list[Any], query: Any) -> Response:
+        filters = dict(vars(query))
+        last, limit = decode(noun, filters.pop("cursor")), filters.pop("limit")
+        filters.setdefault(bound, start)
+        if last is not None:
+            filters[bound] = last
+        items = await verb(exchange.db, exchange.actor, *values, limit=limit + 1, **filters)
+        return reply_ordered(noun, items, limit, key)
+
+    return Binding(route, verb.permission, run, verb.heavy)
+
+
+def whole(route: ListRoute[T], verb: Verb[..., Sequence[T]]) -> Binding:
+    """Answer with a list that is short by nature: one page, and no cursor."""
+
+    async def run(exchange: Exchange, values: list[Any], query: Any) -> Response:
+        filters = {} if query is None else vars(query)
+        items = await verb(exchange.db, exchange.actor, *values, **filters)
+        return _render_list([to_json(item) for item in items], None)
+
+    return Binding(route, verb.permission, run, verb.heavy)
+
+
+# What a request brings -------------------------------------------------------------------------------------------
 
 
 async def authenticated(request: Request, org: str | None) -> Actor:
-    """Whoever sent this request. Looked up, and counted, once for a request."""
-    known: Actor | None = request.scope["state"].get("actor")
-    if known is not None:
-        return known
-    actor = await holder(request, org)
-    request.scope["state"]["actor"] = actor
+    """The caller. Looked up, and counted, once for a request."""
+    state = request.scope["state"]
+    actor: Actor | None = state.get("actor")
+    if actor is not None:
+        return actor
+    actor = state["actor"] = await key_holder(request, org)
     await request.app.state.rates.take(request.app.state.db, actor)
     await request.app.state.in_flight.enter(request.scope, actor.org_id)
     return actor
 
 
-async def holder(request: Request, org: str | None) -> Actor:
-    """Whoever holds the key that the request carries, as of now: a stream asks again and again."""
+async def key_holder(request: Request, org: str | None) -> Actor:
+    """The holder of the request's key, as of now. A stream asks again and again."""
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not secret:
         raise Unauthenticated("This route needs a key.", code="key_missing")
@@ -85,45 +263,44 @@ async def holder(request: Request, org: str | None) -> Actor:
         raise
 
 
-async def idempotency(
-    request: Request,
-    key: Annotated[
-        str | None,
-        Header(
-            alias="Idempotency-Key",
-            description="Repeat a request safely: the same key and body have one effect.",
-            min_length=1,
-            max_length=MAX_KEY_LENGTH,
-            pattern=_KEY_PATTERN,
-        ),
-    ] = None,
-) -> IdempotencyKey | None:
-    return await once_of(request, key)
+async def throttled(exchange: Exchange, result: Awaitable[T]) -> T:
+    """Count a failure of a route without keys against the caller's address."""
+    try:
+        return await result
+    except Unauthenticated:
+        client = exchange.request.client
+        exchange.state.throttle.failed(client.host if client else "")
+        raise
 
 
-async def once_of(request: Request, key: str | None) -> IdempotencyKey | None:
-    if key is None:
+def _read_header(request: Request, name: str, faults: list[dict[str, Any]]) -> Any:
+    text = request.headers.get(name)
+    return None if text is None else _validate(HEADERS[name], text, ("header", name), faults)
+
+
+def _validate(kind: Any, value: Any, place: tuple[str, ...], faults: list[dict[str, Any]]) -> Any:
+    try:
+        return adapter(kind).validate_python(value)
+    except ValidationError as error:
+        faults += _faults_at(place, error)
         return None
-    digest = hashlib.sha256(request.url.path.encode() + b"\n" + await request.body()).digest()
+
+
+def _query(request: Request) -> dict[str, Any]:
+    """The last value of each parameter."""
+    return dict(request.query_params)
+
+
+async def _idempotency_key(request: Request, key: str) -> IdempotencyKey:
+    digest = hashlib.sha256(request.scope["path"].encode() + b"\n" + await request.body()).digest()
     return IdempotencyKey(key=key, fingerprint=digest)
 
 
-def is_idempotency_key(text: str) -> bool:
-    return len(text) <= MAX_KEY_LENGTH and re.fullmatch(_KEY_PATTERN, text) is not None
-
-
-async def expected_revision(
-    if_match: Annotated[
-        str | None,
-        Header(
-            alias="If-Match",
-            description="The ETag you saw: the change is refused if it is no longer current.",
-        ),
-    ] = None,
-) -> int | None:
-    if if_match is None or if_match.strip() == "*":
+def _expected_revision(request: Request) -> int | None:
+    tag = request.headers.get(REVISION)
+    if tag is None or tag.strip() == "*":
         return None
-    tag = if_match.strip().removeprefix("W/").strip('"')
+    tag = tag.strip().removeprefix("W/").strip('"')
     if not (tag.isascii() and tag.isdigit() and len(tag) < 10):
         raise InvalidInput(
             "`If-Match` is not an ETag of this plane.",
@@ -133,91 +310,124 @@ async def expected_revision(
     return int(tag)
 
 
-Db = Annotated[Database, Depends(database)]
-Caller = Annotated[Actor, Depends(caller)]
-OnceOnly = Annotated[IdempotencyKey | None, Depends(idempotency)]
-Revision = Annotated[int | None, Depends(expected_revision)]
-RefPath = Annotated[Ref, Path(description="Its id or its slug.")]
+# Bodies: read once, strictly, and validated with bounded effort -------------------------------------------------
 
 
-class ListQuery(BaseModel):
-    """Where a page starts and how long it is. Unknown parameters are errors."""
+async def _read_body(request: Request) -> Any:
+    """The parsed body; its bytes where it is not declared to be JSON."""
+    try:
+        content = await request.body()
+    except ClientDisconnect:
+        raise HTTPException(400) from None
+    if not content:
+        return _MISSING
+    if not _is_json(request.headers.get("content-type", "")):
+        return content
+    is_large = len(content) > MAX_BODY_BYTES
+    try:
+        return json.loads(_large_text(content) if is_large else content, object_pairs_hook=unique)
+    except (ValueError, RecursionError) as error:
+        if is_large:
+            raise InvalidInput(
+                "The body is not valid JSON.", code="invalid_json", hint="Send one JSON object."
+            ) from None
+        if isinstance(error, json.JSONDecodeError):
+            fault = {"type": "json_invalid", "loc": ("body", error.pos), "msg": "JSON decode error"}
+            raise InvalidRequest([fault]) from None
+        raise HTTPException(400) from None
 
-    model_config = ConfigDict(extra="forbid")
-    cursor: Annotated[str, Field(min_length=1, max_length=500, pattern=r"^[A-Za-z0-9_-]+$")] | None = None
-    limit: Annotated[int, Field(ge=1, le=200)] = 50
+
+async def _validate_body(request: Request, kind: Any, body: Any) -> tuple[Any, list[dict[str, Any]]]:
+    """The value and its faults."""
+    if body is _MISSING:
+        return None, [{"type": "missing", "loc": ("body",), "msg": "Field required"}]
+    if isinstance(body, dict) and (not COMPILED.isdisjoint(body) or len(await request.body()) > THREAD_BYTES):
+        return await _threads.run(_validate_json, kind, body)
+    return _validate_json(kind, body)
 
 
-class Listing(BaseModel, Generic[T]):
-    items: list[T]
-    next_cursor: str | None = Field(description="Send it as `cursor` for the next page; null at the end.")
+def _faults_at(place: tuple[str, ...], error: ValidationError) -> list[dict[str, Any]]:
+    return [
+        {**fault, "loc": (*place, *fault["loc"])}
+        for fault in error.errors(include_url=False, include_context=False, include_input=False)
+    ]
+
+
+def _validate_json(kind: Any, body: Any) -> tuple[Any, list[dict[str, Any]]]:
+    validator = adapter(kind)
+    try:
+        return validator.validate_python(body, from_attributes=True), []
+    except ValidationError as error:
+        if error.error_count() <= MOST_DESCRIBED:
+            return None, _faults_at(("body",), error)
+        return None, _count_faults(error.error_count(), body, validator)
+
+
+def _count_faults(count: int, body: Any, validator: TypeAdapter[Any]) -> list[dict[str, Any]]:
+    names = validator.json_schema().get("properties", {})
+    unknown = [name for name in body if name not in names] if isinstance(body, dict) else []
+    return [
+        *({"type": "extra_forbidden", "loc": ("body", name), "msg": ""} for name in unknown[:SHOWN_FAULTS]),
+        {"type": MANY_FAULTS, "loc": ("body",), "msg": "Too much of it is not valid.", "count": count},
+    ]
+
+
+def _large_text(content: bytes) -> str:
+    """Refuse a body that is large in anything but its texts. Whole files are texts; millions of values would be made one by one
+    while nobody else is served."""
+    body = content.decode()
+    end = outside = 0
+    while end < len(body):
+        quote = body.find('"', end)
+        start = len(body) if quote < 0 else quote + 1
+        outside += start - end
+        if outside > MAX_BODY_BYTES:
+            raise TooLarge(f"More than {MAX_BODY_BYTES} bytes of the body are no text.")
+        end = start if quote < 0 else scanstring(body, start)[1]
+    return body
+
+
+def _is_json(content_type: str) -> bool:
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
+
+
+# Answers ---------------------------------------------------------------------------------------------------------
 
 
 def reply(value: Any, status: int = 200) -> Response:
-    """A domain value as JSON, with its revision as the ETag where it has one."""
+    """A value as JSON, with its revision as the ETag where it has one."""
     revision = getattr(value, "revision", None)
     headers = {"ETag": f'"{revision}"'} if revision is not None else None
     return Response(to_json(value), status, headers, "application/json")
 
 
 def reply_page(noun: str, page: Page[Any]) -> Response:
-    rendered = _fitting(page.items)
-    if len(rendered) < len(page.items):
-        last = page.items[len(rendered) - 1]
-        return _listing(rendered, pages.encode(noun, last.created_at, str(last.id)))
-    return _listing(rendered, pages.encode_position(noun, page.next))
+    texts = _render_fitting(page.items)
+    if len(texts) < len(page.items):
+        last = page.items[len(texts) - 1]
+        return _render_list(texts, cursors.encode(noun, last.created_at, str(last.id)))
+    return _render_list(texts, cursors.encode_position(noun, page.next))
 
 
-def reply_numbered(noun: str, items: Sequence[T], limit: int, number: Callable[[T], int]) -> Response:
-    """A page of a list that is ordered by a number of its own."""
-    rendered = _fitting(items[:limit])
-    kept = items[: len(rendered)]
-    return _listing(rendered, pages.encode(noun, number(kept[-1])) if len(items) > len(kept) else None)
+def reply_ordered(noun: str, items: Sequence[T], limit: int, key: Callable[[T], int | str]) -> Response:
+    texts = _render_fitting(items[:limit])
+    more = len(items) > len(texts)
+    return _render_list(texts, cursors.encode(noun, key(items[len(texts) - 1])) if more else None)
 
 
-def reply_keyed(noun: str, items: Sequence[T], limit: int, key: Callable[[T], str]) -> Response:
-    """A page of a list that is ordered by a text of its own."""
-    rendered = _fitting(items[:limit])
-    kept = items[: len(rendered)]
-    return _listing(rendered, pages.encode(noun, key(kept[-1])) if len(items) > len(kept) else None)
-
-
-def reply_all(items: Sequence[Any]) -> Response:
-    """A list that is short by nature: one page, and no cursor."""
-    return _listing([to_json(item) for item in items], None)
-
-
-def _fitting(items: Sequence[Any]) -> list[bytes]:
-    """The items as JSON, as many as fit into an answer of bearable size, but at least one."""
-    rendered: list[bytes] = []
+def _render_fitting(items: Sequence[Any]) -> list[bytes]:
+    """As many items as JSON as fit into an answer of bearable size, but at least one."""
+    texts: list[bytes] = []
     size = 0
     for item in items:
-        rendered.append(to_json(item))
-        size += len(rendered[-1])
+        texts.append(to_json(item))
+        size += len(texts[-1])
         if size > MAX_PAGE_BYTES:
-            return rendered
-    return rendered
+            return texts
+    return texts
 
 
-def _listing(rendered: list[bytes], cursor: str | None) -> Response:
-    body = b'{"items":[' + b",".join(rendered) + b'],"next_cursor":' + orjson.dumps(cursor) + b"}"
+def _render_list(texts: list[bytes], cursor: str | None) -> Response:
+    body = b'{"items":[' + b",".join(texts) + b'],"next_cursor":' + orjson.dumps(cursor) + b"}"
     return Response(body, media_type="application/json")
-
-
-def nothing() -> Response:
-    return Response(status_code=204)
-
-
-def route(operation: Verb[..., Any], *also: int, body: int | None = None) -> dict[str, Any]:
-    """What a route's OpenAPI entry says of the operation behind it: its permission, its errors, and the size of its body."""
-    limit = {} if body is None else {BODY_LIMIT: body}
-    heavy = {HEAVY: True} if operation.heavy else {}
-    return {
-        "openapi_extra": {
-            "x-permission": operation.permission.value,
-            "security": [{"key": []}],
-            **limit,
-            **heavy,
-        },
-        "responses": documented(400, 401, 403, 404, 409, 412, 413, 422, 429, 503, *also),
-    }

@@ -168,16 +168,16 @@ class InFlight:
 
 def others_wait(scope: Scope) -> Callable[[], bool]:
     """What says, from now on, whether orgs beside the one of this request send requests. Ask for it before the request leaves."""
-    entered = scope["state"].get(_ENTERED)
-    if entered is None:
+    entry = scope["state"].get(_ENTERED)
+    if entry is None:
         return lambda: False
-    in_flight, org, _ = entered
+    in_flight, org, _ = entry
     return lambda: in_flight.is_beside_others(org.int, in_flight.now())
 
 
 def leave(scope: Scope) -> None:
     """The request of this scope is answered, or only waits from now on."""
-    entered = scope["state"].pop(_ENTERED, None)
-    if entered is not None:
-        in_flight, org, began = entered
+    entry = scope["state"].pop(_ENTERED, None)
+    if entry is not None:
+        in_flight, org, began = entry
         in_flight.left(org, began)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 import structlog
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
 
 from cortex_plane.jobs.model.journal import GateClosed
@@ -44,12 +43,22 @@ TITLES = {
 }
 
 
-class FieldError(BaseModel):
+class InvalidRequest(Exception):
+    """Parts of a request are not valid."""
+
+    def __init__(self, faults: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__(faults)
+        self.faults = faults
+
+
+@dataclass(frozen=True)
+class FieldError:
     field: str
     message: str
 
 
-class Problem(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class Problem:
     """RFC 9457. ``code`` is stable and meant for programs; ``hint`` says what to do next."""
 
     type: str = "about:blank"
@@ -59,19 +68,10 @@ class Problem(BaseModel):
     detail: str
     hint: str
     request_id: str | None = None
-    errors: list[FieldError] = Field(default_factory=list)
+    errors: list[FieldError] = field(default_factory=list)
     used_by: dict[str, int] | None = None
     questions: list[dict[str, Any]] | None = None
     """Of `gate_closed`: what must be answered first."""
-
-
-def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The error responses of a route, for its OpenAPI entry."""
-    schema = {"$ref": "#/components/schemas/Problem"}
-    return {
-        status: {"description": TITLES[status], "content": {MEDIA_TYPE: {"schema": schema}}}
-        for status in statuses
-    }
 
 
 def problem(
@@ -97,11 +97,11 @@ def problem(
         used_by=used_by,
         questions=questions,
     )
-    content = orjson.dumps({k: v for k, v in body.model_dump().items() if v not in (None, [])})
+    content = orjson.dumps({name: value for name, value in vars(body).items() if value not in (None, [])})
     return Response(content, status, headers, MEDIA_TYPE)
 
 
-async def _ours(request: Request, error: Exception) -> Response:
+async def _answer_refusal(request: Request, error: Exception) -> Response:
     if not isinstance(error, CortexError):
         raise error
     status = error.http_status
@@ -110,29 +110,31 @@ async def _ours(request: Request, error: Exception) -> Response:
         headers["Retry-After"] = str(error.details.get("retry_after", 1))
     if status == 503:
         log.warning("unavailable", error=str(error), cause=repr(error.__cause__))
-    field = error.details.get("field")
+    place = error.details.get("field")
     return problem(
         request,
         status,
         error.code,
         error.message,
         error.hint,
-        errors=[FieldError(field=field, message=error.message)] if field else None,
+        errors=[FieldError(field=place, message=error.message)] if place else None,
         used_by=error.details.get("used_by"),
         questions=error.questions if isinstance(error, GateClosed) else None,
         headers=headers,
     )
 
 
-async def _invalid(request: Request, error: Exception) -> Response:
-    if not isinstance(error, RequestValidationError):
+async def _answer_invalid(request: Request, error: Exception) -> Response:
+    if not isinstance(error, InvalidRequest):
         raise error
-    faults: Sequence[Any] = error.errors()
+    faults = error.faults
     errors = [
-        FieldError(field=".".join(str(part) for part in item["loc"])[:_SHOWN_FIELD], message=_said(item))
-        for item in faults[:SHOWN_FAULTS]
+        FieldError(
+            field=".".join(str(part) for part in fault["loc"])[:_SHOWN_FIELD], message=_describe(fault)
+        )
+        for fault in faults[:SHOWN_FAULTS]
     ]
-    if any(item["type"] == "json_invalid" for item in faults):
+    if any(fault["type"] == "json_invalid" for fault in faults):
         return problem(
             request,
             422,
@@ -142,23 +144,23 @@ async def _invalid(request: Request, error: Exception) -> Response:
             errors=errors,
         )
     count = faults[-1]["count"] if faults[-1]["type"] == MANY_FAULTS else len(faults)
-    shown = " These are the first of them." if count > len(errors) else ""
+    rest = " These are the first of them." if count > len(errors) else ""
     return problem(
         request,
         422,
         "invalid_request",
-        f"{count} field{'s are' if count > 1 else ' is'} not valid.{shown}",
+        f"{count} field{'s are' if count > 1 else ' is'} not valid.{rest}",
         InvalidInput.default_hint,
         errors=errors,
     )
 
 
-def _said(item: dict[str, Any]) -> str:
-    unknown = item["type"] in ("unexpected_keyword_argument", "extra_forbidden")
-    return "There is no such field." if unknown else str(item["msg"])[:_SHOWN_MESSAGE]
+def _describe(fault: Mapping[str, Any]) -> str:
+    is_unknown = fault["type"] in ("unexpected_keyword_argument", "extra_forbidden")
+    return "There is no such field." if is_unknown else str(fault["msg"])[:_SHOWN_MESSAGE]
 
 
-async def _framework(request: Request, error: Exception) -> Response:
+async def _answer_http_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     codes = {
@@ -171,15 +173,16 @@ async def _framework(request: Request, error: Exception) -> Response:
     return problem(request, error.status_code, code, detail, hint, headers=dict(error.headers or {}))
 
 
-async def _defect(request: Request, error: Exception) -> Response:
+async def _answer_defect(request: Request, error: Exception) -> Response:
     log.error("request failed", exc_info=error)
     return problem(
         request, 500, "internal", "Something went wrong in the plane.", "Report it with the request id."
     )
 
 
-def install(app: FastAPI) -> None:
-    app.add_exception_handler(CortexError, _ours)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _framework)
-    app.add_exception_handler(Exception, _defect)
+HANDLERS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
+    CortexError: _answer_refusal,
+    InvalidRequest: _answer_invalid,
+    HTTPException: _answer_http_error,
+    Exception: _answer_defect,
+}

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from cortex_plane.http.frame import SAFE_HEADERS
+from cortex_plane.http.middleware import SAFE_HEADERS
 from cortex_plane.http.problems import MEDIA_TYPE, TITLES
 
 
@@ -40,8 +40,8 @@ class DeadlineProtocol(HttpToolsProtocol):
     answer_bytes = 16 * 1024
     """What it must take in that time."""
 
-    def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(*args, **named)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self._part = _Part.NOTHING
         self._timer: TimerHandle | None = None
         self._until = 0.0

@@ -1,4 +1,6 @@
-"""Server-sent events, written by hand: replay what was missed, go live without a gap, and end well.
+"""Answers that take time: server-sent events, downloads, and a request that waits for a decision.
+
+Events are replayed from where the reader stopped, and then followed live without a gap:
 
     id: 17                     the number to resume after
     event: tool_call           what it is
@@ -14,6 +16,7 @@ Three more kinds belong to the stream and not to the session, so they have no id
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -26,13 +29,14 @@ import structlog
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from cortex_plane.http.in_flight import STREAMS_OF_ORG, leave
+from cortex_plane.calls.model import ExternalCall, Next
+from cortex_plane.http.in_flight import STREAMS_OF_ORG, leave, others_wait
 from cortex_plane.jobs.model.jobs import TERMINAL
 from cortex_plane.kernel.errors import CortexError, TooMany, Unavailable
 from cortex_plane.kernel.fields import to_json
 from cortex_plane.kernel.shares import reserve_of
 from cortex_plane.sessions.model.events import Event, EventType
-from cortex_plane.sessions.verbs.events import EventFeed, Replay
+from cortex_plane.sessions.verbs.events import EventFeed, EventReplay
 from cortex_plane.tenancy.model.access import Actor
 
 log = structlog.get_logger()
@@ -48,10 +52,10 @@ MOST_OF_ONE = 500
 """Open streams of one caller in this process; a program that serves many people has one for each of them."""
 MOST_OF_ALL = 2000
 
-Reading = Callable[[int], Awaitable[Replay]]
-"""Reads events after a number, as whoever watches may see them."""
-Allowed = Callable[[], Awaitable[object]]
-"""Raises once whoever watches may not any more."""
+ReadEvents = Callable[[int], Awaitable[EventReplay]]
+"""Reads events after a number, as the reader may see them."""
+CheckAccess = Callable[[], Awaitable[object]]
+"""Raises once the reader has no access any more."""
 
 
 class OpenStreams:
@@ -62,8 +66,8 @@ class OpenStreams:
         self._of_org: Counter[UUID] = Counter()
         self._most_of_org = most_of_org
 
-    def opened(self, actor: Actor) -> Callable[[], None]:
-        """Counts one more; what is returned says that it ended. Too many are refused, and count for nothing."""
+    def open(self, actor: Actor) -> Callable[[], None]:
+        """Counts one more; call what is returned when it ends. Too many are refused, and not counted."""
         who = actor.user_account_id or actor.key_id
         if self.of[who] >= MOST_OF_ONE:
             raise TooMany(
@@ -71,14 +75,14 @@ class OpenStreams:
                 code="too_many_streams",
                 hint="Close those that nobody reads, or follow a whole session instead of each of its jobs.",
             )
-        held = self._of_org[actor.org_id]
-        if held >= self._most_of_org:
+        count = self._of_org[actor.org_id]
+        if count >= self._most_of_org:
             raise TooMany(
-                f"Your org has {held} streams open in this process already.",
+                f"Your org has {count} streams open in this process already.",
                 code="too_many_streams",
                 hint="Close those that nobody reads, or follow a whole session instead of each of its jobs.",
             )
-        if self.of.total() >= MOST_OF_ALL - (reserve_of(MOST_OF_ALL) if held else 0):
+        if self.of.total() >= MOST_OF_ALL - (reserve_of(MOST_OF_ALL) if count else 0):
             raise Unavailable(
                 f"This process serves {MOST_OF_ALL} streams, and keeps the last for orgs that have none.",
                 code="streams_busy",
@@ -87,13 +91,13 @@ class OpenStreams:
         self.of[who] += 1
         self._of_org[actor.org_id] += 1
 
-        def ended() -> None:
+        def end() -> None:
             for counter, key in ((self.of, who), (self._of_org, actor.org_id)):
                 counter[key] -= 1
                 if not counter[key]:
                     del counter[key]
 
-        return ended
+        return end
 
 
 class EventStream(StreamingResponse):
@@ -101,18 +105,18 @@ class EventStream(StreamingResponse):
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, content: AsyncGenerator[bytes, None], ended: Callable[[], None]) -> None:
+    def __init__(self, content: AsyncGenerator[bytes, None], on_end: Callable[[], None]) -> None:
         # A proxy that collects answers before it passes them on would hold back every event.
         super().__init__(content, headers={"X-Accel-Buffering": "no"})
         self._content = content
-        self._ended = ended
+        self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         leave(scope)
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._ended()
+            self._on_end()
             await self._content.aclose()
 
     async def stream_response(self, send: Send) -> None:
@@ -136,48 +140,48 @@ class _Stalled(Exception):
 
 async def stream(
     feed: EventFeed,
-    read: Reading,
-    first: Replay,
+    read: ReadEvents,
+    first: EventReplay,
     after: int,
-    allowed: Allowed,
+    check_access: CheckAccess,
     heartbeat: float | None = None,
 ) -> AsyncGenerator[bytes, None]:
     """From ``after`` until the job ends, access ends, the reader is too slow, or the process stops.
 
     ``first`` is what ``read(after)`` gave: it was read before the answer began, so that an error could still be one.
     """
-    following = _Following(feed, read, allowed, after, heartbeat or HEARTBEAT_SECONDS)
+    reader = _Reader(feed, read, check_access, after, heartbeat or HEARTBEAT_SECONDS)
     yield f"retry: {RETRY_MS}\n\n".encode()
     try:
-        async with aclosing(following.parts(first)) as parts:
+        async with aclosing(reader.parts(first)) as parts:
             async for part in parts:
                 yield part
     except Unavailable:
-        yield control("dropped", after=following.cursor, reason="unavailable")
+        yield control("dropped", after=reader.cursor, reason="unavailable")
     except CortexError:
         yield control("end", reason="access_ended")
 
 
-class _Following:
+class _Reader:
     """One reader and how far it has come."""
 
     def __init__(
-        self, feed: EventFeed, read: Reading, allowed: Allowed, after: int, heartbeat: float
+        self, feed: EventFeed, read: ReadEvents, check_access: CheckAccess, after: int, heartbeat: float
     ) -> None:
         self._feed = feed
         self._read = read
-        self._allowed = allowed
+        self._check_access = check_access
         self.cursor = after
         self._heartbeat = heartbeat
         self._due = time.monotonic() + heartbeat
         self._ended = False
-        """The job's last status was told."""
+        """The job's last status was sent."""
 
-    async def parts(self, page: Replay) -> AsyncGenerator[bytes, None]:
+    async def parts(self, page: EventReplay) -> AsyncGenerator[bytes, None]:
         # Far behind: no queue is filled for somebody who is not there yet.
         while page.more and not self._feed.closed:
-            if told := self._told(page.events, page.job_id):
-                yield told
+            if text := self._render(page.events, page.job_id):
+                yield text
             if not await self._may_go_on():
                 yield control("end", reason="access_ended")
                 return
@@ -185,8 +189,8 @@ class _Following:
         with self._feed.watch(page.org_id, page.session_id, page.latest) as live:
             # Read again now that nothing new can be missed; what comes twice is known by its number.
             while True:
-                if told := self._told(page.events, page.job_id):
-                    yield told
+                if text := self._render(page.events, page.job_id):
+                    yield text
                 if not await self._may_go_on():
                     yield control("end", reason="access_ended")
                     return
@@ -196,8 +200,8 @@ class _Following:
             over = page.over is not None
             while not over and not live.closed and not live.overflowed:
                 new = await live.take(max(0.0, self._due - time.monotonic()))
-                if told := self._told(new, page.job_id):
-                    yield told
+                if text := self._render(new, page.job_id):
+                    yield text
                 over = self._ended
                 if not over and time.monotonic() >= self._due:
                     if not await self._may_go_on():
@@ -211,21 +215,21 @@ class _Following:
             return
         # What else its last commit said.
         page = await _whole(self._read(self.cursor))
-        if told := self._told(page.events, page.job_id):
-            yield told
+        if text := self._render(page.events, page.job_id):
+            yield text
         yield control("end", reason="job_ended", status=page.over)
 
-    def _told(self, events: list[Event], job_id: UUID | None) -> bytes:
+    def _render(self, events: list[Event], job_id: UUID | None) -> bytes:
         """Those that are new to the reader, in one piece."""
-        told = []
+        texts = []
         for event in events:
             if event.seq <= self.cursor or (job_id is not None and event.job_id != job_id):
                 continue
             self.cursor = event.seq
             if job_id is not None and event.type == EventType.STATUS and event.data.get("status") in TERMINAL:
                 self._ended = True
-            told.append(encoded(event))
-        return b"".join(told)
+            texts.append(encoded(event))
+        return b"".join(texts)
 
     async def _may_go_on(self) -> bool:
         """Asked once in a heartbeat, also of somebody who is still catching up."""
@@ -233,7 +237,7 @@ class _Following:
             return True
         self._due = time.monotonic() + self._heartbeat
         try:
-            await _whole(self._allowed())
+            await _whole(self._check_access())
         except Unavailable:
             return True  # nobody can tell now: the next heartbeat asks again
         except CortexError:
@@ -241,10 +245,10 @@ class _Following:
         return True
 
 
-async def _whole(asking: Awaitable[T]) -> T:
-    """Readers leave at any moment: what they asked the database is let to its end, and nobody waits for it."""
-    task = asyncio.ensure_future(asking)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+async def _whole(query: Awaitable[T]) -> T:
+    """Let a query end although its reader has left."""
+    task = asyncio.ensure_future(query)
+    task.add_done_callback(lambda task: task.cancelled() or task.exception())
     return await asyncio.shield(task)
 
 
@@ -255,3 +259,108 @@ def encoded(event: Event) -> bytes:
 def control(name: str, **data: object) -> bytes:
     """An event of the stream itself. It has no id, so it does not move the reader's cursor."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(data))
+
+
+# Downloads -------------------------------------------------------------------------------------------------------
+
+CHUNK_SECONDS = 60.0
+"""How long one chunk may wait for a reader that takes nothing."""
+PAUSE = 4.0
+"""Beside other orgs: so many times as long as a chunk took, before the next one."""
+LONGEST_SECONDS = 3600.0
+"""A snapshot keeps the database from cleaning up, so none is held longer than this for a slow reader."""
+
+
+class Download(StreamingResponse):
+    """Closes what it sends whatever happens, before it returns.
+
+    The framework's own would leave that to the garbage collector when a client goes away, and would cancel the cleanup
+    too. If the source fails, the answer ends without its end: the server closes the connection, and the client knows.
+    """
+
+    def __init__(self, content: AsyncGenerator[bytes, None], media_type: str, filename: str) -> None:
+        super().__init__(
+            content,
+            media_type=media_type,
+            headers={"Content-Disposition": f'attachment; filename="{filename}"'},
+        )
+        self._content = content
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        are_others_waiting = others_wait(scope)
+        leave(scope)  # how long its reader takes is no work of the plane's
+        sending = asyncio.create_task(self._send_all(send, are_others_waiting))
+        leaving = asyncio.create_task(_until_gone(receive))
+        try:
+            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, leaving):
+                task.cancel()
+            await asyncio.gather(sending, leaving, return_exceptions=True)
+            await self._content.aclose()
+
+    async def _send_all(self, send: Send, are_others_waiting: Callable[[], bool]) -> None:
+        start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        try:
+            async with asyncio.timeout(LONGEST_SECONDS):
+                await send(start)
+                began = time.monotonic()
+                async for chunk in self._content:
+                    pause = PAUSE * (time.monotonic() - began) if are_others_waiting() else 0.0
+                    async with asyncio.timeout(CHUNK_SECONDS):
+                        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                    await asyncio.sleep(pause)
+                    began = time.monotonic()
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except TimeoutError:
+            log.warning("download given up", reason="its reader is too slow")
+        except OSError:
+            log.info("download given up", reason="its reader is gone")
+        except Exception as error:
+            log.error("download cut off", exc_info=error)
+
+
+async def _until_gone(receive: Receive) -> None:
+    with contextlib.suppress(Exception):
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+
+# Waiting ---------------------------------------------------------------------------------------------------------
+
+POLL_SECONDS = 5.0
+"""How long at most until it looks whether whoever asked is still there."""
+
+
+async def wait_for_decision(
+    feed: EventFeed,
+    org_id: UUID,
+    read: Callable[[], Awaitable[tuple[ExternalCall, int]]],
+    seconds: float,
+    is_absent: Callable[[], Awaitable[bool]],
+) -> ExternalCall:
+    call, latest = await read()
+    ends = time.monotonic() + seconds
+    if call.next is not Next.WAIT or seconds <= 0:
+        return call
+    with feed.watch(org_id, call.session_id, latest) as live:
+        while True:
+            # Read again now that nothing new can be missed.
+            call, _ = await read()
+            seconds = ends - time.monotonic()
+            if (
+                call.next is not Next.WAIT
+                or seconds <= 0
+                or live.closed
+                or live.overflowed
+                or await is_absent()
+            ):
+                return call
+            await live.take(min(seconds, POLL_SECONDS, _until_settled(call)))
+
+
+def _until_settled(call: ExternalCall) -> float:
+    """Nothing is told when an attempt cannot be under way any more: only the clock knows."""
+    if call.settle_after is None or call.settle_after <= call.now:
+        return POLL_SECONDS
+    return (call.settle_after - call.now).total_seconds() + 0.01

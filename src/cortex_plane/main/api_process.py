@@ -5,24 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import functools
 import signal
 import socket
 from collections.abc import Callable, Iterator
 from types import FrameType
 
 import uvicorn
-from fastapi import FastAPI
 
 from cortex_plane import dashboard
 from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.db.database import Database
-from cortex_plane.db.hints import EVENTS, listening
-from cortex_plane.db.pool import Purpose
-from cortex_plane.http.app import create_api, framed
+from cortex_plane.db.pool import EVENTS, PoolPurpose, listen_for_hints
+from cortex_plane.http.app import Api, create_api, framed
 from cortex_plane.http.in_flight import DEFAULT_LIMITS, RequestLimits
 from cortex_plane.http.metrics import Metrics
-from cortex_plane.http.mounts import mount
 from cortex_plane.http.read_deadlines import DeadlineProtocol
 from cortex_plane.http.streams import EventStream
 from cortex_plane.kernel.errors import SetupError
@@ -42,10 +38,10 @@ def create_app(
     webhook_channel: WebhookChannel | None = None,
     rates: RequestRates | None = None,
     limits: RequestLimits = DEFAULT_LIMITS,
-) -> FastAPI:
+) -> Api:
     """Without ``rates`` requests are not limited."""
     app = create_api(db, metrics, feed or EventFeed(db), webhook_channel or WebhookChannel(), rates, limits)
-    dashboard.mount(app, functools.partial(mount, in_document=False), EventStream)
+    dashboard.mount(app, app.add_page, EventStream)
     return app
 
 
@@ -127,11 +123,11 @@ async def serve(
         stack.callback(metrics.close)
         stack.enter_context(metered(metrics.meters))
         if hear_at is not None:
-            await stack.enter_async_context(listening(hear_at, feed.heard, EVENTS))
-        await stack.enter_async_context(scheduling(Scheduler(db.own(Purpose.SCHEDULER))))
+            await stack.enter_async_context(listen_for_hints(hear_at, feed.heard, EVENTS))
+        await stack.enter_async_context(scheduling(Scheduler(db.own(PoolPurpose.SCHEDULER))))
         stack.push_async_callback(reach.close)
         await stack.enter_async_context(
-            notifying(Notifier(db.own(Purpose.NOTIFIER), reach.channels, reach.public_url))
+            notifying(Notifier(db.own(PoolPurpose.NOTIFIER), reach.channels, reach.public_url))
         )
         await _Server(config, on_ready, feed.close).serve(sockets=[listener])
 

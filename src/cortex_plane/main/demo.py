@@ -30,7 +30,7 @@ from cortex_plane.policies.model.versions import PolicyFile, RequestPolicy
 from cortex_plane.policies.verbs import policies
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.arguments import ToolContext
+from cortex_plane.worker.tools.tool import ToolContext
 
 REFERENCE = "cortex_plane.main.demo:app"
 CRASH_REFERENCE = "cortex_plane.main.demo:crash_app"
@@ -214,10 +214,10 @@ async def prepare_release_demo(db: Database, actor: Actor) -> None:
         file = PolicyFile(text=POLICIES, note="the demo's", expected_version=0)
         await policies.apply_policies(db, actor, file)
     try:
-        await agents.get(db, actor, AGENT)
+        await agents.get_agent(db, actor, AGENT)
     except CortexError:
         with contextlib.suppress(CortexError):
-            await agents.create(db, actor, release_agent())
+            await agents.create_agent(db, actor, release_agent())
 
 
 GATES_REFERENCE = "cortex_plane.main.demo:gates_app"
@@ -330,7 +330,7 @@ async def prepare_gates_demo(db: Database, actor: Actor) -> None:
     with contextlib.suppress(CortexError):
         await atlases.publish_atlas(db, actor, AtlasFile(manifest=atlas_text()))
     try:
-        await agents.get(db, actor, GATES_AGENT)
+        await agents.get_agent(db, actor, GATES_AGENT)
     except CortexError:
         with contextlib.suppress(CortexError):
-            await agents.create(db, actor, support_agent())
+            await agents.create_agent(db, actor, support_agent())

@@ -20,8 +20,8 @@ from cortex_plane.db.vault import Vault
 from cortex_plane.embedded.account import choose_account
 from cortex_plane.embedded.binaries import find_binaries
 from cortex_plane.jobs.model.jobs import Finding, Severity
-from cortex_plane.jobs.verbs.attempts import list_every_parked
 from cortex_plane.jobs.verbs.master_key import require_known_key
+from cortex_plane.jobs.verbs.workers import list_every_parked
 from cortex_plane.kernel.errors import CortexError, SetupError
 from cortex_plane.kernel.fields import to_json
 from cortex_plane.main import databases
@@ -177,7 +177,7 @@ async def _look_at_jobs(
     settings: Settings, url: str, apps: Sequence[App], report: Callable[[Finding], None], *, replay: bool
 ) -> PreflightTally:
     from cortex_plane.worker.models.backends import Backends
-    from cortex_plane.worker.models.credentials import Keys
+    from cortex_plane.worker.models.credentials import ProviderKeys
     from cortex_plane.worker.preflight import Preflight
 
     key = existing_master_key(settings)
@@ -201,7 +201,7 @@ async def _look_at_jobs(
             )
         await require_known_key(db, vault)
         tally = PreflightTally()
-        backends = Backends(keys=Keys(db, key))
+        backends = Backends(keys=ProviderKeys(db, key))
         look = await Preflight.of(db, apps, backends, key, replay=replay)
         async for org, job in list_every_parked(db):
             findings = await look.look(org.id, org.slug, job)

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fastapi import APIRouter, FastAPI
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from cortex_plane.dashboard import assets, pages
 from cortex_plane.dashboard.routes import approvals, callback, inbox, jobs, mail, people, settings
+from cortex_plane.kernel.routes import PageRoute
 
 PAGES = (inbox, approvals, callback, jobs, settings, people, mail, assets)
 
 
-def mount(app: FastAPI, add_routes: Callable[[FastAPI, APIRouter], None], stream: inbox.Stream) -> None:
-    """Add the dashboard. Its routes are for people: the API document does not list them. ``add_routes`` adds them as it adds
-    others, and ``stream`` makes an answer of hints."""
+def mount(app: Starlette, add_page: Callable[[PageRoute], None], stream: inbox.Stream) -> None:
+    """Add the dashboard. ``stream`` makes an answer of hints."""
     for module in PAGES:
-        add_routes(app, module.router)
+        for page in module.router:
+            add_page(page)
     app.state.hint_stream = stream
     answer_programs = app.exception_handlers[HTTPException]
 
@@ -27,7 +28,7 @@ def mount(app: FastAPI, add_routes: Callable[[FastAPI, APIRouter], None], stream
         """An address that does not exist: a page for a browser, a problem for a program."""
         asks_for_a_page = "text/html" in request.headers.get("accept", "")
         if not isinstance(error, HTTPException) or not asks_for_a_page or request.url.path.startswith("/v1/"):
-            response: Response = await answer_programs(request, error)  # type: ignore[misc]
+            response: Response = await answer_programs(request, error)
             return response
         message = "This address does not lead anywhere." if error.status_code == 404 else str(error.detail)
         return pages.message_page(error.status_code, message, "Go back to the inbox.")

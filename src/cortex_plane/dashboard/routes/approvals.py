@@ -6,7 +6,6 @@ import json
 from typing import Any
 from uuid import UUID
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from cortex_plane.agents.model.tools import ToolVersion
@@ -32,7 +31,8 @@ from cortex_plane.dashboard.visits import Visit, find_member, parse_form, parse_
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical, unique
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound
-from cortex_plane.kernel.fields import BODY_LIMIT, MAX_BODY_BYTES, to_json
+from cortex_plane.kernel.fields import MAX_BODY_BYTES, to_json
+from cortex_plane.kernel.routes import PageRoutes
 from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import Actor, Permission
 
@@ -113,7 +113,7 @@ def _may_deny(approval: Approval, actor: Actor) -> bool:
     return is_call and refusal(approval, actor, Choice.DENIED) is None
 
 
-router = APIRouter()
+router = PageRoutes()
 
 
 def _id(visit: Visit) -> UUID:
@@ -382,19 +382,12 @@ async def answer(visit: Visit) -> Response:
     return pages.redirect(f"/approvals/{id}")
 
 
-router.add_api_route("/approvals/{approval_id}", signed_in(show_card), methods=["GET"])
-router.add_api_route(
-    "/approvals/{approval_id}/live", signed_in(show_card_again, by_itself=True), methods=["GET"]
-)
+router.add("/approvals/{approval_id}", signed_in(show_card), "GET")
+router.add("/approvals/{approval_id}/live", signed_in(show_card_again, by_itself=True), "GET")
 # The form of an edit carries all arguments.
-_WITH_ARGUMENTS = {BODY_LIMIT: MAX_BODY_BYTES}
-router.add_api_route(
-    "/approvals/{approval_id}/decide", signed_in(decide), methods=["POST"], openapi_extra=_WITH_ARGUMENTS
-)
-router.add_api_route("/approvals/{approval_id}/receipt", signed_in(download_receipt), methods=["GET"])
-router.add_api_route("/approvals/{approval_id}/delegate", signed_in(delegate), methods=["POST"])
-router.add_api_route("/approvals/{approval_id}/edit", signed_in(edit), methods=["GET"])
-router.add_api_route(
-    "/approvals/{approval_id}/edit", signed_in(preview_edit), methods=["POST"], openapi_extra=_WITH_ARGUMENTS
-)
-router.add_api_route("/approvals/{approval_id}/answer", signed_in(answer), methods=["POST"])
+router.add("/approvals/{approval_id}/decide", signed_in(decide), "POST", max_body=MAX_BODY_BYTES)
+router.add("/approvals/{approval_id}/receipt", signed_in(download_receipt), "GET")
+router.add("/approvals/{approval_id}/delegate", signed_in(delegate), "POST")
+router.add("/approvals/{approval_id}/edit", signed_in(edit), "GET")
+router.add("/approvals/{approval_id}/edit", signed_in(preview_edit), "POST", max_body=MAX_BODY_BYTES)
+router.add("/approvals/{approval_id}/answer", signed_in(answer), "POST")

@@ -10,7 +10,6 @@ import contextlib
 from urllib.parse import parse_qsl, urlencode
 
 import pydantic
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -31,13 +30,14 @@ from cortex_plane.kernel.errors import (
     Unauthenticated,
 )
 from cortex_plane.kernel.fields import Note, adapter
+from cortex_plane.kernel.routes import PageRoutes
 from cortex_plane.kernel.shares import Throttle
 from cortex_plane.notify.verbs import cards
 from cortex_plane.policies.model.policies import quorum_said
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.verbs import logins
 
-router = APIRouter()
+router = PageRoutes()
 
 PATHS = (
     "/api/v1/approvals/callback/{channel}/{approval_id}",
@@ -229,5 +229,5 @@ async def decide(request: Request, channel: str, approval_id: str) -> Response:
 
 
 for _path in PATHS:
-    router.add_api_route(_path, show, methods=["GET", "HEAD"])
-    router.add_api_route(_path, decide, methods=["POST"])
+    router.add(_path, show, "GET", "HEAD")
+    router.add(_path, decide, "POST")

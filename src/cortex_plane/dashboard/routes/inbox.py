@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from cortex_plane.approvals.model.approvals import Approval, Mark, Waiting
@@ -20,12 +19,13 @@ from cortex_plane.dashboard import pages
 from cortex_plane.dashboard.pages import fingerprint
 from cortex_plane.dashboard.visits import Visit, parse_id, signed_in
 from cortex_plane.kernel.errors import CortexError, Unavailable
+from cortex_plane.kernel.routes import PageRoutes
 from cortex_plane.sessions.model.events import EventType
 from cortex_plane.sessions.verbs import events
 from cortex_plane.sessions.verbs.events import EventFeed, Subscription
 from cortex_plane.tenancy.verbs import logins
 
-router = APIRouter()
+router = PageRoutes()
 
 ROWS = 100
 """Rows of each list; more are a page further."""
@@ -137,8 +137,8 @@ def _time(text: str | None) -> datetime | None:
     return at if at and at.tzinfo else None
 
 
-router.add_api_route("/", signed_in(show_inbox), methods=["GET"])
-router.add_api_route("/inbox/live", signed_in(show_inbox_again, by_itself=True), methods=["GET"])
+router.add("/", signed_in(show_inbox), "GET")
+router.add("/inbox/live", signed_in(show_inbox_again, by_itself=True), "GET")
 
 
 HEARTBEAT_SECONDS = 15.0
@@ -158,7 +158,7 @@ async def stream_hints(visit: Visit) -> Response:
     watching = await _subscribe(visit, feed)
     state = visit.request.app.state
     make: Stream = state.hint_stream
-    stream = make(_hints(visit, watching), state.streams.opened(visit.actor))
+    stream = make(_hints(visit, watching), state.streams.open(visit.actor))
     stream.headers.update(pages.HEADERS)
     return stream
 
@@ -198,4 +198,4 @@ async def _is_signed_in(visit: Visit) -> bool:
     return True
 
 
-router.add_api_route("/live", signed_in(stream_hints, by_itself=True), methods=["GET"])
+router.add("/live", signed_in(stream_hints, by_itself=True), "GET")

@@ -6,26 +6,26 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from cortex_plane.agents.model.agents import Agent
 from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.verbs import approvals
-from cortex_plane.calls.verbs import resolutions
+from cortex_plane.calls.verbs import permissions as permission_verbs
 from cortex_plane.dashboard import pages
 from cortex_plane.dashboard.gates import GATE_ENTRIES, JobGates, gate_entries
 from cortex_plane.dashboard.timeline import gantt
 from cortex_plane.dashboard.visits import Visit, parse_filter, parse_form, parse_number, signed_in
 from cortex_plane.jobs.model.jobs import TERMINAL, Cancellation, Job, JobStatus, Pause, Resumption
 from cortex_plane.jobs.model.usage import cost_text
-from cortex_plane.jobs.verbs import attempts, jobs, steering, workers
+from cortex_plane.jobs.verbs import jobs, steering, workers
 from cortex_plane.kernel.errors import NotFound
 from cortex_plane.kernel.pages import encode_position
+from cortex_plane.kernel.routes import PageRoutes
 from cortex_plane.sessions.verbs import events, sessions
 from cortex_plane.tenancy.model.access import Permission
 
-router = APIRouter()
+router = PageRoutes()
 
 PAGE = 50
 STEPS = 50
@@ -44,7 +44,7 @@ async def _agents(visit: Visit) -> dict[UUID, Agent]:
     """Agents by id, for their names; empty for visitors who may not see agents."""
     if not visit.actor.may(Permission.AGENT_READ):
         return {}
-    page = await agents.list_page(visit.db, visit.actor, None, 200)
+    page = await agents.list_agents(visit.db, visit.actor, None, 200)
     return {agent.id: agent for agent in page.items}
 
 
@@ -106,7 +106,7 @@ async def _job_context(visit: Visit) -> dict[str, Any]:
             gates.entries[-1].seq if gates.entries else None,
         ),
         "now": now,
-        "journal": await attempts.list_journal(visit.db, visit.actor, id, first - 1, STEPS),
+        "journal": await workers.list_journal(visit.db, visit.actor, id, first - 1, STEPS),
         "memory": await sessions.list_job_memories(visit.db, visit.actor, id),
         "used": usage,
         "cost": cost_text(usage),
@@ -123,7 +123,9 @@ async def _read_gates(visit: Visit, job: Job) -> JobGates:
     entries = gate_entries(await events.of_gates(visit.db, visit.actor, job.id, GATE_ENTRIES))
     if job.status in TERMINAL:
         return JobGates(atlases, entries)
-    permissions = await resolutions.get_permissions(visit.db, visit.actor, job.session_id, most=SHOWN_ACTIONS)
+    permissions = await permission_verbs.get_permissions(
+        visit.db, visit.actor, job.session_id, most=SHOWN_ACTIONS
+    )
     return JobGates(atlases, entries, permissions)
 
 
@@ -164,9 +166,9 @@ async def steer(visit: Visit) -> Response:
     return pages.redirect(f"/jobs/{id}")
 
 
-router.add_api_route("/jobs", signed_in(list_jobs), methods=["GET"])
-router.add_api_route("/jobs/live", signed_in(list_jobs_again, by_itself=True), methods=["GET"])
-router.add_api_route("/jobs/{job_id}", signed_in(show_job), methods=["GET"])
-router.add_api_route("/jobs/{job_id}/live", signed_in(show_job_again, by_itself=True), methods=["GET"])
-router.add_api_route("/jobs/{job_id}/steps/{number}", signed_in(show_step), methods=["GET"])
-router.add_api_route("/jobs/{job_id}/{act}", signed_in(steer), methods=["POST"])
+router.add("/jobs", signed_in(list_jobs), "GET")
+router.add("/jobs/live", signed_in(list_jobs_again, by_itself=True), "GET")
+router.add("/jobs/{job_id}", signed_in(show_job), "GET")
+router.add("/jobs/{job_id}/live", signed_in(show_job_again, by_itself=True), "GET")
+router.add("/jobs/{job_id}/steps/{number}", signed_in(show_step), "GET")
+router.add("/jobs/{job_id}/{act}", signed_in(steer), "POST")

@@ -13,12 +13,12 @@ from email.policy import default
 from pathlib import Path
 from uuid import UUID
 
-from fastapi import APIRouter
 from starlette.responses import HTMLResponse, Response
 
 from cortex_plane.dashboard import pages
 from cortex_plane.dashboard.visits import Visit, signed_in
 from cortex_plane.kernel.errors import NotFound
+from cortex_plane.kernel.routes import PageRoutes
 from cortex_plane.tenancy.model.access import Permission
 
 ORG_HEADER = "X-Cortex-Org"
@@ -104,7 +104,7 @@ def _part(message: EmailMessage, kind: str) -> str:
     return "" if body is None else str(body.get_content())
 
 
-router = APIRouter()
+router = PageRoutes()
 
 _FRAMING = {
     **pages.HEADERS,
@@ -156,6 +156,6 @@ async def show_mail_html(visit: Visit) -> Response:
     return HTMLResponse(letter.html.replace("<head>", '<head><base target="_blank">', 1), 200, _FRAMED)
 
 
-router.add_api_route("/mail", signed_in(show_mails), methods=["GET"])
-router.add_api_route("/mail/{id}", signed_in(show_mail), methods=["GET"])
-router.add_api_route("/mail/{id}/html", signed_in(show_mail_html), methods=["GET"])
+router.add("/mail", signed_in(show_mails), "GET")
+router.add("/mail/{id}", signed_in(show_mail), "GET")
+router.add("/mail/{id}/html", signed_in(show_mail_html), "GET")

@@ -12,7 +12,6 @@ from typing import Any
 from uuid import UUID
 
 import pydantic
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -42,14 +41,15 @@ from cortex_plane.kernel.errors import (
 )
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.pages import encode_position
+from cortex_plane.kernel.routes import PageRoutes
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.model.credentials import OwnKeyDraft
-from cortex_plane.tenancy.model.identities import Verification, is_nonce, nonce
+from cortex_plane.tenancy.model.identities import AddressVerification, is_nonce, nonce
 from cortex_plane.tenancy.model.orgs import AbsenceDraft
 from cortex_plane.tenancy.verbs import invitations, keys, logins, orgs
 from cortex_plane.tenancy.verbs.access import new_mark
 
-router = APIRouter()
+router = PageRoutes()
 
 ACCESS = "/access"
 ACCESS_PAGE = 100
@@ -60,12 +60,12 @@ ABSENCE_FIELDS = ("to", "starts", "ends", "reason", "member")
 # Logging in --------------------------------------------------------------------------------------------------------
 
 
-@router.get("/login")
-async def show_login() -> Response:
+@router.at("/login", "GET")
+async def show_login(_: Request) -> Response:
     return pages.login_page(200)
 
 
-@router.get("/login/{token}")
+@router.at("/login/{token}", "GET")
 async def show_link(request: Request, token: str) -> Response:
     try:
         holder = await logins.link_holder(request.app.state.db, token)
@@ -76,12 +76,12 @@ async def show_link(request: Request, token: str) -> Response:
     return pages.page("link.html", token=token, holder=holder)
 
 
-@router.post("/login/{token}")
+@router.at("/login/{token}", "POST")
 async def use_link(request: Request, token: str) -> Response:
     return await _log_in(request, logins.log_in, token, "link_refused.html", "/")
 
 
-@router.get("/enrol/{code}")
+@router.at("/enrol/{code}", "GET")
 async def show_enrolment(request: Request, code: str) -> Response:
     try:
         enrolment = await logins.show_enrolment_code(request.app.state.db, code)
@@ -92,7 +92,7 @@ async def show_enrolment(request: Request, code: str) -> Response:
     return pages.page("enrol.html", code=code, enrolment=enrolment)
 
 
-@router.post("/enrol/{code}")
+@router.at("/enrol/{code}", "POST")
 async def redeem_enrolment(request: Request, code: str) -> Response:
     return await _log_in(request, logins.redeem_for_session, code, "enrol_refused.html", ACCESS)
 
@@ -129,13 +129,13 @@ async def log_out(visit: Visit) -> Response:
     return answer
 
 
-router.add_api_route("/logout", signed_in(log_out), methods=["POST"])
+router.add("/logout", signed_in(log_out), "POST")
 
 
 # Proving an address ------------------------------------------------------------------------------------------------
 
 
-@router.api_route("/verify/{code}", methods=["GET", "HEAD"])
+@router.at("/verify/{code}", "GET", "HEAD")
 async def show_verification(request: Request, code: str) -> Response:
     try:
         verification = await invitations.shown(request.app.state.db, code)
@@ -144,7 +144,7 @@ async def show_verification(request: Request, code: str) -> Response:
         return pages.error_page(error)
 
 
-@router.post("/verify/{code}")
+@router.at("/verify/{code}", "POST")
 async def confirm_verification(request: Request, code: str) -> Response:
     db = request.app.state.db
     try:
@@ -169,7 +169,7 @@ async def confirm_verification(request: Request, code: str) -> Response:
 
 
 async def _verification_page(
-    request: Request, code: str, verification: Verification | None, status: int = 200
+    request: Request, code: str, verification: AddressVerification | None, status: int = 200
 ) -> Response:
     """The page with its button. 403: the button was pressed on a page that is too old, or on none."""
     if verification is None:
@@ -294,16 +294,14 @@ def _access_id(visit: Visit, name: str, noun: str) -> UUID:
     return visit.path_id(name, noun, "There is no such thing here.")
 
 
-router.add_api_route(ACCESS, signed_in(show_access), methods=["GET"])
-router.add_api_route(f"{ACCESS}/sessions/end", signed_in(end_others), methods=["POST"])
-router.add_api_route(f"{ACCESS}/sessions/{{session_id}}/end", signed_in(end_session), methods=["POST"])
-router.add_api_route(
-    f"{ACCESS}/members/{{member_id}}/sessions/{{session_id}}/end",
-    signed_in(end_session_of_member),
-    methods=["POST"],
+router.add(ACCESS, signed_in(show_access), "GET")
+router.add(f"{ACCESS}/sessions/end", signed_in(end_others), "POST")
+router.add(f"{ACCESS}/sessions/{{session_id}}/end", signed_in(end_session), "POST")
+router.add(
+    f"{ACCESS}/members/{{member_id}}/sessions/{{session_id}}/end", signed_in(end_session_of_member), "POST"
 )
-router.add_api_route(f"{ACCESS}/keys", signed_in(add_key), methods=["POST"])
-router.add_api_route(f"{ACCESS}/keys/{{key_id}}/revoke", signed_in(revoke_key), methods=["POST"])
+router.add(f"{ACCESS}/keys", signed_in(add_key), "POST")
+router.add(f"{ACCESS}/keys/{{key_id}}/revoke", signed_in(revoke_key), "POST")
 
 
 # Absences ----------------------------------------------------------------------------------------------------------
@@ -363,6 +361,6 @@ async def cancel_absence(visit: Visit) -> Response:
     return pages.redirect("/absences")
 
 
-router.add_api_route("/absences", signed_in(list_absences), methods=["GET"])
-router.add_api_route("/absences", signed_in(add_absence), methods=["POST"])
-router.add_api_route("/absences/{absence_id}/cancel", signed_in(cancel_absence), methods=["POST"])
+router.add("/absences", signed_in(list_absences), "GET")
+router.add("/absences", signed_in(add_absence), "POST")
+router.add("/absences/{absence_id}/cancel", signed_in(cancel_absence), "POST")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
 from cortex_plane.approvals.model.approvals import Revocation
@@ -16,11 +15,12 @@ from cortex_plane.gates.verbs import atlases
 from cortex_plane.kernel.errors import InvalidInput, NotFound
 from cortex_plane.kernel.fields import ATLAS_ID_PATTERN, ATLAS_VERSION_PATTERN
 from cortex_plane.kernel.pages import encode_position
-from cortex_plane.notify.verbs import outbox
+from cortex_plane.kernel.routes import PageRoutes
+from cortex_plane.notify.verbs import deliveries
 from cortex_plane.tenancy.model.access import Permission
 from cortex_plane.tenancy.model.identities import DeliveryStatus
 
-router = APIRouter()
+router = PageRoutes()
 
 PAGE = 50
 """Rows on the page of a list."""
@@ -78,9 +78,9 @@ async def show_atlas_diff(visit: Visit) -> Response:
     return visit.page("atlas_diff.html", summary=summary, diff=diff, versions=versions)
 
 
-router.add_api_route("/atlases", signed_in(list_atlases), methods=["GET"])
-router.add_api_route("/atlases/{atlas_id}", signed_in(show_atlas), methods=["GET"])
-router.add_api_route("/atlases/{atlas_id}/diff", signed_in(show_atlas_diff), methods=["GET"])
+router.add("/atlases", signed_in(list_atlases), "GET")
+router.add("/atlases/{atlas_id}", signed_in(show_atlas), "GET")
+router.add("/atlases/{atlas_id}/diff", signed_in(show_atlas_diff), "GET")
 
 
 async def list_standing(visit: Visit) -> Response:
@@ -103,15 +103,15 @@ async def revoke_standing(visit: Visit) -> Response:
     return pages.redirect("/standing")
 
 
-router.add_api_route("/standing", signed_in(list_standing), methods=["GET"])
-router.add_api_route("/standing/{standing_id}/revoke", signed_in(revoke_standing), methods=["POST"])
+router.add("/standing", signed_in(list_standing), "GET")
+router.add("/standing/{standing_id}/revoke", signed_in(revoke_standing), "POST")
 
 
 async def list_deliveries(visit: Visit) -> Response:
     chosen = visit.request.query_params.get("status") or "dead"
     status = parse_filter(DELIVERY_FILTERS, chosen)
     position = visit.position("deliveries")
-    page = await outbox.list_deliveries(visit.db, visit.actor, position, PAGE, status=status)
+    page = await deliveries.list_deliveries(visit.db, visit.actor, position, PAGE, status=status)
     return visit.page(
         "deliveries.html",
         items=page.items,
@@ -122,10 +122,10 @@ async def list_deliveries(visit: Visit) -> Response:
 
 
 async def resend_delivery(visit: Visit) -> Response:
-    await outbox.resend_delivery(visit.db, visit.actor, visit.path_id("delivery_id", "delivery"))
+    await deliveries.resend_delivery(visit.db, visit.actor, visit.path_id("delivery_id", "delivery"))
     card = visit.form.get("approval")
     return pages.redirect(f"/approvals/{parse_id(card, 'approval')}" if card else "/deliveries")
 
 
-router.add_api_route("/deliveries", signed_in(list_deliveries), methods=["GET"])
-router.add_api_route("/deliveries/{delivery_id}/resend", signed_in(resend_delivery), methods=["POST"])
+router.add("/deliveries", signed_in(list_deliveries), "GET")
+router.add("/deliveries/{delivery_id}/resend", signed_in(resend_delivery), "POST")

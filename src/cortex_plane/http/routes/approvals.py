@@ -1,83 +1,69 @@
+"""The routes of approvals, bound to their verbs."""
+
 from __future__ import annotations
 
-from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from cortex_plane.approvals.model.approvals import (
-    Approval,
-    ApprovalDetails,
-    ApprovalStatus,
-    Channel,
-    Decision,
-    DecisionReceipt,
-    DelegationDraft,
-    EffectAnswer,
+from cortex_plane.approvals import routes
+from cortex_plane.approvals.model.approvals import Channel, Decision, EffectAnswer
+from cortex_plane.approvals.model.credentials import TokenDecision
+from cortex_plane.approvals.verbs import (
+    approvals,
+    credentials,
+    decisions,
+    settlements,
+    standing_approvals,
+    tool_requests,
 )
-from cortex_plane.approvals.verbs import approvals, decisions, settlements
-from cortex_plane.http.exchange import Caller, Db, Listing, ListQuery, OnceOnly, reply, reply_page, route
-from cortex_plane.kernel.fields import MAX_BODY_BYTES
-from cortex_plane.kernel.pages import decode_position
-
-router = APIRouter(tags=["approvals"])
+from cortex_plane.http.exchange import Binding, Exchange, answer, handle, pages, reply, throttled, whole
+from cortex_plane.http.problems import problem
+from cortex_plane.kernel.ids import IdempotencyKey
+from cortex_plane.tenancy.model.access import Permission
 
 
-class ApprovalQuery(ListQuery):
-    status: ApprovalStatus | None = None
-    job_id: UUID | None = None
-    session_id: UUID | None = None
-
-
-@router.get("/approvals", response_model=Listing[Approval], **route(approvals.list_approvals))
-async def list_approvals(db: Db, actor: Caller, query: Annotated[ApprovalQuery, Query()]) -> Response:
-    """Newest first. Whoever is not staff sees those of their own sessions, and those that name them."""
-    page = await approvals.list_approvals(
-        db,
-        actor,
-        decode_position("approvals", query.cursor),
-        query.limit,
-        status=query.status,
-        job_id=query.job_id,
-        session_id=query.session_id,
-    )
-    return reply_page("approvals", page)
-
-
-@router.get("/approvals/{approval_id}", response_model=ApprovalDetails, **route(approvals.get_approval))
-async def get_approval(db: Db, actor: Caller, approval_id: UUID) -> Response:
-    """The whole card: the exact arguments, who may decide, and what happened to it so far."""
-    return reply(await approvals.get_approval(db, actor, approval_id))
-
-
-@router.post(
-    "/approvals/{approval_id}/decide",
-    response_model=DecisionReceipt,
-    **route(decisions.decide, body=MAX_BODY_BYTES),
-)
 async def decide_approval(
-    db: Db, actor: Caller, once: OnceOnly, approval_id: UUID, decision: Decision
+    exchange: Exchange, approval_id: UUID, decision: Decision, once: IdempotencyKey | None
 ) -> Response:
-    """Approve or deny exactly what you saw: `version` and `input_hash` must be those of the card.
-
-    With `arguments` the call is approved as you edited it. The first decision stands: the same one again answers
-    `DUPLICATE`, another one is the error `approval_conflict`.
-    """
-    return reply(await decisions.decide(db, actor, approval_id, decision, Channel.API, once))
+    return reply(
+        await decisions.decide(exchange.db, exchange.actor, approval_id, decision, Channel.API, once)
+    )
 
 
-@router.post("/approvals/{approval_id}/delegate", response_model=Approval, **route(approvals.delegate))
-async def delegate_approval(db: Db, actor: Caller, approval_id: UUID, draft: DelegationDraft) -> Response:
-    """Hand your part in a request to somebody with the clearance for it. You decide no more; they may hand it on."""
-    return reply(await approvals.delegate(db, actor, approval_id, draft))
+async def answer_approval(exchange: Exchange, approval_id: UUID, answer: EffectAnswer) -> Response:
+    return reply(await settlements.answer(exchange.db, exchange.actor, approval_id, answer, Channel.API))
 
 
-@router.post(
-    "/approvals/{approval_id}/answer",
-    response_model=DecisionReceipt,
-    **route(settlements.answer, body=MAX_BODY_BYTES),
+async def decide_by_token(exchange: Exchange, decision: TokenDecision) -> Response:
+    return reply(await throttled(exchange, credentials.decide_by_token(exchange.db, decision)))
+
+
+async def refuse_token_in_path(exchange: Exchange, _: str) -> Response:
+    """The path is in logs by now, so its token is not read."""
+    return problem(
+        exchange.request,
+        410,
+        code="token_in_path",
+        detail="A token in an address ends up in logs, so nothing was decided.",
+        hint='Send it in the body: POST /v1/approvals/decide with {"token": "…", "decision": "approved"}.',
+    )
+
+
+BINDINGS: tuple[Binding, ...] = (
+    pages(routes.LIST_APPROVALS, approvals.list_approvals, "approvals"),
+    answer(routes.GET_APPROVAL, approvals.get_approval),
+    handle(routes.DECIDE_APPROVAL, decisions.decide, decide_approval),
+    answer(routes.DELEGATE_APPROVAL, approvals.delegate),
+    handle(routes.ANSWER_APPROVAL, settlements.answer, answer_approval),
+    handle(routes.DECIDE_BY_TOKEN, Permission.APPROVAL_DECIDE, decide_by_token),
+    answer(routes.ROTATE_SIGNING_SECRET, credentials.rotate_secret),
+    pages(routes.LIST_STANDING_APPROVALS, standing_approvals.list_page, "standing_approvals"),
+    answer(routes.GET_STANDING_APPROVAL, standing_approvals.get),
+    answer(routes.REVOKE_STANDING_APPROVAL, standing_approvals.revoke),
+    whole(routes.LIST_DELEGATES, approvals.list_delegates),
+    answer(routes.EXECUTE_REQUEST, tool_requests.execute),
+    answer(routes.APPROVE_TOOL, tool_requests.approve_tool),
+    handle(routes.APPROVE_BY_PATH, None, refuse_token_in_path),
+    handle(routes.DENY_BY_PATH, None, refuse_token_in_path),
 )
-async def answer_approval(db: Db, actor: Caller, approval_id: UUID, answer: EffectAnswer) -> Response:
-    """For the card of an uncertain effect: it happened, it did not, or give the job up."""
-    return reply(await settlements.answer(db, actor, approval_id, answer, Channel.API))

@@ -1,53 +1,94 @@
+"""Health, metrics and schemas: routes of no noun."""
+
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request
-from pydantic import BaseModel
 from starlette.responses import Response
 
 from cortex_plane.db import schema
-from cortex_plane.http.exchange import Caller, Db, metrics
-from cortex_plane.http.metrics import Metrics
-from cortex_plane.http.problems import documented, problem
+from cortex_plane.gates.model import atlases
+from cortex_plane.http.exchange import Binding, Exchange, handle, reply
+from cortex_plane.http.problems import problem
+from cortex_plane.jobs.model import checkpoints
 from cortex_plane.kernel.errors import CortexError
+from cortex_plane.kernel.routes import Route
 from cortex_plane.sessions.verbs import sessions
 from cortex_plane.tenancy.model.access import Permission
 
-router = APIRouter(tags=["health"])
 
-
-class Health(BaseModel):
+@dataclass(frozen=True)
+class Health:
     status: str = "ok"
 
 
-@router.get("/healthz")
-async def healthz() -> Health:
-    """The process answers."""
-    return Health()
-
-
-@router.get("/readyz", response_model=Health, responses=documented(503))
-async def readyz(request: Request, db: Db) -> Health | Response:
-    """The database answers and has this release's schema."""
-    try:
-        await schema.require_ready(db)
-    except CortexError as error:
-        return problem(request, 503, error.code, error.message, error.hint)
-    return Health()
-
-
-@router.get(
-    "/metrics",
-    response_class=Response,
-    openapi_extra={"x-permission": Permission.METRICS_READ.value, "security": [{"key": []}]},
-    responses={
-        200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
-        **documented(401, 403, 404, 422, 503),
-    },
+HEALTHZ = Route(
+    "GET /healthz", Health, tag="health", needs_key=False, errors=(), notes="The process answers."
 )
-async def exposition(db: Db, actor: Caller, measured: Annotated[Metrics, Depends(metrics)]) -> Response:
-    """For Prometheus, with a platform key: the figures name every tenant."""
-    actor.require(Permission.METRICS_READ)
-    measured.meters.count_suspended(await sessions.suspended_sessions(db))
-    return Response(measured.exposition(), media_type="text/plain")
+READYZ = Route(
+    "GET /readyz",
+    Health,
+    tag="health",
+    needs_key=False,
+    errors=(503,),
+    notes="The database answers and has this release's schema.",
+)
+EXPOSITION = Route(
+    "GET /metrics",
+    bytes,
+    tag="health",
+    media_type="text/plain",
+    errors=(401, 403, 404, 422, 503),
+    notes="For Prometheus, with a platform key: the figures name every tenant.",
+)
+CHECKPOINT_SCHEMA = Route(
+    f"GET /schemas/checkpoint/v{checkpoints.SCHEMA_VERSION}.json",
+    dict[str, Any],
+    needs_key=False,
+    errors=(),
+    notes="The JSON Schema of a checkpoint, for everybody, as this document is.",
+)
+ATLAS_SCHEMA = Route(
+    f"GET /schemas/atlas/v{atlases.SCHEMA_VERSION}.json",
+    dict[str, Any],
+    needs_key=False,
+    errors=(),
+    notes="The JSON Schema of atlas files, for everybody.",
+)
+
+
+async def healthz(_: Exchange) -> Response:
+    return reply(Health())
+
+
+async def readyz(exchange: Exchange) -> Response:
+    try:
+        await schema.require_ready(exchange.db)
+    except CortexError as error:
+        return problem(exchange.request, 503, error.code, error.message, error.hint)
+    return reply(Health())
+
+
+async def exposition(exchange: Exchange) -> Response:
+    exchange.actor.require(Permission.METRICS_READ)
+    metrics = exchange.state.metrics
+    metrics.meters.count_suspended(await sessions.suspended_sessions(exchange.db))
+    return Response(metrics.exposition(), media_type="text/plain")
+
+
+async def checkpoint_schema(_: Exchange) -> Response:
+    return reply(checkpoints.schema())
+
+
+async def atlas_schema(_: Exchange) -> Response:
+    return reply(atlases.schema())
+
+
+BINDINGS: tuple[Binding, ...] = (
+    handle(HEALTHZ, None, healthz),
+    handle(READYZ, None, readyz),
+    handle(EXPOSITION, Permission.METRICS_READ, exposition),
+    handle(CHECKPOINT_SCHEMA, None, checkpoint_schema),
+    handle(ATLAS_SCHEMA, None, atlas_schema),
+)

@@ -1,164 +1,87 @@
+"""The routes of jobs, bound to their verbs."""
+
 from __future__ import annotations
 
-from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query
-from pydantic import Field
 from starlette.responses import Response
 
-from cortex_plane.calls.verbs import deadlines
+from cortex_plane.calls.verbs import doubts
 from cortex_plane.http.exchange import (
-    Caller,
-    Db,
-    Listing,
-    ListQuery,
-    OnceOnly,
-    metrics,
+    Binding,
+    Exchange,
+    answer,
+    handle,
+    ordered,
+    pages,
     reply,
-    reply_all,
-    reply_numbered,
-    reply_page,
-    route,
+    reply_ordered,
+    whole,
 )
-from cortex_plane.http.metrics import Metrics
-from cortex_plane.jobs.model.effects import Answer, Question
-from cortex_plane.jobs.model.jobs import (
-    Cancellation,
-    Job,
-    JobChange,
-    JobDraft,
-    JobStatus,
-    Pause,
-    Resumption,
-    SteeringResult,
-    Step,
-)
-from cortex_plane.jobs.model.journal import JournalEntry
-from cortex_plane.jobs.verbs import attempts, jobs, steering
-from cortex_plane.kernel.fields import MAX_BODY_BYTES, Ref
-from cortex_plane.kernel.pages import decode_number, decode_position
-
-router = APIRouter(tags=["jobs"])
+from cortex_plane.jobs import routes
+from cortex_plane.jobs.model.jobs import Job, JobDraft
+from cortex_plane.jobs.verbs import jobs, steering, workers
+from cortex_plane.kernel.ids import IdempotencyKey
+from cortex_plane.kernel.pages import decode_text
 
 
-class JobQuery(ListQuery):
-    status: JobStatus | None = None
-    session_id: UUID | None = None
-    agent: Ref | None = None
+async def submit_job(exchange: Exchange, draft: JobDraft, once: IdempotencyKey | None) -> Response:
+    return _reply_created(exchange, await jobs.submit(exchange.db, exchange.actor, draft, once))
 
 
-class StepQuery(ListQuery):
-    above: Annotated[int, Field(ge=-1, lt=2**31, description="Only steps after this one.")] = -1
+async def resubmit_job(exchange: Exchange, job_id: UUID, once: IdempotencyKey | None) -> Response:
+    return _reply_created(exchange, await jobs.resubmit(exchange.db, exchange.actor, job_id, once))
 
 
-@router.post("/jobs", response_model=Job, status_code=201, **route(jobs.submit, body=MAX_BODY_BYTES))
-async def submit_job(
-    db: Db, actor: Caller, once: OnceOnly, draft: JobDraft, counted: Annotated[Metrics, Depends(metrics)]
-) -> Response:
-    """Without `session_id` the plane opens a session for the job."""
-    job = await jobs.submit(db, actor, draft, once)
-    counted.jobs.add(1, {"tenant_id": str(actor.org_id)})
+def _reply_created(exchange: Exchange, job: Job) -> Response:
+    exchange.state.metrics.jobs.add(1, {"tenant_id": str(exchange.actor.org_id)})
     return reply(job, 201)
 
 
-@router.get("/jobs", response_model=Listing[Job], **route(jobs.list_page))
-async def list_jobs(db: Db, actor: Caller, query: Annotated[JobQuery, Query()]) -> Response:
-    page = await jobs.list_page(
-        db,
-        actor,
-        decode_position("jobs", query.cursor),
-        query.limit,
-        status=query.status,
-        session_id=query.session_id,
-        agent=query.agent,
-    )
-    return reply_page("jobs", page)
-
-
-@router.get("/jobs/{job_id}", response_model=Job, **route(jobs.get))
-async def get_job(db: Db, actor: Caller, job_id: UUID) -> Response:
-    return reply(await jobs.get(db, actor, job_id))
-
-
-@router.get("/jobs/{job_id}/history", response_model=Listing[JobChange], **route(jobs.history))
-async def get_job_history(db: Db, actor: Caller, job_id: UUID) -> Response:
-    """Every change of status, oldest first."""
-    return reply_all(await jobs.history(db, actor, job_id))
-
-
-@router.get("/jobs/{job_id}/steps", response_model=Listing[Step], **route(steering.list_steps))
-async def list_steps(db: Db, actor: Caller, job_id: UUID, query: Annotated[StepQuery, Query()]) -> Response:
-    """What the model said and what its calls did, in order. The last step may still be under way."""
-    number = decode_number("steps", query.cursor)
-    above = query.above if number is None else number
-    found = await steering.list_steps(db, actor, job_id, above, query.limit + 1)
-    return reply_numbered("steps", found, query.limit, lambda step: step.step_index)
-
-
-@router.get("/jobs/{job_id}/journal", response_model=Listing[JournalEntry], **route(attempts.list_journal))
-async def list_journal(db: Db, actor: Caller, job_id: UUID, query: Annotated[StepQuery, Query()]) -> Response:
-    """What the code of a job did so far, in the order in which it was begun. Empty for agents that follow their model."""
-    number = decode_number("journal", query.cursor)
-    above = query.above if number is None else number
-    found = await attempts.list_journal(db, actor, job_id, above, query.limit + 1)
-    return reply_numbered("journal", found, query.limit, lambda entry: entry.position)
-
-
-@router.get("/jobs/{job_id}/checkpoint", response_model=dict[str, Any], **route(steering.checkpoint))
-async def get_checkpoint(db: Db, actor: Caller, job_id: UUID) -> Response:
-    """The durable state, as the job would be resumed from it. Its schema is at /schemas/checkpoint/v1.json."""
-    return reply(await steering.checkpoint(db, actor, job_id))
-
-
-@router.get("/jobs/{job_id}/results/{result_id}", response_model=Any, **route(steering.stored_result))
-async def get_result(db: Db, actor: Caller, job_id: UUID, result_id: UUID) -> Response:
-    """A result that was too large for its step, as the tool returned it."""
-    content = await steering.stored_result(db, actor, job_id, result_id)
+async def get_result(exchange: Exchange, job_id: UUID, result_id: UUID) -> Response:
+    content = await steering.get_stored_result(exchange.db, exchange.actor, job_id, result_id)
     # Whatever a tool fetched: a browser must save it, never show it.
     headers = {"Content-Disposition": f'attachment; filename="{result_id}.json"'}
     return Response(content, headers=headers, media_type="application/json")
 
 
-@router.get("/jobs/{job_id}/questions", response_model=Listing[Question], **route(steering.questions))
-async def list_questions(db: Db, actor: Caller, job_id: UUID) -> Response:
-    """Calls of which nobody knows whether they happened. The job waits for the answers."""
-    return reply_all(await steering.questions(db, actor, job_id))
+async def list_usage(exchange: Exchange, query: routes.UsageQuery) -> Response:
+    noun = f"usage by {query.by}"
+    rows = await workers.list_usage(
+        exchange.db,
+        exchange.actor,
+        query.by,
+        query.limit + 1,
+        below=decode_text(noun, query.cursor),
+        since=query.since,
+        until=query.until,
+        agent=query.agent,
+        job_id=query.job_id,
+    )
+    return reply_ordered(noun, rows, query.limit, lambda row: row.key)
 
 
-@router.post(
-    "/jobs/{job_id}/calls/{call_id}/settle",
-    response_model=SteeringResult,
-    **route(deadlines.answer_doubt, body=MAX_BODY_BYTES),
+BINDINGS: tuple[Binding, ...] = (
+    answer(routes.PAUSE_SESSION, steering.pause_session),
+    answer(routes.RESUME_SESSION, steering.resume_session),
+    handle(routes.SUBMIT_JOB, jobs.submit, submit_job),
+    pages(routes.LIST_JOBS, jobs.list_page, "jobs"),
+    answer(routes.GET_JOB, jobs.get),
+    whole(routes.GET_JOB_HISTORY, jobs.history),
+    ordered(routes.LIST_STEPS, steering.list_steps, "steps", "above", lambda step: step.step_index),
+    ordered(routes.LIST_JOURNAL, workers.list_journal, "journal", "above", lambda entry: entry.position),
+    answer(routes.GET_CHECKPOINT, steering.get_checkpoint),
+    handle(routes.GET_RESULT, steering.get_stored_result, get_result),
+    whole(routes.LIST_QUESTIONS, steering.list_questions),
+    answer(routes.SETTLE_CALL, doubts.answer_doubt),
+    answer(routes.PAUSE_JOB, steering.pause),
+    answer(routes.RESUME_JOB, steering.resume),
+    answer(routes.CANCEL_JOB, steering.cancel),
+    handle(routes.RESUBMIT_JOB, jobs.resubmit, resubmit_job),
+    answer(routes.SEND_SIGNAL, steering.send_signal),
+    pages(routes.LIST_SIGNALS, steering.list_signals, "signals"),
+    whole(routes.LIST_WAITS, steering.list_waits),
+    handle(routes.LIST_USAGE, workers.list_usage, list_usage),
+    answer(routes.GET_JOB_USAGE, workers.list_job_usage),
+    whole(routes.LIST_WORKERS, workers.list_workers),
 )
-async def settle_call(db: Db, actor: Caller, job_id: UUID, call_id: UUID, answer: Answer) -> Response:
-    """Answer a question: it happened, it did not, or give the job up."""
-    return reply(await deadlines.answer_doubt(db, actor, job_id, call_id, answer))
-
-
-@router.post("/jobs/{job_id}/pause", response_model=SteeringResult, **route(steering.pause))
-async def pause_job(db: Db, actor: Caller, job_id: UUID, pause: Pause) -> Response:
-    """Hold a job until it is resumed. One that runs stops at its next boundary; until then it is `pending`."""
-    return reply(await steering.pause(db, actor, job_id, pause))
-
-
-@router.post("/jobs/{job_id}/resume", response_model=SteeringResult, **route(steering.resume))
-async def resume_job(db: Db, actor: Caller, job_id: UUID, resumption: Resumption) -> Response:
-    """Lift what an operator may lift. A question is answered instead, a session's hold ends with the session's."""
-    return reply(await steering.resume(db, actor, job_id, resumption))
-
-
-@router.post("/jobs/{job_id}/cancel", response_model=SteeringResult, **route(steering.cancel))
-async def cancel_job(db: Db, actor: Caller, job_id: UUID, cancellation: Cancellation) -> Response:
-    """End a job. One that runs ends at its next boundary; until then it is `pending`."""
-    return reply(await steering.cancel(db, actor, job_id, cancellation))
-
-
-@router.post("/jobs/{job_id}/resubmit", response_model=Job, status_code=201, **route(jobs.resubmit))
-async def resubmit_job(
-    db: Db, actor: Caller, job_id: UUID, once: OnceOnly, counted: Annotated[Metrics, Depends(metrics)]
-) -> Response:
-    """A failed or cancelled job once more: a new job that is linked to the old one."""
-    job = await jobs.resubmit(db, actor, job_id, once)
-    counted.jobs.add(1, {"tenant_id": str(actor.org_id)})
-    return reply(job, 201)

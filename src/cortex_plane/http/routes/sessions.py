@@ -1,136 +1,128 @@
+"""The routes of sessions, bound to their verbs."""
+
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Awaitable, Callable
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.http.exchange import (
-    Caller,
-    Db,
-    Listing,
-    ListQuery,
-    OnceOnly,
-    Revision,
-    metrics,
+    ORG,
+    Binding,
+    Exchange,
+    answer,
+    handle,
+    key_holder,
+    ordered,
+    pages,
     reply,
-    reply_numbered,
-    reply_page,
-    route,
+    reply_ordered,
 )
-from cortex_plane.http.metrics import Metrics
-from cortex_plane.jobs.model.jobs import Pause, Resumption, SessionReceipt
-from cortex_plane.jobs.verbs import steering
-from cortex_plane.kernel.fields import MAX_BODY_BYTES, Ref
-from cortex_plane.kernel.pages import decode_number, decode_position
-from cortex_plane.sessions.model.sessions import (
-    IngestedMessage,
-    Message,
-    MessageDraft,
-    Session,
-    SessionChange,
-    SessionDraft,
-    SessionStatus,
-    Termination,
-)
-from cortex_plane.sessions.verbs import sessions
+from cortex_plane.http.streams import MEDIA_TYPE, EventStream, OpenStreams, stream
+from cortex_plane.jobs import routes as job_routes
+from cortex_plane.kernel.ids import IdempotencyKey
+from cortex_plane.kernel.pages import decode_number
+from cortex_plane.sessions import routes
+from cortex_plane.sessions.model.sessions import InboundMessage, IngestedMessage, MessageDraft
+from cortex_plane.sessions.verbs import events, sessions
+from cortex_plane.sessions.verbs.events import EventReplay
+from cortex_plane.tenancy.model.access import Actor
 
-router = APIRouter(tags=["sessions"])
+_LAST = 2**31 - 1
+"""No event has a higher number."""
 
 
-class SessionQuery(ListQuery):
-    status: SessionStatus | None = None
-    agent: Ref | None = None
-    member_id: UUID | None = None
-
-
-@router.post(
-    "/sessions",
-    response_model=Session,
-    status_code=201,
-    **route(session_lifecycle.create, body=MAX_BODY_BYTES),
-)
-async def create_session(db: Db, actor: Caller, once: OnceOnly, draft: SessionDraft) -> Response:
-    """Open a session from a program. A person's conversation opens by itself with the first message."""
-    return reply(await session_lifecycle.create(db, actor, draft, once), 201)
-
-
-@router.get("/sessions", response_model=Listing[Session], **route(sessions.list_sessions))
-async def list_sessions(db: Db, actor: Caller, query: Annotated[SessionQuery, Query()]) -> Response:
-    """Members and guests see their own sessions, everybody else those of the org."""
-    page = await sessions.list_sessions(
-        db,
-        actor,
-        decode_position("sessions", query.cursor),
-        query.limit,
-        status=query.status,
-        agent=query.agent,
-        member_id=query.member_id,
-    )
-    return reply_page("sessions", page)
-
-
-@router.get("/sessions/{session_id}", response_model=Session, **route(sessions.get_session))
-async def get_session(db: Db, actor: Caller, session_id: UUID) -> Response:
-    return reply(await sessions.get_session(db, actor, session_id))
-
-
-@router.patch(
-    "/sessions/{session_id}", response_model=Session, **route(sessions.update_session, body=MAX_BODY_BYTES)
-)
-async def update_session(
-    db: Db, actor: Caller, session_id: UUID, change: SessionChange, revision: Revision
+async def ingest_message(
+    exchange: Exchange, connection_id: UUID, inbound: InboundMessage, once: IdempotencyKey | None
 ) -> Response:
-    return reply(await sessions.update_session(db, actor, session_id, change, revision))
+    message = await sessions.ingest_message(exchange.db, exchange.actor, connection_id, inbound, once)
+    if not message.replayed:
+        exchange.state.metrics.messages.add(1, {"tenant_id": str(exchange.actor.org_id)})
+        _count_job(exchange, message)
+    return reply(message, 201)
 
 
-@router.post("/sessions/{session_id}/terminate", response_model=Session, **route(session_lifecycle.terminate))
-async def terminate_session(db: Db, actor: Caller, session_id: UUID, termination: Termination) -> Response:
-    """End a session for good and cancel its open jobs."""
-    return reply(await session_lifecycle.terminate(db, actor, session_id, termination))
-
-
-@router.post("/sessions/{session_id}/pause", response_model=SessionReceipt, **route(steering.pause_session))
-async def pause_session(db: Db, actor: Caller, session_id: UUID, pause: Pause) -> Response:
-    """Hold a session: its open jobs, and whatever it is asked to do until it is resumed."""
-    return reply(await steering.pause_session(db, actor, session_id, pause))
-
-
-@router.post("/sessions/{session_id}/resume", response_model=SessionReceipt, **route(steering.resume_session))
-async def resume_session(db: Db, actor: Caller, session_id: UUID, resumption: Resumption) -> Response:
-    """Lift the hold of a session, and with it that of its jobs."""
-    return reply(await steering.resume_session(db, actor, session_id, resumption))
-
-
-@router.post(
-    "/sessions/{session_id}/messages",
-    response_model=IngestedMessage,
-    status_code=201,
-    **route(sessions.post_message, body=MAX_BODY_BYTES),
-)
 async def post_message(
-    db: Db,
-    actor: Caller,
-    session_id: UUID,
-    once: OnceOnly,
-    draft: MessageDraft,
-    counted: Annotated[Metrics, Depends(metrics)],
+    exchange: Exchange, session_id: UUID, draft: MessageDraft, once: IdempotencyKey | None
 ) -> Response:
-    delivery = await sessions.post_message(db, actor, session_id, draft, once)
-    if "job" in delivery.created:
-        counted.jobs.add(1, {"tenant_id": str(actor.org_id)})
-    return reply(delivery, 201)
+    message = await sessions.post_message(exchange.db, exchange.actor, session_id, draft, once)
+    _count_job(exchange, message)
+    return reply(message, 201)
 
 
-@router.get(
-    "/sessions/{session_id}/messages", response_model=Listing[Message], **route(sessions.list_messages)
+def _count_job(exchange: Exchange, message: IngestedMessage) -> None:
+    if "job" in message.created:
+        exchange.state.metrics.jobs.add(1, {"tenant_id": str(exchange.actor.org_id)})
+
+
+async def session_events(
+    exchange: Exchange, session_id: UUID, last: int | None, query: routes.EventQuery
+) -> Response:
+    async def read(actor: Actor, after: int, limit: int) -> EventReplay:
+        return await events.of_session(exchange.db, actor, session_id, after, limit)
+
+    return await _send_events(exchange, query, last, read)
+
+
+async def job_events(
+    exchange: Exchange, job_id: UUID, last: int | None, query: job_routes.JobEventQuery
+) -> Response:
+    verb = events.of_job if query.follow == "job" else events.of_jobs_session
+
+    async def read(actor: Actor, after: int, limit: int) -> EventReplay:
+        return await verb(exchange.db, actor, job_id, after, limit)
+
+    return await _send_events(exchange, query, last, read)
+
+
+async def _send_events(
+    exchange: Exchange,
+    query: routes.EventQuery | job_routes.JobEventQuery,
+    last: int | None,
+    read: Callable[[Actor, int, int], Awaitable[EventReplay]],
+) -> Response:
+    request = exchange.request
+    # A browser that connects again repeats its first address, so what it says of its last event goes first.
+    after = query.after if last is None else last
+    accepts = request.headers.get("accept", "")
+    if "application/json" in accepts and MEDIA_TYPE not in accepts:
+        after = decode_number("events", query.cursor) or after
+        page = await read(exchange.actor, after, query.limit + 1)
+        return reply_ordered("events", page.events, query.limit, lambda event: event.seq)
+    org = request.headers.get(ORG)
+
+    async def read_page(after: int) -> EventReplay:
+        return await read(exchange.actor, after, events.PAGE)
+
+    async def check_access() -> None:
+        """The key still works, and its holder still sees what is streamed."""
+        await read(await key_holder(request, org), _LAST, 1)
+
+    first = await read_page(after)
+    streams: OpenStreams = exchange.state.streams
+    content = stream(exchange.state.feed, read_page, first, after, check_access)
+    return EventStream(content, streams.open(exchange.actor))
+
+
+BINDINGS: tuple[Binding, ...] = (
+    handle(routes.INGEST_MESSAGE, sessions.ingest_message, ingest_message),
+    answer(routes.CREATE_SESSION, session_lifecycle.create),
+    pages(routes.LIST_SESSIONS, sessions.list_sessions, "sessions"),
+    answer(routes.GET_SESSION, sessions.get_session),
+    answer(routes.UPDATE_SESSION, sessions.update_session),
+    answer(routes.TERMINATE_SESSION, session_lifecycle.terminate),
+    handle(routes.POST_MESSAGE, sessions.post_message, post_message),
+    ordered(
+        routes.LIST_MESSAGES,
+        sessions.list_messages,
+        "messages",
+        "above",
+        lambda message: message.seq,
+        start=0,
+    ),
+    ordered(routes.LIST_MEMORIES, sessions.list_memories, "memories", "below", lambda memory: memory.number),
+    handle(routes.SESSION_EVENTS, events.of_session, session_events),
+    handle(job_routes.JOB_EVENTS, events.of_job, job_events),
 )
-async def list_messages(
-    db: Db, actor: Caller, session_id: UUID, query: Annotated[ListQuery, Query()]
-) -> Response:
-    """In the order they were said."""
-    above = decode_number("messages", query.cursor) or 0
-    found = await sessions.list_messages(db, actor, session_id, above, query.limit + 1)
-    return reply_numbered("messages", found, query.limit, lambda message: message.seq)

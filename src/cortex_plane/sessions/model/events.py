@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
+
+from pydantic import Field
 
 
 class EventType(StrEnum):
@@ -191,6 +193,9 @@ INBOX = frozenset({*(kind for kind in EventType if kind.startswith("approval_"))
 
 GATES = frozenset(kind for kind in EventType if kind.startswith("checkpoint_"))
 """What gates did, by the names that the session's chain has for it."""
+
+
+EventNumber = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,132 @@
+"""Jobs, signals, workers and what models took."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from cortex_plane.client.events import Lost
+from cortex_plane.client.transport import Noun
+from cortex_plane.jobs import routes
+from cortex_plane.jobs.model.effects import Answer, Question
+from cortex_plane.jobs.model.job_drafts import Cancellation, JobDraft, Pause, Resumption
+from cortex_plane.jobs.model.jobs import Job, JobChange, JobStatus, SteeringResult, Step, Worker
+from cortex_plane.jobs.model.journal import JournalEntry, Signal, SignalDraft, SignalReceipt, Wait
+from cortex_plane.jobs.model.usage import Grouping, UsageRow, UsageTotals
+from cortex_plane.sessions.model.events import Event
+
+
+class Jobs(Noun):
+    async def submit(self, draft: JobDraft, *, idempotency_key: str | None = None) -> Job:
+        return await self._plane.call(routes.SUBMIT_JOB, body=draft, idempotency_key=idempotency_key)
+
+    async def get(self, id: UUID) -> Job:
+        return await self._plane.call(routes.GET_JOB, id)
+
+    def list(
+        self,
+        limit: int | None = None,
+        *,
+        status: JobStatus | None = None,
+        session_id: UUID | None = None,
+        agent: str | None = None,
+    ) -> AsyncIterator[Job]:
+        return self._plane.pages(
+            routes.LIST_JOBS, limit=limit, status=status, session_id=session_id, agent=agent
+        )
+
+    async def history(self, id: UUID) -> Sequence[JobChange]:
+        return await self._plane.all(routes.GET_JOB_HISTORY, id)
+
+    def steps(self, id: UUID, limit: int | None = None, *, above: int | None = None) -> AsyncIterator[Step]:
+        """In order; with ``above`` only those after that one. The last may still be under way."""
+        return self._plane.pages(routes.LIST_STEPS, id, limit=limit, above=above)
+
+    def journal(
+        self, id: UUID, limit: int | None = None, *, above: int | None = None
+    ) -> AsyncIterator[JournalEntry]:
+        """What the code of a job did so far, in the order in which it was begun."""
+        return self._plane.pages(routes.LIST_JOURNAL, id, limit=limit, above=above)
+
+    def events(
+        self, id: UUID, *, after: int = 0, follow: str | None = None, on_lost: Lost | None = None
+    ) -> AsyncIterator[Event]:
+        """What it does after number ``after``, until it ends; a lost connection is made again.
+
+        ``follow="session"`` gives everything in its session, without end. ``on_lost`` is told of a plane that is away.
+        """
+        return self._plane.events(routes.JOB_EVENTS, id, after=after, on_lost=on_lost, follow=follow)
+
+    async def waits(self, id: UUID) -> Sequence[Wait]:
+        """The signals that it waits for, and what came."""
+        return await self._plane.all(routes.LIST_WAITS, id)
+
+    async def checkpoint(self, id: UUID) -> dict[str, Any]:
+        """The durable state, as the job would be resumed from it."""
+        return await self._plane.call(routes.GET_CHECKPOINT, id)
+
+    async def result(self, id: UUID, result_id: UUID) -> Any:
+        """A result that was too large for its step."""
+        return await self._plane.call(routes.GET_RESULT, id, result_id)
+
+    async def questions(self, id: UUID) -> Sequence[Question]:
+        """Calls of which nobody knows whether they happened."""
+        return await self._plane.all(routes.LIST_QUESTIONS, id)
+
+    async def settle(self, id: UUID, call_id: UUID, answer: Answer) -> SteeringResult:
+        return await self._plane.call(routes.SETTLE_CALL, id, call_id, body=answer)
+
+    async def pause(self, id: UUID, reason: str | None = None) -> SteeringResult:
+        return await self._plane.call(routes.PAUSE_JOB, id, body=Pause(reason=reason))
+
+    async def resume(self, id: UUID, note: str | None = None) -> SteeringResult:
+        return await self._plane.call(routes.RESUME_JOB, id, body=Resumption(note=note))
+
+    async def cancel(self, id: UUID, reason: str | None = None) -> SteeringResult:
+        return await self._plane.call(routes.CANCEL_JOB, id, body=Cancellation(reason=reason))
+
+    async def resubmit(self, id: UUID, *, idempotency_key: str | None = None) -> Job:
+        return await self._plane.call(routes.RESUBMIT_JOB, id, idempotency_key=idempotency_key)
+
+
+class Signals(Noun):
+    async def send(
+        self, name: str, key: str, payload: Any = None, *, idempotency_key: str | None = None
+    ) -> SignalReceipt:
+        """Wake every job that waits for it, now or later. Sending the same again changes nothing."""
+        draft = SignalDraft(name=name, key=key, payload=payload)
+        return await self._plane.call(routes.SEND_SIGNAL, body=draft, idempotency_key=idempotency_key)
+
+    def list(
+        self, limit: int | None = None, *, name: str | None = None, key: str | None = None
+    ) -> AsyncIterator[Signal]:
+        """Newest first; whoever is not staff sees their own."""
+        return self._plane.pages(routes.LIST_SIGNALS, limit=limit, name=name, key=key)
+
+
+class Usage(Noun):
+    def list(
+        self,
+        by: Grouping = Grouping.DAY,
+        limit: int | None = None,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        agent: str | None = None,
+        job_id: UUID | None = None,
+    ) -> AsyncIterator[UsageRow]:
+        """Tokens and cost by day of UTC, agent, job or model."""
+        return self._plane.pages(
+            routes.LIST_USAGE, limit=limit, by=by, since=since, until=until, agent=agent, job_id=job_id
+        )
+
+    async def of_job(self, job_id: UUID) -> UsageTotals:
+        return await self._plane.call(routes.GET_JOB_USAGE, job_id)
+
+
+class Workers(Noun):
+    async def list(self) -> Sequence[Worker]:
+        """The processes that run jobs. Needs a platform key."""
+        return await self._plane.all(routes.LIST_WORKERS)

@@ -1,0 +1,254 @@
+"""Sessions, and the calls of an agent that runs elsewhere, made by hand. `plane.guard` makes them for a function."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from cortex_plane.calls import routes as call_routes
+from cortex_plane.calls.model import (
+    AnswerDraft,
+    AnswerReceipt,
+    CallDraft,
+    CallShown,
+    Ending,
+    ExternalCall,
+    IntentDraft,
+    OutcomeDraft,
+    OutcomeReceipt,
+    OutcomeStatus,
+    Permissions,
+    ReportDraft,
+    Resolution,
+    ResolutionRequest,
+)
+from cortex_plane.client.events import Lost
+from cortex_plane.client.transport import Noun
+from cortex_plane.jobs import routes as job_routes
+from cortex_plane.jobs.model.effects import CallStatus
+from cortex_plane.jobs.model.jobs import Pause, Resumption, SessionReceipt
+from cortex_plane.sessions import routes
+from cortex_plane.sessions.model.events import Event
+from cortex_plane.sessions.model.sessions import (
+    IngestedMessage,
+    Message,
+    MessageDraft,
+    Session,
+    SessionChange,
+    SessionDraft,
+    SessionKind,
+    SessionMemory,
+    SessionStatus,
+    Termination,
+)
+
+
+class Sessions(Noun):
+    async def create(self, draft: SessionDraft, *, idempotency_key: str | None = None) -> Session:
+        return await self._plane.call(routes.CREATE_SESSION, body=draft, idempotency_key=idempotency_key)
+
+    async def open_external(
+        self,
+        agent: str,
+        *,
+        title: str | None = None,
+        context: dict[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> ExternalSession:
+        """For an agent that runs here: it asks with `authorize` before it acts."""
+        draft = SessionDraft(agent=agent, kind=SessionKind.EXTERNAL, title=title, context=context or {})
+        session = await self.create(draft, idempotency_key=idempotency_key)
+        return ExternalSession(session, Calls(self._plane))
+
+    async def get(self, id: UUID) -> Session:
+        return await self._plane.call(routes.GET_SESSION, id)
+
+    def list(
+        self,
+        limit: int | None = None,
+        *,
+        status: SessionStatus | None = None,
+        agent: str | None = None,
+        member_id: UUID | None = None,
+    ) -> AsyncIterator[Session]:
+        return self._plane.pages(
+            routes.LIST_SESSIONS, limit=limit, status=status, agent=agent, member_id=member_id
+        )
+
+    async def update(self, id: UUID, change: SessionChange, *, revision: int | None = None) -> Session:
+        return await self._plane.call(routes.UPDATE_SESSION, id, body=change, revision=revision)
+
+    async def terminate(self, id: UUID, reason: str | None = None) -> Session:
+        body = Termination(reason=reason)
+        return await self._plane.call(routes.TERMINATE_SESSION, id, body=body)
+
+    async def pause(self, id: UUID, reason: str | None = None) -> SessionReceipt:
+        """Hold it until it is resumed; jobs that run stop at their next boundary."""
+        return await self._plane.call(job_routes.PAUSE_SESSION, id, body=Pause(reason=reason))
+
+    async def resume(self, id: UUID, note: str | None = None) -> SessionReceipt:
+        return await self._plane.call(job_routes.RESUME_SESSION, id, body=Resumption(note=note))
+
+    async def permissions(self, id: UUID) -> Permissions:
+        """What is allowed in it now, and what did it."""
+        return await Resolutions(self._plane).permissions(id)
+
+    async def resolve(self, id: UUID, request: ResolutionRequest) -> Resolution:
+        return await Resolutions(self._plane).resolve(id, request)
+
+    async def answer(
+        self, id: UUID, gate: str, answers: dict[str, Any], *, call: str | None = None
+    ) -> AnswerReceipt:
+        """Of an agent that runs elsewhere."""
+        return await Resolutions(self._plane).answer(id, gate, answers, call=call)
+
+    async def send(self, id: UUID, text: str, *, idempotency_key: str | None = None) -> IngestedMessage:
+        return await self._plane.call(
+            routes.POST_MESSAGE, id, body=MessageDraft(text=text), idempotency_key=idempotency_key
+        )
+
+    def messages(self, id: UUID, limit: int | None = None) -> AsyncIterator[Message]:
+        return self._plane.pages(routes.LIST_MESSAGES, id, limit=limit)
+
+    def memory(self, id: UUID, limit: int | None = None) -> AsyncIterator[SessionMemory]:
+        """What is kept of what no longer fits into the model's window: the newest first, then how it came about."""
+        return self._plane.pages(routes.LIST_MEMORIES, id, limit=limit)
+
+    def events(self, id: UUID, *, after: int = 0, on_lost: Lost | None = None) -> AsyncIterator[Event]:
+        """What happens in it after number ``after``, without end; a lost connection is made again."""
+        return self._plane.events(routes.SESSION_EVENTS, id, after=after, on_lost=on_lost)
+
+
+class Calls(Noun):
+    async def authorize(self, session_id: UUID, draft: CallDraft) -> ExternalCall:
+        """Ask before acting; the answer's `next` says what to do."""
+        return await self._plane.call(call_routes.AUTHORIZE_CALL, session_id, body=draft)
+
+    async def get(self, id: UUID, *, wait: float = 0) -> ExternalCall:
+        """With ``wait``, once there is something to do, or after so many seconds (at most 60)."""
+        query = {"wait": wait} if wait else None
+        return await self._plane.call(call_routes.GET_CALL, id, query=query)
+
+    def list(
+        self, limit: int | None = None, *, session_id: UUID | None = None, status: CallStatus | None = None
+    ) -> AsyncIterator[CallShown]:
+        return self._plane.pages(call_routes.LIST_CALLS, limit=limit, session_id=session_id, status=status)
+
+    async def intent(
+        self, call: ExternalCall, *, sender: str | None = None, did_not_happen: bool = False
+    ) -> ExternalCall:
+        """Begin with the arguments that ``call`` shows. Act only where the answer says `run`."""
+        draft = IntentDraft(input_hash=call.input_hash, sender=sender, did_not_happen=did_not_happen)
+        return await self._plane.call(call_routes.INTEND_CALL, call.id, body=draft)
+
+    async def outcome(
+        self,
+        call: ExternalCall,
+        status: OutcomeStatus | str,
+        *,
+        result: Any = None,
+        error: str | None = None,
+        probed: bool = False,
+    ) -> OutcomeReceipt:
+        draft = OutcomeDraft(
+            status=OutcomeStatus(status), result=result, error=error, attempt=call.attempt, probed=probed
+        )
+        return await self._plane.call(call_routes.SETTLE_CALL, call.id, body=draft)
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalSession:
+    """The session of an agent that runs here and asks there."""
+
+    session: Session
+    _calls: Calls
+
+    @property
+    def id(self) -> UUID:
+        return self.session.id
+
+    async def authorize(
+        self, tool: str, arguments: dict[str, Any] | None = None, **more: Any
+    ) -> ExternalCall:
+        """``more`` are the fields of `CallDraft`: risk, key, on_uncertain, dispatch …"""
+        return await self._calls.authorize(self.id, CallDraft(tool=tool, arguments=arguments or {}, **more))
+
+    async def resolve(
+        self, goal: str | None = None, action: str | None = None, arguments: dict[str, Any] | None = None, **more: Any
+    ) -> Resolution:  # fmt: skip
+        """What may be done now. ``more`` are the other fields of `ResolutionRequest`: request, risk, ttl_seconds."""
+        request = ResolutionRequest(goal=goal, action=action, arguments=arguments or {}, **more)
+        return await self._resolutions.resolve(self.id, request)
+
+    async def execute(
+        self, resolution: Resolution, tool: str, arguments: dict[str, Any] | None = None, **more: Any
+    ) -> ExternalCall:
+        """Begin a call that the resolution covers."""
+        draft = CallDraft(tool=tool, arguments=arguments or {}, **more)
+        return await self._resolutions.execute(resolution.id, draft)
+
+    async def report(
+        self,
+        resolution: Resolution,
+        call: ExternalCall,
+        status: OutcomeStatus | str,
+        *,
+        result: Any = None,
+        error: str | None = None,
+    ) -> OutcomeReceipt:
+        return await self._resolutions.report(resolution.id, call, status, result=result, error=error)
+
+    async def answer(self, gate: str, answers: dict[str, Any], *, call: str | None = None) -> AnswerReceipt:
+        return await self._resolutions.answer(self.id, gate, answers, call=call)
+
+    async def permissions(self) -> Permissions:
+        return await self._resolutions.permissions(self.id)
+
+    @property
+    def _resolutions(self) -> Resolutions:
+        return Resolutions(self._calls._plane)
+
+    async def complete(self, result: dict[str, Any] | None = None) -> Session:
+        ending = Ending(result=result)
+        return await self._calls._plane.call(call_routes.COMPLETE_SESSION, self.id, body=ending)
+
+    async def fail(self, error: str | None = None) -> Session:
+        return await self._calls._plane.call(call_routes.FAIL_SESSION, self.id, body=Ending(error=error))
+
+
+class Resolutions(Noun):
+    async def resolve(self, session_id: UUID, request: ResolutionRequest) -> Resolution:
+        """What may be done now, and what must be known and answered first. Asking uses nothing up."""
+        return await self._plane.call(call_routes.RESOLVE_REQUEST, session_id, body=request)
+
+    async def get(self, id: UUID) -> Resolution:
+        return await self._plane.call(call_routes.GET_RESOLUTION, id)
+
+    async def execute(self, id: UUID, draft: CallDraft) -> ExternalCall:
+        """Begin a call that the resolution covers. Act only where the answer says `run`."""
+        return await self._plane.call(call_routes.EXECUTE_RESOLUTION, id, body=draft)
+
+    async def report(
+        self,
+        id: UUID,
+        call: ExternalCall,
+        status: OutcomeStatus | str,
+        *,
+        result: Any = None,
+        error: str | None = None,
+    ) -> OutcomeReceipt:
+        outcome = OutcomeDraft(status=OutcomeStatus(status), result=result, error=error, attempt=call.attempt)
+        body = ReportDraft(call=call.id, outcome=outcome)
+        return await self._plane.call(call_routes.REPORT_RESOLUTION, id, body=body)
+
+    async def answer(
+        self, session_id: UUID, gate: str, answers: dict[str, Any], *, call: str | None = None
+    ) -> AnswerReceipt:
+        """Answer a gate that stops the session or one of its calls."""
+        body = AnswerDraft(gate=gate, answers=answers, call=call)
+        return await self._plane.call(call_routes.ANSWER_GATE, session_id, body=body)
+
+    async def permissions(self, session_id: UUID) -> Permissions:
+        return await self._plane.call(call_routes.GET_PERMISSIONS, session_id)

@@ -1,0 +1,131 @@
+"""Orgs, teams, members, absences, keys, connections and the caller: routes and their verbs."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from starlette.responses import Response
+
+from cortex_plane.http.exchange import Binding, Exchange, answer, handle, pages, reply, throttled, whole
+from cortex_plane.kernel.ids import IdempotencyKey
+from cortex_plane.tenancy import routes
+from cortex_plane.tenancy.model.access import Me, Permission
+from cortex_plane.tenancy.model.credentials import Redemption
+from cortex_plane.tenancy.model.identities import (
+    AddressDraft,
+    ConnectionChange,
+    ConnectionDraft,
+    InvitationDraft,
+)
+from cortex_plane.tenancy.verbs import connections, invitations, keys, logins, orgs
+
+
+async def create_connection(
+    exchange: Exchange, draft: ConnectionDraft, once: IdempotencyKey | None
+) -> Response:
+    webhooks = exchange.state.webhooks
+    connection = await connections.create_connection(
+        exchange.db, exchange.actor, draft, once, allowed=webhooks.allowed
+    )
+    return reply(connection, 201)
+
+
+async def update_connection(
+    exchange: Exchange, connection_id: UUID, change: ConnectionChange, revision: int | None
+) -> Response:
+    webhooks = exchange.state.webhooks
+    connection = await connections.update_connection(
+        exchange.db, exchange.actor, connection_id, change, revision, allowed=webhooks.allowed
+    )
+    return reply(connection)
+
+
+async def get_me(exchange: Exchange) -> Response:
+    actor = exchange.actor
+    return reply(
+        Me(
+            org_id=actor.org_id,
+            key_id=actor.key_id,
+            kind=actor.kind,
+            name=actor.name,
+            roles=sorted(actor.roles),
+            clearance=actor.clearance,
+            member_id=actor.user_account_id,
+            platform=actor.platform,
+            permissions=[permission for permission in Permission if actor.may(permission)],
+        )
+    )
+
+
+async def redeem_enrolment_code(exchange: Exchange, redemption: Redemption) -> Response:
+    return reply(await throttled(exchange, logins.redeem_for_key(exchange.db, redemption)), 201)
+
+
+async def invite_member(exchange: Exchange, draft: InvitationDraft, once: IdempotencyKey | None) -> Response:
+    mailing = _sends_mail(exchange)
+    return reply(await invitations.invite(exchange.db, exchange.actor, draft, once, mailing=mailing), 201)
+
+
+async def add_own_address(exchange: Exchange, draft: AddressDraft) -> Response:
+    mailing = _sends_mail(exchange)
+    return reply(await invitations.add_address(exchange.db, exchange.actor, draft, mailing=mailing), 201)
+
+
+def _sends_mail(exchange: Exchange) -> bool:
+    return bool(getattr(exchange.state, "mailing", False))
+
+
+BINDINGS: tuple[Binding, ...] = (
+    handle(routes.CREATE_CONNECTION, connections.create_connection, create_connection),
+    pages(routes.LIST_CONNECTIONS, connections.list_connections, "connections"),
+    answer(routes.GET_CONNECTION, connections.get_connection),
+    handle(routes.UPDATE_CONNECTION, connections.update_connection, update_connection),
+    answer(routes.ROTATE_CONNECTION_SECRET, connections.rotate_secret),
+    answer(routes.MAP_CONNECTION_MEMBER, connections.map_member),
+    handle(routes.GET_ME, orgs.get_org, get_me),
+    answer(routes.CREATE_OWN_LOGIN_LINK, logins.issue_own_login_link),
+    pages(routes.LIST_OWN_BROWSER_SESSIONS, logins.list_own_sessions, "own_browser_sessions"),
+    answer(routes.END_OWN_BROWSER_SESSIONS, logins.end_own_sessions),
+    answer(routes.END_OWN_BROWSER_SESSION, logins.end_own_session),
+    answer(routes.CREATE_OWN_KEY, keys.create_own_key),
+    pages(routes.LIST_OWN_KEYS, keys.list_own_keys, "own_keys"),
+    answer(routes.REVOKE_OWN_KEY, keys.revoke_own_key),
+    answer(routes.CREATE_ORG, orgs.create_org),
+    pages(routes.LIST_ORGS, orgs.list_orgs, "orgs"),
+    answer(routes.GET_ORG, orgs.get_org),
+    answer(routes.UPDATE_ORG, orgs.update_org),
+    answer(routes.CREATE_TEAM, orgs.create_team),
+    pages(routes.LIST_TEAMS, orgs.list_teams, "teams"),
+    answer(routes.GET_TEAM, orgs.get_team),
+    answer(routes.UPDATE_TEAM, orgs.update_team),
+    answer(routes.DELETE_TEAM, orgs.delete_team),
+    answer(routes.CREATE_MEMBER, orgs.create_member),
+    pages(routes.LIST_MEMBERS, orgs.list_members, "members"),
+    answer(routes.GET_MEMBER, orgs.get_member),
+    answer(routes.UPDATE_MEMBER, orgs.update_member),
+    pages(routes.LIST_MAPPINGS, orgs.list_member_mappings, "mappings"),
+    answer(routes.CREATE_ENROLMENT_CODE, logins.issue_enrolment_code),
+    handle(routes.REDEEM_ENROLMENT_CODE, Permission.LOGIN, redeem_enrolment_code),
+    pages(routes.LIST_MEMBER_BROWSER_SESSIONS, logins.list_member_sessions, "browser_sessions"),
+    answer(routes.END_MEMBER_BROWSER_SESSIONS, logins.end_member_sessions),
+    answer(routes.END_MEMBER_BROWSER_SESSION, logins.end_member_session),
+    handle(routes.INVITE_MEMBER, invitations.invite, invite_member),
+    answer(routes.UNLINK_MEMBER_MAPPING, connections.unlink_member),
+    pages(routes.LIST_OWN_MAPPINGS, connections.list_own_mappings, "own_mappings"),
+    answer(routes.UNLINK_OWN_MAPPING, connections.unlink_own),
+    handle(routes.ADD_OWN_ADDRESS, invitations.add_address, add_own_address),
+    answer(routes.CREATE_LINK_CODE, connections.issue_link_code),
+    answer(routes.REDEEM_LINK_CODE, connections.redeem_link_code),
+    answer(routes.CREATE_ABSENCE, orgs.create_absence),
+    pages(routes.LIST_ABSENCES, orgs.list_absences, "absences"),
+    answer(routes.GET_ABSENCE, orgs.get_absence),
+    answer(routes.CANCEL_ABSENCE, orgs.cancel_absence),
+    answer(routes.CREATE_KEY, keys.create_key),
+    pages(routes.LIST_KEYS, keys.list_keys, "keys"),
+    answer(routes.GET_KEY, keys.get_key),
+    answer(routes.REVOKE_KEY, keys.revoke_key),
+    whole(routes.LIST_MODEL_KEYS, keys.list_model_keys),
+    answer(routes.GET_MODEL_KEY, keys.get_model_key),
+    answer(routes.PUT_MODEL_KEY, keys.put_model_key),
+    answer(routes.REMOVE_MODEL_KEY, keys.remove_model_key),
+)

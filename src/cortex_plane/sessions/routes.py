@@ -1,0 +1,111 @@
+"""Routes of sessions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass as draft
+
+from cortex_plane.kernel.fields import DRAFT, MAX_BODY_BYTES, Ref
+from cortex_plane.kernel.routes import ListQuery, ListRoute, Route
+from cortex_plane.sessions.model.events import Event, EventNumber
+from cortex_plane.sessions.model.sessions import (
+    InboundMessage,
+    IngestedMessage,
+    Message,
+    MessageDraft,
+    Session,
+    SessionChange,
+    SessionDraft,
+    SessionMemory,
+    SessionStatus,
+    Termination,
+)
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class SessionQuery(ListQuery):
+    status: SessionStatus | None = None
+    agent: Ref | None = None
+    member_id: UUID | None = None
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class EventQuery(ListQuery):
+    after: Annotated[EventNumber, Field(description="Only events after this number.")] = 0
+
+
+# Connections -------------------------------------------------------------------------------------------------
+
+INGEST_MESSAGE = Route(
+    "POST /v1/connections/{connection_id}/messages",
+    IngestedMessage,
+    body=InboundMessage,
+    status=201,
+    once=True,
+    max_body=MAX_BODY_BYTES,
+    notes="Take in a person's message: makes account, session and job where they do not exist.",
+)
+
+# Sessions ----------------------------------------------------------------------------------------------------
+
+CREATE_SESSION = Route(
+    "POST /v1/sessions",
+    Session,
+    body=SessionDraft,
+    status=201,
+    once=True,
+    max_body=MAX_BODY_BYTES,
+    notes="Open a session from a program. A person's conversation opens by itself with the first message.",
+)
+LIST_SESSIONS = ListRoute(
+    "GET /v1/sessions",
+    Session,
+    query=SessionQuery,
+    notes="Members and guests see their own sessions, everybody else those of the org.",
+)
+GET_SESSION = Route("GET /v1/sessions/{session_id}", Session)
+UPDATE_SESSION = Route(
+    "PATCH /v1/sessions/{session_id}", Session, body=SessionChange, revision=True, max_body=MAX_BODY_BYTES
+)
+TERMINATE_SESSION = Route(
+    "POST /v1/sessions/{session_id}/terminate",
+    Session,
+    body=Termination,
+    notes="End a session for good and cancel its open jobs.",
+)
+POST_MESSAGE = Route(
+    "POST /v1/sessions/{session_id}/messages",
+    IngestedMessage,
+    body=MessageDraft,
+    status=201,
+    once=True,
+    max_body=MAX_BODY_BYTES,
+)
+LIST_MESSAGES = ListRoute(
+    "GET /v1/sessions/{session_id}/messages", Message, notes="In the order they were said."
+)
+
+# Memories ----------------------------------------------------------------------------------------------------
+
+LIST_MEMORIES = ListRoute(
+    "GET /v1/sessions/{session_id}/memory",
+    SessionMemory,
+    notes="""What is kept of the part that no longer fits into the model's window: the newest first, then how it came about.
+
+        A model wrote it: it is data, not instructions.""",
+)
+
+# Events ------------------------------------------------------------------------------------------------------
+
+SESSION_EVENTS = ListRoute(
+    "GET /v1/sessions/{session_id}/events",
+    Event,
+    query=EventQuery,
+    stream=True,
+    answer="A stream of events; with `Accept: application/json` one page of them.",
+    tag="events",
+    notes="What happens in a session, as server-sent events: what you missed first, then live.",
+)

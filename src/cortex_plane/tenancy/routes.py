@@ -1,0 +1,325 @@
+"""Routes of tenancy."""
+
+from __future__ import annotations
+
+from types import NoneType
+from uuid import UUID
+
+from pydantic.dataclasses import dataclass as draft
+
+from cortex_plane.kernel.fields import DRAFT, MAX_BODY_BYTES
+from cortex_plane.kernel.routes import ListQuery, ListRoute, RefPath, Route
+from cortex_plane.tenancy.model.access import Me
+from cortex_plane.tenancy.model.credentials import (
+    BrowserSession,
+    EndedSessions,
+    EnrolmentCode,
+    Key,
+    KeyDraft,
+    LoginLink,
+    ModelKey,
+    ModelKeyDraft,
+    NewKey,
+    NewOrg,
+    OwnKeyDraft,
+    Provider,
+    Redemption,
+)
+from cortex_plane.tenancy.model.identities import (
+    AddressDraft,
+    Connection,
+    ConnectionChange,
+    ConnectionDraft,
+    InvitationDraft,
+    Invited,
+    LinkCode,
+    LinkDraft,
+    Mapping,
+    MappingDraft,
+    NewConnection,
+    NewSecret,
+)
+from cortex_plane.tenancy.model.orgs import (
+    Absence,
+    AbsenceDraft,
+    Member,
+    MemberChange,
+    MemberDraft,
+    Org,
+    OrgChange,
+    OrgDraft,
+    Role,
+    Team,
+    TeamChange,
+    TeamDraft,
+)
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class MemberQuery(ListQuery):
+    role: Role | None = None
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class AbsenceQuery(ListQuery):
+    member_id: UUID | None = None
+    only_open: bool = False
+
+
+# Connections -------------------------------------------------------------------------------------------------
+
+CREATE_CONNECTION = Route(
+    "POST /v1/connections",
+    NewConnection,
+    body=ConnectionDraft,
+    status=201,
+    once=True,
+    notes="A webhook has a `url`; the answer holds the secret that signs its messages, which is shown once.",
+)
+LIST_CONNECTIONS = ListRoute("GET /v1/connections", Connection)
+GET_CONNECTION = Route("GET /v1/connections/{connection_id}", Connection)
+UPDATE_CONNECTION = Route(
+    "PATCH /v1/connections/{connection_id}",
+    Connection,
+    body=ConnectionChange,
+    revision=True,
+    notes="Enabling a connection that the plane disabled by itself lets it be tried anew.",
+)
+ROTATE_CONNECTION_SECRET = Route(
+    "POST /v1/connections/{connection_id}/rotate-secret",
+    NewSecret,
+    notes="A new secret for a webhook, shown once. The one before it counts for 24 hours more.",
+)
+MAP_CONNECTION_MEMBER = Route(
+    "POST /v1/connections/{connection_id}/mappings",
+    Mapping,
+    body=MappingDraft,
+    status=201,
+    notes="Say whose a name in the system behind a webhook is: from then on that member is told there, and decides there.",
+)
+
+# Me ----------------------------------------------------------------------------------------------------------
+
+GET_ME = Route("GET /v1/me", Me)
+CREATE_OWN_LOGIN_LINK = Route(
+    "POST /v1/me/login-links",
+    LoginLink,
+    status=201,
+    notes="A link that logs you in to the dashboard, once and within 15 minutes.",
+)
+LIST_OWN_BROWSER_SESSIONS = ListRoute(
+    "GET /v1/me/browser-sessions", BrowserSession, notes="Where you are logged in."
+)
+END_OWN_BROWSER_SESSIONS = Route(
+    "DELETE /v1/me/browser-sessions",
+    EndedSessions,
+    notes="Log out everywhere. Login links that were not used yet stop working too.",
+)
+END_OWN_BROWSER_SESSION = Route("DELETE /v1/me/browser-sessions/{browser_session_id}", NoneType, status=204)
+CREATE_OWN_KEY = Route(
+    "POST /v1/me/keys",
+    NewKey,
+    body=OwnKeyDraft,
+    status=201,
+    once=True,
+    notes="A key of your own. It ends with the key that you make it with; the secret is shown once.",
+)
+LIST_OWN_KEYS = ListRoute("GET /v1/me/keys", Key)
+REVOKE_OWN_KEY = Route(
+    "POST /v1/me/keys/{key_id}/revoke",
+    Key,
+    notes="At once and for good, with the keys that were made with it and the browser sessions that came from them.",
+)
+
+# Orgs --------------------------------------------------------------------------------------------------------
+
+CREATE_ORG = Route(
+    "POST /v1/orgs",
+    NewOrg,
+    body=OrgDraft,
+    status=201,
+    notes="Create an org with a first team, and an admin with a key that is shown once.",
+)
+LIST_ORGS = ListRoute("GET /v1/orgs", Org)
+GET_ORG = Route("GET /v1/org", Org, tag="orgs", notes="The org of the key.")
+UPDATE_ORG = Route("PATCH /v1/org", Org, body=OrgChange, revision=True, max_body=MAX_BODY_BYTES, tag="orgs")
+
+# Teams -------------------------------------------------------------------------------------------------------
+
+CREATE_TEAM = Route("POST /v1/teams", Team, body=TeamDraft, status=201, once=True)
+LIST_TEAMS = ListRoute("GET /v1/teams", Team)
+GET_TEAM = Route("GET /v1/teams/{team}", Team, path_types={"team": RefPath})
+UPDATE_TEAM = Route(
+    "PATCH /v1/teams/{team}", Team, body=TeamChange, path_types={"team": RefPath}, revision=True
+)
+DELETE_TEAM = Route(
+    "DELETE /v1/teams/{team}",
+    NoneType,
+    path_types={"team": RefPath},
+    status=204,
+    notes="Refused while agents or other teams use it; the answer counts them.",
+)
+
+# Members -----------------------------------------------------------------------------------------------------
+
+CREATE_MEMBER = Route("POST /v1/members", Member, body=MemberDraft, status=201, once=True)
+LIST_MEMBERS = ListRoute("GET /v1/members", Member, query=MemberQuery)
+GET_MEMBER = Route("GET /v1/members/{member_id}", Member)
+UPDATE_MEMBER = Route(
+    "PATCH /v1/members/{member_id}",
+    Member,
+    body=MemberChange,
+    revision=True,
+    notes="""`active: false` deactivates a person: their keys and sessions end for good, their messages are refused, their
+        history stays.""",
+)
+LIST_MAPPINGS = ListRoute(
+    "GET /v1/members/{member_id}/mappings", Mapping, notes="Where this person can be reached."
+)
+CREATE_ENROLMENT_CODE = Route(
+    "POST /v1/members/{member_id}/enrolment-codes",
+    EnrolmentCode,
+    status=201,
+    notes="""A code for somebody who has no mail here: they redeem it, once and within 24 hours, for a session or a key of their own.
+        It is shown this once.""",
+)
+LIST_MEMBER_BROWSER_SESSIONS = ListRoute(
+    "GET /v1/members/{member_id}/browser-sessions", BrowserSession, notes="Where this member is logged in."
+)
+END_MEMBER_BROWSER_SESSIONS = Route(
+    "DELETE /v1/members/{member_id}/browser-sessions",
+    EndedSessions,
+    notes="Log this member out everywhere. Their keys stay; login links that were not used yet stop working.",
+)
+END_MEMBER_BROWSER_SESSION = Route(
+    "DELETE /v1/members/{member_id}/browser-sessions/{browser_session_id}", NoneType, status=204
+)
+REDEEM_ENROLMENT_CODE = Route(
+    "POST /v1/enrolments",
+    NewKey,
+    body=Redemption,
+    status=201,
+    needs_key=False,
+    errors=(400, 401, 413, 422, 429, 503),
+    tag="members",
+    notes="Redeem an enrolment code for a key. Needs no key. Earlier keys and sessions of the person end.",
+)
+
+# Identities --------------------------------------------------------------------------------------------------
+
+INVITE_MEMBER = Route(
+    "POST /v1/members/invite",
+    Invited,
+    body=InvitationDraft,
+    status=201,
+    once=True,
+    tag="identities",
+    notes="""Add a member and mail them a link that proves their address and logs them in. Sent again for somebody who has not
+        followed it yet, it only sends the mail again.""",
+)
+UNLINK_MEMBER_MAPPING = Route(
+    "DELETE /v1/members/{member_id}/mappings/{mapping_id}",
+    NoneType,
+    status=204,
+    tag="identities",
+    notes="A lost phone, an invitation to the wrong address: whoever writes from it is a stranger from now on.",
+)
+LIST_OWN_MAPPINGS = ListRoute(
+    "GET /v1/me/mappings", Mapping, tag="identities", notes="Where you can be reached."
+)
+UNLINK_OWN_MAPPING = Route("DELETE /v1/me/mappings/{mapping_id}", NoneType, status=204, tag="identities")
+ADD_OWN_ADDRESS = Route(
+    "POST /v1/me/addresses",
+    Mapping,
+    body=AddressDraft,
+    status=201,
+    tag="identities",
+    notes="An address of your own. It counts once you have opened the link that is mailed to it, logged in as yourself.",
+)
+CREATE_LINK_CODE = Route(
+    "POST /v1/me/link-codes",
+    LinkCode,
+    status=201,
+    tag="identities",
+    notes="A code that links another channel to you: type it there within ten minutes.",
+)
+REDEEM_LINK_CODE = Route(
+    "POST /v1/connections/{connection_id}/link",
+    Mapping,
+    body=LinkDraft,
+    status=201,
+    tag="identities",
+    notes="For a channel's program: somebody typed a code. Their sender is the code's member from now on.",
+)
+
+# Absences ----------------------------------------------------------------------------------------------------
+
+CREATE_ABSENCE = Route(
+    "POST /v1/absences",
+    Absence,
+    body=AbsenceDraft,
+    status=201,
+    once=True,
+    notes="""Out of office: what is asked of you in this time goes to your delegate, where their clearance allows it.
+
+        For somebody else (`member_id`) it takes an admin.""",
+)
+LIST_ABSENCES = ListRoute(
+    "GET /v1/absences",
+    Absence,
+    query=AbsenceQuery,
+    notes="Newest first. Staff see everybody's, others their own; `only_open` leaves out what is over or cancelled.",
+)
+GET_ABSENCE = Route("GET /v1/absences/{absence_id}", Absence)
+CANCEL_ABSENCE = Route(
+    "POST /v1/absences/{absence_id}/cancel",
+    Absence,
+    notes="Back early. Requests that the delegate has already stay with them.",
+)
+
+# Keys --------------------------------------------------------------------------------------------------------
+
+CREATE_KEY = Route(
+    "POST /v1/keys",
+    NewKey,
+    body=KeyDraft,
+    status=201,
+    once=True,
+    notes="The secret is shown once; the plane keeps only its digest.",
+)
+LIST_KEYS = ListRoute("GET /v1/keys", Key)
+GET_KEY = Route("GET /v1/keys/{key_id}", Key)
+REVOKE_KEY = Route(
+    "POST /v1/keys/{key_id}/revoke",
+    Key,
+    notes="At once and for good, with the keys that were made with it and the browser sessions that came from them.",
+)
+
+# Model keys --------------------------------------------------------------------------------------------------
+
+LIST_MODEL_KEYS = ListRoute(
+    "GET /v1/model-keys",
+    ModelKey,
+    query=None,
+    tag="models",
+    notes="The org's own keys for model providers: who set them and how they end, never what they are.",
+)
+GET_MODEL_KEY = Route(
+    "GET /v1/model-keys/{provider}", ModelKey, path_types={"provider": Provider}, tag="models"
+)
+PUT_MODEL_KEY = Route(
+    "PUT /v1/model-keys/{provider}",
+    ModelKey,
+    body=ModelKeyDraft,
+    path_types={"provider": Provider},
+    tag="models",
+    notes="Set it, in the place of the one before. It goes before the workers' own, within seconds.",
+)
+REMOVE_MODEL_KEY = Route(
+    "DELETE /v1/model-keys/{provider}",
+    NoneType,
+    path_types={"provider": Provider},
+    status=204,
+    tag="models",
+    notes="Within seconds no worker uses it any more.",
+)
