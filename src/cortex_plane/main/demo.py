@@ -220,7 +220,7 @@ async def prepare_release_demo(db: Database, actor: Actor) -> None:
             await agents.create_agent(db, actor, release_agent())
 
 
-GATES_REFERENCE = "cortex_plane.main.demo:app"
+GATES_REFERENCE = "cortex_plane.main.demo:gates_app"
 GATES_ATLAS = "demo.support"
 GATES_MESSAGE = "Ticket 7 wants its money back, and ticket 8 is its double."
 
