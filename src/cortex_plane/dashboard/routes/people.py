@@ -49,7 +49,7 @@ router = PageRoutes()
 
 
 @router.at("/login", "GET")
-async def show_login() -> Response:
+async def show_login(_: Request) -> Response:
     return pages.login_page(200)
 
 
