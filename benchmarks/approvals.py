@@ -17,11 +17,11 @@ from benchmarks.measuring import seconds_each
 from benchmarks.peers.databases import fresh_database
 from benchmarks.plane import CALL, KEY, Counter, Plane, counting_app, plane
 from benchmarks.wire import Wire
-from cortex_plane.agents.model.completions import Request, Response, TextChunk
+from cortex_plane.agents.model.completions import ModelRequest, Response, TextChunk
 from cortex_plane.approvals.model.approvals import ApprovalStatus, Channel, Choice, Decision
 from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.calls.verbs import deadlines
-from cortex_plane.db.hints import listening
+from cortex_plane.db.pool import listen_for_hints
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.verbs import jobs
 from cortex_plane.kernel.ids import new_id
@@ -42,7 +42,7 @@ class _Asked:
     def __init__(self) -> None:
         self.again: asyncio.Queue[float] = asyncio.Queue()
 
-    async def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
         if request.turn_index:
             self.again.put_nowait(time.perf_counter())
         async for piece in ScriptedModel().stream(request):
@@ -56,7 +56,7 @@ async def own_resumes(url: str, n: int) -> list[float]:
         await made.agent("asking", _SCRIPT)
         backends = Backends({"scripted": model})
         worker = Worker(made.db, [counting_app(Counter())], KEY, WorkerSettings(concurrency=4), backends)
-        async with listening(made.app_url, worker.work):
+        async with listen_for_hints(made.app_url, worker.work):
             running = asyncio.create_task(worker.run())
             for _ in range(n + 5):
                 id = await made.submit("asking")

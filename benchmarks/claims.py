@@ -14,10 +14,10 @@ from benchmarks.peers.databases import fresh_database
 from benchmarks.plane import Plane, plane
 from cortex_plane.calls.verbs import steps
 from cortex_plane.db.database import NOBODY
-from cortex_plane.db.hints import listening
+from cortex_plane.db.pool import listen_for_hints
 from cortex_plane.jobs.model.jobs import JobDraft, JobStatus
 from cortex_plane.jobs.rules.attempts import StepWrite
-from cortex_plane.jobs.verbs import attempts, jobs, workers
+from cortex_plane.jobs.verbs import jobs, workers
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.worker import Worker, WorkerSettings
@@ -40,7 +40,7 @@ async def own_claims(url: str, n: int, batch: int) -> float:
         taken, done = 0.0, 0
         while done < n:
             started = time.perf_counter()
-            claimed, _ = await attempts.claim_jobs(made.db, worker, ["bench"], batch, NOBODY)
+            claimed, _ = await workers.claim_jobs(made.db, worker, ["bench"], batch, NOBODY)
             taken += time.perf_counter() - started
             done += len(claimed)
             await asyncio.gather(*(_finish(made, given, worker) for given in claimed))  # not timed
@@ -89,7 +89,7 @@ async def own_submit_to_start(url: str, n: int) -> list[float]:
     async with plane(url) as made:
         await made.agent("starter", [{"calls": [{"tool": "begin"}]}, {"text": "done"}])
         worker = Worker(made.db, [app], bytes(32), WorkerSettings(concurrency=4))
-        async with listening(made.app_url, worker.work):
+        async with listen_for_hints(made.app_url, worker.work):
             running = asyncio.create_task(worker.run())
             draft = JobDraft(agent="starter", payload={"text": "go"})
             await jobs.submit(made.db, made.actor, draft)

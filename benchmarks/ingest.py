@@ -101,7 +101,7 @@ def _count_up() -> Iterator[int]:
 
 
 async def prepare(db: Database, admin: Actor, floor: asyncpg.Pool, port: int) -> Bench:
-    agent = await agents.create(
+    agent = await agents.create_agent(
         db,
         admin,
         AgentDraft(

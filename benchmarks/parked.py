@@ -28,7 +28,7 @@ from benchmarks.plane import Plane, plane, working
 from benchmarks.steps import completions
 from cortex_plane import App, Context
 from cortex_plane.jobs.model.journal import SignalDraft
-from cortex_plane.jobs.verbs import signals
+from cortex_plane.jobs.verbs import steering
 
 EACH = 1000
 WINDOW = 15.0
@@ -107,7 +107,7 @@ async def wake(made: Plane, waiting: list[UUID]) -> float:
 
         async def lane() -> None:
             for id in numbers:
-                await signals.send(
+                await steering.send_signal(
                     made.db, made.actor, SignalDraft(name="bench", key=str(id), payload={"n": 1})
                 )
 

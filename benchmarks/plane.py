@@ -19,7 +19,7 @@ from benchmarks.peers.payloads import TOOL_ARGUMENTS, effect
 from cortex_plane.agents.model.agents import Agent, AgentDraft, ModelConfig, ResourceLimits
 from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database
-from cortex_plane.db.hints import listening
+from cortex_plane.db.pool import listen_for_hints
 from cortex_plane.db.schema import migrate
 from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.model.jobs import JobDraft
@@ -76,7 +76,7 @@ class Plane:
             | ({"atlases": list(atlases)} if atlases else {}),
             resource_limits=adapter(ResourceLimits).validate_python(bounds),
         )
-        return await agents.create(self.db, self.actor, draft)
+        return await agents.create_agent(self.db, self.actor, draft)
 
     async def submit(self, slug: str, payload: dict[str, Any] | None = None) -> UUID:
         draft = JobDraft(agent=slug, payload=payload or {"text": "go"})
@@ -145,7 +145,7 @@ def counting_app(counter: Counter) -> App:
 async def working(made: Plane, app: App, concurrency: int) -> AsyncIterator[Worker]:
     settings = WorkerSettings(concurrency=concurrency, poll_seconds=0.2, grace_seconds=10)
     worker = Worker(made.db, [app], KEY, settings)
-    async with listening(made.app_url, worker.work):
+    async with listen_for_hints(made.app_url, worker.work):
         task = asyncio.create_task(worker.run())
         try:
             yield worker

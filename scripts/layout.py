@@ -19,7 +19,7 @@ from tests.architecture.test_imports import SOURCE, imports, knots
 from tests.budgets.counts import WARM_UP, PythonCalls
 from tests.budgets.operations import OPERATIONS
 from tests.budgets.stage import crowded, server
-from tests.servers import TestServer
+from tests.fixtures.servers import TestServer
 
 SPLINTER, PILE = 30, 600
 """Lines: a file below, and one above, is probably cut in the wrong place."""

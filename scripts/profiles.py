@@ -24,7 +24,7 @@ import structlog
 from tests.budgets.counts import WARM_UP
 from tests.budgets.operations import OPERATIONS, Operation, Stage
 from tests.budgets.stage import crowded, server
-from tests.servers import TestServer
+from tests.fixtures.servers import TestServer
 
 REPETITIONS = 50
 MOST = 25

@@ -25,10 +25,10 @@ from cortex_plane.kernel.shares import Throttle
 from cortex_plane.main.api_process import create_app
 from cortex_plane.sessions.verbs.events import EventFeed
 from tests.browser.chromium import tell
-from tests.people import World
-from tests.receivers import nowhere
-from tests.servers import TestServer, available, remove_data_of, running
-from tests.warm_databases import WarmDatabase, WarmDatabases
+from tests.fixtures.people import World
+from tests.fixtures.receivers import nowhere
+from tests.fixtures.servers import TestServer, available, remove_data_of, running
+from tests.fixtures.warm_databases import WarmDatabase, WarmDatabases
 
 PAGES = {"Accept": "application/json"}
 """Without a socket nothing can be streamed: events come in pages."""

@@ -86,7 +86,7 @@ async def _until_ended(made: Plane, script: Script, id: UUID) -> JobStatus:
         job = await jobs.get(made.db, made.actor, id)
         if job.status in (JobStatus.COMPLETED, JobStatus.FAILED):
             return job.status
-        for question in await steering.questions(made.db, made.actor, id):
+        for question in await steering.list_questions(made.db, made.actor, id):
             count = await script.world.count(act_key(script.job, question.arguments["step"]))
             answer = Answer(verdict=Verdict.HAPPENED if count else Verdict.DID_NOT_HAPPEN)
             await settlements.settle(made.db, made.actor, id, question.call_id, answer)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cortex_plane.worker.code.context import Context, Decision
     from cortex_plane.worker.mcp.servers import Secret
     from cortex_plane.worker.tools.app import App
-    from cortex_plane.worker.tools.arguments import ToolContext
+    from cortex_plane.worker.tools.tool import ToolContext
 
 __version__ = "0.1.0"
 
@@ -86,7 +86,7 @@ _MODULES = {
     "Role": "tenancy.model.orgs",
     "Secret": "worker.mcp.servers",
     "StepFailed": "jobs.model.journal",
-    "ToolContext": "worker.tools.arguments",
+    "ToolContext": "worker.tools.tool",
     "ToolDenied": "jobs.model.journal",
     "ToolError": "agents.model.tools",
     "ToolFailed": "jobs.model.journal",

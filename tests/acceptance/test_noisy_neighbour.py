@@ -23,10 +23,10 @@ from cortex_plane.db.database import Database
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.worker import Worker
 from tests.acceptance.neighbours import Flood, Neighbour, app, p99
-from tests.adapters.streams import serving
 from tests.conftest import Urls
-from tests.people import World
-from tests.runtime.planes import KEY, call, make_agent, turn, working
+from tests.fixtures.people import World
+from tests.fixtures.streams import serving
+from tests.fixtures.workers import KEY, call, make_agent, turn, working
 
 ROUNDS = int(os.environ.get("CORTEX_NEIGHBOUR_ROUNDS", "300"))
 CALLERS = 32

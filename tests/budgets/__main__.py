@@ -20,7 +20,7 @@ from tests.budgets.budget import COUNTS
 from tests.budgets.counts import Meter
 from tests.budgets.operations import OPERATIONS, known_work
 from tests.budgets.stage import crowded, server
-from tests.servers import TestServer
+from tests.fixtures.servers import TestServer
 
 KNOWN = "known_work"
 

@@ -19,13 +19,13 @@ import httpx
 from benchmarks.peers.payloads import TOOL_ARGUMENTS, TOOL_RESULT, words
 
 from cortex_plane import App, Client, Context
-from cortex_plane.agents.model.completions import Request, Response, TextChunk
+from cortex_plane.agents.model.completions import ModelRequest, Response, TextChunk
 from cortex_plane.approvals.model.approvals import Approval
 from cortex_plane.db.database import NOBODY
 from cortex_plane.http.app import framed
 from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.rules.attempts import Assignment
-from cortex_plane.jobs.verbs import attempts, steering, workers
+from cortex_plane.jobs.verbs import steering, workers
 from cortex_plane.policies.model.versions import PolicyFile
 from cortex_plane.policies.verbs import policies
 from cortex_plane.sessions.model.sessions import InboundMessage
@@ -34,10 +34,10 @@ from cortex_plane.worker.attempt import Attempt
 from cortex_plane.worker.code.attempt import CodeAttempt
 from cortex_plane.worker.models.backends import Backends, ScriptedModel
 from cortex_plane.worker.worker import Worker, attempt_of
-from tests.approvals import decide, pending
-from tests.atlases import plain, publish
-from tests.people import World
-from tests.runtime.planes import KEY, make_agent, submit, turn
+from tests.fixtures.approvals import decide, pending
+from tests.fixtures.atlases import plain, publish
+from tests.fixtures.people import World
+from tests.fixtures.workers import KEY, make_agent, submit, turn
 
 Perform = Callable[[], Awaitable[object]]
 Operation = Callable[["Stage", int], AbstractAsyncContextManager[Perform]]
@@ -100,7 +100,7 @@ class PacedModel:
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
 
-    async def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
         await self._pace.hold()
         async for piece in ScriptedModel().stream(request):
             yield piece
@@ -152,7 +152,7 @@ class Hands:
         await workers.publish_tools(self._db, [v for app in self.worker.apps.values() for v in app.versions])
 
     async def claim(self) -> Assignment:
-        (claimed,), _ = await attempts.claim_jobs(self._db, self.worker.id, [self._app], 1, NOBODY)
+        (claimed,), _ = await workers.claim_jobs(self._db, self.worker.id, [self._app], 1, NOBODY)
         return claimed
 
     def attempt(self, assignment: Assignment) -> Attempt | CodeAttempt:

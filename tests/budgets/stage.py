@@ -26,9 +26,9 @@ from cortex_plane.kernel.shares import Throttle
 from cortex_plane.main.api_process import create_app
 from cortex_plane.sessions.verbs.events import EventFeed
 from tests.budgets.operations import OPERATIONS, Stage
-from tests.people import World
-from tests.receivers import nowhere
-from tests.servers import VAULT, TestServer, prepare, roomy_memory
+from tests.fixtures.people import World
+from tests.fixtures.receivers import nowhere
+from tests.fixtures.servers import VAULT, TestServer, prepare, roomy_memory
 
 CONNECTIONS = 4
 CROWD = 2_000

@@ -17,9 +17,9 @@ from cortex_plane.db.database import Database
 from tests.conftest import Urls
 from tests.crash.stage import Stage
 from tests.crash.workers import REPOSITORY, Workers, fork_server
-from tests.people import World
-from tests.runtime.conftest import plain_logs
-from tests.servers import VAULT
+from tests.fixtures.people import World
+from tests.fixtures.servers import VAULT
+from tests.worker.conftest import plain_logs
 
 __all__ = ["plain_logs"]
 

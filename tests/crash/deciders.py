@@ -10,18 +10,17 @@ from uuid import UUID
 
 from cortex_plane.approvals.model.approvals import Channel, Choice, Decision, DelegationDraft, StandingDraft
 from cortex_plane.approvals.model.credentials import TokenDecision
-from cortex_plane.approvals.verbs import approvals, credentials, decisions
-from cortex_plane.calls.verbs import deadlines
+from cortex_plane.approvals.verbs import approval_deadlines, approvals, credentials, decisions
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.model.journal import SignalDraft
-from cortex_plane.jobs.verbs import signals, steering
+from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.notify.model.notifications import Card, Outgoing, Sent
 from cortex_plane.tenancy.model.access import scheduler_actor
 from cortex_plane.tenancy.verbs import keys
 from cortex_plane.worker.notifier import Notifier
-from tests.operations.approval_racer import follow
+from tests.approvals.approval_racer import follow
 
 
 async def decide(db: Database, given: dict[str, Any]) -> None:
@@ -55,7 +54,7 @@ async def delegate(db: Database, given: dict[str, Any]) -> None:
 
 async def act_when_due(db: Database, given: dict[str, Any]) -> None:
     actor = scheduler_actor(UUID(given["org"]), new_id(), "doomed")
-    await deadlines.act_when_due(db, actor, UUID(given["approval"]))
+    await approval_deadlines.act_when_due(db, actor, UUID(given["approval"]))
 
 
 async def cancel(db: Database, given: dict[str, Any]) -> None:
@@ -67,7 +66,7 @@ async def send_signal(db: Database, given: dict[str, Any]) -> None:
     actor = await keys.authenticate_key(db, given["secret"])
     draft = SignalDraft(name=given["name"], key=given["key"], payload=given["payload"])
     once = IdempotencyKey(key=given["once"], fingerprint=b"the same") if given.get("once") else None
-    await signals.send(db, actor, draft, once, at_once=given.get("at_once", 1000))
+    await steering.send_signal(db, actor, draft, once, at_once=given.get("at_once", 1000))
 
 
 class FileChannel:

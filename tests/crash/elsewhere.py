@@ -39,7 +39,7 @@ from cortex_plane.http.app import Api, framed
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.main.api_process import create_app
 from cortex_plane.sessions.verbs.events import EventFeed
-from tests.servers import VAULT
+from tests.fixtures.servers import VAULT
 
 REPOSITORY = Path(__file__).parents[2]
 LATE_MODULES = ("cel", "jsonschema_rs", "httptools", "uvicorn.protocols.http.auto", "uvicorn.lifespan.off")

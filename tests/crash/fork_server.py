@@ -33,7 +33,7 @@ from cortex_plane.approvals.model.credentials import Token
 from cortex_plane.approvals.rules.deciders import LockedApproval
 from cortex_plane.db import crash_points
 from cortex_plane.db.database import Database
-from cortex_plane.db.hints import listening
+from cortex_plane.db.pool import listen_for_hints
 from cortex_plane.gates.model.gates import GateState
 from cortex_plane.jobs.model.effects import ToolCall
 from cortex_plane.jobs.model.journal import JournalEntry
@@ -46,9 +46,9 @@ from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.worker import Worker
 from tests.crash import deciders
 from tests.crash.tools import SHORT, TOOL_SECONDS, crash_app, renamed
+from tests.fixtures.servers import VAULT
+from tests.fixtures.workers import KEY
 from tests.mcp_servers.apps import mortal
-from tests.runtime.planes import KEY
-from tests.servers import VAULT
 
 _PR_SET_PDEATHSIG = 1
 PROVIDER_MODULES = (
@@ -102,7 +102,7 @@ async def _work(order: Order, app: App) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
     async with AsyncExitStack() as stack:
         if order.listens:
-            await stack.enter_async_context(listening(order.url, worker.work))
+            await stack.enter_async_context(listen_for_hints(order.url, worker.work))
         await worker.run()
     await db.close()
 

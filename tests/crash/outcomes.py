@@ -14,9 +14,9 @@ import orjson
 
 from cortex_plane.jobs.rules.recovery import CheckpointCorrupt, open_sealed
 from cortex_plane.proof.verbs import audit
+from tests.acceptance.test_campaign import INVARIANTS
 from tests.crash.stage import Run, Stage
 from tests.crash.tools import Kind, act_name
-from tests.operations.test_campaign import INVARIANTS
 
 
 class Outcome(StrEnum):

@@ -25,8 +25,8 @@ from cortex_plane.sessions.verbs import sessions
 from cortex_plane.worker.worker import STEADY_BEATS, Worker
 from tests.crash.tools import SHORT, Kind, act_name, crash_app, renamed
 from tests.crash.workers import DEADLINE, WorkerProcess, Workers
-from tests.people import World
-from tests.runtime.planes import KEY, call, make_agent, turn
+from tests.fixtures.people import World
+from tests.fixtures.workers import KEY, call, make_agent, turn
 
 ENDED = ("COMPLETED", "FAILED", "CANCELLED")
 LOOK_SECONDS = 0.05
@@ -250,7 +250,7 @@ class Stage:
         db, actor = self.world.db, self.world.admin.actor
         run = next((run for run in self.runs if run.job_id == job_id), None)
         with contextlib.suppress(CortexError):
-            for question in await steering.questions(db, actor, job_id):
+            for question in await steering.list_questions(db, actor, job_id):
                 if run is not None:
                     run.asked.add(question.call_id)
                 named = act_name(job_id, question.step_index, question.arguments["word"])

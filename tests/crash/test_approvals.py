@@ -21,13 +21,13 @@ from cortex_plane.approvals.model.approvals import (
     Decision,
     RecordResult,
 )
-from cortex_plane.approvals.verbs import approvals, decisions
-from cortex_plane.calls.verbs import deadlines
+from cortex_plane.approvals.verbs import approval_deadlines, approvals, decisions
 from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.verbs import audit, receipts
 from cortex_plane.tenancy.model.access import scheduler_actor
+from tests.approvals.test_approval_races import PROMISES
 from tests.conftest import Urls
 from tests.crash.outcomes import require_clean
 from tests.crash.points import (
@@ -46,9 +46,8 @@ from tests.crash.points import (
 from tests.crash.stage import Run, Stage
 from tests.crash.tools import Kind, act_name
 from tests.crash.workers import WorkerProcess, Workers
-from tests.operations.test_approval_races import PROMISES
-from tests.people import World
-from tests.runtime.planes import call, turn
+from tests.fixtures.people import World
+from tests.fixtures.workers import call, turn
 
 WAITS = "select 1 from job where id = $1 and status = 'WAITING_FOR_APPROVAL'"
 
@@ -221,7 +220,7 @@ async def _finish(stage: Stage, deed: Deed, run: Run, asked: Approval, decided: 
         assert receipt.changed is not decided
     else:
         actor = scheduler_actor(world.org_id, new_id(), "the next one")
-        acted = await deadlines.act_when_due(world.db, actor, asked.id)
+        acted = await approval_deadlines.act_when_due(world.db, actor, asked.id)
         assert (acted is None) is decided
     assert await _all_or_nothing_again(stage, asked) == deed.ends_as
     if deed.job == "RUNNING":

@@ -16,14 +16,14 @@ from cortex_plane.jobs.model.jobs import JobDraft
 from cortex_plane.jobs.verbs import jobs
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.proof.verbs import audit
+from tests.acceptance.test_campaign import INVARIANTS
+from tests.approvals.test_approval_races import PROMISES
 from tests.crash.outcomes import Outcome
 from tests.crash.points import apart, each, extents, from_the_claim_on, name, worth_a_try
 from tests.crash.stage import LOOK_SECONDS, Run, Stage
 from tests.crash.tools import Kind
 from tests.crash.workers import DEADLINE
-from tests.operations.test_approval_races import PROMISES
-from tests.operations.test_campaign import INVARIANTS
-from tests.runtime.planes import make_agent
+from tests.fixtures.workers import make_agent
 
 WORDS = "abcde"
 ENOUGH = 10

@@ -12,8 +12,8 @@ from tests.crash.outcomes import require_clean
 from tests.crash.points import apart, each, extents, from_the_claim_on, name, worth_a_try
 from tests.crash.stage import Run, Stage
 from tests.crash.tools import Kind
-from tests.runtime.planes import call, turn
-from tests.windows import memories_of, small_agent
+from tests.fixtures.windows import memories_of, small_agent
+from tests.fixtures.workers import call, turn
 
 FACTS = ["Remember that Ann likes tea.", "Remember that Bea likes coffee."]
 BEFORE = "\n".join(FACTS)

@@ -27,8 +27,8 @@ from cortex_plane.proof.verbs import audit
 from cortex_plane.worker.scheduler import Scheduler, scheduling
 from tests.crash.test_soak import PatientConnection, _folder, patiently
 from tests.crash.workers import DEADLINE, until
-from tests.people import World
-from tests.servers import VAULT, prepare
+from tests.fixtures.people import World
+from tests.fixtures.servers import VAULT, prepare
 from tests.storage.leases import Held, call, make_worker, queue
 
 REQUESTS = 80

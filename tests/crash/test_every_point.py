@@ -23,7 +23,7 @@ from tests.crash.points import (
 )
 from tests.crash.stage import ACTS, Run, Stage
 from tests.crash.tools import Kind
-from tests.runtime.planes import call, turn
+from tests.fixtures.workers import call, turn
 
 OTHERS = tuple(kind for kind in Kind if kind is not Kind.WITH_KEY)
 MATRIX = [

@@ -20,7 +20,7 @@ from tests.crash.points import naming
 from tests.crash.stage import Stage
 from tests.crash.tools import SHORT, Kind, renamed
 from tests.crash.workers import DEADLINE
-from tests.runtime.planes import KEY
+from tests.fixtures.workers import KEY
 
 
 class Fault(StrEnum):

@@ -28,12 +28,12 @@ from cortex_plane.approvals.model.approvals import (
 from cortex_plane.approvals.verbs import approvals, decisions, settlements
 from cortex_plane.calls.verbs import calls, deadlines
 from cortex_plane.jobs.model.effects import CallStatus, Verdict
-from tests.clock import Clock
 from tests.conftest import Urls
 from tests.crash.elsewhere import Elsewhere, elsewhere
 from tests.crash.points import apart, extents, name, without_statements_after
-from tests.external_gates import desk, gate, governed, question
-from tests.people import World
+from tests.fixtures.clock import Clock
+from tests.fixtures.external_gates import desk, gate, governed, question
+from tests.fixtures.people import World
 
 KINDS = ("retry_with_key", "probe", "ask_human", "fail")
 MATRIX = [

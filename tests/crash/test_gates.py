@@ -12,13 +12,13 @@ from cortex_plane.gates.model.gates import state_of
 from cortex_plane.jobs.model.jobs import JobDraft
 from cortex_plane.jobs.verbs import jobs
 from cortex_plane.proof.verbs import audit
-from tests.atlases import publish
+from tests.acceptance.test_campaign import INVARIANTS
 from tests.crash.points import apart, each, extents, from_the_claim_on, name, worth_a_try
 from tests.crash.stage import Run, Stage
 from tests.crash.tools import Kind, act_name
-from tests.operations.test_campaign import INVARIANTS
-from tests.runtime.gated import atlas, before, gate, question, say
-from tests.runtime.planes import call, make_agent, turn
+from tests.fixtures.atlases import publish
+from tests.fixtures.gated import atlas, before, gate, question, say
+from tests.fixtures.workers import call, make_agent, turn
 
 ACT = call(Kind.WITH_KEY, word="a")
 SCRIPT = [

@@ -14,7 +14,7 @@ from tests.crash.points import each, extents, from_the_claim_on, recorded, worth
 from tests.crash.stage import ACTS, Run, Stage
 from tests.crash.tools import Kind, act_name
 from tests.crash.workers import DEADLINE
-from tests.runtime.planes import call, turn
+from tests.fixtures.workers import call, turn
 
 
 async def _rows_of(stage: Stage, run: Run) -> list[list[Any]]:

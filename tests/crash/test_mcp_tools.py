@@ -14,15 +14,15 @@ from cortex_plane.approvals.verbs import settlements
 from cortex_plane.jobs.model.effects import Answer, Verdict
 from cortex_plane.jobs.model.jobs import Hold, JobStatus
 from cortex_plane.jobs.verbs import steering
-from tests.approvals import decide, pending
 from tests.conftest import Urls
 from tests.crash.workers import Workers
 from tests.crash.workers import until as until_seen
+from tests.fixtures.approvals import decide, pending
+from tests.fixtures.people import World
+from tests.fixtures.workers import call, make_agent, submit, turn, until, whole, working
 from tests.mcp_servers.apps import mortal
 from tests.mcp_servers.lines import log_of
-from tests.people import World
-from tests.runtime.planes import call, make_agent, submit, turn, until, whole, working
-from tests.runtime.test_mcp_servers import alive, started
+from tests.worker.test_mcp_servers import alive, started
 
 DEADLINE = 90.0
 TEXT = "dear-world"
@@ -50,7 +50,7 @@ async def settled(world: World, folder: Path, id: UUID) -> JobStatus:
         if job.status is JobStatus.WAITING_FOR_APPROVAL:
             for approval in await pending(world, id):
                 await decide(world, approval)
-        for question in await steering.questions(world.db, world.admin.actor, id):
+        for question in await steering.list_questions(world.db, world.admin.actor, id):
             happened = letters(folder) > 0
             answer = Answer(
                 verdict=Verdict.HAPPENED if happened else Verdict.DID_NOT_HAPPEN,
@@ -109,7 +109,7 @@ async def test_a_worker_killed_in_a_call_takes_its_servers_with_it_and_a_person_
         assert job.holds == [Hold.UNCERTAIN_EFFECT]
         (card,) = await pending(world, id)
         assert (card.kind, card.tool_name) == (ApprovalKind.UNCERTAIN_EFFECT, "hostile.stuck")
-        (question,) = await steering.questions(world.db, world.admin.actor, id)
+        (question,) = await steering.list_questions(world.db, world.admin.actor, id)
         answer = Answer(verdict=Verdict.HAPPENED, result={"seen": True}, note="looked at the world")
         await settlements.settle(world.db, world.admin.actor, id, question.call_id, answer)
         await until(world, id, JobStatus.COMPLETED, seconds=DEADLINE)

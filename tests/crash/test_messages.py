@@ -20,14 +20,14 @@ from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.notifier import Notifier, notifying
 from cortex_plane.worker.scheduler import Scheduler, scheduling
-from tests.clock import Clock
-from tests.conformance.channels import PUBLIC_URL, Failure, link
-from tests.conformance.postbox import Postbox, connect
+from tests.approvals.approval_racer import follow
+from tests.channels.behaviour import PUBLIC_URL, Failure, link
+from tests.channels.postbox import Postbox, connect
 from tests.crash.test_deadlines import COUNT, Plane, _plane
 from tests.crash.test_soak import patiently
 from tests.crash.workers import DEADLINE
-from tests.operations.approval_racer import follow
-from tests.servers import VAULT
+from tests.fixtures.clock import Clock
+from tests.fixtures.servers import VAULT
 from tests.storage.leases import Held, call, make_worker, queue
 
 REQUESTS = 12

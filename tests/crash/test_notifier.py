@@ -9,13 +9,13 @@ from signal import SIGKILL
 import asyncpg
 import pytest
 
-from tests.clock import Clock
 from tests.conftest import Urls
 from tests.crash.workers import Workers
-from tests.notifications import copies
-from tests.people import World
-from tests.runtime.planes import whole
-from tests.runtime.test_notifier import approvers, asked_of
+from tests.fixtures.clock import Clock
+from tests.fixtures.notifications import copies
+from tests.fixtures.people import World
+from tests.fixtures.workers import whole
+from tests.worker.test_notifier import approvers, asked_of
 
 
 @pytest.mark.proves("D.124")

@@ -18,8 +18,8 @@ from tests.crash.points import each
 from tests.crash.stage import ACTS, Run, Stage
 from tests.crash.tools import Kind
 from tests.crash.workers import until
+from tests.fixtures.workers import make_agent
 from tests.providers import Answer, AnthropicServer, Asked, anthropic_server, call, calls, says
-from tests.runtime.planes import make_agent
 
 MODEL = "anthropic:claude-sonnet-5"
 

@@ -10,13 +10,13 @@ from typing import Any
 import asyncpg
 import pytest
 
-from cortex_plane.jobs.verbs import signals
+from cortex_plane.jobs.verbs import steering
 from cortex_plane.proof.verbs import audit
 from tests.conftest import Urls
 from tests.crash.points import naming
 from tests.crash.workers import DEADLINE, WorkerProcess, Workers
-from tests.people import World
-from tests.signals import park, send, wait
+from tests.fixtures.people import World
+from tests.fixtures.signals import park, send, wait
 from tests.storage.leases import Held, claim, make_agent, make_worker, queue
 
 PAID = {"paid": True}
@@ -145,7 +145,7 @@ async def test_a_sender_is_killed_between_the_many_that_wait(sending: Sending) -
             await sending.admin.execute(
                 "update signal set created_at = created_at - interval '2 minutes' where key = $1", key
             )
-            await signals.tell_the_rest(sending.world.db)
+            await steering.deliver_waiting_signals(sending.world.db)
         if left != BEFORE or number % 2:
             assert await sending.everything(key) == AFTER, point
     assert (await audit.verify_org(sending.world.db, sending.world.org_id)).faults == []

@@ -41,9 +41,9 @@ from tests.crash.outcomes import judged
 from tests.crash.stage import ACTS, Run, Stage
 from tests.crash.tools import SHORT, Kind, act_name
 from tests.crash.workers import DEADLINE, WorkerProcess, Workers, until
-from tests.people import World
-from tests.runtime.planes import call, turn
-from tests.servers import VAULT, prepare
+from tests.fixtures.people import World
+from tests.fixtures.servers import VAULT, prepare
+from tests.fixtures.workers import call, turn
 
 KILLS = int(os.environ.get("CORTEX_SOAK_KILLS", "1000"))
 WORKERS = 4

@@ -19,7 +19,7 @@ from cortex_plane.agents.model.tools import DidNotHappen, Happened
 from cortex_plane.db.crash_points import reached
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.arguments import ToolContext
+from cortex_plane.worker.tools.tool import ToolContext
 from cortex_plane.worker.worker import WorkerSettings
 
 # Short, so that a death is noticed and settled within three seconds; not shorter, because a worker on a busy machine

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import Urls
 from tests.examples.walking import EXAMPLES, ROOT, SECONDS, command, database, plane, started, walked
-from tests.people import World
+from tests.fixtures.people import World
 from tests.providers import Answer, Asked, Provider, anthropic_server, call, calls, openai_server, says
 
 SAID = {

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.adapters.streams import serving
-from tests.people import World, apply_policies
-from tests.servers import MASTER_KEY, available, create_database, drop_database
+from tests.fixtures.people import World, apply_policies
+from tests.fixtures.servers import MASTER_KEY, available, create_database, drop_database
+from tests.fixtures.streams import serving
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples"

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.worker.mcp.connection import Connection
+from cortex_plane.worker.mcp.connection import McpConnection
 from cortex_plane.worker.mcp.remote_tool import RemoteTool
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.arguments import ToolContext
+from cortex_plane.worker.tools.tool import ToolContext
 
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
@@ -37,7 +37,7 @@ def log_of(folder: Path) -> list[str]:
 
 @dataclass
 class Spoken:
-    connection: Connection
+    connection: McpConnection
     tools: dict[str, RemoteTool] = field(default_factory=dict)
     lists: int = 0
 
@@ -55,7 +55,7 @@ class Spoken:
 @asynccontextmanager
 async def spoken(app: App, name: str = "hostile") -> AsyncIterator[Spoken]:
     """A connection that was tried once, for as long as the block runs."""
-    made = Spoken(Connection(app.mcp_servers[name]))
+    made = Spoken(McpConnection(app.mcp_servers[name]))
     made.connection.start(made.offer, made.told)
     try:
         await made.connection.settled.wait()

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 import asyncpg
 import pytest_asyncio
 
-from tests.clock import Clock
 from tests.conftest import Urls
-from tests.servers import TestServer, create_database, drop_database
+from tests.fixtures.clock import Clock
+from tests.fixtures.servers import TestServer, create_database, drop_database
 
 
 @pytest_asyncio.fixture

@@ -23,7 +23,7 @@ from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import OWNER_DECIDES, Terms
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import worker_actor
-from tests.people import World
+from tests.fixtures.people import World
 
 LEASE = timedelta(seconds=30)
 APP = "plane"
@@ -34,7 +34,7 @@ async def make_agent(world: World, slug: str, limit: int = 5) -> Agent:
         name=slug, slug=slug, role="Tester", team="main", model_config=ModelConfig(model="scripted"),
         resource_limits=ResourceLimits(max_concurrent_jobs=limit),
     )  # fmt: skip
-    return await agents.create(world.db, world.admin.actor, draft)
+    return await agents.create_agent(world.db, world.admin.actor, draft)
 
 
 async def queue(

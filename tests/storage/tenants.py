@@ -11,7 +11,7 @@ from uuid import UUID
 
 import asyncpg
 
-from cortex_plane.agents.model.completions import Usage
+from cortex_plane.agents.model.completions import ModelUsage
 from cortex_plane.approvals.model.approvals import Channel, Choice, Decision, DelegationDraft
 from cortex_plane.approvals.verbs import approvals, credentials, decisions
 from cortex_plane.calls.model import CallDraft, ResolutionRequest
@@ -21,7 +21,7 @@ from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus
 from cortex_plane.jobs.model.journal import SignalDraft
 from cortex_plane.jobs.model.usage import ModelCall
 from cortex_plane.jobs.rules.attempts import StepWrite
-from cortex_plane.jobs.verbs import jobs, signals, steering
+from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.notify import store as notify_store
@@ -33,12 +33,12 @@ from cortex_plane.tenancy.model.identities import LinkDraft
 from cortex_plane.tenancy.model.orgs import AbsenceDraft, Role
 from cortex_plane.tenancy.verbs import connections, keys, logins, orgs
 from cortex_plane.tenancy.verbs.request_rates import RequestRates
-from tests.atlases import plain, publish
-from tests.notifications import dead_letter
-from tests.people import World
-from tests.standing_approvals import given_standing
+from tests.fixtures.atlases import plain, publish
+from tests.fixtures.notifications import dead_letter
+from tests.fixtures.people import World
+from tests.fixtures.standing_approvals import given_standing
+from tests.fixtures.tool_confirmations import confirmed
 from tests.storage.leases import Held, call, ledger, make_worker, step
-from tests.tool_confirmations import confirmed
 
 # Tables that belong to no org, each with its reason. A test proves that nothing in them could name one.
 NOT_A_TENANTS = {
@@ -107,7 +107,7 @@ async def _signal(world: World) -> None:
         await held.write(StepWrite(status=JobStatus.PAUSED, hold="code_changed"))
     wait = {"entry": "paid#0", "name": "paid", "key": "order-1"}
     await held.write(StepWrite(status=JobStatus.SLEEPING, delay_seconds=None, more={"waits": [wait]}))
-    await signals.send(
+    await steering.send_signal(
         world.db, world.admin.actor, SignalDraft(name="paid", key="order-1", payload={"amount": 3})
     )
     await steering.cancel(world.db, world.admin.actor, job.id, Cancellation())
@@ -144,7 +144,7 @@ async def _spend(world: World, held: Held) -> None:
     )
     asked = ModelCall(
         id=new_id(), step_index=0, purpose="step", model="anthropic:m", estimated=False, seconds=1.0,
-        usage=Usage(prompt_tokens=10, completion_tokens=5), cost_micros=7,
+        usage=ModelUsage(prompt_tokens=10, completion_tokens=5), cost_micros=7,
     )  # fmt: skip
     await held.write(StepWrite(more={"usage": [asked.row()]}))
 

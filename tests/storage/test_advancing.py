@@ -19,8 +19,8 @@ from cortex_plane.jobs.rules.attempts import Adoption, Orphan, StepWrite
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import Conflict, InvalidInput
 from cortex_plane.proof.verbs import audit
-from tests.clock import Clock
-from tests.people import World
+from tests.fixtures.clock import Clock
+from tests.fixtures.people import World
 from tests.storage.leases import Held, call, claim, ledger, make_worker, queue, step
 from tests.storage.tenants import digest, tables
 

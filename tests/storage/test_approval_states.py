@@ -6,8 +6,8 @@ import asyncpg
 import pytest
 
 from cortex_plane.approvals.model.approvals import TRANSITIONS, ApprovalStatus
-from tests.approvals import Shipping, waiting
-from tests.people import World
+from tests.fixtures.approvals import Shipping, waiting
+from tests.fixtures.people import World
 
 MOVE = """
 update approval_request set status = $2, resolved_at = case when $2 = 'pending' then null else now() end,

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.proof.model import GENESIS, NAMED, Blanked, Fault, chain_hash, chain_hash_1
 from cortex_plane.proof.verbs.audit import verify_all, verify_org
-from tests.clock import Clock
-from tests.exports import erase
-from tests.people import World
+from tests.fixtures.clock import Clock
+from tests.fixtures.exports import erase
+from tests.fixtures.people import World
 
 HASHES = st.binary(min_size=32, max_size=32)
 COLUMNS = "org_id, session_id, seq, format, action, job_id, body, body_hash, hash, created_at"

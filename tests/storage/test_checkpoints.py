@@ -14,7 +14,7 @@ from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.jobs.model.checkpoints import Checkpoint
 from cortex_plane.jobs.rules.recovery import CheckpointCorrupt, CorruptionType
 from cortex_plane.kernel.canonical import canonical
-from tests.checkpoints import CHECKPOINTS, VALUES, opened, plain, sealed
+from tests.fixtures.checkpoints import CHECKPOINTS, VALUES, opened, plain, sealed
 
 with_database = settings(
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -22,10 +22,10 @@ from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.proof.verbs import audit
-from tests.clock import Clock
 from tests.conftest import Urls
 from tests.crash.points import extents
-from tests.people import World
+from tests.fixtures.clock import Clock
+from tests.fixtures.people import World
 from tests.storage.leases import APP, Held, claim, make_agent, make_worker, queue
 from tests.storage.tenants import digest, tables
 
@@ -126,7 +126,7 @@ async def test_a_new_limit_holds_from_the_next_claim(
     worker = await make_worker(db)
     assert len(await claim(db, worker, 10)) == 5, "an agent that says nothing may run five"
     change = AgentChange(resource_limits=ResourceLimits(max_concurrent_jobs=7))
-    await agents.update(db, world.admin.actor, world.agent.slug, change, None)
+    await agents.update_agent(db, world.admin.actor, world.agent.slug, change, None)
     more = await claim(db, worker, 10)
     assert len(more) == 2
     assert {given.agent_version for given in more} == {1}

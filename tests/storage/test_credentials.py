@@ -10,10 +10,10 @@ import pytest
 from cortex_plane.approvals.model.credentials import digest
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.tenancy.verbs.access import new_approval_token
-from tests.approvals import Shipping, waiting
-from tests.credentials import link_for, token_for
-from tests.people import World
-from tests.servers import CREDENTIAL_KEY
+from tests.fixtures.approvals import Shipping, waiting
+from tests.fixtures.credentials import link_for, token_for
+from tests.fixtures.people import World
+from tests.fixtures.servers import CREDENTIAL_KEY
 from tests.storage.tenants import inside
 
 ROWS = 3000

@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from cortex_plane.db.database import NOBODY, Database, Transaction
-from cortex_plane.db.driver_errors import translate
+from cortex_plane.db.pool import translate
 from cortex_plane.embedded import EmbeddedPostgres
 from cortex_plane.kernel.errors import (
     AlreadyExists,
@@ -33,8 +33,8 @@ from cortex_plane.kernel.ids import new_id
 from cortex_plane.tenancy.store import identities as identities_store
 from cortex_plane.tenancy.store import orgs as orgs_store
 from tests.conftest import Urls
-from tests.people import World
-from tests.servers import TestServer, with_database
+from tests.fixtures.people import World
+from tests.fixtures.servers import TestServer, with_database
 
 TEAM = "update team set name = name where slug = $1"
 

@@ -14,9 +14,9 @@ from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.notify import store as notify_store
 from cortex_plane.notify.store import Lane
-from tests.clock import Clock
-from tests.conformance.postbox import connect
-from tests.people import World
+from tests.channels.postbox import connect
+from tests.fixtures.clock import Clock
+from tests.fixtures.people import World
 
 SEED = """
 with person as (

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from cortex_plane.kernel.ids import new_id
-from tests.people import World
+from tests.fixtures.people import World
 from tests.storage.leases import queue
 
 ROWS = 3000

@@ -17,9 +17,9 @@ from cortex_plane.tenancy.model.credentials import KeyDraft, Redemption, key_dig
 from cortex_plane.tenancy.model.orgs import MemberChange, OrgDraft, Role
 from cortex_plane.tenancy.verbs import keys, logins, orgs
 from cortex_plane.tenancy.verbs.access import new_key_secret
-from tests.clock import Clock
-from tests.people import World
-from tests.servers import CREDENTIAL_KEY
+from tests.fixtures.clock import Clock
+from tests.fixtures.people import World
+from tests.fixtures.servers import CREDENTIAL_KEY
 
 CALLS = {
     "resolve_api_key": "select * from resolve_api_key('\\x00')",

@@ -18,8 +18,8 @@ from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database, every_query
 from cortex_plane.tenancy.verbs import keys
 from tests.conftest import Urls
-from tests.people import World
-from tests.servers import VAULT
+from tests.fixtures.people import World
+from tests.fixtures.servers import VAULT
 from tests.storage.tenants import NOT_A_TENANTS, digest, digests, inside, org_column, populate, tables
 
 POLICY = "({column} = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)"
@@ -416,7 +416,7 @@ async def test_no_query_reaches_another_orgs_rows(
     await populate(world)
     await populate(other)
     draft = AgentDraft(name=MARK, slug=MARK, role=MARK, team="main", model_config=ModelConfig(model=MARK))
-    marked = await agents.create(world.db, world.admin.actor, draft)
+    marked = await agents.create_agent(world.db, world.admin.actor, draft)
     await world.say(MARK)
     names = await tables(admin)
     ids = await _every_id(admin, names, world.org_id)

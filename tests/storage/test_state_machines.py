@@ -20,8 +20,8 @@ from cortex_plane.kernel.errors import AlreadyExists, Conflict
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.sessions.model import sessions
 from cortex_plane.sessions.model.sessions import SessionStatus
-from tests.clock import Clock
-from tests.people import World
+from tests.fixtures.clock import Clock
+from tests.fixtures.people import World
 from tests.storage.tenants import inside, populate, tables
 
 JOB_COLUMNS_OF_THE_APP = {

@@ -19,8 +19,8 @@ from cortex_plane.tenancy.model.identities import LINK_LIFE as LINK_CODE_LIFE
 from cortex_plane.tenancy.model.identities import WRONG_LIFE
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import keys
-from tests.clock import Clock
-from tests.people import World
+from tests.fixtures.clock import Clock
+from tests.fixtures.people import World
 from tests.storage.tenants import inside, populate, tables
 
 START = datetime(2026, 3, 15, 12, tzinfo=UTC)

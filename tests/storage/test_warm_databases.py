@@ -10,13 +10,13 @@ import pytest
 import pytest_asyncio
 
 from cortex_plane.tenancy.verbs import keys
-from tests import warm_databases
-from tests.clock import Clock
-from tests.operations.rows import digests
-from tests.people import World, apply_policies
-from tests.runtime.planes import whole
-from tests.servers import TestServer
-from tests.warm_databases import LeftBehind, WarmDatabase
+from tests.fixtures import warm_databases
+from tests.fixtures.clock import Clock
+from tests.fixtures.people import World, apply_policies
+from tests.fixtures.rows import digests
+from tests.fixtures.servers import TestServer
+from tests.fixtures.warm_databases import LeftBehind, WarmDatabase
+from tests.fixtures.workers import whole
 
 _IS_NOW = "select plane_now() between now() - interval '1 minute' and now() + interval '1 minute'"
 

@@ -120,7 +120,7 @@ async def delete_agent(tx: Transaction, id: UUID) -> bool:
 
 async def publish_tools(db: Database, versions: Sequence[ToolVersion]) -> list[ToolVersion]:
     """Those that take the place of another version."""
-    changed = []
+    new_versions = []
     async with db.transaction(NOBODY) as tx:
         for version in versions:
             before = await tx.value(
@@ -129,8 +129,8 @@ async def publish_tools(db: Database, versions: Sequence[ToolVersion]) -> list[T
                 version.server, version.remote_name, version.implementation, version.hints,
             )  # fmt: skip
             if before is not None:
-                changed.append(version)
-    return changed
+                new_versions.append(version)
+    return new_versions
 
 
 async def list_tools(db: Database) -> list[ToolVersion]:
@@ -207,8 +207,8 @@ async def insert_confirmation(
 
 async def revoke_confirmation(tx: Transaction, app: str, tool_name: str, by: str) -> UUID | None:
     """The one that held; None: there was none."""
-    found: UUID | None = await tx.value(queries.revoke_confirmation, app, tool_name, by)
-    return found
+    row: UUID | None = await tx.value(queries.revoke_confirmation, app, tool_name, by)
+    return row
 
 
 async def raise_confirmation_version(tx: Transaction) -> None:

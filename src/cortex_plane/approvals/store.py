@@ -36,7 +36,7 @@ from cortex_plane.proof.model import Fact
 from cortex_plane.proof.rules.receipts import Decided
 from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission
 from cortex_plane.tenancy.model.orgs import Role
-from cortex_plane.tenancy.rules import Kind
+from cortex_plane.tenancy.rules import MacKind
 from cortex_plane.tenancy.store import credentials as credentials_store
 
 queries = Queries("approvals")
@@ -77,7 +77,7 @@ def _terms(terms: Terms, owner_id: UUID | None, causes: Iterable[UUID]) -> dict[
         "required_clearance": terms.required_clearance,
         "self_approval": terms.self_approval,
         "owner_id": str(owner_id) if owner_id else None,
-        "causes": [str(cause) for cause in causes],
+        "causes": list(map(str, causes)),
         "delegated": [],
     }
 
@@ -159,16 +159,18 @@ async def list_deciders(
 ) -> list[Decider]:
     """Those who could decide under these terms, and those who could had they not shaped the call; by name."""
     rows = await tx.rows(queries.list_deciders, _terms(terms, owner_id, causes))
-    return [_to_decider(row, shaped_it=row["refusal"] is not None) for row in rows]
+    return [
+        Decider(
+            row["id"], row["display_name"], frozenset(map(Role, row["roles"])), row["refusal"] is not None
+        )
+        for row in rows
+    ]
 
 
 async def deciders_of_approval(tx: Transaction, id: UUID, limit: int | None = None) -> list[Decider]:
     """Those who could decide it now, by name."""
-    return [_to_decider(row) for row in await tx.rows(queries.deciders_of_approval, tx.org, id, limit)]
-
-
-def _to_decider(row: Row, *, shaped_it: bool = False) -> Decider:
-    return Decider(row["id"], row["display_name"], frozenset(map(Role, row["roles"])), shaped_it)
+    rows = await tx.rows(queries.deciders_of_approval, tx.org, id, limit)
+    return [Decider(row["id"], row["display_name"], frozenset(map(Role, row["roles"]))) for row in rows]
 
 
 async def refusal_under_terms(
@@ -530,7 +532,7 @@ async def open_token(db: Database, token_hash: bytes) -> tuple[Token, Actor | No
         return None
     (row,) = rows
     key.require(
-        Kind.APPROVAL_TOKEN, {**row, "user_account_id": row["member_id"], "token_hash": lookup}, row["mac"]
+        MacKind.APPROVAL_TOKEN, {**row, "user_account_id": row["member_id"], "token_hash": lookup}, row["mac"]
     )
     return parse(Token, row), _credential_person(row, row["id"])
 
@@ -563,7 +565,7 @@ async def insert_token(
     }  # fmt: skip
     await tx.rows(
         queries.insert_token, tx.org, id, approval_id, member_id, notification_id, lookup, version, input_hash,
-        expires_at, tx.credential_key.mac(Kind.APPROVAL_TOKEN, written),
+        expires_at, tx.credential_key.mac(MacKind.APPROVAL_TOKEN, written),
     )  # fmt: skip
 
 

@@ -81,6 +81,11 @@ class CallDraft:
     callback: Name | None = None
     """A webhook connection of the org, by name or id: it is told when a person decided, or nobody did in time."""
 
+    @property
+    def settlement(self) -> OnUncertain:
+        """What only reads may simply be read again, whoever was asked about it."""
+        return OnUncertain.RETRY_WITH_KEY if self.read_only else self.on_uncertain
+
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
 class IntentDraft:
@@ -182,6 +187,26 @@ class ExternalCall:
     created_at: datetime
     finished_at: datetime | None
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether a person is being asked whether it happened."""
+        return (
+            self.approval_kind is ApprovalKind.UNCERTAIN_EFFECT
+            and self.approval_status is ApprovalStatus.PENDING
+        )
+
+    @property
+    def fails_if_uncertain(self) -> bool:
+        return self.on_uncertain is OnUncertain.FAIL
+
+    @property
+    def probes_if_uncertain(self) -> bool:
+        return self.on_uncertain is OnUncertain.PROBE
+
+    @property
+    def asks_if_uncertain(self) -> bool:
+        return self.on_uncertain is OnUncertain.ASK_HUMAN
+
 
 _BEFORE_IT_BEGAN = frozenset({CallStatus.ALLOWED, CallStatus.APPROVED, CallStatus.CLEARED})
 
@@ -212,7 +237,7 @@ def _advice(call: ExternalCall, is_sender: bool) -> tuple[Next, str | None]:
         return Next.BEGIN, None
     if status is CallStatus.INTENDED and call.settle_after is not None and call.now < call.settle_after:
         return Next.WAIT, f"It may be under way until {call.settle_after.isoformat()}."
-    if call.approval_kind is ApprovalKind.UNCERTAIN_EFFECT and call.approval_status is ApprovalStatus.PENDING:
+    if call.is_asked:
         return Next.WAIT, "Nobody knows whether it happened; a person is asked."
     if call.on_uncertain is OnUncertain.RETRY_WITH_KEY:
         return Next.BEGIN, "Nobody knows whether it happened: send it again with the same key."

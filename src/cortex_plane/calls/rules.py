@@ -8,7 +8,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from cortex_plane.agents.model.tools import Risk
+from cortex_plane.agents.model.tools import Risk, is_tool_name
 from cortex_plane.calls.model import (
     MAX_ACTIONS,
     MAX_ASKS,
@@ -24,6 +24,7 @@ from cortex_plane.gates.rules.authorization import time_limits
 from cortex_plane.gates.rules.evaluation import judge
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.gates.rules.prompts import asked_of_all, blocks_of, guides_of, questions_of
+from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.policies.model.policies import PolicyDecision, PolicyVerdict
 
 CAPABILITY = "capability:"
@@ -40,6 +41,13 @@ _SAID = {
     PolicyVerdict.REQUIRES_APPROVAL: "a person must approve it",
     PolicyVerdict.ALLOW: "",
 }
+
+
+def check_action(action: str | None) -> None:
+    if action is not None and not is_tool_name(action):
+        raise InvalidInput(
+            "`action` must be lower-case words with dots between, such as refunds.create.", field="action"
+        )
 
 
 def asked_first(
@@ -62,16 +70,16 @@ def answered(
 ) -> ActionAnswer:
     """What holds of an action. Where gates let it through and policies agree, it is the gates that say why. ``asks``: the gates
     that the agent must answer first; they count where it is gates that refuse it."""
-    told = _told(action, decision, ruling, risk)
-    if told.verdict is PolicyVerdict.ALLOW:
-        return told
-    by_gates = ruling is not None and told.rule == ruling.rule
-    if told.verdict is PolicyVerdict.DENY:
+    answer = _base_answer(action, decision, ruling, risk)
+    if answer.verdict is PolicyVerdict.ALLOW:
+        return answer
+    by_gates = ruling is not None and answer.rule == ruling.rule
+    if answer.verdict is PolicyVerdict.DENY:
         if not (by_gates and asks):
-            return told
-        return replace(told, state=ActionState.ASKS_FIRST, whom=Whom.AGENT, asks=list(asks[:MAX_ASKS]))
+            return answer
+        return replace(answer, state=ActionState.ASKS_FIRST, whom=Whom.AGENT, asks=list(asks[:MAX_ASKS]))
     people = [gate.key for gate in ruling.people] if by_gates and ruling is not None else []
-    return replace(told, whom=Whom.PERSON, asks=people[:MAX_ASKS])
+    return replace(answer, whom=Whom.PERSON, asks=people[:MAX_ASKS])
 
 
 _STATES = {
@@ -81,7 +89,7 @@ _STATES = {
 }
 
 
-def _told(action: str, decision: PolicyDecision, ruling: Ruling | None, risk: Risk) -> ActionAnswer:
+def _base_answer(action: str, decision: PolicyDecision, ruling: Ruling | None, risk: Risk) -> ActionAnswer:
     by_gates = ruling is not None and (
         ruling.rule == decision.rule or ruling.verdict is decision.verdict is PolicyVerdict.ALLOW
     )
@@ -105,6 +113,15 @@ def _short(reason: str) -> str:
     return reason if len(reason) <= MAX_REASON else f"{reason[: MAX_REASON - 1]}…"
 
 
+def split_answers(answers: Iterable[ActionAnswer]) -> tuple[list[ActionAnswer], list[ActionAnswer]]:
+    """What is not denied, and what is."""
+    allowed: list[ActionAnswer] = []
+    denied: list[ActionAnswer] = []
+    for answer in answers:
+        (denied if answer.verdict is PolicyVerdict.DENY else allowed).append(answer)
+    return allowed, denied
+
+
 def decided(answers: Iterable[ActionAnswer]) -> ResolutionDecision:
     """What is said of all; where that differs, it is partial."""
     verdicts = {each.verdict for each in answers}
@@ -124,9 +141,9 @@ def block_list(atlases: CompiledAtlases, state: GateState) -> list[dict[str, Any
             "name": block.name,
             "content": block.content,
             "priority": block.priority,
-            "by": given.by,
+            "by": effect.by,
         }
-        for key, block, given in blocks_of(atlases, state)
+        for key, block, effect in blocks_of(atlases, state)
     ]
     guides = [
         {
@@ -137,35 +154,39 @@ def block_list(atlases: CompiledAtlases, state: GateState) -> list[dict[str, Any
             "format": guidance.format,
             "priority": guidance.priority,
             "labels": list(guidance.labels),
-            "by": given.by,
-            "until": given.until,
+            "by": effect.by,
+            "until": effect.until,
         }
-        for gate, guidance, given in guides_of(atlases, state)
+        for gate, guidance, effect in guides_of(atlases, state)
     ]
     return [*contexts, *guides]
 
 
-def by_reference(given: Resolution) -> Resolution:
+def by_reference(resolution: Resolution) -> Resolution:
     """As it is kept: what blocks say and gates ask stands in the atlases, which do not change."""
     return replace(
-        given,
-        contexts=[_without(block, "content") for block in given.contexts],
-        questions=[_without(asked, "questions") for asked in given.questions],
+        resolution,
+        contexts=[_without(block, "content") for block in resolution.contexts],
+        questions=[_without(question, "questions") for question in resolution.questions],
     )
 
 
-def in_full(atlases: CompiledAtlases, kept: Resolution) -> Resolution:
+def in_full(atlases: CompiledAtlases, resolution: Resolution) -> Resolution:
     return replace(
-        kept,
-        contexts=[block | {"content": _content(atlases, block)} for block in kept.contexts],
-        questions=[asked | {"questions": _questions(atlases, asked)} for asked in kept.questions],
+        resolution,
+        contexts=[block | {"content": _content(atlases, block)} for block in resolution.contexts],
+        questions=[
+            question | {"questions": _questions(atlases, question)} for question in resolution.questions
+        ],
     )
 
 
-def _questions(atlases: CompiledAtlases, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _questions(atlases: CompiledAtlases, question: Mapping[str, Any]) -> list[dict[str, Any]]:
     """As they were told then."""
     return (
-        [] if "more_questions" in asked else questions_of(atlases.gates[f"{asked['atlas']}/{asked['gate']}"])
+        []
+        if "more_questions" in question
+        else questions_of(atlases.gates[f"{question['atlas']}/{question['gate']}"])
     )
 
 
@@ -176,22 +197,26 @@ def _content(atlases: CompiledAtlases, block: Mapping[str, Any]) -> str:
     return guidance.content if guidance is not None else ""
 
 
-def limits_of(atlases: CompiledAtlases, ruled: Sequence[tuple[ActionAnswer, Ruling]]) -> list[Limit]:
+def time_window(ends: datetime) -> Limit:
+    return Limit(kind="time_window", name="resolution", detail={"until": ends.isoformat()})
+
+
+def limits_of(atlases: CompiledAtlases, rulings: Sequence[tuple[ActionAnswer, Ruling]]) -> list[Limit]:
     """Under what the allowed actions are allowed: each limit once, and the capability that opens them."""
-    found: dict[tuple[str, str], Limit] = {}
-    for told, ruling in ruled:
-        if told.verdict is PolicyVerdict.DENY:
+    limits: dict[tuple[str, str], Limit] = {}
+    for answer, ruling in rulings:
+        if answer.verdict is PolicyVerdict.DENY:
             continue
         for limit in ruling.limits:
-            found.setdefault((limit.kind, limit.name), limit)
+            limits.setdefault((limit.kind, limit.name), limit)
         capability = ruling.rule.removeprefix(CAPABILITY)
         if capability != ruling.rule and capability in atlases.capabilities:
-            found.setdefault(
+            limits.setdefault(
                 ("scope", capability), _scope(capability, atlases.capabilities[capability].actions)
             )
-        if len(found) >= MAX_LIMITS:
+        if len(limits) >= MAX_LIMITS:
             break
-    return list(found.values())[:MAX_LIMITS]
+    return list(limits.values())[:MAX_LIMITS]
 
 
 def _scope(name: str, actions: Sequence[str]) -> Limit:
@@ -200,27 +225,27 @@ def _scope(name: str, actions: Sequence[str]) -> Limit:
 
 
 def limits_of_all(
-    atlases: CompiledAtlases, state: GateState, ruled: Sequence[tuple[ActionAnswer, Ruling]], now: datetime
+    atlases: CompiledAtlases, state: GateState, rulings: Sequence[tuple[ActionAnswer, Ruling]], now: datetime
 ) -> list[Limit]:
     """Of many actions that were only looked at. When gates come round is the same for all of them, so it is told once."""
-    found = limits_of(atlases, ruled)
-    if any(told.verdict is not PolicyVerdict.DENY for told, _ in ruled):
-        found += islice(time_limits(atlases, state.fired, now), MAX_LIMITS)
-    return found
+    limits = limits_of(atlases, rulings)
+    if any(answer.verdict is not PolicyVerdict.DENY for answer, _ in rulings):
+        limits += islice(time_limits(atlases, state.fired, now), MAX_LIMITS)
+    return limits
 
 
 def asking(atlases: CompiledAtlases, answers: Iterable[ActionAnswer]) -> tuple[list[dict[str, Any]], int]:
     """The gates that actions name, each once with what it asks, and how many more there are."""
-    named = {key: each.whom for each in answers for key in each.asks if key in atlases.gates}
-    told, room = list[dict[str, Any]](), MAX_ASKING
-    for key, whom in named.items():
+    names = {key: each.whom for each in answers for key in each.asks if key in atlases.gates}
+    gates, room = list[dict[str, Any]](), MAX_ASKING
+    for key, whom in names.items():
         gate = atlases.gates[key]
         questions = [question.question for question in gate.questions]
         room -= len(gate.name) + sum(map(len, questions))
         if room < 0:
             break
-        told.append({"gate": key, "name": gate.name, "whom": whom, "questions": questions})
-    return told, len(named) - len(told)
+        gates.append({"gate": key, "name": gate.name, "whom": whom, "questions": questions})
+    return gates, len(names) - len(gates)
 
 
 def permissions_of(atlases: CompiledAtlases | None, state: GateState | None) -> Permissions:

@@ -42,7 +42,7 @@ from cortex_plane.notify.model.notifications import (
 )
 
 IDLE_SECONDS = 20.0
-"""Servers hang up on their own after a minute or more; we are gone before."""
+"""Shorter than the minute after which servers hang up."""
 MAILS_PER_CONVERSATION = 200
 """Some servers take only so many in one conversation."""
 SERVER_IS_LEAVING = 421
@@ -62,13 +62,13 @@ class Mail:
 
 
 class _Conversation:
-    """One conversation with the server."""
+    """One SMTP conversation."""
 
     def __init__(self, client: aiosmtplib.SMTP) -> None:
         self.client = client
         self.sent = 0
         self.begun = False
-        """Content was on its way when something went wrong: nobody knows whether it arrived."""
+        """Content was on its way when the conversation failed: it may have arrived."""
 
     async def send(self, mail: Mail) -> None:
         self.begun = False
@@ -104,7 +104,7 @@ class SmtpPool:
                     await self._use(line, mail)
                     return
                 except (*LOST_CONNECTION, aiosmtplib.SMTPResponseException) as error:
-                    # A server may hang up on a conversation that was quiet. Before the content went out that is no loss.
+                    # A server may end an idle conversation. Before the content was sent nothing is lost.
                     if line.begun or not _has_left(error):
                         raise
             await self._use(await self._open(), mail)
@@ -121,7 +121,7 @@ class SmtpPool:
         await self._give_back(line)
 
     async def _recover(self, line: _Conversation, error: Exception) -> None:
-        """A refused mail leaves the conversation usable, once the server has forgotten the mail."""
+        """A conversation is usable after a refused mail, once the server has been reset."""
         try:
             if _has_left(error):
                 raise aiosmtplib.SMTPServerDisconnected("The server is leaving.")
@@ -181,7 +181,7 @@ class SmtpPool:
         line.client.close()
 
     async def close(self) -> None:
-        """Take leave of the server. Whatever is being sent is not waited for."""
+        """End idle conversations. Does not wait for mails that are being sent."""
         while (line := self._take()) is not None:
             await _leave(line)
 
@@ -219,7 +219,7 @@ _COLOURS = {"low": "#2e6b3f", "medium": "#7a5400", "high": "#a3341c", "critical"
 
 
 class EmailChannel:
-    """One mail server for the whole plane. Whose mail it is, its connection and its headers tell."""
+    """One mail server for the whole plane. Headers and connection of a mail name its org."""
 
     channel_type = "email"
 
@@ -238,7 +238,7 @@ class EmailChannel:
         await self._pool.close()
 
     def concerns(self, card: Card, shown: Mapping[str, Any]) -> bool:
-        """Votes alone are not worth a mail; what was over before anybody was told neither."""
+        """No mail for votes alone, nor for a request that ended before its first mail."""
         if not shown:
             return card.status is ApprovalStatus.PENDING
         if card.status is not ApprovalStatus.PENDING:
@@ -263,19 +263,19 @@ class EmailChannel:
         except aiosmtplib.SMTPNotSupported as error:
             raise Undeliverable(f"{self._where}: {_said(error)}") from error
         except (aiosmtplib.SMTPException, *LOST_CONNECTION) as error:
-            # Also where the server refuses us: that is no fault of the address, and is set right by an operator.
+            # Also where the server refuses us: an operator can fix that, and the address is not at fault.
             raise TryAgain(f"The mail server {self._where} does not take mail now: {_said(error)}") from error
         return Sent(message_ref=message_id, shown=_shown(outgoing, message_id))
 
     def _refused(
         self, error: aiosmtplib.SMTPResponseException, what: str, *, address: bool = False
     ) -> TryAgain | Undeliverable:
-        said = f"The mail server {self._where} refused {what}: {_said(error)}"
+        message = f"The mail server {self._where} refused {what}: {_said(error)}"
         # 500 to 504 are about the conversation, not about this person.
-        return Undeliverable(said, address=address) if error.code >= 550 else TryAgain(said)
+        return Undeliverable(message, address=address) if error.code >= 550 else TryAgain(message)
 
     def _headers(self, outgoing: Outgoing, message_id: str, *, utf8: bool) -> bytes:
-        """What holds a stranger's text or may be long goes through ``email``, which parses and folds it: that is dear."""
+        """Headers with text of others, or long ones, go through ``email``, which parses and folds them slowly."""
         policy = SMTPUTF8 if utf8 else SMTP
         message = EmailMessage(policy=policy)
         message["Subject"] = one_line(_subject(outgoing), MAX_SUBJECT)
@@ -285,14 +285,14 @@ class EmailChannel:
         first = outgoing.shown.get("first")
         if outgoing.earlier:
             message["In-Reply-To"] = outgoing.earlier
-            # A mailbox that never got one in between still finds the first.
+            # A mailbox that missed a mail in between still finds the first.
             message["References"] = " ".join(dict.fromkeys(filter(None, (first, outgoing.earlier))))
-        folded = b"".join(policy.fold_binary(name, value) for name, value in message.raw_items())
+        headers = b"".join(policy.fold_binary(name, value) for name, value in message.raw_items())
         plain = (
             f"Date: {format_datetime(outgoing.timestamp)}\r\nAuto-Submitted: auto-generated\r\n"
             f"X-Auto-Response-Suppress: All\r\nX-Cortex-Org: {outgoing.org_id}\r\nMIME-Version: 1.0\r\n"
         )
-        return folded + plain.encode("ascii")
+        return headers + plain.encode("ascii")
 
 
 def _body(outgoing: Outgoing) -> bytes:
@@ -310,8 +310,8 @@ def _body(outgoing: Outgoing) -> bytes:
 
 
 def _quoted(text: str) -> str:
-    given = b"".join(line + b"\n" for line in text.encode().splitlines())
-    return b2a_qp(given).decode("ascii").replace("\n", "\r\n")
+    lines = b"".join(line + b"\n" for line in text.encode().splitlines())
+    return b2a_qp(lines).decode("ascii").replace("\n", "\r\n")
 
 
 def _content(outgoing: Outgoing) -> Card | Invitation:
@@ -371,7 +371,7 @@ def _shown(outgoing: Outgoing, message_id: str) -> dict[str, Any]:
 
 
 def _said(error: BaseException) -> str:
-    """What went wrong, in one line; what a server says is a stranger's text too."""
+    """The error on one line; a server's text is not trusted either."""
     match error:
         case TimeoutError():
             return "it does not answer in time"
@@ -381,17 +381,17 @@ def _said(error: BaseException) -> str:
 
 
 def _is_unknown(error: aiosmtplib.SMTPRecipientRefused) -> bool:
-    """Nobody is there. Servers also refuse here because of us (a blocklist, our sender) or for now: their longer code tells,
-    where they send one."""
-    told = _ENHANCED.match(error.message.strip())
-    return told[0] in _NOBODY_THERE if told else error.code in (550, 551, 553)
+    """Whether the address does not exist. Servers also refuse recipients because of the sender, or temporarily: their
+    enhanced status code tells."""
+    code = _ENHANCED.match(error.message.strip())
+    return code[0] in _NOBODY_THERE if code else error.code in (550, 551, 553)
 
 
 # Templates ------------------------------------------------------------------------------------------------------------
 
 
 def _indented(text: str, by: str = "  ") -> str:
-    """A stranger's lines cannot pass for ours: each begins further in."""
+    """Indented, so that lines of others cannot pass for ours."""
     return "\n".join(by + line for line in text.split("\n"))
 
 
@@ -416,15 +416,15 @@ def _words(outgoing: Outgoing) -> dict[str, Any]:
     content = _content(outgoing)
     if isinstance(content, Invitation):
         return {"invitation": content, "member": outgoing.target.member, "address": outgoing.target.address}
-    left = None
+    remaining = None
     if content.deadline is not None:
-        left = span((content.deadline - outgoing.timestamp).total_seconds())
+        remaining = span((content.deadline - outgoing.timestamp).total_seconds())
     place = urlsplit(content.url)
     return {
         "card": content,
         "heading": _heading(outgoing, content),
         "pending": content.status is ApprovalStatus.PENDING,
-        "left": left,
+        "left": remaining,
         "colour": _COLOURS.get(content.risk, "#4a5360"),
         "details": _details(content.details),
         "yes": sum(vote.decision.value == "approved" for vote in content.votes),

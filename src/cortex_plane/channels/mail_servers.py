@@ -71,15 +71,15 @@ class SmtpServer:
 
 def _starttls(query: str, *, tls: bool) -> StartTls | None:
     options = dict(parse_qsl(query, keep_blank_values=True))
-    given = options.pop("starttls", None)
+    option = options.pop("starttls", None)
     if options:
         raise ValueError(f"has an option that is not known: {min(options)}")
-    if given is None:
+    if option is None:
         return None
     if tls:
         raise ValueError("asks for starttls, but smtps:// is encrypted from the first byte on")
     try:
-        return StartTls(given)
+        return StartTls(option)
     except ValueError:
         raise ValueError("must have starttls=required, auto or never") from None
 

@@ -35,8 +35,7 @@ _BROKEN = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutExcept
 
 
 class Unreachable(Exception):
-    """Nobody answered, or not in time, or not in HTTP, or nobody may be asked there. Whoever sends makes an error of the plane
-    of it."""
+    """No answer in time, no HTTP, or an address that may not be reached. The caller turns it into an error of the plane."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -44,7 +43,7 @@ class Unreachable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     status: int
     headers: Mapping[str, str]
     body: bytes
@@ -52,38 +51,38 @@ class Answer:
 
 
 class SystemResolver:
-    """Asks the system, in threads of its own: a name server that a tenant chose may keep one waiting for long, and the loop's
-    own threads are needed for everything else."""
+    """The system's resolver, in threads of its own: a tenant's name server may be slow, and the loop's threads are needed
+    elsewhere."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(RESOLVER_THREADS, thread_name_prefix="resolver")
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
-        asked = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-        found = await asyncio.get_running_loop().run_in_executor(self._threads, asked)
-        return [str(each[4][0]) for each in found]
+        lookup = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        entries = await asyncio.get_running_loop().run_in_executor(self._threads, lookup)
+        return [str(entry[4][0]) for entry in entries]
 
 
 async def vetted(host: str, port: int, allowed: Allowed, resolver: Resolver) -> list[str]:
-    """The addresses of a host, if every one of them may be reached; else ``Unreachable``: who mixes them wants to slip in.
+    """The addresses of a host, if all of them may be reached; else ``Unreachable``.
 
-    A name that does not exist and one that leads inside are answered alike: a tenant must not learn which names there are in the
-    network of the plane, nor what they resolve to. The log says it.
+    The error is the same for a name that does not exist and one that resolves to a private address: a tenant must not learn
+    which names exist in the plane's network. The log has the reason.
     """
     try:
         addresses = [host] if literal(host) is not None else await resolver(host, port)
     except OSError as error:
         log.info("webhook host refused", host=host, reason=error.strerror or str(error))
         raise _no_public_address(host) from None
-    kept = list(dict.fromkeys(addresses))
-    for each in kept:
-        address = literal(each)
+    distinct = list(dict.fromkeys(addresses))
+    for text in distinct:
+        address = literal(text)
         if address is None or not allowed.reach(host, port, address):
-            log.info("webhook host refused", host=host, reason=f"it resolves to {each}")
+            log.info("webhook host refused", host=host, reason=f"it resolves to {text}")
             raise _no_public_address(host)
-    if not kept:
+    if not distinct:
         raise _no_public_address(host)
-    return kept
+    return distinct
 
 
 def _no_public_address(host: str) -> Unreachable:
@@ -91,12 +90,12 @@ def _no_public_address(host: str) -> Unreachable:
 
 
 class _Pinned(httpcore.AsyncNetworkBackend):
-    """Connects to what was vetted and to nothing else, whatever host it is told."""
+    """Connects to the vetted addresses only, whatever the host."""
 
     def __init__(self, addresses: Sequence[str], seconds: float) -> None:
         self._addresses = addresses
-        self._each = seconds / len(addresses)
-        """One that is silent leaves time for the others."""
+        self._seconds = seconds / len(addresses)
+        """Per address, so that a silent one leaves time for the others."""
         self._inner = httpcore.AnyIOBackend()
 
     async def connect_tcp(
@@ -110,7 +109,9 @@ class _Pinned(httpcore.AsyncNetworkBackend):
         last: Exception | None = None
         for address in self._addresses:
             try:
-                return await self._inner.connect_tcp(address, port, self._each, local_address, socket_options)
+                return await self._inner.connect_tcp(
+                    address, port, self._seconds, local_address, socket_options
+                )
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 last = error
         raise last or httpcore.ConnectError(f"{host} has no address")
@@ -132,32 +133,32 @@ class PinnedClient:
         self._timeout = timeout
         self._ssl = ssl_context
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
         """Raises ``Unreachable``. The time limit is for all of it: names, connection, answer."""
         deadline = asyncio.get_running_loop().time() + self._timeout
         try:
             async with contextlib.AsyncExitStack() as stack:
                 async with asyncio.timeout_at(deadline):
-                    answer = await self._asked(stack, url, headers, body)
+                    answer = await self._send(stack, url, headers, body)
                 return await _read(answer, deadline)
         except TimeoutError:
             raise Unreachable(f"No answer within {self._timeout:g} seconds.") from None
         except _BROKEN as error:
             raise Unreachable(f"The request failed: {str(error) or type(error).__name__}.") from None
 
-    async def _asked(
+    async def _send(
         self, stack: contextlib.AsyncExitStack, url: str, headers: Mapping[str, str], body: bytes
     ) -> httpcore.Response:
         parts = urlsplit(url)
         host, port = endpoint(parts)
         addresses = await vetted(host, port, self._allowed, self._resolver)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        # Built from the same parts that were checked, so that no second parser reads another host out of the text.
+        # Built from the parts that were checked, so that no second parser finds another host in the text.
         where = httpcore.URL(
             scheme=parts.scheme.encode(), host=host.encode(), port=parts.port, target=target.encode()
         )
-        # No encoding: what does not expand cannot be a bomb.
-        sent = {**headers, "Accept-Encoding": "identity", "Connection": "close"}
+        # No compression: an answer that does not expand cannot be a bomb.
+        headers = {**headers, "Accept-Encoding": "identity", "Connection": "close"}
         pool = await stack.enter_async_context(
             httpcore.AsyncConnectionPool(
                 ssl_context=self._context() if parts.scheme == "https" else None,
@@ -165,11 +166,11 @@ class PinnedClient:
             )
         )
         return await stack.enter_async_context(
-            pool.stream("POST", where, headers=list(sent.items()), content=body)
+            pool.stream("POST", where, headers=list(headers.items()), content=body)
         )
 
     def _context(self) -> ssl.SSLContext:
-        """Made once, and only by who sends something: it reads a file."""
+        """Created once, when first needed: it reads a file."""
         if self._ssl is None:
             import httpx  # late: an API process starts without it
 
@@ -177,20 +178,20 @@ class PinnedClient:
         return self._ssl
 
 
-async def _read(answer: httpcore.Response, deadline: float) -> Answer:
-    """The status counts as soon as it is there; for the rest nobody waits long, and only so much is read."""
+async def _read(answer: httpcore.Response, deadline: float) -> HttpAnswer:
+    """The status counts at once; the body is read for a short time, and up to a limit."""
     parts: list[bytes] = []
-    left = MAX_ANSWER_BYTES
+    room = MAX_ANSWER_BYTES
     soon = min(deadline, asyncio.get_running_loop().time() + BODY_SECONDS)
     with contextlib.suppress(TimeoutError, *_BROKEN):
         async with asyncio.timeout_at(soon), contextlib.aclosing(_chunks(answer)) as chunks:
             async for chunk in chunks:
-                parts.append(chunk[:left])
-                left -= len(parts[-1])
-                if left <= 0:
+                parts.append(chunk[:room])
+                room -= len(parts[-1])
+                if room <= 0:
                     break
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in answer.headers}
-    return Answer(answer.status, headers, b"".join(parts))
+    return HttpAnswer(answer.status, headers, b"".join(parts))
 
 
 async def _chunks(answer: httpcore.Response) -> AsyncGenerator[bytes, None]:

@@ -22,7 +22,7 @@ log = structlog.get_logger()
 
 
 class RootsFile:
-    """One line for each root. Any number of processes may append to it: each takes its lock, and first reads what others wrote."""
+    """One line per root. Several processes may append: each takes the lock, and first reads what others wrote."""
 
     name = "file"
     begins_with_the_newest = False
@@ -63,7 +63,7 @@ class RootsFile:
             os.close(file)
 
     def _catch_up(self, file: int) -> None:
-        """Read what was appended since the last look; all of it where the file is another one."""
+        """Read what was appended since the last call; everything if the file was replaced."""
         now = os.fstat(file)
         if now.st_ino != self._inode or now.st_size < self._read_to:
             self._inode, self._read_to, self._marks = now.st_ino, 0, {}
@@ -73,18 +73,18 @@ class RootsFile:
             reader.seek(self._read_to)
             for line in reader:
                 if not line.endswith(b"\n"):
-                    # Whoever wrote it died, and its lock with it: a line that was cut off is none.
+                    # Its writer died and lost the lock: an incomplete line does not count.
                     os.ftruncate(file, self._read_to)
                     return
-                copied = read_copy(line)
-                if copied is not None:
-                    self._marks[copied[0]] = copied[1]
+                entry = read_copy(line)
+                if entry is not None:
+                    self._marks[entry[0]] = entry[1]
                 self._read_to += len(line)
 
 
 class RootsAddress:
-    """Posts each root as JSON. In the background: whoever makes a root does not wait for somebody else's server. What failed is
-    sent again with the next root of its org."""
+    """Posts each root as JSON, in the background: making a root does not wait for the receiver. A root that failed is sent
+    again with the next one of its org."""
 
     name = "webhook"
     begins_with_the_newest = True

@@ -40,15 +40,15 @@ _SHORTEST = 64
 """Cut no further than that: times and states stay what they are."""
 _MINUTE, _HOUR = 60.0, 3600.0
 
-# What decides for whoever holds it. A system that may decide signs what it says, and needs none of it.
+# These decide for anyone who holds them. A system that may decide signs its requests, and needs none of them.
 _WITHHELD: Final = frozenset({"token", "approve_url", "deny_url"})
-# What must be whole to be of use.
+# Fields that are useless when cut.
 _WHOLE: Final = frozenset(
     {"approval_id", "notification_id", "input_hash", "url", "recipient", "session_id", "trigger", "atlas_id"}
 )
 PINGS_AT_ONCE = 4
 PING_PATIENCE = 5.0
-"""So many seconds a ping waits for its turn."""
+"""Seconds that a ping waits for its turn."""
 
 
 class WebhookChannel:
@@ -70,12 +70,12 @@ class WebhookChannel:
     ) -> None:
         self.allowed = allow or Allowed()
         self._client = PinnedClient(self.allowed, resolver=resolver, timeout=timeout, ssl_context=ssl_context)
-        # With threads of its own: whoever tries addresses out holds up nobody's messages.
+        # With threads of its own, so that pings do not delay messages.
         self._trying = PinnedClient(self.allowed, resolver=resolver, timeout=timeout, ssl_context=ssl_context)
         self._pings = asyncio.Semaphore(PINGS_AT_ONCE)
 
     def concerns(self, card: Card, shown: Mapping[str, Any]) -> bool:  # noqa: ARG002 -- the port's
-        """Always: a program is not bothered by one message more, and would miss one less."""
+        """Always: a program wants every version."""
         return True
 
     async def send(self, outgoing: Outgoing) -> Sent:
@@ -84,13 +84,12 @@ class WebhookChannel:
             case Card() as card:
                 kind, at = _occasion(card, outgoing)
                 body = _body(kind, at, _data(card, outgoing))
-            case Callback() as told:
-                body = _body(
-                    "call.decided", told.decided_at, adapter(Callback).dump_python(told, mode="json")
-                )
+            case Callback() as callback:
+                data: dict[str, Any] = adapter(Callback).dump_python(callback, mode="json")
+                body = _body("call.decided", callback.decided_at, data)
             case Notice() as notice:
-                told_of: dict[str, Any] = adapter(Notice).dump_python(notice, mode="json")
-                body = _body(f"atlas.{notice.trigger}", notice.happened_at, told_of)
+                data = adapter(Notice).dump_python(notice, mode="json")
+                body = _body(f"atlas.{notice.trigger}", notice.happened_at, data)
             case _:
                 raise Undeliverable(
                     "A webhook carries requests for approval, decisions and notices, and nothing else."
@@ -112,7 +111,7 @@ class WebhookChannel:
             self._pings.release()
 
     async def _post(self, target: Target, id: str, at: datetime, body: bytes, client: PinnedClient) -> str:
-        """What was answered, if it was a yes."""
+        """The answer, if its status is a success."""
         url = str(target.config.get("url", ""))
         headers = {
             "Content-Type": "application/json",
@@ -126,19 +125,19 @@ class WebhookChannel:
             raise Undeliverable(error.message) from None
         except Unreachable as error:
             raise TryAgain(error.message) from None
-        said = f"HTTP {answer.status}{_excerpt(answer.body)}"
+        text = f"HTTP {answer.status}{_excerpt(answer.body)}"
         if 200 <= answer.status < 300:
-            return said
+            return text
         if answer.status == 410:
-            raise Undeliverable(f"The receiver wants nothing more: {said}", gone=True)
+            raise Undeliverable(f"The receiver wants nothing more: {text}", gone=True)
         if 300 <= answer.status < 400:
-            raise TryAgain(f"Redirects are not followed: {said}")
+            raise TryAgain(f"Redirects are not followed: {text}")
         after = answer.headers.get("retry-after") if answer.status in (429, 503) else None
-        raise TryAgain(f"The receiver answered {said}", after_seconds=_wait(after, at))
+        raise TryAgain(f"The receiver answered {text}", after_seconds=_wait(after, at))
 
 
 def _occasion(card: Card, outgoing: Outgoing) -> tuple[str, datetime]:
-    """The type of the message, and when what it tells happened."""
+    """The type of the message, and when its event happened."""
     if card.status is not ApprovalStatus.PENDING:
         return "approval.resolved", card.resolved_at or outgoing.timestamp
     if outgoing.earlier is None:
@@ -147,17 +146,16 @@ def _occasion(card: Card, outgoing: Outgoing) -> tuple[str, datetime]:
 
 
 def _data(card: Card, outgoing: Outgoing) -> dict[str, Any]:
-    shown: dict[str, Any] = adapter(Card).dump_python(card, mode="json")
-    told = {each.name: shown[each.name] for each in fields(Card) if each.name not in _WITHHELD}
+    content: dict[str, Any] = adapter(Card).dump_python(card, mode="json")
     return {
-        **told,
+        **{field.name: content[field.name] for field in fields(Card) if field.name not in _WITHHELD},
         "notification_id": str(outgoing.id),
         "recipient": {"external_user": outgoing.target.address, "member": outgoing.target.member},
     }
 
 
 def _body(kind: str, at: datetime, data: dict[str, Any]) -> bytes:
-    """Below the limit: what is long is cut, first a little, then more, and `url` leads to the whole."""
+    """Bounded: long values are cut further and further, and `url` leads to the whole."""
     longest = 16_000
     while True:
         body = orjson.dumps({"type": kind, "timestamp": at.isoformat(), "data": data})
@@ -176,21 +174,21 @@ def _cut(value: Any, longest: int) -> Any:
             raw = value.encode()
             return value if len(raw) <= longest else raw[:longest].decode(errors="ignore") + "…"
         case dict():
-            return {name: _cut(each, longest) for name, each in value.items()}
+            return {name: _cut(part, longest) for name, part in value.items()}
         case list():
-            return [_cut(each, longest) for each in value[: max(longest // 100, 1)]]
+            return [_cut(part, longest) for part in value[: max(longest // 100, 1)]]
     return value
 
 
 def _excerpt(body: bytes) -> str:
-    """A stranger's words: one line of printable text."""
+    """The receiver's text as one printable line."""
     text = "".join(c if c.isprintable() else " " for c in body[: 4 * _SHOWN_ANSWER].decode(errors="replace"))
     line = " ".join(text.split())
     return f": {line[:_SHOWN_ANSWER]}{'…' if len(line) > _SHOWN_ANSWER else ''}" if line else "."
 
 
 def _wait(header: str | None, now: datetime) -> float | None:
-    """Seconds or a date, as a server may ask for; never longer than an hour, so that nobody silences the plane for good."""
+    """A Retry-After header, in seconds or as a date; at most an hour, so that no receiver silences the plane for good."""
     if header is None:
         return None
     if header.strip().isdecimal() and len(header) < 10:

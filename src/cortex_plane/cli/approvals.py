@@ -417,11 +417,11 @@ def _deadline(approval: Approval, now: datetime) -> str:
         return "none"
     at = approval.deadline.strftime("%Y-%m-%d %H:%M:%S UTC")
     then = "the job fails" if approval.on_deny == "fail" else "the agent is told"
-    left = int((approval.deadline - now).total_seconds())
-    if approval.resolved_at is not None or left <= 0:
+    seconds = int((approval.deadline - now).total_seconds())
+    if approval.resolved_at is not None or seconds <= 0:
         return at
-    unit = 3600 if left >= 7200 else 60 if left >= 120 else 1
-    return f"{at}, in {in_words(left - left % unit)}; then {then}"
+    unit = 3600 if seconds >= 7200 else 60 if seconds >= 120 else 1
+    return f"{at}, in {in_words(seconds - seconds % unit)}; then {then}"
 
 
 def _confirm(details: ApprovalDetails) -> None:

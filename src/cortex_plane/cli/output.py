@@ -142,8 +142,8 @@ def _print_plain(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     widths = [max(len(line) for row in split for line in row[at]) for at in range(len(names))]
     for row in split:
         for lines in zip_longest(*row, fillvalue=""):
-            padded = (line.ljust(width) for line, width in zip(lines, widths, strict=True))
-            sys.stdout.write(" ".join(padded).rstrip() + "\n")
+            cells = (line.ljust(width) for line, width in zip(lines, widths, strict=True))
+            sys.stdout.write(" ".join(cells).rstrip() + "\n")
 
 
 def print_record(record: Any, as_json: bool = False) -> None:

@@ -97,8 +97,8 @@ def fail(error: CortexError, code: int | None = None) -> NoReturn:
 
 
 def invalid(error: ValidationError) -> InvalidInput:
-    said = "; ".join(f"{'.'.join(str(p) for p in e['loc'])}: {e['msg']}" for e in error.errors())
-    return InvalidInput(said, hint="See --help.")
+    text = "; ".join(f"{'.'.join(str(p) for p in e['loc'])}: {e['msg']}" for e in error.errors())
+    return InvalidInput(text, hint="See --help.")
 
 
 def guarded(main: Callable[P, Any]) -> Callable[P, None]:

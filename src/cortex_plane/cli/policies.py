@@ -86,8 +86,8 @@ def show_policies(
         who = f", applied by {harmless(policies.applied_by)}" if policies.applied_by else ""
         say(f"version {policies.version}: {policies.total} policies{who}")
         rows = [
-            _policy_row(f"team {placed.team}" if placed.team else str(placed.level), placed.row)
-            for placed in policies.rows
+            _policy_row(f"team {entry.team}" if entry.team else str(entry.level), entry.row)
+            for entry in policies.rows
         ]
         print_table([*rows, *(_policy_row("platform", row) for row in policies.platform)])
         if policies.total > len(policies.rows):

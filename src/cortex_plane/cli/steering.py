@@ -18,8 +18,8 @@ def show_receipt(receipt: SteeringResult) -> None:
 
 
 def show_session_receipt(receipt: SessionReceipt) -> None:
-    held = "held" if receipt.session.held_at else "not held"
-    _show_change(f"session {receipt.session.id} is {held}", receipt.changed)
+    state = "held" if receipt.session.held_at else "not held"
+    _show_change(f"session {receipt.session.id} is {state}", receipt.changed)
     if receipt.pending:
         print_line("  pending: some of its jobs run to their next boundary")
     for job in receipt.jobs:

@@ -68,12 +68,12 @@ async def _batches(events: AsyncIterator[Event]) -> AsyncIterator[list[Event]]:
 
     reader = asyncio.create_task(read())
     try:
-        ended = False
-        while not ended:
+        is_last = False
+        while not is_last:
             batch = [await queue.get()]
             while not queue.empty():
                 batch.append(queue.get_nowait())
-            ended = None in batch
+            is_last = None in batch
             new = [event for event in batch if event is not None]
             if any(event.type != EventType.TEXT_CHUNK for event in new):
                 yield new
@@ -163,9 +163,9 @@ class _Printer:
 def _open_requests(events: Sequence[Event]) -> list[Event]:
     """Requests for approval that no event among these ends."""
     ends = {EventType.APPROVAL_DECIDED, EventType.APPROVAL_EXPIRED, EventType.APPROVAL_CANCELLED}
-    closed = {event.data.get("approval_id") for event in events if event.type in ends}
+    endings = {event.data.get("approval_id") for event in events if event.type in ends}
     requests = [event for event in events if event.type == EventType.APPROVAL_REQUESTED]
-    return [event for event in requests if event.data.get("approval_id") not in closed]
+    return [event for event in requests if event.data.get("approval_id") not in endings]
 
 
 # Lines -------------------------------------------------------------------------------------------------------

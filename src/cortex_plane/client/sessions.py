@@ -31,7 +31,6 @@ from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import Pause, Resumption, SessionReceipt
 from cortex_plane.sessions import routes
 from cortex_plane.sessions.model.events import Event
-from cortex_plane.sessions.model.memories import SessionMemory
 from cortex_plane.sessions.model.sessions import (
     IngestedMessage,
     Message,
@@ -40,6 +39,7 @@ from cortex_plane.sessions.model.sessions import (
     SessionChange,
     SessionDraft,
     SessionKind,
+    SessionMemory,
     SessionStatus,
     Termination,
 )

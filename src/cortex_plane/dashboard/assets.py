@@ -41,15 +41,15 @@ router = PageRoutes()
 
 @router.at("/assets/{name}", "GET")
 async def get_asset(request: Request, name: str) -> Response:
-    found = ASSETS.get(name)
-    if found is None:
+    asset = ASSETS.get(name)
+    if asset is None:
         raise HTTPException(404)
-    headers = {"ETag": f'"{found.digest}"', "Cache-Control": "no-cache"}
-    if request.query_params.get("v") == found.digest:
+    headers = {"ETag": f'"{asset.digest}"', "Cache-Control": "no-cache"}
+    if request.query_params.get("v") == asset.digest:
         headers["Cache-Control"] = "public, max-age=31536000, immutable"
     if request.headers.get("if-none-match") == headers["ETag"]:
         return Response(status_code=304, headers=headers)
-    return Response(found.content, headers=headers, media_type=found.media_type)
+    return Response(asset.content, headers=headers, media_type=asset.media_type)
 
 
 @router.at("/favicon.ico", "GET")

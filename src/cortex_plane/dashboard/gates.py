@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from cortex_plane.calls.model import ActionAnswer, ActionState, Whom
+from cortex_plane.calls.model import ActionAnswer, ActionState, Permissions, Whom
 from cortex_plane.gates.model.atlases import MatchMode, Trigger, TriggerType
 from cortex_plane.gates.rules.prompts import GateNews, NewsKind, news
 from cortex_plane.sessions.model.events import Event
+from cortex_plane.sessions.model.sessions import BoundAtlas
 
-SHOWN = 100
-"""Things that gates did, the newest, on a job's page."""
-LISTED = 20
+GATE_ENTRIES = 100
+"""Entries on a job's page, the newest."""
+NAMES_LISTED = 20
 _WORDS = {
     NewsKind.ASKED: "Asked",
     NewsKind.ADVISED: "Advised",
@@ -34,16 +35,25 @@ _ASKED = {Whom.AGENT: "Asks the agent first", Whom.PERSON: "Asks a person first"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class GateEntry:
     news: GateNews
     seq: int
     at: datetime
 
 
-def told(events: Sequence[Event]) -> list[Told]:
-    """In order; what is not about gates is left out."""
-    heard = ((news(event.type, event.data), event) for event in events)
-    return [Told(each, event.seq, event.created_at) for each, event in heard if each is not None]
+@dataclass(frozen=True, slots=True)
+class JobGates:
+    """The atlases of a job's session, what their gates did, and what they allow now; empty where there are none."""
+
+    atlases: Sequence[BoundAtlas] = ()
+    entries: Sequence[GateEntry] = ()
+    permissions: Permissions | None = None
+
+
+def gate_entries(events: Sequence[Event]) -> list[GateEntry]:
+    """The events about gates, in order."""
+    pairs = ((news(event.type, event.data), event) for event in events)
+    return [GateEntry(entry, event.seq, event.created_at) for entry, event in pairs if entry is not None]
 
 
 def gate_word(kind: NewsKind) -> str:
@@ -51,12 +61,12 @@ def gate_word(kind: NewsKind) -> str:
 
 
 def may_words(answer: ActionAnswer) -> str:
-    """What becomes of an action that is called now; where somebody is asked first, who."""
+    """What happens to an action that is called now; where someone is asked first, who."""
     return _STATES[answer.state] if answer.whom is None else _ASKED[answer.whom]
 
 
 def rule_words(rule: str) -> str:
-    """Which gate, policy or capability did it, as a person says it."""
+    """The gate, policy or capability behind a verdict."""
     kind, _, key = rule.partition(":")
     atlas, _, name = key.rpartition("/")
     match kind:
@@ -80,7 +90,7 @@ def own_name(key: str) -> str:
 
 def trigger_words(trigger: Trigger) -> str:
     """When a gate fires, as its atlas has it."""
-    patterns = _listed(trigger.patterns)
+    patterns = _list_names(trigger.patterns)
     match trigger.type:
         case TriggerType.SESSION_START:
             return "as a session begins"
@@ -93,11 +103,11 @@ def trigger_words(trigger: Trigger) -> str:
         case TriggerType.ACTION_POST:
             return f"after {patterns} ended"
         case TriggerType.CAPABILITY_ACCESS:
-            return f"before an action of {_listed(trigger.capability_ids)} runs"
+            return f"before an action of {_list_names(trigger.capability_ids)} runs"
         case TriggerType.RISK_THRESHOLD:
             return f"before an action runs whose risk is {trigger.min_tier} or more"
         case TriggerType.KEYWORD:
-            return f"when {_HEARD[trigger.match_mode]} {patterns} is said"
+            return f"when {_MATCHES[trigger.match_mode]} {patterns} is said"
         case TriggerType.TIME_INTERVAL:
             return f"every {trigger.seconds:g} seconds" if trigger.seconds else "now and then"
         case TriggerType.COUNT_INTERVAL:
@@ -110,7 +120,7 @@ def trigger_words(trigger: Trigger) -> str:
             return f"when {trigger.trigger_id} says so"
 
 
-_HEARD = {
+_MATCHES = {
     MatchMode.ANY: "any of",
     MatchMode.ALL: "each of",
     MatchMode.PHRASE: "the phrase",
@@ -118,15 +128,11 @@ _HEARD = {
 }
 
 
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:LISTED])
-    return shown if len(names) <= LISTED else f"{shown} and {len(names) - LISTED} more"
+def _list_names(names: Sequence[str]) -> str:
+    text = ", ".join(names[:NAMES_LISTED])
+    return text if len(names) <= NAMES_LISTED else f"{text} and {len(names) - NAMES_LISTED} more"
 
 
 FILTERS: dict[str, Any] = {
-    "gate_word": gate_word,
-    "may_words": may_words,
-    "rule_words": rule_words,
-    "own_name": own_name,
-    "trigger_words": trigger_words,
+    function.__name__: function for function in (gate_word, may_words, rule_words, own_name, trigger_words)
 }

@@ -29,14 +29,14 @@ from cortex_plane.tenancy.model.orgs import Absence
 
 def ago(at: datetime, now: datetime) -> Markup:
     """How long ago, with the exact time for whoever points at it; kept current by the page's script."""
-    passed = (now - at).total_seconds()
-    return _time_element(at, "ago", "just now" if passed < 5 else f"{span(passed, 1)} ago")
+    seconds = (now - at).total_seconds()
+    return _time_element(at, "ago", "just now" if seconds < 5 else f"{span(seconds, 1)} ago")
 
 
 def until(at: datetime, now: datetime) -> Markup:
     """A countdown."""
-    left = (at - now).total_seconds()
-    return _time_element(at, "countdown", span(left) if left > 0 else "over")
+    seconds = (at - now).total_seconds()
+    return _time_element(at, "countdown", span(seconds) if seconds > 0 else "over")
 
 
 def _time_element(at: datetime, kind: str, text: str) -> Markup:
@@ -119,15 +119,18 @@ def door(name: str) -> str:
 
 def happened(what: ApprovalEvent) -> str:
     """What an event's name does not say: to whom, through whom, how far, why not."""
-    told = what.payload
+    payload = what.payload
     match what.event_type:
         case "delegated":
-            to = told.get("name") or "somebody"
-            return f"to {to}" + (", being out of office" if told.get("automatic") else "")
+            to = payload.get("name") or "somebody"
+            return f"to {to}" + (", being out of office" if payload.get("automatic") else "")
         case "escalated":
-            return f"to level {told.get('level')}"
+            return f"to level {payload.get('level')}"
         case "dispatched" | "undeliverable":
-            words = [f"to {told['member']}" if told.get("member") else "", str(told.get("error") or "")]
+            words = [
+                f"to {payload['member']}" if payload.get("member") else "",
+                str(payload.get("error") or ""),
+            ]
             return ": ".join(word for word in words if word)
     return ""
 
@@ -141,32 +144,32 @@ def channel(name: str) -> str:
     return _CHANNELS.get(str(name), str(name).capitalize())
 
 
-def delivery(sent: Delivery) -> str:
+def delivery(message: Delivery) -> str:
     """How far a message came."""
-    if sent.status is DeliveryStatus.DEAD:
+    if message.status is DeliveryStatus.DEAD:
         return "Given up"
-    if sent.status is DeliveryStatus.DELIVERED:
+    if message.status is DeliveryStatus.DELIVERED:
         return "Delivered"
-    if sent.attempts:
+    if message.attempts:
         return "Trying again"
-    return "Being updated" if sent.rendered_version else "Waiting to be sent"
+    return "Being updated" if message.rendered_version else "Waiting to be sent"
 
 
-def tries(sent: Delivery) -> str:
-    if not sent.attempts:
+def tries(message: Delivery) -> str:
+    if not message.attempts:
         return ""
-    return f"{sent.attempts} {'try' if sent.attempts == 1 else 'tries'} so far"
+    return f"{message.attempts} {'try' if message.attempts == 1 else 'tries'} so far"
 
 
 def votes(approval: Approval) -> str:
     """How far the quorum is."""
-    needed = approval.quorum.votes
-    return f"{min(approval.votes_for, needed)} of {needed} {'vote' if needed == 1 else 'votes'}"
+    quorum = approval.quorum.votes
+    return f"{min(approval.votes_for, quorum)} of {quorum} {'vote' if quorum == 1 else 'votes'}"
 
 
 def quorum_roles(approval: Approval) -> str:
     """Who must be among the voters."""
-    parts = [f"{each.votes} {each.role}{'s' if each.votes > 1 else ''}" for each in approval.quorum.roles]
+    parts = [f"{role.votes} {role.role}{'s' if role.votes > 1 else ''}" for role in approval.quorum.roles]
     return f"among them at least {' and '.join(parts)}" if parts else ""
 
 
@@ -278,33 +281,11 @@ def short_id(id: Any) -> str:
     return str(id)[-8:]
 
 
-FILTERS = {
-    "happened": happened,
-    "plain_reason": plain_reason,
-    "channel": channel,
-    "delivery": delivery,
-    "tries": tries,
-    "votes": votes,
-    "quorum_roles": quorum_roles,
-    "escalation": escalation,
-    "people": people,
-    "gate": gate,
-    "standing_offer": standing_offer,
-    "standing_scope": standing_scope,
-    "standing_count": standing_count,
-    "absence": absence,
-    "risk": risk,
-    "job_status": job_status,
-    "call_status": call_status,
-    "door": door,
-    "event": event,
-    "approvers": approvers,
-    "shaped_by": shaped_by,
-    "repeats": repeats,
-    "afterwards": afterwards,
-    "on_deny": on_deny,
-    "outcome": outcome,
-    "aftermath": aftermath,
-    "what_went_wrong": what_went_wrong,
-    "short_id": short_id,
-}
+FILTERS: dict[str, Any] = {
+    function.__name__: function
+    for function in (
+        happened, plain_reason, channel, delivery, tries, votes, quorum_roles, escalation, people, gate,
+        standing_offer, standing_scope, standing_count, absence, risk, job_status, call_status, door, event,
+        approvers, shaped_by, repeats, afterwards, on_deny, outcome, aftermath, what_went_wrong, short_id,
+    )
+}  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from cortex_plane.approvals.model.approvals import UNMARKED
 from cortex_plane.dashboard import assets, gates, labels, text
@@ -26,6 +26,17 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Vary": "Cookie",
 }
+
+LINK_HEADERS = {
+    **HEADERS,
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; base-uri 'none';"
+        " frame-ancestors 'none'"
+    ),
+    "Cache-Control": "no-store",
+    "X-Robots-Tag": "noindex, nofollow",
+}
+"""For pages whose address is a secret: no script, and no other site or cache learns the address."""
 
 _templates = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
@@ -74,12 +85,20 @@ def page(name: str, status: int = 200, **context: Any) -> Response:
     return HTMLResponse(render(name, **context), status, HEADERS)
 
 
+def link_page(name: str, status: int, **context: Any) -> Response:
+    return HTMLResponse(render(name, **context), status, LINK_HEADERS)
+
+
+def redirect(path: str) -> Response:
+    return RedirectResponse(path, 303, HEADERS)
+
+
 def unchanged() -> Response:
     return Response(status_code=204, headers=HEADERS)
 
 
 def fingerprint(*parts: Any) -> str:
-    """Names the state that a fragment shows, so that the next request can say what it has seen."""
+    """Identifies the state that a fragment shows: the next request names it, and gets nothing if it still holds."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
 
 
@@ -98,7 +117,7 @@ _HEADLINES = {
 
 
 def error_page(error: CortexError, **context: Any) -> Response:
-    # The hint of what is not there speaks of keys, and a visitor has none.
+    # The hint of a NotFound is about keys, which a visitor does not use.
     hint = "It may belong to another org, or to somebody else." if isinstance(error, NotFound) else error.hint
     return message_page(error.http_status, error.message, hint, **context)
 

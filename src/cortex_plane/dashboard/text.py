@@ -32,13 +32,13 @@ def reveal(text: str) -> Markup:
 
 def _revealed(text: str) -> str:
     """The same as plain markup: what is joined from many pieces must not be escaped piece by piece again."""
-    made, done = [], 0
+    parts, position = [], 0
     for match in SUSPECT.finditer(text):
         if is_hidden(match.group()):
-            made += [html.escape(text[done : match.start()]), _mark(match.group())]
-            done = match.end()
-    made.append(html.escape(text[done:]))
-    return "".join(made)
+            parts += [html.escape(text[position : match.start()]), _mark(match.group())]
+            position = match.end()
+    parts.append(html.escape(text[position:]))
+    return "".join(parts)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -73,16 +73,16 @@ def _indented(value: Any) -> str:
 
 def _has_more_than(value: Any, limit: int) -> bool:
     """Looks at no more values than it must."""
-    left = [value]
+    stack = [value]
     for _ in range(limit):
-        if not left:
+        if not stack:
             return False
-        match left.pop():
+        match stack.pop():
             case dict() as inner:
-                left.extend(itertools.islice(inner.values(), limit))
+                stack.extend(itertools.islice(inner.values(), limit))
             case list() as inner:
-                left.extend(inner[:limit])
-    return bool(left)
+                stack.extend(inner[:limit])
+    return bool(stack)
 
 
 def _node(value: Any, depth: int) -> Iterator[str]:
@@ -131,8 +131,8 @@ _ESCAPE = re.compile(r"\\(.)")
 
 def _quoted(text: str) -> str:
     """As JSON has it; a line break is shown as its escape and breaks the line too, so that a script can be read."""
-    made = _revealed(json.dumps(text, ensure_ascii=False))
-    return _ESCAPE.sub(_broken, made) if "\\n" in made else made
+    markup = _revealed(json.dumps(text, ensure_ascii=False))
+    return _ESCAPE.sub(_broken, markup) if "\\n" in markup else markup
 
 
 def _broken(match: re.Match[str]) -> str:
@@ -176,10 +176,10 @@ def changes(old: Any, new: Any, path: str = "") -> list[Change]:
     else:
         same = type(old) is type(new) and old == new
         return [] if same else [(path or "(all)", old, new)]
-    found: list[Change] = []
+    differences: list[Change] = []
     for where, before, after in pairs:
-        found += changes(before, after, where)
-    return found
+        differences += changes(before, after, where)
+    return differences
 
 
 _PLAIN = re.compile(r"[^\W\d][\w-]*")

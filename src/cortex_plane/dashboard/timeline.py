@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from cortex_plane.approvals.model.approvals import Approval
-from cortex_plane.dashboard.gates import Told
+from cortex_plane.dashboard.gates import GateEntry
 from cortex_plane.jobs.model.jobs import TERMINAL, Job, JobChange, Step
 
 WIDTH = 1000
@@ -24,7 +24,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class TimelineRow:
     label: str
     bars: list[Bar]
     link: str | None = None
@@ -34,7 +34,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Gantt:
-    lanes: list[Lane]
+    lanes: list[TimelineRow]
     begin: datetime
     end: datetime
     waited_seconds: float
@@ -51,7 +51,7 @@ def gantt(
     steps: Sequence[Step],
     approvals: Sequence[Approval],
     now: datetime,
-    gates: Sequence[Told] = (),
+    gates: Sequence[GateEntry] = (),
 ) -> Gantt:
     begin = job.created_at
     end = max(job.finished_at or now, begin + timedelta(milliseconds=1))
@@ -63,19 +63,19 @@ def gantt(
         return Bar(round(x, 1), round(width, 1), kind, title)
 
     spans = _spans(job, history, end)
-    lanes = [Lane("Job", [bar(a, b, status, status) for status, a, b in spans])]
+    lanes = [TimelineRow("Job", [bar(a, b, status, status) for status, a, b in spans])]
     lanes += [
-        Lane(
+        TimelineRow(
             f"Step {step.step_index + 1}",
             [bar(step.started_at, step.created_at, "step", "the model answers")],
         )
         for step in steps
     ]
     if gates:
-        ticks = [bar(each.at, each.at, f"gate-{each.news.kind}", each.news.line) for each in gates]
-        lanes.append(Lane("Gates", ticks, "#gates", f"{len(ticks)} things that gates did"))
+        ticks = [bar(entry.at, entry.at, f"gate-{entry.news.kind}", entry.news.line) for entry in gates]
+        lanes.append(TimelineRow("Gates", ticks, "#gates", f"{len(ticks)} things that gates did"))
     lanes += [
-        Lane(
+        TimelineRow(
             approval.tool_name,
             [
                 bar(
@@ -89,8 +89,8 @@ def gantt(
         )
         for approval in sorted(approvals, key=lambda a: a.requested_at)
     ]
-    waited = sum((b - a).total_seconds() for status, a, b in spans if status == "WAITING_FOR_APPROVAL")
-    return Gantt(lanes, begin, end, waited)
+    seconds = sum((b - a).total_seconds() for status, a, b in spans if status == "WAITING_FOR_APPROVAL")
+    return Gantt(lanes, begin, end, seconds)
 
 
 def _spans(job: Job, history: Sequence[JobChange], end: datetime) -> list[tuple[str, datetime, datetime]]:

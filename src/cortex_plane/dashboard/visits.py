@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 from uuid import UUID
 
+import pydantic
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -17,15 +19,19 @@ from cortex_plane.dashboard import pages
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.canonical import check_text
 from cortex_plane.kernel.errors import CortexError, Forbidden, InvalidInput, NotFound, Unauthenticated
+from cortex_plane.kernel.fields import parse
+from cortex_plane.kernel.pages import Position, decode_position
 from cortex_plane.kernel.routes import Endpoint
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.model.credentials import WHOLE_LIFE, form_token, is_form_token
 from cortex_plane.tenancy.verbs import logins
 
+T = TypeVar("T")
+
 COOKIE = "cortex_session"
 TLS_COOKIE = "__Host-cortex_session"
-"""Where TLS is on. Browsers take this name only with `Secure`, for this very host: no neighbour under the same domain can lay
-a session of theirs over it."""
+"""With TLS. Browsers accept this name only with `Secure` and for this very host: no other host under the same domain can
+replace the session."""
 FORM_TOKEN = "form_token"  # noqa: S105 -- the name of a field
 MAX_FIELDS = 50
 
@@ -41,28 +47,36 @@ class Visit:
     form: dict[str, str]
 
     def context(self) -> dict[str, Any]:
-        """What every page needs to know of its visitor."""
+        """What every page shows of its visitor."""
+        mail_folder = getattr(self.request.app.state, "mail_folder", None)
         return {
             "visitor": self.actor,
             "form_token": form_token(self.secret),
             "path": self.request.url.path,
-            "keeps_mail": self._keeps_mail(),
+            "keeps_mail": mail_folder is not None and self.actor.may(Permission.MEMBER_WRITE),
         }
 
-    def _keeps_mail(self) -> bool:
-        """Whether there are mails that this visitor may read here."""
-        kept = getattr(self.request.app.state, "mail_folder", None) is not None
-        return kept and self.actor.may(Permission.MEMBER_WRITE)
+    def path_id(self, name: str, noun: str, message: str | None = None) -> UUID:
+        """The id in the address of the page; 404 where it is none."""
+        return parse_id(self.request.path_params[name], noun, message)
+
+    def position(self, kind: str) -> Position | None:
+        """Where the page of a list begins, as its address says."""
+        return decode_position(kind, self.request.query_params.get("cursor") or None)
+
+    def text(self, field: str) -> str | None:
+        """A field of the form with plain line breaks; None where it is empty."""
+        return self.form.get(field, "").replace("\r\n", "\n").strip() or None
 
     def page(self, name: str, status: int = 200, **context: Any) -> Response:
         return pages.page(name, status, **self.context(), **context)
 
     def unchanged(self, seen: str) -> Response | None:
-        """The answer where the page has this already; asked before anything is made ready to be shown."""
+        """The answer where the page shows this state already."""
         return pages.unchanged() if self.request.query_params.get("seen") == seen else None
 
     def fragment(self, name: str, **context: Any) -> Response:
-        """A part of a page that is asked for again and again: nothing at all while nothing has changed."""
+        """A part of a page that is polled: empty while nothing has changed."""
         return self.unchanged(context["seen"]) or self.page(name, **context)
 
 
@@ -70,9 +84,9 @@ Handler = Callable[[Visit], Awaitable[Response]]
 
 
 def signed_in(handler: Handler, *, by_itself: bool = False) -> Endpoint:
-    """For whoever is logged in; everybody else gets the page that says how to log in.
+    """A route for people who are logged in; others get the page that says how to log in.
 
-    What a page asks for ``by_itself`` is no visit: a tab that somebody left open must not keep its session alive.
+    Requests that a page makes ``by_itself`` do not count as visits: an open tab must not keep its session alive.
     """
 
     @functools.wraps(handler)
@@ -117,9 +131,13 @@ async def _read_form(request: Request, secret: str) -> dict[str, str]:
         if not is_form_token(secret, fields.pop(FORM_TOKEN, "")):
             raise _foreign_form()
     except Forbidden as error:
-        request.app.state.metrics.rejected_logins.add(1, {"reason": error.code})
+        count_rejection(request, error)
         raise
     return fields
+
+
+def count_rejection(request: Request, error: CortexError) -> None:
+    request.app.state.metrics.rejected_logins.add(1, {"reason": error.code})
 
 
 async def form_fields(request: Request) -> dict[str, str]:
@@ -133,7 +151,7 @@ async def form_fields(request: Request) -> dict[str, str]:
 
 
 def require_same_origin(request: Request) -> None:
-    """Browsers say where a form comes from; what they say must be this very site."""
+    """Browsers say which site a form comes from; it must be this one."""
     site = request.headers.get("sec-fetch-site")
     if site is not None and site != "same-origin":
         raise _foreign_form()
@@ -186,23 +204,56 @@ def _is_tls(request: Request) -> bool:
     return request.url.scheme == "https"
 
 
-async def find_member(visit: Visit, text: str) -> UUID:
-    """The one colleague who is meant."""
-    text = text.strip()
+# What forms and addresses name -------------------------------------------------------------------------------------
+
+
+def parse_id(text: str, noun: str, message: str | None = None) -> UUID:
     try:
         return UUID(text)
     except ValueError:
-        pass
-    named = check_text(text, "name")
-    found = await approvals.list_delegates(visit.db, visit.actor, name=named) if named else []
-    if not found:
+        code = f"{noun.replace(' ', '_')}_not_found"
+        raise NotFound(message or f"There is no such {noun}.", code=code) from None
+
+
+def parse_form(kind: type[T], fields: dict[str, Any], *, too_long: bool = False) -> T:
+    """A draft from the fields of a form. ``too_long``: the reason is all that can be wrong with it."""
+    try:
+        return parse(kind, fields)
+    except pydantic.ValidationError as error:
+        if too_long:
+            raise InvalidInput("The reason is too long.", hint="Use at most 2000 characters.") from None
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "form"
+        raise InvalidInput(
+            f"`{where}`: {first['msg']}.", hint="Correct it and try again.", field=where
+        ) from None
+
+
+def parse_filter(filters: Mapping[str, T], name: str) -> T:
+    if name not in filters:
+        raise InvalidInput("There is no such filter.", hint=f"Choose one of: {', '.join(filters)}.")
+    return filters[name]
+
+
+def parse_number(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+async def find_member(visit: Visit, text: str) -> UUID:
+    """The id of a colleague, whom a form names by id or by the whole name."""
+    text = text.strip()
+    with contextlib.suppress(ValueError):
+        return UUID(text)
+    name = check_text(text, "name")
+    colleagues = await approvals.list_delegates(visit.db, visit.actor, name=name) if name else []
+    if not colleagues:
         raise NotFound(
             "There is no active member of that name besides you.",
             code="delegate_unknown",
             hint="Choose somebody, or write the whole name.",
         )
-    if len(found) > 1:
+    if len(colleagues) > 1:
         raise InvalidInput(
             "Several members have that name.", hint="Write the id of the one you mean.", field="to"
         )
-    return found[0].id
+    return colleagues[0].id

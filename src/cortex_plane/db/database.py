@@ -16,9 +16,7 @@ import asyncpg
 import orjson
 
 from cortex_plane.db import crash_points
-from cortex_plane.db.driver_errors import border
-from cortex_plane.db.hints import Hints
-from cortex_plane.db.pool import HINTS, OWN, Purpose, SharedPool
+from cortex_plane.db.pool import HINTS, OWN, Hints, PoolPurpose, SharedPool, border
 from cortex_plane.db.vault import Vault
 from cortex_plane.kernel.errors import SetupError, TooMany
 from cortex_plane.kernel.fields import parse
@@ -72,10 +70,10 @@ def one(kind: type[T], row: Row | None) -> T | None:
 
 def page(kind: type[T], rows: Sequence[Row], limit: int) -> Page[T]:
     """A page of ``limit`` items from a query that was asked for one more, which tells whether there is a next."""
-    kept = rows[:limit]
-    last = kept[-1] if len(rows) > limit else None
+    shown_rows = rows[:limit]
+    last = shown_rows[-1] if len(rows) > limit else None
     return Page(
-        items=[parse(kind, row) for row in kept],
+        items=[parse(kind, row) for row in shown_rows],
         next=Position(created_at=last["created_at"], id=last["id"]) if last is not None else None,
     )
 
@@ -149,16 +147,16 @@ class Transaction:
         if crash_points.armed:
             crash_points.reached("statement:before")
         with border():
-            found = await fetch(query, *args)
+            result = await fetch(query, *args)
         if crash_points.armed:
             crash_points.reached("statement:after")
-        return found
+        return result
 
     async def call(self, name: str, org: UUID | None, *args: Any) -> Sequence[Row]:
         """A hot verb as a part of this transaction."""
         self.told = self.told or name in TELLING
-        given = args if org is None else (org, *args)
-        return await self.rows(verb(name, len(given)), *given)
+        values = args if org is None else (org, *args)
+        return await self.rows(verb(name, len(values)), *values)
 
     @contextlib.asynccontextmanager
     async def part(self) -> AsyncIterator[None]:
@@ -193,19 +191,19 @@ class Database:
         *,
         heavy_reads: int = HEAVY_READS,
         org_connections: int | None = None,
-        pools: Mapping[Purpose, Any] | None = None,
+        pools: Mapping[PoolPurpose, Any] | None = None,
     ) -> None:
         self._pool = pool
         self._pools = pools or {}
         self._shared = SharedPool(pool, org_connections, pools)
-        self._purpose: Purpose | None = None
-        self._views: dict[Purpose, Database] = {}
+        self._purpose: PoolPurpose | None = None
+        self._views: dict[PoolPurpose, Database] = {}
         self._vault = vault
         self._credential_key = credential_key
         self._heavy = Shares(heavy_reads, share=max(1, heavy_reads // 2))
         self.hints = Hints(pool)
 
-    def own(self, purpose: Purpose) -> Database:
+    def own(self, purpose: PoolPurpose) -> Database:
         """The same database for whoever may use the connections of this purpose."""
         try:
             return self._views[purpose]
@@ -247,8 +245,8 @@ class Database:
 
     async def require_current_key(self, tx: Transaction) -> None:
         """Raises ``SetupError`` where the plane has another master key by now. No rotation begins before ``tx`` ends."""
-        known = await tx.value((SQL / "plane_key.sql").read_text())
-        if self._vault is not None and known is not None and known != self._vault.fingerprint:
+        fingerprint = await tx.value((SQL / "plane_key.sql").read_text())
+        if self._vault is not None and fingerprint is not None and fingerprint != self._vault.fingerprint:
             raise wrong_master_key()
 
     @property
@@ -315,35 +313,35 @@ class Database:
                 # One round trip: an org is a UUID, so its text needs no quoting.
                 mode = "isolation level repeatable read, read only" if snapshot else ""
                 await connection.execute(f"begin {mode}; set local app.org_id = '{UUID(str(org))}'")
-            opened = Transaction(connection, org, self._credential_key)
-            yield opened
+            transaction = Transaction(connection, org, self._credential_key)
+            yield transaction
             if crash_points.armed:
                 crash_points.reached("commit:before")
             with border():
-                ended = await connection.execute("commit")
+                answer = await connection.execute("commit")
             if crash_points.armed:
                 crash_points.reached("commit:after")
-            if ended != "COMMIT":
+            if answer != "COMMIT":
                 # After an error that somebody caught, PostgreSQL answers COMMIT with ROLLBACK and raises nothing.
-                raise RuntimeError(f"The transaction was rolled back: COMMIT answered {ended}.")
+                raise RuntimeError(f"The transaction was rolled back: COMMIT answered {answer}.")
         except BaseException:
             await _roll_back(connection)
             raise
         finally:
             await shared.release(connection, place)
-        if opened.told:
+        if transaction.told:
             self.hints.events()
 
     async def call(self, name: str, org: UUID | None, *args: Any) -> Sequence[Row]:
         """Run a hot verb: one function, one round trip, one commit. It sets the org itself."""
-        given = args if org is None else (org, *args)
+        values = args if org is None else (org, *args)
         shared = self._shared
         with border():
             connection, place = await shared.acquire(NOBODY if org is None else org, self._purpose)
             try:
                 if crash_points.armed:
                     crash_points.reached(f"{name}:before")
-                rows: Sequence[Row] = await connection.fetch(verb(name, len(given)), *given)
+                rows: Sequence[Row] = await connection.fetch(verb(name, len(values)), *values)
                 if crash_points.armed:
                     crash_points.reached(f"{name}:after")
             finally:
@@ -374,9 +372,9 @@ class Database:
             async with self._pool.acquire() as connection:
                 sealed = await connection.fetchval(read)
                 if sealed is None and make:
-                    made = vault.seal(NOBODY, CREDENTIAL_KEY, secrets.token_bytes(KEY_BYTES))
+                    new_key = vault.seal(NOBODY, CREDENTIAL_KEY, secrets.token_bytes(KEY_BYTES))
                     # Of two that make one at the same moment the first one's counts.
-                    await connection.execute(insert, made)
+                    await connection.execute(insert, new_key)
                     sealed = await connection.fetchval(read)
             if sealed is not None:
                 self._credential_key = CredentialKey(vault.open(NOBODY, CREDENTIAL_KEY, sealed))
@@ -486,9 +484,9 @@ class NotAtHand(Exception):
         self.load = load
 
 
-async def at_hand(db: Database, known: T | None, load: Callable[[Database], Awaitable[T]]) -> T:
-    if known is not None:
-        return known
+async def at_hand(db: Database, value: T | None, load: Callable[[Database], Awaitable[T]]) -> T:
+    if value is not None:
+        return value
     if isinstance(db, NestedDatabase):
         raise NotAtHand(load)
     return await load(db)

@@ -1,46 +1,65 @@
-"""The connections of a process, and who gets the next one.
-
-Orgs share the ordinary ones (see ``kernel/shares.py``). Where none is free, orgs wait in turns: whoever asks for many waits
-behind their own. A few connections belong to a purpose: what must go on under any load uses them first. A new connection
-compiles each function at its first call and plans each statement five times, so a decision on one takes ten times as long;
-on connections that only decide it does not happen because somebody else made the pool grow.
-"""
+"""The connections of a process: who gets the next one, hints over them (NOTIFY), and the errors of the driver as ours."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
 
+import asyncpg
+
+from cortex_plane.kernel.errors import (
+    AlreadyExists,
+    Conflict,
+    CortexError,
+    Forbidden,
+    InUse,
+    InvalidInput,
+    NotFound,
+    Stale,
+    Unauthenticated,
+    Unavailable,
+)
 from cortex_plane.kernel.shares import Shares
 
 ACQUIRE_SECONDS = 5
 """How long a request waits for a free connection before the plane says that it is busy."""
 
 
-class Purpose(StrEnum):
+class PoolPurpose(StrEnum):
     AUTHENTICATION = "authentication"
     SCHEDULER = "scheduler"
     NOTIFIER = "notifier"
     DECISIONS = "decisions"
 
 
-OWN: Final = {Purpose.AUTHENTICATION: 1, Purpose.SCHEDULER: 1, Purpose.NOTIFIER: 2, Purpose.DECISIONS: 2}
+OWN: Final = {
+    PoolPurpose.AUTHENTICATION: 1,
+    PoolPurpose.SCHEDULER: 1,
+    PoolPurpose.NOTIFIER: 2,
+    PoolPurpose.DECISIONS: 2,
+}
 HINTS: Final = 2
 """For NOTIFY, which is sent beside everything else."""
 
-Place = UUID | Purpose
+Place = UUID | PoolPurpose
 """Whose connection it is: an ordinary one of an org, or one that belongs to a purpose."""
 
 
 class SharedPool:
-    """The pool of the driver behind a queue that is fair to orgs. Purposes without a pool of their own have places in it."""
+    """The pool of the driver behind a queue that is fair to orgs. Purposes without a pool of their own have places in it.
+
+    Orgs share the ordinary connections (``kernel/shares.py``). If none is free, orgs wait in turns, so an org that asks for many waits behind
+    itself. A few connections belong to a purpose that must go on under any load. Decisions have theirs because a new connection compiles
+    each function and plans each statement anew, which makes a decision ten times as slow.
+    """
 
     def __init__(
-        self, pool: Any, org_connections: int | None = None, pools: Mapping[Purpose, Any] | None = None
+        self, pool: Any, org_connections: int | None = None, pools: Mapping[PoolPurpose, Any] | None = None
     ) -> None:
         self._pool = pool
         self._pools = pools or {}
@@ -50,10 +69,10 @@ class SharedPool:
         self._own = dict(OWN)
         self._waiting: dict[UUID, deque[asyncio.Future[Place]]] = {}
         """By org, in the order of their turns."""
-        self._urgent: dict[Purpose, deque[tuple[UUID, asyncio.Future[Place]]]] = {p: deque() for p in OWN}
+        self._urgent: dict[PoolPurpose, deque[tuple[UUID, asyncio.Future[Place]]]] = {p: deque() for p in OWN}
         """Those among them that a connection of their purpose serves too."""
 
-    async def acquire(self, org: UUID, purpose: Purpose | None) -> tuple[Any, Place]:
+    async def acquire(self, org: UUID, purpose: PoolPurpose | None) -> tuple[Any, Place]:
         """A connection, and the place to give back with it. Raises ``TimeoutError`` where none becomes free."""
         place: Place = org
         if purpose is not None and self._own[purpose]:
@@ -75,7 +94,7 @@ class SharedPool:
         finally:
             self._give_back(place)
 
-    async def _wait(self, org: UUID, purpose: Purpose | None) -> Place:
+    async def _wait(self, org: UUID, purpose: PoolPurpose | None) -> Place:
         future: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(org, deque()).append(future)
         if purpose is not None:
@@ -105,7 +124,7 @@ class SharedPool:
             self._own[place] += 1
             self._serve_purpose(place)
 
-    def _serve_purpose(self, purpose: Purpose) -> None:
+    def _serve_purpose(self, purpose: PoolPurpose) -> None:
         queue = self._urgent[purpose]
         while queue and self._own[purpose]:
             org, future = queue.popleft()
@@ -116,20 +135,186 @@ class SharedPool:
 
     def _serve_orgs(self) -> None:
         """Give what is free to those who wait, one for each org in turn."""
-        served = True
-        while served and self._shares.free:
+        progress = True
+        while progress and self._shares.free:
             ready = [org for org in self._waiting if self._shares.has_room(org)]
-            served = sum(self._serve_org(org) for org in ready) > 0
+            progress = sum(self._serve_org(org) for org in ready) > 0
 
     def _serve_org(self, org: UUID) -> bool:
-        queue, served = self._waiting.pop(org), False
-        while queue and (queue[0].done() or not served):
+        queue, is_served = self._waiting.pop(org), False
+        while queue and (queue[0].done() or not is_served):
             if not queue[0].done():
                 if not self._shares.take(org):
                     break  # another org took the last one
                 queue[0].set_result(org)
-                served = True
+                is_served = True
             queue.popleft()
         if queue:
             self._waiting[org] = queue  # behind the others
-        return served
+        return is_served
+
+
+WORK = "cortex_work"
+EVENTS = "cortex_events"
+
+EVENTS_PAUSE = 0.03
+"""Events are told at most this often: a reader fetches all of them at once."""
+
+# The commit of a hint is not waited for: if the server dies with it, everybody polls again anyway.
+_NOTIFY = "select set_config('synchronous_commit', 'off', true), pg_notify($1, '')"
+
+
+class Hints:
+    """Sends hints for a pool, in the background: NOTIFY says that there may be work or events. Everybody also polls.
+
+    No hint is sent inside a commit that matters, because NOTIFY takes a lock of the whole server. Hints that come close together are one.
+    """
+
+    def __init__(self, pool: Any) -> None:
+        self._work = _Channel(pool, WORK, 0)
+        self._events = _Channel(pool, EVENTS, EVENTS_PAUSE)
+
+    def work(self) -> None:
+        """There may be a job to claim."""
+        self._work.hint()
+
+    def events(self) -> None:
+        """Something was committed that readers of events wait for."""
+        self._events.hint()
+
+    async def close(self) -> None:
+        await self._work.close()
+        await self._events.close()
+
+
+class _Channel:
+    """One hint at a time; whatever is asked for meanwhile is one more."""
+
+    def __init__(self, pool: Any, name: str, pause: float) -> None:
+        self._pool = pool
+        self._name = name
+        self._pause = pause
+        self._again = False
+        self._task: asyncio.Task[None] | None = None
+
+    def hint(self) -> None:
+        self._again = True
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._send())
+
+    async def _send(self) -> None:
+        while self._again:
+            self._again = False
+            # A hint that is lost costs a second: the next poll finds what there is.
+            with contextlib.suppress(asyncpg.PostgresError, TimeoutError, *UNREACHABLE):
+                async with self._pool.acquire(timeout=1) as connection:
+                    await connection.execute(_NOTIFY, self._name)
+            if self._pause:
+                await asyncio.sleep(self._pause)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._again = False
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+
+@contextlib.asynccontextmanager
+async def listen_for_hints(url: str, event: asyncio.Event, channel: str = WORK) -> AsyncIterator[None]:
+    """Sets ``heard`` with every hint. A connection that is lost is made again; meanwhile polling goes on."""
+    task = asyncio.get_running_loop().create_task(_listen_again(url, event, channel))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def _listen_again(url: str, event: asyncio.Event, channel: str) -> None:
+    while True:
+        with contextlib.suppress(Exception), border():
+            connection = await asyncpg.connect(url)
+            lost = asyncio.Event()
+            connection.add_termination_listener(lambda _, lost=lost: lost.set())
+            try:
+                await connection.add_listener(channel, lambda *_: event.set())
+                event.set()
+                await lost.wait()
+            finally:
+                with contextlib.suppress(Exception):
+                    await connection.close(timeout=1)
+        await asyncio.sleep(1)
+
+
+# The states that our own SQL raises; `detail` carries the code.
+_RAISED: dict[str, type[CortexError]] = {
+    "CX401": Unauthenticated,
+    "CX403": Forbidden,
+    "CX404": NotFound,
+    "CX409": Conflict,
+    "CX412": Stale,
+}
+
+# What a broken unique constraint means to a person.
+_TAKEN = {
+    "uq_org_slug": "An org with this slug exists.",
+    "uq_team_slug": "A team with this slug exists in the org.",
+    "uq_agent_name": "An agent with this name exists in the org.",
+    "uq_agent_slug": "An agent with this slug exists in the org.",
+    "uq_channel_connection_name": "A connection of this type and name exists in the org.",
+}
+
+# Out of disk, memory or connections; shutting down; a read-only standby; a lock or a transaction that took too long.
+_NOT_NOW = ("53", "57", "58", "25006", "25P03", "55P03")
+
+UNREACHABLE = (
+    asyncpg.InvalidCachedStatementError,  # prepared before a migration; the next try prepares it anew
+    OSError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # what the driver says when it has not yet noticed that its server is gone
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+)
+
+
+def translate(error: BaseException) -> CortexError | None:
+    """The error of ours that says the same, or None for a defect that must stay loud."""
+    if isinstance(error, asyncpg.PostgresError) and error.sqlstate in _RAISED:
+        kind = _RAISED[error.sqlstate]
+        return kind(str(error.args[0]), code=error.detail, hint=error.hint)
+    match error:
+        case asyncpg.UniqueViolationError():
+            return AlreadyExists(_TAKEN.get(error.constraint_name, "This already exists."))
+        case asyncpg.ForeignKeyViolationError():
+            return InUse("Something else still refers to it, or it refers to something that is gone.")
+        case asyncpg.DeadlockDetectedError() | asyncpg.SerializationError():
+            return Conflict("Two requests got in each other's way.", code="retry", hint="Send it again.")
+        case asyncpg.CheckViolationError() | asyncpg.DataError():
+            return InvalidInput("A value is outside of what can be stored.")
+        case TimeoutError() | asyncpg.QueryCanceledError():
+            return Unavailable(
+                "The database took too long, or all connections to it are in use.", code="busy"
+            )
+        case _ if isinstance(error, asyncpg.PostgresError) and str(error.sqlstate).startswith(_NOT_NOW):
+            return Unavailable(f"The database cannot do this now: {error}.")
+        case _ if isinstance(error, UNREACHABLE):
+            return Unavailable("The database cannot be reached.")
+    return None
+
+
+@contextlib.contextmanager
+def border() -> Iterator[None]:
+    try:
+        yield
+    except (asyncpg.PostgresError, TimeoutError, *UNREACHABLE) as error:
+        ours = translate(error)
+        if ours is None:
+            raise
+        raise ours from error

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from cortex_plane.db.database import NOBODY, SQL, Database
-from cortex_plane.db.driver_errors import border
+from cortex_plane.db.pool import border
 from cortex_plane.kernel.errors import SetupError, Unavailable
 
 T = TypeVar("T")
@@ -62,8 +62,8 @@ async def _ensure_login(url: str, name: str, password: str) -> None:
     with border():
         connection = await asyncpg.connect(url)
     try:
-        known = await connection.fetchval("select true from pg_roles where rolname = $1", name)
-        if not known:
+        exists = await connection.fetchval("select true from pg_roles where rolname = $1", name)
+        if not exists:
             await connection.execute(_quoted("create role {} login password {}", name, password))
         await connection.execute(_quoted("grant cortex_app to {}", name))
     except asyncpg.InsufficientPrivilegeError as error:
@@ -105,11 +105,11 @@ class Script:
 
 
 def scripts(folder: Path = SQL) -> list[Script]:
-    found = [
+    files = [
         Script(p.stem, "migration", p.read_text()) for p in sorted((folder / "migrations").glob("*.sql"))
     ]
     return [
-        *found,
+        *files,
         *(Script(p.stem, "function", p.read_text()) for p in sorted((folder / "functions").glob("*.sql"))),
     ]
 
@@ -140,17 +140,17 @@ async def migrate(
 
 
 async def _migrate(
-    connection: Any, wanted: list[Script], folder: Path, on_progress: Callable[[str], None]
+    connection: Any, release: list[Script], folder: Path, on_progress: Callable[[str], None]
 ) -> list[str]:
     await connection.execute("select pg_advisory_lock($1)", _LOCK)
     await connection.execute((folder / "roles.sql").read_text())
     await connection.execute((folder / "ledger.sql").read_text())
-    applied = await _applied(connection)
-    _refuse_strange(wanted, applied)
-    done: list[str] = []
+    ledger = await _applied(connection)
+    _refuse_strange(release, ledger)
+    names: list[str] = []
     doing = ""
-    for script in wanted:
-        if applied.get(script.key) == script.checksum:
+    for script in release:
+        if ledger.get(script.key) == script.checksum:
             continue
         doing, before = script.name if script.kind == "migration" else "functions", doing
         if doing != before:
@@ -169,9 +169,9 @@ async def _migrate(
             await connection.execute(
                 (folder / "record.sql").read_text(), script.name, script.kind, script.checksum
             )
-        done.append(script.name)
+        names.append(script.name)
     await connection.execute("select prepare_event_partitions($1)", EVENT_MONTHS_AHEAD)
-    return done
+    return names
 
 
 def _ledger(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
@@ -182,18 +182,18 @@ async def _applied(connection: Any) -> dict[tuple[str, str], str]:
     return _ledger(await connection.fetch(_LEDGER))
 
 
-def _refuse_strange(wanted: list[Script], applied: dict[tuple[str, str], str]) -> None:
-    known = {script.key for script in wanted}
-    for kind, name in sorted(applied):
+def _refuse_strange(release: list[Script], ledger: dict[tuple[str, str], str]) -> None:
+    keys = {script.key for script in release}
+    for kind, name in sorted(ledger):
         # Functions come and go with releases; what a migration made stays.
-        if kind == "migration" and (kind, name) not in known:
+        if kind == "migration" and (kind, name) not in keys:
             raise SetupError(
                 f"The database has {name}, which this release does not know.",
                 code="unknown_migration",
                 hint="Run the release that applied it, or a newer one.",
             )
-    for script in wanted:
-        if script.kind == "migration" and applied.get(script.key, script.checksum) != script.checksum:
+    for script in release:
+        if script.kind == "migration" and ledger.get(script.key, script.checksum) != script.checksum:
             raise SetupError(
                 f"The migration {script.name} was edited after it had been applied.",
                 code="edited_migration",
@@ -203,13 +203,13 @@ def _refuse_strange(wanted: list[Script], applied: dict[tuple[str, str], str]) -
 
 async def pending(database: Database, *, folder: Path = SQL) -> list[str]:
     """What this database still lacks, asked with the app's own login."""
-    wanted = _release() if folder == SQL else scripts(folder)
+    release = _release() if folder == SQL else scripts(folder)
     async with database.transaction(NOBODY) as tx:
         if not await tx.value("select to_regclass('schema_migration') is not null"):
-            return [script.name for script in wanted]
-        applied = _ledger(await tx.rows(_LEDGER))
-    _refuse_strange(wanted, applied)
-    return [script.name for script in wanted if applied.get(script.key) != script.checksum]
+            return [script.name for script in release]
+        ledger = _ledger(await tx.rows(_LEDGER))
+    _refuse_strange(release, ledger)
+    return [script.name for script in release if ledger.get(script.key) != script.checksum]
 
 
 async def require_current(database: Database) -> None:

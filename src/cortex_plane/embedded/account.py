@@ -46,9 +46,7 @@ def _explain(error: OSError, doing: str, path: Path) -> SetupError:
             hint=f"Make {path} writable for this user, choose another directory, or {USE_A_SERVER}.",
         )
     return SetupError(
-        message,
-        code="embedded_directory",
-        hint=f"Check {path}, choose another directory, or {USE_A_SERVER}.",
+        message, code="embedded_directory", hint=f"Check {path}, choose another directory, or {USE_A_SERVER}."
     )
 
 

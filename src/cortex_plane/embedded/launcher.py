@@ -171,19 +171,19 @@ class EmbeddedPostgres:
     def _wait(
         self,
         site: _Site,
-        started: subprocess.Popen[bytes],
+        process: subprocess.Popen[bytes],
         log: ServerLog,
         socket_file: Path | None,
         port: int,
     ) -> None:
         size, deadline = 0, time.monotonic() + START_SECONDS
-        while not is_ready(site.data, started.pid, socket_file, port):
-            if started.poll() is not None:
-                raise _died(started.returncode, log, site)
+        while not is_ready(site.data, process.pid, socket_file, port):
+            if process.poll() is not None:
+                raise _died(process.returncode, log, site)
             if log.size() != size:
                 size, deadline = log.size(), time.monotonic() + START_SECONDS
             if time.monotonic() > deadline:
-                raise _silent(started.pid, log, site)
+                raise _silent(process.pid, log, site)
             time.sleep(_TICK)
 
 

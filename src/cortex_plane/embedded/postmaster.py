@@ -113,10 +113,10 @@ def _process_in_file(data: Path) -> list[int]:
 
 def _command(pid: int) -> str:
     if not _HAS_PROC:
-        shown = subprocess.run(  # noqa: S603
+        process = subprocess.run(  # noqa: S603
             ["/bin/ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
         )
-        return shown.stdout.strip()
+        return process.stdout.strip()
     try:
         return (_PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
     except OSError:

@@ -80,16 +80,14 @@ def check_settings(settings: Mapping[str, str]) -> None:
 
 def command_line(settings: Mapping[str, str], *, sockets: Path | None, port: int) -> list[str]:
     """``-c name=value`` for everything: defaults, then the caller's, then what may not be changed."""
-    merged = dict(_DEFAULTS)
+    options = dict(_DEFAULTS)
     if not any(name in settings for name in _WITHOUT_REPLICATION):
-        merged |= _WITHOUT_REPLICATION
-    merged |= settings
-    merged |= _DECIDED_HERE
-    merged["port"] = str(port)
+        options |= _WITHOUT_REPLICATION
+    options |= {**settings, **_DECIDED_HERE, "port": str(port)}
     if sockets is None:
-        merged |= {"listen_addresses": LOOPBACK, "unix_socket_directories": ""}
+        options |= {"listen_addresses": LOOPBACK, "unix_socket_directories": ""}
     else:
-        # A list in PostgreSQL's eyes: quoted, a path with spaces stays one entry.
-        quoted = str(sockets).replace('"', '""')
-        merged |= {"listen_addresses": "", "unix_socket_directories": f'"{quoted}"'}
-    return [word for name, value in merged.items() for word in ("-c", f"{name}={value}")]
+        # PostgreSQL reads a list: in quotes, a path with spaces stays one entry.
+        path = str(sockets).replace('"', '""')
+        options |= {"listen_addresses": "", "unix_socket_directories": f'"{path}"'}
+    return [word for name, value in options.items() for word in ("-c", f"{name}={value}")]

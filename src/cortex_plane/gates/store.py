@@ -10,7 +10,7 @@ from uuid import UUID
 from cortex_plane.db.database import Database, Queries, Transaction, one
 from cortex_plane.gates.model.atlases import Atlas, AtlasSummary, NumberedVersion
 from cortex_plane.kernel.fields import parse
-from cortex_plane.tenancy.rules import Forged, Kind
+from cortex_plane.tenancy.rules import Forged, MacKind
 
 queries = Queries("gates")
 
@@ -44,15 +44,15 @@ async def sign_atlas_version(tx: Transaction, version: NumberedVersion) -> None:
         "digest": version.digest, "access": version.access, "api_keys": version.api_keys,
         "retired": version.retired_at is not None,
     }  # fmt: skip
-    mac = tx.credential_key.mac(Kind.ATLAS_VERSION, written)
+    mac = tx.credential_key.mac(MacKind.ATLAS_VERSION, written)
     await tx.rows(queries.sign_atlas_version, version.atlas_id, version.version, mac)
 
 
 async def require_true_atlas(tx: Transaction, atlas_id: str, version: str) -> None:
     """Raises ``Forged`` where this version was not published by the plane, or a newer one not retired by it."""
     for row in await tx.rows(queries.require_true_atlas, atlas_id, version):
-        if not tx.credential_key.is_true(Kind.ATLAS_VERSION, row, row["mac"]):
-            raise Forged(Kind.ATLAS_VERSION, tx.org, f"{atlas_id} {row['version']}")
+        if not tx.credential_key.is_true(MacKind.ATLAS_VERSION, row, row["mac"]):
+            raise Forged(MacKind.ATLAS_VERSION, tx.org, f"{atlas_id} {row['version']}")
 
 
 async def get_atlas(tx: Transaction, atlas_id: str) -> AtlasSummary | None:

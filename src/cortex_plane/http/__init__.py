@@ -1,1 +1,1 @@
-"""REST over FastAPI."""
+"""The REST API."""

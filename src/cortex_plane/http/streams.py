@@ -36,7 +36,7 @@ from cortex_plane.kernel.errors import CortexError, TooMany, Unavailable
 from cortex_plane.kernel.fields import to_json
 from cortex_plane.kernel.shares import reserve_of
 from cortex_plane.sessions.model.events import Event, EventType
-from cortex_plane.sessions.verbs.events import EventFeed, Replay
+from cortex_plane.sessions.verbs.events import EventFeed, EventReplay
 from cortex_plane.tenancy.model.access import Actor
 
 log = structlog.get_logger()
@@ -52,7 +52,7 @@ MOST_OF_ONE = 500
 """Open streams of one caller in this process; a program that serves many people has one for each of them."""
 MOST_OF_ALL = 2000
 
-ReadEvents = Callable[[int], Awaitable[Replay]]
+ReadEvents = Callable[[int], Awaitable[EventReplay]]
 """Reads events after a number, as the reader may see them."""
 CheckAccess = Callable[[], Awaitable[object]]
 """Raises once the reader has no access any more."""
@@ -141,7 +141,7 @@ class _Stalled(Exception):
 async def stream(
     feed: EventFeed,
     read: ReadEvents,
-    first: Replay,
+    first: EventReplay,
     after: int,
     check_access: CheckAccess,
     heartbeat: float | None = None,
@@ -177,7 +177,7 @@ class _Reader:
         self._ended = False
         """The job's last status was sent."""
 
-    async def parts(self, page: Replay) -> AsyncGenerator[bytes, None]:
+    async def parts(self, page: EventReplay) -> AsyncGenerator[bytes, None]:
         # Far behind: no queue is filled for somebody who is not there yet.
         while page.more and not self._feed.closed:
             if text := self._render(page.events, page.job_id):

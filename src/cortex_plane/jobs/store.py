@@ -38,40 +38,33 @@ from cortex_plane.sessions.rules import SessionMessage, StepRow
 queries = Queries("jobs")
 
 
-async def insert_job(
-    tx: Transaction,
-    id: UUID,
-    session_id: UUID,
-    agent_id: UUID,
-    payload: dict[str, Any],
-    max_retries: int,
-    resubmitted_from: UUID | None,
-    kind: JobKind,
-    caused_by: UUID | None,
-    submitted_by: UUID,
-    policies: Sequence[PolicyRow] = (),
-) -> None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewJob:
+    session_id: UUID
+    agent_id: UUID
+    payload: dict[str, Any]
+    max_retries: int
+    kind: JobKind
+    caused_by: UUID | None
+    resubmitted_from: UUID | None = None
+    policies: Sequence[PolicyRow] = ()
+
+
+async def insert_job(tx: Transaction, id: UUID, job: NewJob, submitted_by: UUID) -> None:
     await tx.rows(
-        queries.insert_job,
-        tx.org,
-        id,
-        session_id,
-        agent_id,
-        payload,
-        max_retries,
-        resubmitted_from,
-        kind,
-        caused_by,
-        [row_as_json(row) for row in policies] or None,
-        submitted_by,
-    )
+        queries.insert_job, tx.org, id, job.session_id, job.agent_id, job.payload, job.max_retries,
+        job.resubmitted_from, job.kind, job.caused_by, [row_as_json(row) for row in job.policies] or None, submitted_by,
+    )  # fmt: skip
 
 
 async def insert_external_job(
     tx: Transaction, id: UUID, session_id: UUID, agent_id: UUID, caused_by: UUID | None, submitted_by: UUID
 ) -> None:
     """A job that runs elsewhere from the start, and that no worker claims."""
-    await insert_job(tx, id, session_id, agent_id, {}, 0, None, JobKind.EXTERNAL, caused_by, submitted_by)
+    job = NewJob(
+        session_id=session_id, agent_id=agent_id, payload={}, max_retries=0, kind=JobKind.EXTERNAL, caused_by=caused_by
+    )  # fmt: skip
+    await insert_job(tx, id, job, submitted_by)
 
 
 async def open_conversation(tx: Transaction, session_id: UUID) -> UUID | None:
@@ -144,8 +137,8 @@ async def lock_open_job(tx: Transaction, session_id: UUID) -> list[UUID]:
 
 
 async def get_checkpoint(tx: Transaction, id: UUID) -> dict[str, Any] | None:
-    found: dict[str, Any] | None = await tx.value(queries.get_checkpoint, id)
-    return found
+    checkpoint: dict[str, Any] | None = await tx.value(queries.get_checkpoint, id)
+    return checkpoint
 
 
 async def cancel_open_jobs(tx: Transaction, session_id: UUID, reason: str) -> list[UUID]:
@@ -201,13 +194,13 @@ async def list_past_steps(
     )
 
 
-def _stamp(kept: dict[str, str]) -> Stamp:
+def _stamp(receipt: dict[str, str]) -> Stamp:
     return Stamp(
-        body=bytes.fromhex(kept["body"]),
-        signature=bytes.fromhex(kept["signature"]),
-        key_id=UUID(kept["key_id"]),
-        public_key=bytes.fromhex(kept["public_key"]),
-        sealed=bytes.fromhex(kept["sealed"]),
+        body=bytes.fromhex(receipt["body"]),
+        signature=bytes.fromhex(receipt["signature"]),
+        key_id=UUID(receipt["key_id"]),
+        public_key=bytes.fromhex(receipt["public_key"]),
+        sealed=bytes.fromhex(receipt["sealed"]),
     )
 
 
@@ -224,13 +217,13 @@ async def get_call(tx: Transaction, job_id: UUID, call_id: UUID) -> ToolCall | N
     return one(ToolCall, await tx.row(queries.get_call, job_id, call_id))
 
 
-async def answer_call(tx: Transaction, call_id: UUID, status: CallStatus, given: Answer, by: str) -> Any:
+async def answer_call(tx: Transaction, call_id: UUID, status: CallStatus, answer: Answer, by: str) -> Any:
     """Returns the result that the call has from now on; None where it has none."""
-    error = f"settled by {by}: {given.note or 'given up'}" if status is CallStatus.FAILED else None
-    result = given.result if given.result is not None else {"confirmed_by": by, "note": given.note}
-    kept = result if status is CallStatus.COMPLETED else None
-    await tx.rows(queries.answer_call, call_id, status, kept, error, by)
-    return kept
+    error = f"settled by {by}: {answer.note or 'given up'}" if status is CallStatus.FAILED else None
+    result = answer.result if answer.result is not None else {"confirmed_by": by, "note": answer.note}
+    stored_value = result if status is CallStatus.COMPLETED else None
+    await tx.rows(queries.answer_call, call_id, status, stored_value, error, by)
+    return stored_value
 
 
 async def list_steps(tx: Transaction, job_id: UUID, above: int, limit: int) -> list[Step]:
@@ -246,20 +239,20 @@ async def claim_jobs(
     db: Database,
     worker_id: UUID,
     apps: Sequence[str],
-    wanted: int,
+    limit: int,
     after: UUID,
-    held: Sequence[UUID] = (),
+    running_orgs: Sequence[UUID] = (),
     shares: SlotShares = UNSHARED,
 ) -> tuple[list[Assignment], bool]:
     """Leased jobs, and whether others were claiming at the same moment, so that there may be more."""
     rows = await db.call(
-        "claim_jobs", None, worker_id, list(apps), wanted, after, list(held), shares.share, shares.reserve,
+        "claim_jobs", None, worker_id, list(apps), limit, after, list(running_orgs), shares.share, shares.reserve,
         shares.org_jobs,
     )  # fmt: skip
-    claimed = [
+    assignments = [
         Assignment(**{**row, "kind": JobKind(row["kind"])}) for row in rows if row["job_id"] is not None
     ]
-    return claimed, len(claimed) < len(rows)
+    return assignments, len(assignments) < len(rows)
 
 
 async def advance_job(
@@ -321,10 +314,10 @@ async def release_job(
     worker_id: UUID,
     epoch: int,
     fact: Fact,
-    handed: HandBack = UNCOUNTED,
+    handback: HandBack = UNCOUNTED,
 ) -> bool:
     rows = await db.call(
-        "release_job", org_id, job_id, worker_id, epoch, handed.count, handed.delay_seconds, handed.error, fact.action,
+        "release_job", org_id, job_id, worker_id, epoch, handback.count, handback.delay_seconds, handback.error, fact.action,
         fact.body,
     )  # fmt: skip
     return bool(rows[0]["release_job"])
@@ -465,15 +458,15 @@ def _reached_waiters(row: Row) -> ReachedWaiters:
 async def hear_signals(
     tx: Transaction,
     id: UUID,
-    reached: ReachedWaiters,
-    told: Sequence[dict[str, str]],
+    waiters: ReachedWaiters,
+    events: Sequence[dict[str, str]],
     bodies: Sequence[bytes],
 ) -> None:
-    """Tell those that were reached, and wake them. ``told`` and ``bodies`` are their events and audit entries."""
+    """Deliver the signal to the waiters and wake them. ``events`` and ``bodies`` are their events and audit entries."""
     await tx.call(
-        "hear_signal", tx.org, id, [each.session_id for each in reached.waiters],
-        [each.job_id for each in reached.waiters], [each.entry for each in reached.waiters],
-        list(told), list(bodies), reached.more,
+        "hear_signal", tx.org, id, [each.session_id for each in waiters.waiters],
+        [each.job_id for each in waiters.waiters], [each.entry for each in waiters.waiters],
+        list(events), list(bodies), waiters.more,
     )  # fmt: skip
 
 
@@ -505,8 +498,8 @@ async def find_untold_signals(db: Database, limit: int) -> list[tuple[UUID, UUID
 
 async def forget_signals(db: Database, older: timedelta, limit: int) -> int:
     (row,) = await db.call("forget_signals", None, older, limit)
-    gone: int = row["forget_signals"]
-    return gone
+    count: int = row["forget_signals"]
+    return count
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -113,22 +113,22 @@ class Allowed:
         return is_public(address) or self._in_range(address) or self.host(host, port)
 
     def _in_range(self, address: Address) -> bool:
-        return any(address.version == each.version and address in each for each in self.networks)
+        return any(address.version == network.version and address in network for network in self.networks)
 
 
 def _host_and_port(entry: str) -> tuple[str, int | None]:
-    bracketed = re.fullmatch(r"\[([^\]]+)\](?::(\d{1,5}))?", entry)
-    if bracketed:
-        host, port = bracketed.groups()
+    ipv6_match = re.fullmatch(r"\[([^\]]+)\](?::(\d{1,5}))?", entry)
+    if ipv6_match:
+        host, port = ipv6_match.groups()
     elif literal(entry) is not None:
         host, port = entry, None
     else:
         host, _, after = entry.partition(":")
         port = after if ":" in entry else None
-    known = literal(host)
+    ip = literal(host)
     if not is_host(host) or not (port is None or (port.isdigit() and 0 < int(port) < 65536)):
         raise ValueError(f"{entry} is no host, host:port or range of addresses")
-    return (host if known is None else str(known)), (None if port is None else int(port))
+    return (host if ip is None else str(ip)), (None if port is None else int(port))
 
 
 # Addresses of webhooks ---------------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def _normal(value: Any, depth: int) -> Any:
 
 
 def _normal_object(value: dict[Any, Any], depth: int) -> dict[str, Any]:
-    made = {}
+    result = {}
     for key, item in value.items():
         if not isinstance(key, str):
             raise _Unstorable("has a key that is not a string.")
@@ -106,22 +106,22 @@ def _normal_object(value: dict[Any, Any], depth: int) -> dict[str, Any]:
         if fault:
             raise _Unstorable(fault, " (a key)")
         try:
-            made[key] = _normal(item, depth + 1)
+            result[key] = _normal(item, depth + 1)
         except _Unstorable as error:
             error.places.append(f".{key[:50]}")
             raise
-    return made
+    return result
 
 
 def _normal_list(value: list[Any] | tuple[Any, ...], depth: int) -> list[Any]:
-    made = []
+    result = []
     for index, item in enumerate(value):
         try:
-            made.append(_normal(item, depth + 1))
+            result.append(_normal(item, depth + 1))
         except _Unstorable as error:
             error.places.append(f"[{index}]")
             raise
-    return made
+    return result
 
 
 def _integral(value: float) -> int | float:

@@ -110,14 +110,14 @@ class Condition:
             return None  # most conditions need arguments
         return None if isinstance(answer, bool) else type(answer).__name__
 
-    def holds(self, given: Surroundings) -> bool:
-        if self.loops and not given.fits_a_loop:
+    def holds(self, context: Surroundings) -> bool:
+        if self.loops and not context.fits_a_loop:
             raise ConditionFailed(
                 f"the arguments hold more than {MAX_LOOP_VALUES} values or {MAX_LOOP_TEXT // 1024} KiB,"
                 " too much for a condition with a loop"
             )
         try:
-            answer = self.program.execute(given.context)
+            answer = self.program.execute(context.context)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic of the native code is not an Exception
@@ -134,8 +134,8 @@ def _compiled(text: str) -> Condition:
     try:
         program = _cel().compile(text)
     except ValueError as error:
-        said = _PARSE_NOISE.sub("", str(error)).splitlines()[0][:300]
-        raise _refused(f"does not parse: {said}") from None
+        reason = _PARSE_NOISE.sub("", str(error)).splitlines()[0][:300]
+        raise _refused(f"does not parse: {reason}") from None
     _check_names(program, loops)
     condition = Condition(text, program, bool(loops))
     kind = condition.kind_of_constant()
@@ -170,9 +170,9 @@ def _tokens(text: str) -> list[_Token]:
     if not text.strip():
         raise _refused("is empty. Leave it out where the row should always match.")
     tokens = [
-        _Token(str(found.lastgroup), found.group())
-        for found in _TOKEN.finditer(text)
-        if found.lastgroup not in ("comment", "space")
+        _Token(str(match.lastgroup), match.group())
+        for match in _TOKEN.finditer(text)
+        if match.lastgroup not in ("comment", "space")
     ]
     if len(tokens) > MAX_TOKENS:
         raise _refused(f"has {len(tokens)} parts; the limit is {MAX_TOKENS}.")

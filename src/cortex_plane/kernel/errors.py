@@ -180,9 +180,9 @@ class Backoff:
         # An exponent of 64 is past any cap; without the limit a large count would overflow.
         return chance * min(self.cap_seconds, self.base_seconds * 2.0 ** min(retry_count, 64))
 
-    def delay_after(self, wished: float | None, retry_count: int, chance: float) -> float:
+    def delay_after(self, wish: float | None, retry_count: int, chance: float) -> float:
         """Never before the time that the other side wished, and not all who were told the same at once."""
-        least = min(max(wished or 0.0, 0.0), LONGEST_WISH_SECONDS)
+        least = min(max(wish or 0.0, 0.0), LONGEST_WISH_SECONDS)
         return max(least * (1 + chance / 10), self.delay(retry_count, chance))
 
 

@@ -113,13 +113,13 @@ def _in_our_time(moment: datetime) -> datetime:
     return moment
 
 
-def _no_number(given: Any) -> Any:
+def _no_number(value: Any) -> Any:
     """A number could be seconds or milliseconds: a time is written out."""
-    if isinstance(given, str) and _NUMBER.fullmatch(given.strip()):
-        given = 0
-    if isinstance(given, int | float):
+    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+        value = 0
+    if isinstance(value, int | float):
         raise PydanticCustomError("moment", "must be a time with its zone, such as 2026-12-01T09:00:00Z")
-    return given
+    return value
 
 
 Moment = Annotated[AwareDatetime, BeforeValidator(_no_number), AfterValidator(_in_our_time)]
@@ -133,16 +133,16 @@ _adapters: dict[Any, TypeAdapter[Any]] = {}
 
 def adapter(kind: Any) -> TypeAdapter[Any]:
     """Building one costs milliseconds, using one microseconds: build each once."""
-    known = _adapters.get(kind)
-    if known is None:
-        known = _adapters[kind] = TypeAdapter(kind)
-    return known
+    adapter_of_kind = _adapters.get(kind)
+    if adapter_of_kind is None:
+        adapter_of_kind = _adapters[kind] = TypeAdapter(kind)
+    return adapter_of_kind
 
 
-def parse(kind: type[T], given: Mapping[str, Any]) -> T:
+def parse(kind: type[T], value: Mapping[str, Any]) -> T:
     """Text becomes the enum, id or time it stands for; fields that the value lacks are dropped."""
-    made: T = adapter(kind).validate_python(dict(given))
-    return made
+    result: T = adapter(kind).validate_python(dict(value))
+    return result
 
 
 def to_json(value: Any) -> bytes:

@@ -36,10 +36,10 @@ class Glob:
         if end < at or not text.startswith(self.prefix) or not text.endswith(self.suffix):
             return False
         for part in self.middles:
-            found = text.find(part, at, end)
-            if found < 0:
+            position = text.find(part, at, end)
+            if position < 0:
                 return False
-            at = found + len(part)
+            at = position + len(part)
         return True
 
     def covers(self, pattern: str) -> bool:
@@ -74,42 +74,42 @@ class GlobIndex(Generic[T]):
 
     __slots__ = ("_anything", "_exact", "_lengths", "_parts", "size")
 
-    def __init__(self, given: Iterable[tuple[str, T]] = ()) -> None:
+    def __init__(self, entries: Iterable[tuple[str, T]] = ()) -> None:
         self.size = 0
         self._exact: dict[str, list[tuple[int, T]]] = {}
         self._anything: list[tuple[int, T]] = []
         self._parts: tuple[dict[str, list[_Held[T]]], ...] = ({}, {}, {})
         self._lengths: tuple[set[int], ...] = (set(), set(), set())
-        starred: dict[str, list[tuple[int, T]]] = {}
-        for pattern, value in given:
+        by_glob: dict[str, list[tuple[int, T]]] = {}
+        for pattern, value in entries:
             number, self.size = self.size, self.size + 1
-            (starred if STAR in pattern else self._exact).setdefault(pattern, []).append((number, value))
-        self._spread([_Held(Glob.of(pattern), values) for pattern, values in starred.items()])
+            (by_glob if STAR in pattern else self._exact).setdefault(pattern, []).append((number, value))
+        self._spread([_Held(Glob.of(pattern), values) for pattern, values in by_glob.items()])
 
-    def _spread(self, starred: list[_Held[T]]) -> None:
+    def _spread(self, entries: list[_Held[T]]) -> None:
         """Each under the rarest of its literals, so that few globs are tried for a text whatever they have in common."""
         common = tuple(Counter[str]() for _ in _KINDS)
-        for held in starred:
-            for kind, literal in enumerate(_literals(held.glob)):
+        for entry in entries:
+            for kind, literal in enumerate(_literals(entry.glob)):
                 common[kind][literal] += 1
-        for held in starred:
-            literals = _literals(held.glob)
+        for entry in entries:
+            literals = _literals(entry.glob)
             usable = [kind for kind in _KINDS if literals[kind]]
             if not usable:
-                self._anything += held.values
+                self._anything += entry.values
                 continue
             kind = min(usable, key=lambda each: (common[each][literals[each]], -len(literals[each])))
-            self._parts[kind].setdefault(literals[kind], []).append(held)
+            self._parts[kind].setdefault(literals[kind], []).append(entry)
             self._lengths[kind].add(len(literals[kind]))
 
     def find(self, text: str) -> list[T]:
-        found = [*self._anything, *self._exact.get(text, ())]
-        for held in self._candidates(text):
-            if held.glob.matches(text):
-                found += held.values
-        if len(found) > 1:
-            found.sort(key=lambda each: each[0])
-        return [value for _, value in found]
+        values = [*self._anything, *self._exact.get(text, ())]
+        for entry in self._candidates(text):
+            if entry.glob.matches(text):
+                values += entry.values
+        if len(values) > 1:
+            values.sort(key=lambda each: each[0])
+        return [value for _, value in values]
 
     def _candidates(self, text: str) -> Iterator[_Held[T]]:
         size = len(text)

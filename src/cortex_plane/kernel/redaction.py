@@ -83,14 +83,14 @@ def redact(value: Any, names: Sequence[str] = ()) -> Any:
 def redact_text(text: str) -> str:
     """What is recognised in a text: the plane's own secrets, headers, passwords in URLs and on command lines, keys, and what
     stands behind a name and `=` or `:`."""
-    lowered = text.lower()
+    lower = text.lower()
     for word in _WORDS:
-        if word in lowered:
+        if word in lower:
             break
     else:
         return text
     for hints, pattern, put in _RULES:
-        if any(hint in lowered for hint in hints):
+        if any(hint in lower for hint in hints):
             text = pattern.sub(put, text)
     return text
 
@@ -98,8 +98,8 @@ def redact_text(text: str) -> str:
 class _Names:
     """The names of secrets, with what was already asked about them: the same few come again and again."""
 
-    def __init__(self, added: tuple[str, ...]) -> None:
-        self._globs = tuple(Glob.of(name.lower()) for name in (*DEFAULT, *added))
+    def __init__(self, more: tuple[str, ...]) -> None:
+        self._globs = tuple(Glob.of(name.lower()) for name in (*DEFAULT, *more))
         self._known: dict[str, bool] = {}
 
     def redacted(self, value: Any) -> Any:
@@ -107,10 +107,10 @@ class _Names:
             case str():
                 return redact_text(value)
             case dict():
-                told = self._tells_a_secret(value)
+                is_secret = self._tells_a_secret(value)
                 return {
                     name: REDACTED
-                    if self._have(str(name)) or (told and str(name).lower() in _VALUES)
+                    if self._have(str(name)) or (is_secret and str(name).lower() in _VALUES)
                     else self.redacted(inner)
                     for name, inner in value.items()
                 }
@@ -127,16 +127,16 @@ class _Names:
         )
 
     def _have(self, name: str) -> bool:
-        known = self._known.get(name)
-        if known is None:
-            lowered = name.lower()
-            known = any(glob.matches(lowered) for glob in self._globs)
+        answer = self._known.get(name)
+        if answer is None:
+            lower = name.lower()
+            answer = any(glob.matches(lower) for glob in self._globs)
             # Names are whatever somebody writes: their number and their length have an end.
             if len(self._known) < _REMEMBERED and len(name) <= _LONGEST_NAME:
-                self._known[name] = known
-        return known
+                self._known[name] = answer
+        return answer
 
 
 @functools.lru_cache(maxsize=64)
-def _names(added: tuple[str, ...]) -> _Names:
-    return _Names(added)
+def _names(more: tuple[str, ...]) -> _Names:
+    return _Names(more)

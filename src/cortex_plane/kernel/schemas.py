@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from cortex_plane.kernel.caches import LruCache
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.shares import LruCache
 
 if TYPE_CHECKING:
     from jsonschema_rs import Validator
@@ -61,8 +61,8 @@ def check_strangers(schema: dict[str, Any]) -> None:
     _refuse_patterns(schema)
     try:
         # What is only there to be referred to counts where it is.
-        used = {key: each for key, each in schema.items() if key not in ("$defs", "definitions")}
-        nodes = _nodes(used, schema, {})
+        parts = {key: each for key, each in schema.items() if key not in ("$defs", "definitions")}
+        nodes = _nodes(parts, schema, {})
     except RecursionError:
         raise Unusable("what its schema refers to is nested too deeply") from None
     if nodes > MAX_NODES:
@@ -126,16 +126,16 @@ def _refuse_patterns(schema: dict[str, Any]) -> None:
 def _patterns(value: Any) -> Iterator[str]:
     """Whatever may be compiled as a regular expression, wherever it stands."""
     if isinstance(value, list):
-        for each in value:
-            yield from _patterns(each)
+        for item in value:
+            yield from _patterns(item)
     if not isinstance(value, dict):
         return
-    for key, each in value.items():
-        if key == "pattern" and isinstance(each, str):
-            yield each
-        if key == "patternProperties" and isinstance(each, dict):
-            yield from each
-        yield from _patterns(each)
+    for key, item in value.items():
+        if key == "pattern" and isinstance(item, str):
+            yield item
+        if key == "patternProperties" and isinstance(item, dict):
+            yield from item
+        yield from _patterns(item)
 
 
 def _line(error: Exception) -> str:
@@ -150,45 +150,45 @@ def _fault(error: Any) -> str:
 def _refuse_outside(value: Any) -> None:
     """A reference to elsewhere would be fetched by whoever checks arguments."""
     if isinstance(value, list):
-        for each in value:
-            _refuse_outside(each)
+        for item in value:
+            _refuse_outside(item)
     if not isinstance(value, dict):
         return
-    for key, each in value.items():
-        if key in _REFERENCES and isinstance(each, str) and not each.startswith("#"):
+    for key, item in value.items():
+        if key in _REFERENCES and isinstance(item, str) and not item.startswith("#"):
             raise Unusable("its schema refers to another document")
-        if key == "$id" and isinstance(each, str):
+        if key == "$id" and isinstance(item, str):
             raise Unusable("its schema names a `$id`")
-        if key == "$schema" and isinstance(each, str) and each.removesuffix("#") not in _DIALECTS:
+        if key == "$schema" and isinstance(item, str) and item.removesuffix("#") not in _DIALECTS:
             raise Unusable("its schema names a `$schema` that is not known")
-        _refuse_outside(each)
+        _refuse_outside(item)
 
 
-def _nodes(value: Any, root: dict[str, Any], known: dict[str, int | None]) -> int:
+def _nodes(value: Any, root: dict[str, Any], counts: dict[str, int | None]) -> int:
     """``known``: of each place that something refers to; None while it is being counted."""
     if isinstance(value, list):
-        return 1 + sum(_nodes(each, root, known) for each in value)
+        return 1 + sum(_nodes(item, root, counts) for item in value)
     if not isinstance(value, dict):
         return 0
     total = 1
-    for key, each in value.items():
-        if key in _REFERENCES and isinstance(each, str):
-            total += _referred(key, each, root, known)
+    for key, item in value.items():
+        if key in _REFERENCES and isinstance(item, str):
+            total += _referred(key, item, root, counts)
         else:
-            total += _nodes(each, root, known)
+            total += _nodes(item, root, counts)
     return total
 
 
-def _referred(key: str, place: str, root: dict[str, Any], known: dict[str, int | None]) -> int:
+def _referred(key: str, place: str, root: dict[str, Any], counts: dict[str, int | None]) -> int:
     if key != "$ref" or (place != "#" and not place.startswith("#/")):
         raise Unusable("its schema refers to a place that is not written as a path, such as #/$defs/Item")
-    if place not in known:
-        known[place] = None
-        known[place] = _nodes(_at(root, place), root, known)
-    found = known[place]
-    if found is None:
+    if place not in counts:
+        counts[place] = None
+        counts[place] = _nodes(_at(root, place), root, counts)
+    count = counts[place]
+    if count is None:
         raise Unusable("its schema refers to itself")
-    return found
+    return count
 
 
 def _at(root: dict[str, Any], place: str) -> Any:

@@ -33,11 +33,11 @@ MAX_LIST = 10_000
 Defs = dict[str, Any]
 
 
-def nearest(word: str, known: Iterable[str], faults: Faults) -> str:
+def nearest(word: str, words: Iterable[str], faults: Faults) -> str:
     """`; did you mean …?`, where something is near. Looked for only while there are few faults: it takes time."""
     if faults.many:
         return ""
-    matches = difflib.get_close_matches(word[:100], list(known)[:1000], 1, 0.6)
+    matches = difflib.get_close_matches(word[:100], list(words)[:1000], 1, 0.6)
     return f"; did you mean `{matches[0]}`?" if matches else ""
 
 
@@ -57,8 +57,8 @@ class Reading:
             self.fault(node.line, f"`{key}` must be a text.")
             return None
         if node.plain and (node.text.lower() in _WORDS or _NUMBER.fullmatch(node.text)):
-            shown = f"`{node.text}`" if node.text else "nothing"
-            self.fault(node.line, f"`{key}` must be a text, and this is {shown}: put it into quotes.")
+            value = f"`{node.text}`" if node.text else "nothing"
+            self.fault(node.line, f"`{key}` must be a text, and this is {value}: put it into quotes.")
             return None
         return node.text
 
@@ -83,8 +83,8 @@ class Text(Shape):
     _compiled: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        compiled = re.compile(self.pattern) if self.pattern else re.compile(rf".*?{VISIBLE}.*", re.DOTALL)
-        object.__setattr__(self, "_compiled", compiled)
+        regex = re.compile(self.pattern) if self.pattern else re.compile(rf".*?{VISIBLE}.*", re.DOTALL)
+        object.__setattr__(self, "_compiled", regex)
 
     def read(self, node: Node, key: str, reading: Reading) -> str | None:
         what = self.name or f"`{key}`"
@@ -319,28 +319,28 @@ class Record(Shape):
             return None
         values = {}
         for name, item in node.items.items():
-            known = self.fields.get(name)
-            if known is None:
+            spec = self.fields.get(name)
+            if spec is None:
                 self._refuse(node.lines[name], name, reading)
             else:
-                values[name] = known.shape.read(item, name, reading)
-        for name, known in self.fields.items():
-            if known.required and name not in values:
+                values[name] = spec.shape.read(item, name, reading)
+        for name, spec in self.fields.items():
+            if spec.required and name not in values:
                 reading.fault(node.line, f"{self.what} needs `{name}`, and this one has none.")
         return values
 
     def _refuse(self, line: int, name: str, reading: Reading) -> None:
-        fault, known = f"`{name[:100]}` is not a key of {self.what}", ", ".join(self.fields)
+        fault, keys = f"`{name[:100]}` is not a key of {self.what}", ", ".join(self.fields)
         if name in self.elsewhere:
             reading.fault(line, f"{fault}; it belongs to {self.elsewhere[name]}.")
         elif reading.instead is None:
             reading.fault(
-                line, f"{fault}{nearest(name, self.fields, reading.faults) or '.'} Known are {known}."
+                line, f"{fault}{nearest(name, self.fields, reading.faults) or '.'} Known are {keys}."
             )
         elif name in reading.instead:
             reading.fault(line, f"{fault}; use {reading.instead[name]}.")
         else:
-            reading.fault(line, f"{fault}; known are {known}.")
+            reading.fault(line, f"{fault}; known are {keys}.")
 
     def schema(self, defs: Defs) -> dict[str, Any]:
         if self.name not in defs:
@@ -348,10 +348,10 @@ class Record(Shape):
             defs[self.name] = {
                 "type": "object",
                 "properties": {
-                    name: {"description": known.description, **known.shape.schema(defs)}
-                    for name, known in self.fields.items()
+                    name: {"description": spec.description, **spec.shape.schema(defs)}
+                    for name, spec in self.fields.items()
                 },
-                "required": [name for name, known in self.fields.items() if known.required],
+                "required": [name for name, spec in self.fields.items() if spec.required],
                 "additionalProperties": False,
             }
         return {"$ref": f"#/$defs/{self.name}"}

@@ -1,13 +1,14 @@
-"""What is shared between orgs: places, turns for large files, and a throttle for failures by address."""
+"""What orgs share in one process: places, turns for large files, a throttle for failures by address, caches and loads."""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Coroutine, Hashable, Iterator
+from typing import Any, Generic, ParamSpec, TypeVar
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
@@ -36,25 +37,25 @@ class Shares:
         return self._held.get(org.int, 0)
 
     def has_room(self, org: UUID) -> bool:
-        held = self._held.get(org.int, 0)
-        return held < self._share and self.free > (self._reserve if held else 0)
+        places = self._held.get(org.int, 0)
+        return places < self._share and self.free > (self._reserve if places else 0)
 
     def take(self, org: UUID) -> bool:
         """False where there is no room for this org."""
-        held = self._held.get(org.int, 0)
-        if held >= self._share or self.free <= (self._reserve if held else 0):
+        places = self._held.get(org.int, 0)
+        if places >= self._share or self.free <= (self._reserve if places else 0):
             return False
         self.free -= 1
-        self._held[org.int] = held + 1
+        self._held[org.int] = places + 1
         return True
 
     def give_back(self, org: UUID) -> None:
         self.free += 1
-        held = self._held[org.int]
-        if held == 1:
+        places = self._held[org.int]
+        if places == 1:
             del self._held[org.int]
         else:
-            self._held[org.int] = held - 1
+            self._held[org.int] = places - 1
 
 
 FAILURES = 30
@@ -73,12 +74,12 @@ class Throttle:
     def failed(self, host: str) -> None:
         """Count a failure. Raises ``TooMany`` in the place of its reason where the address failed too often."""
         address = _network(host)
-        left = self._left(address)
-        self._buckets[address] = (max(left - 1, 0.0), self._clock())
+        remaining = self._left(address)
+        self._buckets[address] = (max(remaining - 1, 0.0), self._clock())
         self._buckets.move_to_end(address)
         if len(self._buckets) > ADDRESSES:
             self._buckets.popitem(last=False)
-        if left < 1:
+        if remaining < 1:
             raise TooMany(
                 "Too many tokens or links from this address were wrong.",
                 code="too_many_failures",
@@ -86,19 +87,19 @@ class Throttle:
             )
 
     def _left(self, address: str) -> float:
-        left, at = self._buckets.get(address, (float(FAILURES), 0.0))
-        return min(float(FAILURES), left + (self._clock() - at) * FAILURES / PER_SECONDS)
+        tokens, at = self._buckets.get(address, (float(FAILURES), 0.0))
+        return min(float(FAILURES), tokens + (self._clock() - at) * FAILURES / PER_SECONDS)
 
 
 def _network(host: str) -> str:
     """Of IPv6 the network: whoever has one address there has all of them."""
     try:
-        given = ipaddress.ip_address(host)
+        address = ipaddress.ip_address(host)
     except ValueError:
         return host
-    if isinstance(given, ipaddress.IPv4Address):
+    if isinstance(address, ipaddress.IPv4Address):
         return host
-    return str(ipaddress.ip_network((given, 64), strict=False))
+    return str(ipaddress.ip_network((address, 64), strict=False))
 
 
 P = ParamSpec("P")
@@ -116,7 +117,7 @@ class Turns:
         self._here = 0
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
-    async def run(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         if self._most is not None and self._here >= self._most:
             raise Unavailable(
                 f"{self._here} files are being read already.",
@@ -127,7 +128,7 @@ class Turns:
         self._here += 1
         try:
             async with turns:
-                return await asyncio.to_thread(work, *args, **named)
+                return await asyncio.to_thread(work, *args, **kwargs)
         finally:
             self._here -= 1
 
@@ -138,3 +139,65 @@ reading_policies = Turns(1, most=32, code="policies_busy")
 """The same for files of policies."""
 loading = Turns(2)
 """What sessions need to go on."""
+
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class LruCache(Generic[K, V]):
+    """The values that were used last, up to a number of them and a sum of their sizes. The newest is always kept."""
+
+    def __init__(self, *, max_size: int, max_entries: int | None = None) -> None:
+        self._max_entries, self._max_size = max_entries, max_size
+        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._lock = threading.Lock()
+        self.size = 0
+
+    def get(self, key: K) -> V | None:
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                return None
+            self._entries.move_to_end(key)
+            return entry[0]
+
+    def put(self, key: K, value: V, size: int) -> None:
+        """Keep the value, unless the key has one already."""
+        with self._lock:
+            if key in self._entries:
+                self._entries.move_to_end(key)
+                return
+            self._entries[key] = value, size
+            self.size += size
+            while len(self._entries) > 1 and (
+                self.size > self._max_size
+                or (self._max_entries is not None and len(self._entries) > self._max_entries)
+            ):
+                self.size -= self._entries.popitem(last=False)[1][1]
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        with self._lock:
+            return iter([(key, value) for key, (value, _) in self._entries.items()])
+
+
+class SharedLoads(Generic[K, V]):
+    """Loads that are under way: whoever asks for the same key waits for the same load."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[K, asyncio.Task[V]] = {}
+
+    async def run(self, key: K, load: Callable[[], Coroutine[Any, Any, V]], keep: Callable[[V], None]) -> V:
+        """``keep`` is called once, with what was loaded."""
+        task = self._tasks.get(key)
+        if task is None or task.get_loop() is not asyncio.get_running_loop():
+            task = self._tasks[key] = asyncio.create_task(load())
+            task.add_done_callback(lambda task: self._finish(key, task, keep))
+        # A caller that stops waiting does not cancel it for the others.
+        return await asyncio.shield(task)
+
+    def _finish(self, key: K, task: asyncio.Task[V], keep: Callable[[V], None]) -> None:
+        if self._tasks.get(key) is task:
+            del self._tasks[key]
+        if not task.cancelled() and task.exception() is None:
+            keep(task.result())

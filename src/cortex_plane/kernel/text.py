@@ -24,8 +24,8 @@ _TWINS = str.maketrans(
 def normal(text: str, *, case_sensitive: bool = False) -> str:
     """In one form, without marks and hidden characters, with single spaces."""
     plain = text.translate(_CONTROLS) if text.isascii() else _uncovered(text)
-    folded = plain if case_sensitive else _folded(plain)
-    return " ".join(folded.split())
+    plain_text = plain if case_sensitive else _folded(plain)
+    return " ".join(plain_text.split())
 
 
 def _uncovered(text: str) -> str:
@@ -40,8 +40,8 @@ def _uncovered(text: str) -> str:
 
 def _folded(text: str) -> str:
     """To fold the case may bring marks back, so those go again."""
-    folded = text.casefold()
-    return folded if folded.isascii() else _uncovered(folded).casefold()
+    lower = text.casefold()
+    return lower if lower.isascii() else _uncovered(lower).casefold()
 
 
 @lru_cache(maxsize=4096)
@@ -56,12 +56,12 @@ def lookalike(plain: str) -> str:
 
 def span(seconds: float, units: int = 2) -> str:
     """The largest units of a duration."""
-    left = max(0, int(seconds))
+    remaining = max(0, int(seconds))
     parts = []
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
-        if left >= size:
-            parts.append(f"{left // size} {unit}")
-            left %= size
+        if remaining >= size:
+            parts.append(f"{remaining // size} {unit}")
+            remaining %= size
         elif parts:
             break
     return " ".join(parts[:units]) or "0 s"

@@ -15,8 +15,7 @@ import uvicorn
 from cortex_plane import dashboard
 from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.db.database import Database
-from cortex_plane.db.hints import EVENTS, listening
-from cortex_plane.db.pool import Purpose
+from cortex_plane.db.pool import EVENTS, PoolPurpose, listen_for_hints
 from cortex_plane.http.app import Api, create_api, framed
 from cortex_plane.http.in_flight import DEFAULT_LIMITS, RequestLimits
 from cortex_plane.http.metrics import Metrics
@@ -53,7 +52,7 @@ that none of them sends a request into a connection that closes at that moment."
 
 
 def listen(settings: Settings, *, or_any_port: bool) -> socket.socket:
-    """Bind before anything else starts, so that a taken port is known at once."""
+    """Bind before anything else starts, so that a port in use is reported at once."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     for port in (settings.port, 0) if or_any_port else (settings.port,):
         # The protocol is named, because the event loop turns off Nagle's delay only where it is.
@@ -81,7 +80,7 @@ def address(listener: socket.socket) -> str:
 
 
 def hints_url(settings: Settings, url: str) -> str | None:
-    """Where hints are heard; None where they are turned off."""
+    """The database URL to listen for hints on; None where they are turned off."""
     return (settings.listen_url or url) if settings.notifications else None
 
 
@@ -103,7 +102,7 @@ async def serve(
     requests_per_second: float = 0.0,
     limits: RequestLimits = DEFAULT_LIMITS,
 ) -> None:
-    """Until SIGINT or SIGTERM; requests under way get a moment to finish. ``hear_at`` is where hints are heard."""
+    """Serve until SIGINT or SIGTERM; requests in flight get a moment to finish. ``hear_at`` is the URL for hints."""
     metrics = Metrics()
     feed = EventFeed(db)
     app = create_app(db, metrics, feed, reach.webhooks, RequestRates(requests_per_second), limits)
@@ -124,17 +123,17 @@ async def serve(
         stack.callback(metrics.close)
         stack.enter_context(metered(metrics.meters))
         if hear_at is not None:
-            await stack.enter_async_context(listening(hear_at, feed.heard, EVENTS))
-        await stack.enter_async_context(scheduling(Scheduler(db.own(Purpose.SCHEDULER))))
+            await stack.enter_async_context(listen_for_hints(hear_at, feed.heard, EVENTS))
+        await stack.enter_async_context(scheduling(Scheduler(db.own(PoolPurpose.SCHEDULER))))
         stack.push_async_callback(reach.close)
         await stack.enter_async_context(
-            notifying(Notifier(db.own(Purpose.NOTIFIER), reach.channels, reach.public_url))
+            notifying(Notifier(db.own(PoolPurpose.NOTIFIER), reach.channels, reach.public_url))
         )
         await _Server(config, on_ready, feed.close).serve(sockets=[listener])
 
 
 class _Server(uvicorn.Server):
-    """Tells when it accepts requests, and ends open streams before it waits for requests to end."""
+    """Reports when it accepts requests, and ends open streams before it waits for requests to end."""
 
     def __init__(
         self, config: uvicorn.Config, on_ready: Callable[[], None], end_streams: Callable[[], None]

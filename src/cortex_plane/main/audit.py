@@ -38,18 +38,18 @@ def verify_trail(
 ) -> None:
     """Follow every audit chain and signed root, in the database or in a file; names the first bad entry of each, and in the
     database every row that is not what the trail says of it."""
-    trusted = [proof.check_fingerprint(key) for key in keys or ()]
+    fingerprints = [proof.check_fingerprint(key) for key in keys or ()]
     copies = _read_root_copies(roots, remote=remote)
-    held = read_copies(copies) if copies else None
+    copies_by_root = read_copies(copies) if copies else None
     if export is not None:
         from cortex_plane.proof.rules.exports import verify_export
 
-        results = {str(export): verify_export(proof.export_lines(export), held, read_times(copies))}
+        results = {str(export): verify_export(proof.export_lines(export), copies_by_root, read_times(copies))}
     elif remote:
         results = {"this org": run(lambda plane: plane.audit.verify())}
     else:
-        results = asyncio.run(_verify_database(held))
-    proof.show_verification(results, trusted, as_json)
+        results = asyncio.run(_verify_database(copies_by_root))
+    proof.show_verification(results, fingerprints, as_json)
 
 
 def _read_root_copies(roots: Path | None, *, remote: bool) -> list[bytes]:
@@ -63,7 +63,7 @@ def _read_root_copies(roots: Path | None, *, remote: bool) -> list[bytes]:
     return list(proof.export_lines(roots))
 
 
-async def _verify_database(held: Held | None) -> dict[str, Verification]:
+async def _verify_database(copies_by_root: Held | None) -> dict[str, Verification]:
     """With the master key where it is at hand: only that can tell whose keys stand in the database."""
     with extra("server"):
         from cortex_plane.db.database import Database
@@ -80,6 +80,6 @@ async def _verify_database(held: Held | None) -> dict[str, Verification]:
     try:
         if vault is not None:
             await require_known_key(database, vault)
-        return await verify_all(database, held)
+        return await verify_all(database, copies_by_root)
     finally:
         await database.close()

@@ -92,8 +92,7 @@ def serve_api() -> None:
 @process_app.command("worker")
 def start_worker(
     apps: Annotated[
-        list[str] | None,
-        Option("--app", help="An app to load: package.module:app. Any number of times."),
+        list[str] | None, Option("--app", help="An app to load: package.module:app. Any number of times.")
     ] = None,
     concurrency: Annotated[
         int | None, Option(min=1, max=1000, help="Jobs at a time; CORTEX_CONCURRENCY if left out.")
@@ -137,8 +136,8 @@ def migrate_database() -> None:
 
     settings = load()
     with databases.database(settings, typer.echo) as urls:
-        applied = asyncio.run(migrate(urls.admin or urls.app, on_progress=typer.echo))
-    typer.echo(f"applied {len(applied)} scripts" if applied else "nothing to do")
+        scripts = asyncio.run(migrate(urls.admin or urls.app, on_progress=typer.echo))
+    typer.echo(f"applied {len(scripts)} scripts" if scripts else "nothing to do")
 
 
 @db_app.command("status")
@@ -326,9 +325,7 @@ def run_demo(
 
 
 @demo_app.command("gates")
-def run_gates(
-    message: Annotated[str, Argument(help="What the agent is asked to do.")] = "",
-) -> None:
+def run_gates(message: Annotated[str, Argument(help="What the agent is asked to do.")] = "") -> None:
     """An agent under an atlas: its gates ask it, advise it, look on, and one of them waits for you."""
     with extra("all"):
         from cortex_plane.jobs.model.jobs import JobDraft
@@ -367,13 +364,15 @@ def run_crash(version: Version = "2.4.0") -> None:
     say("4  a second worker starts; it waits until the first one's lease is over and adopts the job")
     second = _start_demo_worker(slow="0")
     try:
-        ended = _watch_to_end(job.id)
+        finished_job = _watch_to_end(job.id)
     finally:
         second.terminate()
         second.wait()
     times = _show_acts(job.id)
-    say(f"5  the job is {ended.status}; the deployment happened {times} time{'s' if times != 1 else ''}")
-    raise typer.Exit(0 if ended.status == "COMPLETED" and times == 1 else 1)
+    say(
+        f"5  the job is {finished_job.status}; the deployment happened {times} time{'s' if times != 1 else ''}"
+    )
+    raise typer.Exit(0 if finished_job.status == "COMPLETED" and times == 1 else 1)
 
 
 def _watch_to_end(job_id: UUID) -> Job:

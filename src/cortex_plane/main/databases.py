@@ -8,12 +8,11 @@ a plain login for the plane, because the plane refuses to serve with one that co
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -61,7 +60,7 @@ class Urls:
 
 @asynccontextmanager
 async def open_database(settings: Settings, url: str) -> AsyncIterator[Database]:
-    """The pool, on a schema that fits, with the key that opens its secrets."""
+    """A pool on a current schema, with the master key of the plane."""
     if (settings.home / NEXT_KEY_FILE).exists():
         async with _without_key(url) as db:
             await install_next_master_key(settings, db)
@@ -127,7 +126,7 @@ async def _without_key(url: str) -> AsyncIterator[Database]:
 
 @contextmanager
 def database(settings: Settings, progress: Progress = lambda _: None) -> Iterator[Urls]:
-    """The database for as long as the block runs. Not yet migrated."""
+    """The database while the block runs; it may not be migrated yet."""
     if settings.database_url:
         yield Urls(settings.database_url, settings.database_admin_url)
         return
@@ -155,12 +154,12 @@ def prepare(settings: Settings, urls: Urls, progress: Progress = lambda _: None)
 
 
 def plain_login(home: Path, admin: str) -> str:
-    """The plane's own login on this server: made once, its password kept where only its owner can read it."""
-    kept = _read_json(home / LOGIN_FILE)
-    name = kept.get("login") or f"cortex_plane_{secrets.token_hex(4)}"
-    password = kept.get("password") or secrets.token_urlsafe(24)
+    """The plane's own login on this server: created once, its password in a file that only its owner can read."""
+    login = _read_json(home / LOGIN_FILE)
+    name = login.get("login") or f"cortex_plane_{secrets.token_hex(4)}"
+    password = login.get("password") or secrets.token_urlsafe(24)
     schema.ensure_login(admin, name, password)
-    if not kept:
+    if not login:
         write_private(home / LOGIN_FILE, {"login": name, "password": password})
     return with_login(admin, name, password)
 
@@ -172,13 +171,13 @@ def with_login(url: str, name: str, password: str) -> str:
 
 
 def running_app_url(home: Path) -> str | None:
-    """The plain login's URL of a plane that runs here now, as it wrote it down."""
-    kept = _read_json(home / RUNNING_FILE)
+    """The plain login's URL of the plane that runs in this directory now."""
+    plane = _read_json(home / RUNNING_FILE)
     try:
-        os.kill(int(kept["pid"]), 0)
+        os.kill(int(plane["pid"]), 0)
     except (KeyError, ValueError, OSError):
         return None
-    return str(kept["database_url"])
+    return str(plane["database_url"])
 
 
 def without_password(url: str) -> str:
@@ -204,26 +203,26 @@ def require_home(home: Path) -> None:
 
 def _read_json(path: Path) -> dict[str, str]:
     try:
-        found: dict[str, str] = json.loads(path.read_text())
+        content: dict[str, str] = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
-    return found
+    return content
 
 
 ROOTS_FILE = "roots.jsonl"
 
 
-@contextlib.asynccontextmanager
+@asynccontextmanager
 async def copy_roots(settings: Settings) -> AsyncIterator[None]:
-    """For as long as the block runs."""
+    """Copy signed roots to the places of the settings while the block runs."""
     places: list[RootPlace] = []
-    async with contextlib.AsyncExitStack() as stack:
+    async with AsyncExitStack() as stack:
         if settings.roots_file != OFF:
             places.append(RootsFile((settings.home / (settings.roots_file or ROOTS_FILE)).absolute()))
         if settings.roots_url is not None:
             from cortex_plane.channels.pinned_http import PinnedClient
 
-            # The operator names this one address, wherever it is; it is no tenant's.
+            # The operator chose this address, so it may be a private one.
             parts = urlsplit(settings.roots_url)
             own = Allowed(hosts=frozenset({((parts.hostname or "").lower(), None)}))
             address = RootsAddress(settings.roots_url, PinnedClient(own))

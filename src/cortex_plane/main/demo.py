@@ -30,7 +30,7 @@ from cortex_plane.policies.model.versions import PolicyFile, RequestPolicy
 from cortex_plane.policies.verbs import policies
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.arguments import ToolContext
+from cortex_plane.worker.tools.tool import ToolContext
 
 REFERENCE = "cortex_plane.main.demo:app"
 CRASH_REFERENCE = "cortex_plane.main.demo:crash_app"
@@ -97,7 +97,7 @@ def acts() -> list[dict[str, Any]]:
 
 
 def deployed_version(environment: str) -> str | None:
-    versions = [done["version"] for done in acts() if done.get("environment") == environment]
+    versions = [act["version"] for act in acts() if act.get("environment") == environment]
     return versions[-1] if versions else None
 
 
@@ -107,7 +107,7 @@ def _file() -> Path:
 
 def has_acted(ctx: ToolContext) -> bool:
     """Whether this very call did what it does, in this attempt or an earlier one."""
-    return any(done["key"] == ctx.idempotency_key for done in acts())
+    return any(act["key"] == ctx.idempotency_key for act in acts())
 
 
 def act(ctx: ToolContext, what: Mapping[str, Any]) -> None:
@@ -123,12 +123,12 @@ def act(ctx: ToolContext, what: Mapping[str, Any]) -> None:
 
 
 def _release_app(name: str) -> App:
-    made = App(name, instructions="You ship releases. Read before you act; say what you do.")
-    made.tool(read_only=True, timeout=10)(read_changelog)
-    made.tool(read_only=True, timeout=10)(check_health)
-    made.tool(risk="medium", timeout=2, on_uncertain="retry_with_key")(tag_release)
-    made.tool(risk="high", timeout=2, on_uncertain="probe", probe=_was_deployed)(deploy)
-    return made
+    app = App(name, instructions="You ship releases. Read before you act; say what you do.")
+    app.tool(read_only=True, timeout=10)(read_changelog)
+    app.tool(read_only=True, timeout=10)(check_health)
+    app.tool(risk="medium", timeout=2, on_uncertain="retry_with_key")(tag_release)
+    app.tool(risk="high", timeout=2, on_uncertain="probe", probe=_was_deployed)(deploy)
+    return app
 
 
 app = _release_app("demo")
@@ -166,10 +166,7 @@ def sooner(seconds: int) -> list[RequestPolicy]:
     """What a single run may ask for beyond that: less time to decide."""
     return [
         RequestPolicy(
-            name="sooner",
-            target="deploy",
-            effect=PolicyVerdict.REQUIRES_APPROVAL,
-            timeout_seconds=seconds,
+            name="sooner", target="deploy", effect=PolicyVerdict.REQUIRES_APPROVAL, timeout_seconds=seconds
         )
     ]
 
@@ -193,9 +190,7 @@ _RELEASE_SCRIPT: list[dict[str, Any]] = [
     {
         "text": "Now I deploy it to production.",
         "delay_ms": 400,
-        "calls": [
-            {"tool": "deploy", "arguments": {"version": "{message}", "environment": "production"}},
-        ],
+        "calls": [{"tool": "deploy", "arguments": {"version": "{message}", "environment": "production"}}],
     },
     {"text": "{message} is in production.", "delay_ms": 200},
 ]
@@ -219,10 +214,10 @@ async def prepare_release_demo(db: Database, actor: Actor) -> None:
         file = PolicyFile(text=POLICIES, note="the demo's", expected_version=0)
         await policies.apply_policies(db, actor, file)
     try:
-        await agents.get(db, actor, AGENT)
+        await agents.get_agent(db, actor, AGENT)
     except CortexError:
         with contextlib.suppress(CortexError):
-            await agents.create(db, actor, release_agent())
+            await agents.create_agent(db, actor, release_agent())
 
 
 GATES_REFERENCE = "cortex_plane.main.demo:app"
@@ -297,7 +292,7 @@ _SUPPORT_SCRIPT: list[dict[str, Any]] = [
     {
         "text": "Now I look.",
         "delay_ms": 400,
-        "calls": [{"tool": "ticket.get", "arguments": {"ticket": each}} for each in _TICKETS],
+        "calls": [{"tool": "ticket.get", "arguments": {"ticket": ticket}} for ticket in _TICKETS],
     },
     {"text": "Ticket 8 is a double. I delete it.", "delay_ms": 400, "calls": [_DELETE]},
     {
@@ -335,7 +330,7 @@ async def prepare_gates_demo(db: Database, actor: Actor) -> None:
     with contextlib.suppress(CortexError):
         await atlases.publish_atlas(db, actor, AtlasFile(manifest=atlas_text()))
     try:
-        await agents.get(db, actor, GATES_AGENT)
+        await agents.get_agent(db, actor, GATES_AGENT)
     except CortexError:
         with contextlib.suppress(CortexError):
-            await agents.create(db, actor, support_agent())
+            await agents.create_agent(db, actor, support_agent())

@@ -20,8 +20,8 @@ from cortex_plane.db.vault import Vault
 from cortex_plane.embedded.account import choose_account
 from cortex_plane.embedded.binaries import find_binaries
 from cortex_plane.jobs.model.jobs import Finding, Severity
-from cortex_plane.jobs.verbs.attempts import list_every_parked
 from cortex_plane.jobs.verbs.master_key import require_known_key
+from cortex_plane.jobs.verbs.workers import list_every_parked
 from cortex_plane.kernel.errors import CortexError, SetupError
 from cortex_plane.kernel.fields import to_json
 from cortex_plane.main import databases
@@ -111,12 +111,12 @@ def _policies(settings: Settings) -> str:
 async def _examine_policies(url: str, key: bytes) -> str:
     db = await Database.open(url, max_size=2, vault=Vault(key), reads_only=True)
     try:
-        forged = await policies.forged_policies(db) if db.credential_key_at_hand else []
+        orgs = await policies.forged_policies(db) if db.credential_key_at_hand else []
     finally:
         await db.close()
-    if forged:
+    if orgs:
         raise CortexError(
-            f"The policies of {', '.join(forged[:10])} were not put in force by the plane, so nothing is allowed there.",
+            f"The policies of {', '.join(orgs[:10])} were not put in force by the plane, so nothing is allowed there.",
             hint="Look at `cortex audit verify`, then apply them again: `cortex policy apply`.",
         )
     return "those in force were put there by the plane"
@@ -137,7 +137,7 @@ NOTHING, SOME, COULD_NOT_LOOK = 0, 1, 2
 
 @dataclass
 class PreflightTally:
-    """What was found, counted: the findings themselves are told one by one and not kept."""
+    """Counts of findings; the findings themselves are printed one by one and not kept."""
 
     jobs: int = 0
     stuck: int = 0
@@ -153,20 +153,20 @@ class PreflightTally:
 
     def __str__(self) -> str:
         reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(self.reasons.items()))
-        looked = f"looked at {self.jobs} parked job{'' if self.jobs == 1 else 's'}"
-        found = f"{self.stuck} cannot be resumed here, {self.warned} would go on differently"
-        return f"{looked}: {found}" + (f" ({reasons})" if reasons else "")
+        jobs = f"looked at {self.jobs} parked job{'' if self.jobs == 1 else 's'}"
+        counts = f"{self.stuck} cannot be resumed here, {self.warned} would go on differently"
+        return f"{jobs}: {counts}" + (f" ({reasons})" if reasons else "")
 
 
 def preflight(settings: Settings, url: str, references: Sequence[str], *, as_json: bool, replay: bool) -> int:
-    """The exit code. Raises where it cannot even look."""
+    """Print the findings and return the exit code. Raises where the jobs cannot be read."""
     from cortex_plane.worker.tools.app import load_app
 
     apps = [load_app(reference) for reference in references]
-    told = _JsonFindings() if as_json else _show_finding
-    tally = asyncio.run(_look_at_jobs(settings, url, apps, told, replay=replay))
-    if isinstance(told, _JsonFindings):
-        told.end()
+    report = _JsonFindings() if as_json else _show_finding
+    tally = asyncio.run(_look_at_jobs(settings, url, apps, report, replay=replay))
+    if isinstance(report, _JsonFindings):
+        report.end()
         print(tally, file=sys.stderr)  # noqa: T201 -- beside the JSON
     else:
         print_line(str(tally))
@@ -174,10 +174,10 @@ def preflight(settings: Settings, url: str, references: Sequence[str], *, as_jso
 
 
 async def _look_at_jobs(
-    settings: Settings, url: str, apps: Sequence[App], told: Callable[[Finding], None], *, replay: bool
+    settings: Settings, url: str, apps: Sequence[App], report: Callable[[Finding], None], *, replay: bool
 ) -> PreflightTally:
     from cortex_plane.worker.models.backends import Backends
-    from cortex_plane.worker.models.credentials import Keys
+    from cortex_plane.worker.models.credentials import ProviderKeys
     from cortex_plane.worker.preflight import Preflight
 
     key = existing_master_key(settings)
@@ -201,13 +201,13 @@ async def _look_at_jobs(
             )
         await require_known_key(db, vault)
         tally = PreflightTally()
-        backends = Backends(keys=Keys(db, key))
+        backends = Backends(keys=ProviderKeys(db, key))
         look = await Preflight.of(db, apps, backends, key, replay=replay)
         async for org, job in list_every_parked(db):
-            found = await look.look(org.id, org.slug, job)
-            tally.take(found)
-            for finding in found:
-                told(finding)
+            findings = await look.look(org.id, org.slug, job)
+            tally.take(findings)
+            for finding in findings:
+                report(finding)
         return tally
     finally:
         await db.close()

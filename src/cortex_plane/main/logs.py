@@ -9,16 +9,12 @@ from typing import Any
 
 import structlog
 
-from cortex_plane.kernel.redaction import REDACTED, redact
-
-__all__ = ["HIDDEN", "redact"]
-
-HIDDEN = REDACTED
+from cortex_plane.kernel.redaction import redact
 
 
-def _redacted(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    hidden: MutableMapping[str, Any] = redact(dict(event))
-    return hidden
+def _redact(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    redaction: MutableMapping[str, Any] = redact(dict(event))
+    return redaction
 
 
 def configure_logs(level: str, *, as_json: bool) -> None:
@@ -28,7 +24,7 @@ def configure_logs(level: str, *, as_json: bool) -> None:
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
-        _redacted,
+        _redact,
     ]
     renderer: Any = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer()
     structlog.configure(

@@ -29,7 +29,7 @@ SINK_SENDER = "Cortex Plane <cortex@localhost>"
 
 
 def email_channel(settings: Settings, sink_url: str | None = None) -> EmailChannel | None:
-    """The channel of the server that is set; else of the sink, where there is one; else none."""
+    """The channel of the mail server in the settings, else of the sink, else none."""
     if settings.smtp_url is not None:
         if settings.mail_from is None:
             raise SetupError(
@@ -54,7 +54,7 @@ class MailSink:
 
 
 class _Keeper:
-    """Writes each mail down before it says that it has it."""
+    """Stores each mail before it acknowledges it."""
 
     def __init__(self, folder: Path) -> None:
         self._box = mailbox.Maildir(str(folder), create=False)
@@ -62,14 +62,10 @@ class _Keeper:
     async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802, ARG002
         content = envelope.content
         try:
-            await asyncio.to_thread(self._keep, content if isinstance(content, bytes) else b"")
+            await asyncio.to_thread(self._box.add, content if isinstance(content, bytes) else b"")
         except OSError as error:
             return f"451 It cannot be kept now: {error.strerror}"
         return "250 Kept"
-
-    def _keep(self, content: bytes) -> None:
-        """Whole or not at all: a Maildir writes elsewhere first."""
-        self._box.add(content)
 
 
 @contextlib.asynccontextmanager
@@ -101,10 +97,10 @@ async def mail_sink(home: Path) -> AsyncIterator[MailSink]:
 
 def _keeper(folder: Path) -> _Keeper:
     try:
-        for each in (folder, *(folder / part for part in ("tmp", "new", "cur"))):
-            each.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # For the owner's eyes only, whoever made it: the mails hold links that act for people.
-            each.chmod(0o700)
+        for directory in (folder, *(folder / part for part in ("tmp", "new", "cur"))):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Mails hold links that act for people, so only the owner may read them.
+            directory.chmod(0o700)
         return _Keeper(folder)
     except OSError as error:
         raise SetupError(
@@ -120,7 +116,7 @@ class Reach:
     webhooks: WebhookChannel
     email: EmailChannel | None = None
     mail_folder: Path | None = None
-    """Where mail ends that goes nowhere else, for the browser to show."""
+    """The Maildir of the sink, which the dashboard shows."""
 
     @property
     def channels(self) -> Sequence[Channel]:
@@ -132,7 +128,7 @@ class Reach:
 
 
 def reach_of(settings: Settings, address: str, sink: MailSink | None = None) -> Reach:
-    """``address`` is where this process serves; people elsewhere may need another one, which a setting names."""
+    """``address`` is where this process serves; the setting `public_url` names another one for links."""
     return Reach(
         public_url=settings.public_url or address,
         webhooks=WebhookChannel(Allowed.parse(settings.webhook_allow)),

@@ -15,53 +15,53 @@ from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import SetupError
 
 
-def _addresses(given: str) -> str:
-    """The server would take a word that is no address for the name of a socket, and trust nobody without a word."""
-    for each in given.split(",") if given != "*" else ():
-        ip_network(each.strip())
-    return given
+def _addresses(text: str) -> str:
+    """Refuse words that are no addresses: the server would take them for names of sockets, and trust nobody."""
+    for address in text.split(",") if text != "*" else ():
+        ip_network(address.strip())
+    return text
 
 
-def _smtp_url(given: str) -> str:
+def _smtp_url(url: str) -> str:
     from cortex_plane.channels.mail_servers import SmtpServer
 
-    SmtpServer.parse(given)
-    return given
+    SmtpServer.parse(url)
+    return url
 
 
-def _mail_from(given: str) -> str:
+def _mail_from(sender: str) -> str:
     from cortex_plane.channels.mail_servers import read_sender
 
-    read_sender(given)
-    return given
+    read_sender(sender)
+    return sender
 
 
-def _public_url(given: str) -> str:
-    """Links are made from it, and links in mails are plain ASCII."""
-    parts = urlsplit(given)
-    if parts.scheme not in ("http", "https") or not parts.hostname or not given.isascii():
+def _public_url(url: str) -> str:
+    """Links begin with it, and links in mails are plain ASCII."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not url.isascii():
         raise ValueError("must be an address such as https://cortex.example.com")
     if parts.query or parts.fragment or parts.username is not None:
         raise ValueError("must be an address without a user, a query or a fragment")
-    return given.rstrip("/")
+    return url.rstrip("/")
 
 
-def _roots_url(given: str) -> str:
+def _roots_url(url: str) -> str:
     from cortex_plane.kernel.addresses import url_fault
 
-    fault = url_fault(given)
+    fault = url_fault(url)
     if fault is not None:
         raise ValueError(fault)
-    return given
+    return url
 
 
-def _listed(given: str) -> str:
-    Allowed.parse(given)
-    return given
+def _listed(text: str) -> str:
+    Allowed.parse(text)
+    return text
 
 
 OFF = "off"
-"""As CORTEX_ROOTS_FILE: no file is written."""
+"""The value of CORTEX_ROOTS_FILE that writes no file."""
 
 
 class Settings(BaseModel):
@@ -113,11 +113,11 @@ def variable(setting: str) -> str:
 
 
 def load(environment: Mapping[str, str] = os.environ) -> Settings:
-    """From the environment, in capitals or not; a variable that is empty counts as one that is not set."""
-    known = {name.upper(): text for name, text in environment.items()}
-    given = {name: known.get(variable(name)) for name in Settings.model_fields}
+    """From the environment; names in any case, and an empty variable counts as not set."""
+    variables = {name.upper(): text for name, text in environment.items()}
+    values = {name: variables.get(variable(name)) for name in Settings.model_fields}
     try:
-        return Settings.model_validate({name: text for name, text in given.items() if text})
+        return Settings.model_validate({name: text for name, text in values.items() if text})
     except ValidationError as error:
         first = error.errors()[0]
         raise SetupError(

@@ -51,7 +51,7 @@ async def one_worker(
 async def _keep_running(arguments: Sequence[str], environment: Mapping[str, str], log_file: Path) -> None:
     pause = FIRST_PAUSE
     while True:
-        started = time.monotonic()
+        start = time.monotonic()
         with _open_log(log_file) as output:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "cortex_plane", "worker", "--parent", str(os.getpid()), *arguments,
@@ -63,8 +63,8 @@ async def _keep_running(arguments: Sequence[str], environment: Mapping[str, str]
         except asyncio.CancelledError:
             await _end_process(process)
             raise
-        # One that ran for a while deserves a new one at once; one that cannot start must not fill the log.
-        pause = FIRST_PAUSE if time.monotonic() - started > STABLE_SECONDS else min(LAST_PAUSE, pause * 2)
+        # A worker that ran for a while is replaced at once; one that cannot start must not fill the log.
+        pause = FIRST_PAUSE if time.monotonic() - start > STABLE_SECONDS else min(LAST_PAUSE, pause * 2)
         log.warning(
             "the worker ended; a new one starts",
             exit_code=code, said=_last_line(log_file), log=str(log_file), pause=pause,
@@ -84,9 +84,9 @@ async def _end_process(process: asyncio.subprocess.Process) -> None:
 
 
 def _open_log(path: Path) -> IO[bytes]:
-    """For its owner alone: tools say what they like in it. Begun anew when it has grown large."""
-    grown = path.exists() and path.stat().st_size > MAX_LOG_BYTES
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | (os.O_TRUNC if grown else 0)
+    """For its owner alone, because tools write to it. Emptied when it has become large."""
+    is_large = path.exists() and path.stat().st_size > MAX_LOG_BYTES
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | (os.O_TRUNC if is_large else 0)
     return os.fdopen(os.open(path, flags, 0o600), "ab")
 
 
@@ -102,8 +102,8 @@ console = Console(highlight=False)
 
 
 def up(settings: Settings, apps: Sequence[str] = ()) -> None:
-    """Start, say where it is, and serve until Ctrl-C. ``apps`` are loaded by the worker beside the demo."""
-    started = time.monotonic()
+    """Start, print the address, and serve until Ctrl-C. The worker loads ``apps`` and the demos."""
+    start = time.monotonic()
     databases.require_home(settings.home)
     configure_logs("warning" if settings.log_level == "info" else settings.log_level, as_json=False)
     with databases.database(settings, _step) as urls:
@@ -128,9 +128,9 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
                     "CORTEX_HOME": str(settings.home.resolve()),
                     "CORTEX_GRACE_SECONDS": str(min(settings.grace_seconds, WORKER_GRACE_SECONDS)),
                 }
-                loaded = (demo.REFERENCE, demo.GATES_REFERENCE, *apps)
-                arguments = [f"--app={reference}" for reference in loaded]
-                seconds = time.monotonic() - started
+                references = (demo.REFERENCE, demo.GATES_REFERENCE, *apps)
+                arguments = [f"--app={reference}" for reference in references]
+                seconds = time.monotonic() - start
                 async with one_worker(arguments, environment, settings.home / WORKER_LOG):
                     await api_process.serve(
                         db,
@@ -154,7 +154,7 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
 
 @contextlib.asynccontextmanager
 async def _mail(settings: Settings) -> AsyncIterator[MailSink | None]:
-    """A place for mail on this machine, unless a mail server is named. Somebody's own database holds real people."""
+    """A mail sink on this machine, unless a mail server or a database is set: a real database has real people."""
     if settings.smtp_url is not None or settings.database_url is not None:
         yield None
         return
@@ -163,11 +163,11 @@ async def _mail(settings: Settings) -> AsyncIterator[MailSink | None]:
 
 
 async def _access(db: Database, home: Path) -> str:
-    """The key for the command line: the kept one while it works, else a new one. It is a platform key, so nothing prints it:
-    terminals are recorded, and logs of services kept."""
-    kept = read_access(home).get("key")
-    if kept and await keys.key_works(db, kept):
-        return kept
+    """The key for the command line: the stored one while it works, else a new one. It is a platform key, so it is never
+    printed: terminals and logs of services are recorded."""
+    key = read_access(home).get("key")
+    if key and await keys.key_works(db, key):
+        return key
     secret = await keys.issue_key_for_owner(db)
     if secret is None:
         try:
@@ -178,7 +178,7 @@ async def _access(db: Database, home: Path) -> str:
 
 
 def _program() -> str:
-    """The command as it can be typed here: by its name where the shell finds it, else by its path."""
+    """The command as it can be typed here: its name where the shell finds it, else its path."""
     script = Path(sys.executable).parent / "cortex"
     if shutil.which("cortex") == str(script):
         return "cortex"

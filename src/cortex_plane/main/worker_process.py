@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import structlog
 
-from cortex_plane.db.hints import listening
-from cortex_plane.db.pool import Purpose
+from cortex_plane.db.pool import PoolPurpose, listen_for_hints
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.meters import metered
 from cortex_plane.main.databases import open_database
@@ -53,10 +52,10 @@ def run_worker(
     """Until SIGTERM or SIGINT, or until ``parent``, where one is named, is gone."""
     apps = [load_app(reference) for reference in references]
     # Each job needs a connection now and then, the worker's own duties need a few more.
-    sized = settings.model_copy(
+    pool_settings = settings.model_copy(
         update={"pool_size": max(4, min(settings.pool_size, settings.concurrency + 4))}
     )
-    asyncio.run(_run(sized, url, apps, on_ready, name, parent))
+    asyncio.run(_run(pool_settings, url, apps, on_ready, name, parent))
 
 
 async def _run(
@@ -76,9 +75,11 @@ async def _run(
         if settings.metrics_port is not None:
             log.info("metrics", address=stack.enter_context(serve_metrics(settings.metrics_port)))
         if settings.notifications:
-            await stack.enter_async_context(listening(settings.listen_url or url, worker.work))
+            await stack.enter_async_context(listen_for_hints(settings.listen_url or url, worker.work))
         # Any number of schedulers may look: each deadline is kept once, and none depends on one process.
-        await stack.enter_async_context(scheduling(Scheduler(db.own(Purpose.SCHEDULER), name=worker.name)))
+        await stack.enter_async_context(
+            scheduling(Scheduler(db.own(PoolPurpose.SCHEDULER), name=worker.name))
+        )
         if parent is not None:
             watch = asyncio.create_task(_stop_without(parent, worker))
             stack.callback(watch.cancel)

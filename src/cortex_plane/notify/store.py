@@ -13,6 +13,7 @@ from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus
+from cortex_plane.tenancy.rules import MacKind
 
 queries = Queries("notify")
 
@@ -226,3 +227,14 @@ async def forget_webhooks(db: Database, older: timedelta, limit: int) -> int:
     """Delete events of any org that came longer ago than that; how many."""
     rows = await db.call("forget_inbound_events", None, older, limit)
     return int(rows[0]["forget_inbound_events"])
+
+
+def require_mapping(tx: Transaction, row: Row) -> None:
+    """A message carries what decides in somebody's name: it goes only where the plane itself wrote that they are there."""
+    if row["mapping_id"] is None or row["removed"]:
+        return
+    written = {
+        "org_id": tx.org, "id": row["mapping_id"], "connection_id": row["connection_id"],
+        "channel_user_id": row["address"], "user_account_id": row["member_id"], "verified": row["verified"],
+    }  # fmt: skip
+    tx.credential_key.require(MacKind.MAPPING, written, row["mapping_mac"])

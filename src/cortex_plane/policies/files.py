@@ -148,8 +148,8 @@ def place(
     faults = policy_faults()
     for slug, line in draft.team_lines.items():
         if slug not in teams:
-            known = ", ".join(sorted(teams)[:20]) or "none"
-            faults.add(line, f"there is no team `{slug}`; there are {known}.")
+            slugs = ", ".join(sorted(teams)[:20]) or "none"
+            faults.add(line, f"there is no team `{slug}`; there are {slugs}.")
     directory = _Directory(people, faults)
     rows = []
     for position, entry in enumerate(draft.rows):
@@ -358,11 +358,11 @@ class _Reader:
         if isinstance(by_role, MappingNode):
             for name, line in by_role.lines.items():
                 role = _ROLE.read(ScalarNode(line, name, plain=True), "roles", self._reading)
-                needed = _VOTES.read(by_role.items[name], name, self._reading)
-                if role is not None and needed is not None:
-                    roles[Role(role)] = int(needed)
-                if votes is not None and needed is not None and needed > votes:
-                    self._fault(line, f"`quorum` asks for {needed} votes of {name} and {votes} in all.")
+                role_votes = _VOTES.read(by_role.items[name], name, self._reading)
+                if role is not None and role_votes is not None:
+                    roles[Role(role)] = int(role_votes)
+                if votes is not None and role_votes is not None and role_votes > votes:
+                    self._fault(line, f"`quorum` asks for {role_votes} votes of {name} and {votes} in all.")
         elif by_role is not None:
             self._fault(
                 by_role.line, "`roles` of a quorum must be a mapping from a role to votes: {admin: 1}."

@@ -12,7 +12,7 @@ from cortex_plane.kernel.fields import parse
 from cortex_plane.policies.model.policies import PolicyRow
 from cortex_plane.policies.model.versions import PlacedRow, PolicyVersion, placed, placed_as_json
 from cortex_plane.policies.rules.simulations import PastCall
-from cortex_plane.tenancy.rules import Forged, Kind, rows_digest
+from cortex_plane.tenancy.rules import Forged, MacKind, rows_digest
 from cortex_plane.tenancy.store.orgs import in_force_mac
 
 queries = Queries("policies")
@@ -20,8 +20,8 @@ queries = Queries("policies")
 
 async def current_version(tx: Transaction) -> str | None:
     """The org's and the platform's, as `policies_version` writes them."""
-    found: str | None = await tx.value(queries.current_version, tx.org)
-    return found
+    version: str | None = await tx.value(queries.current_version, tx.org)
+    return version
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +80,15 @@ async def insert_policy_version(
 
 
 async def insert_rows(tx: Transaction, version: int, rows: Sequence[PlacedRow]) -> None:
-    await tx.rows(queries.insert_rows, tx.org, version, [placed_as_json(placed) for placed in rows])
+    await tx.rows(queries.insert_rows, tx.org, version, [placed_as_json(row) for row in rows])
 
 
 async def sign_policy_version(tx: Transaction, version: int) -> None:
     """Its MAC, over its rows as they are read back."""
     written = _version_fields(tx, version, await tx.rows(queries.list_rows, version, None))
-    await tx.rows(queries.sign_policy_version, version, tx.credential_key.mac(Kind.POLICY_VERSION, written))
+    await tx.rows(
+        queries.sign_policy_version, version, tx.credential_key.mac(MacKind.POLICY_VERSION, written)
+    )
 
 
 def _version_fields(tx: Transaction, version: int, rows: Sequence[Row]) -> Row:
@@ -102,8 +104,8 @@ async def policies_in_force(tx: Transaction) -> int | None:
     row = await tx.row(queries.policies_in_force, tx.org)
     if row is None:
         return None
-    if not tx.credential_key.is_true(Kind.POLICY_IN_FORCE, row, row["policy_mac"]):
-        raise Forged(Kind.POLICY_IN_FORCE, tx.org, str(row["policy_version"]))
+    if not tx.credential_key.is_true(MacKind.POLICY_IN_FORCE, row, row["policy_mac"]):
+        raise Forged(MacKind.POLICY_IN_FORCE, tx.org, str(row["policy_version"]))
     version: int = row["policy_version"]
     return version
 
@@ -116,13 +118,13 @@ async def version_mac(tx: Transaction, version: int) -> bytes | None:
 async def require_true_rows(tx: Transaction, version: int) -> list[PlacedRow]:
     """As ``rows``. Raises ``Forged`` where they are not those that were applied."""
     try:
-        kept = await tx.rows(queries.list_rows, version, None)
+        rows = await tx.rows(queries.list_rows, version, None)
     except ValueError:  # JSON that nobody can read
-        raise Forged(Kind.POLICY_VERSION, tx.org, str(version)) from None
-    written = _version_fields(tx, version, kept)
-    if not tx.credential_key.is_true(Kind.POLICY_VERSION, written, await version_mac(tx, version)):
-        raise Forged(Kind.POLICY_VERSION, tx.org, str(version))
-    return [placed(row) for row in kept]
+        raise Forged(MacKind.POLICY_VERSION, tx.org, str(version)) from None
+    written = _version_fields(tx, version, rows)
+    if not tx.credential_key.is_true(MacKind.POLICY_VERSION, written, await version_mac(tx, version)):
+        raise Forged(MacKind.POLICY_VERSION, tx.org, str(version))
+    return [placed(row) for row in rows]
 
 
 async def list_rows(tx: Transaction, version: int, limit: int | None = None) -> list[PlacedRow]:
@@ -160,11 +162,11 @@ async def list_past_calls(
     tx: Transaction, since: datetime, until: datetime, limit: int, batch: int
 ) -> AsyncGenerator[list[PastCall], None]:
     """Newest first, a few at a time: arguments may be large."""
-    found: list[PastCall] = []
+    calls: list[PastCall] = []
     async for row in tx.stream(queries.list_past_calls, since, until, limit, batch=batch):
-        found.append(parse(PastCall, row))
-        if len(found) == batch:
-            yield found
-            found = []
-    if found:
-        yield found
+        calls.append(parse(PastCall, row))
+        if len(calls) == batch:
+            yield calls
+            calls = []
+    if calls:
+        yield calls

@@ -42,8 +42,8 @@ class Fact:
     def of(cls, actor: Actor, action: str, **data: Any) -> Fact:
         """Canonical JSON, put together from parts: the actor's is the same for all that a request does."""
         # Kept and hashed as bytes, so it need not survive JSONB: sorted keys are enough.
-        told = orjson.dumps(data, option=orjson.OPT_SORT_KEYS)
-        body = b'{"action":%b,"actor":%b,"data":%b}' % (orjson.dumps(action), _said_of(actor), told)
+        payload = orjson.dumps(data, option=orjson.OPT_SORT_KEYS)
+        body = b'{"action":%b,"actor":%b,"data":%b}' % (orjson.dumps(action), _said_of(actor), payload)
         return cls(action=action, body=body, job=data.get("job"))
 
     def concerning(self, job: UUID) -> Fact:
@@ -139,8 +139,10 @@ def chain_hash(
     previous: bytes, seq: int, created_at: datetime, action: str, job: UUID | None, body_hash: bytes
 ) -> bytes:
     """Of an entry of format 2."""
-    said = hashlib.sha256(action.encode()).digest() + (job.bytes if job else NO_JOB)
-    return hashlib.sha256(previous + b"\x02" + _numbers(seq, created_at) + said + body_hash).digest()
+    subject_digest = hashlib.sha256(action.encode()).digest() + (job.bytes if job else NO_JOB)
+    return hashlib.sha256(
+        previous + b"\x02" + _numbers(seq, created_at) + subject_digest + body_hash
+    ).digest()
 
 
 def chain_hash_1(previous: bytes, seq: int, created_at: datetime, body_hash: bytes) -> bytes:
@@ -191,9 +193,9 @@ class ChainVerifier:
     _first_blanked: list[int] = field(default_factory=list)
 
     def follow(self, entry: AuditEntry) -> Fault | None:
-        expected = self.seq + 1
-        if entry.seq != expected:
-            return self._fault(expected, f"entry {expected} is missing; the next one is {entry.seq}")
+        next_seq = self.seq + 1
+        if entry.seq != next_seq:
+            return self._fault(next_seq, f"entry {next_seq} is missing; the next one is {entry.seq}")
         if entry.format not in FORMATS:
             return self._fault(entry.seq, f"this release does not know its format, {entry.format}")
         if entry.format < self.format:
@@ -203,9 +205,9 @@ class ChainVerifier:
         if entry.body is not None and hashlib.sha256(entry.body).digest() != entry.body_hash:
             return self._fault(entry.seq, "its body was changed")
         if entry_hash(self.hash, entry) != entry.hash:
-            renamed = entry.format > 1 and _action_in(entry.body) not in (None, entry.action)
+            is_renamed = entry.format > 1 and _action_in(entry.body) not in (None, entry.action)
             return self._fault(
-                entry.seq, RENAMED if renamed else "its hash does not follow from the one before"
+                entry.seq, RENAMED if is_renamed else "its hash does not follow from the one before"
             )
         self.seq, self.hash, self.format = entry.seq, entry.hash, entry.format
         return self._read(entry)
@@ -227,11 +229,11 @@ class ChainVerifier:
 
     def _explain(self, seq: int, data: dict[str, Any]) -> Fault | None:
         """The hash of an entry of format 1 does not cover its action: there, what the erase entry says of it counts."""
-        for erased in data["entries"]:
-            action = self._unexplained.pop(erased["seq"], erased["action"])
-            if action != erased["action"]:
+        for erasure in data["entries"]:
+            action = self._unexplained.pop(erasure["seq"], erasure["action"])
+            if action != erasure["action"]:
                 return self._fault(
-                    erased["seq"], f"its action differs from what erase entry {seq} says of it"
+                    erasure["seq"], f"its action differs from what erase entry {seq} says of it"
                 )
         return None
 

@@ -188,11 +188,11 @@ async def insert_root(
     tx: Transaction, root: KeptRoot, previous: bytes, chains: int, snapshot: str | None, at: datetime
 ) -> bool:
     """False: somebody else made the root of this number."""
-    made = await tx.value(
+    seq = await tx.value(
         queries.insert_root, tx.org, root.seq, previous, root.body, root.hash, root.key_id, root.signature, chains,
         snapshot, at,
     )  # fmt: skip
-    return made is not None
+    return seq is not None
 
 
 async def insert_root_heads(tx: Transaction, seq: int, heads: Sequence[GrownHead]) -> None:

@@ -11,7 +11,6 @@ from pydantic.dataclasses import dataclass as draft
 from cortex_plane.kernel.fields import DRAFT, MAX_BODY_BYTES, Ref
 from cortex_plane.kernel.routes import ListQuery, ListRoute, Route
 from cortex_plane.sessions.model.events import Event, EventNumber
-from cortex_plane.sessions.model.memories import SessionMemory
 from cortex_plane.sessions.model.sessions import (
     InboundMessage,
     IngestedMessage,
@@ -20,6 +19,7 @@ from cortex_plane.sessions.model.sessions import (
     Session,
     SessionChange,
     SessionDraft,
+    SessionMemory,
     SessionStatus,
     Termination,
 )

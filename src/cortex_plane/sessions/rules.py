@@ -23,7 +23,7 @@ from cortex_plane.agents.model.completions import (
 )
 from cortex_plane.jobs.model.effects import ToolCall
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.sessions.model.memories import Memory, allowance, told
+from cortex_plane.sessions.model.sessions import Memory, memory_allowance, turn_record
 
 SILENCE = "(Nobody said anything in between.)"
 
@@ -64,23 +64,23 @@ def inputs_of(payload: Mapping[str, Any], *, code: bool) -> tuple[str, ...]:
 
 def _values(payload: Mapping[str, Any]) -> list[str]:
     """In their order, without recursion: how deep a payload goes is up to whoever sends it."""
-    found, left = list[str](), list[Any]([payload])
-    while left:
-        value = left.pop()
+    texts, stack = list[str](), list[Any]([payload])
+    while stack:
+        value = stack.pop()
         if isinstance(value, Mapping):
-            left += [part for name, each in reversed([*value.items()]) for part in (each, name)]
+            stack += [part for name, each in reversed([*value.items()]) for part in (each, name)]
         elif isinstance(value, list):
-            left += reversed(value)
+            stack += reversed(value)
         elif value is not None:
-            found.append(str(value))
-    return found
+            texts.append(str(value))
+    return texts
 
 
-def heard(said: Sequence[SessionMessage], job_id: UUID) -> list[Entry]:
+def heard(messages: Sequence[SessionMessage], job_id: UUID) -> list[Entry]:
     """Messages as turns. What the job itself answered stands in its steps already."""
     return [
         Entry(_turn(message), seq=message.seq)
-        for message in said
+        for message in messages
         if message.role in ("user", "assistant") and message.job_id != job_id
     ]
 
@@ -91,17 +91,17 @@ def _turn(message: SessionMessage) -> Turn:
 
 def merge_assistant_turns(turns: Sequence[Turn]) -> list[Turn]:
     """Providers want no model that speaks twice in a row, as one does whose text was not taken as an answer."""
-    told: list[Turn] = []
+    merged_turns: list[Turn] = []
     for turn in turns:
         if (
             isinstance(turn, AssistantTurn)
-            and told
-            and isinstance(told[-1], AssistantTurn)
-            and not told[-1].calls
+            and merged_turns
+            and isinstance(merged_turns[-1], AssistantTurn)
+            and not merged_turns[-1].calls
         ):
-            told.append(UserTurn(SILENCE))
-        told.append(turn)
-    return told
+            merged_turns.append(UserTurn(SILENCE))
+        merged_turns.append(turn)
+    return merged_turns
 
 
 def recorded_form(response: Response) -> dict[str, Any]:
@@ -144,15 +144,15 @@ def result_of(request: CallRequest, call: ToolCall) -> CallResult:
 
 def rebuilt(
     job_id: UUID,
-    said: Sequence[SessionMessage],
+    messages: Sequence[SessionMessage],
     steps: Sequence[StepRow],
     calls: Mapping[int, Sequence[ToolCall]],
     finished_below: int,
-    asked: Turn | None = None,
+    first_turn: Turn | None = None,
 ) -> Thread:
     """The turns before the step ``finished_below``, plus the messages that were read for it and not yet answered.
 
-    What a memory covers is not among the rows. ``asked`` is what a task begins with, or the newest user message that
+    What a memory covers is not among the rows. ``first_turn`` is what a task begins with, or the newest user message that
     is covered.
     """
     entries: list[Entry] = []
@@ -160,17 +160,19 @@ def rebuilt(
     for step in steps:
         if step.step_index >= finished_below:
             break
-        entries += heard([m for m in said if position < m.seq <= step.message_seq], job_id)
+        entries += heard([m for m in messages if position < m.seq <= step.message_seq], job_id)
         position = step.message_seq
-        done = {call.position: call for call in calls.get(step.step_index, ())}
-        requests = as_sent(requests_of(step.response), done)
+        calls_by_position = {call.position: call for call in calls.get(step.step_index, ())}
+        requests = as_sent(requests_of(step.response), calls_by_position)
         turns: list[Turn] = [AssistantTurn(text=step.response["text"], calls=requests)]
         if requests:
-            results = tuple(result_of(request, done[index]) for index, request in enumerate(requests))
+            results = tuple(
+                result_of(request, calls_by_position[index]) for index, request in enumerate(requests)
+            )
             turns.append(ToolTurn(results))
         entries += [Entry(turn, step=step.step_index, seq=step.message_seq) for turn in turns]
-    entries += heard([m for m in said if position < m.seq], job_id)
-    return Thread(entries, None if asked is None else Entry(asked))
+    entries += heard([m for m in messages if position < m.seq], job_id)
+    return Thread(entries, None if first_turn is None else Entry(first_turn))
 
 
 CONTEXT_TOKENS = 100_000
@@ -203,9 +205,9 @@ class Covered:
     step: int = 0
     seq: int = 0
 
-    def after(self, dropped: Iterable[Entry]) -> Covered:
+    def after(self, entries: Iterable[Entry]) -> Covered:
         step, seq = self.step, self.seq
-        for entry in dropped:
+        for entry in entries:
             step = max(step, -1 if entry.step is None else entry.step + 1)
             seq = max(seq, entry.seq)
         return Covered(step, seq)
@@ -237,8 +239,8 @@ class Thread(Sequence[Turn]):
 
     @property
     def turns(self) -> list[Turn]:
-        asked = self.asked
-        return [entry.turn for entry in ([] if asked is None else [asked]) + self.entries]
+        newest = self.asked
+        return [entry.turn for entry in ([] if newest is None else [newest]) + self.entries]
 
     def __len__(self) -> int:
         return len(self.entries) + (self.asked is not None)
@@ -266,8 +268,8 @@ class Budget:
         """From an agent's `model_config`."""
         context = config.get("context_tokens") or CONTEXT_TOKENS
         answer = min(config.get("max_tokens") or ANSWER_TOKENS, context // 2)
-        left = context - answer - completions.of_text(prompt or "") - completions.of_tools(tools)
-        return cls(max(LEAST_TOKENS, left), config.get("context_turns") or CONTEXT_TURNS)
+        tokens = context - answer - completions.of_text(prompt or "") - completions.of_tools(tools)
+        return cls(max(LEAST_TOKENS, tokens), config.get("context_turns") or CONTEXT_TURNS)
 
 
 def filled(thread: Thread, memory: Memory, budget: Budget) -> int:
@@ -276,9 +278,9 @@ def filled(thread: Thread, memory: Memory, budget: Budget) -> int:
     Of a newest user turn that lies further back only its own part is counted: what it fills beyond that is room that
     nobody else needs, and no reason to forget anything.
     """
-    asked = thread.asked
+    newest = thread.asked
     ahead = completions.of_turn(memory.turn()) if memory else 0
-    ahead += 0 if asked is None else min(asked.tokens, _for_asked(budget))
+    ahead += 0 if newest is None else min(newest.tokens, _for_asked(budget))
     return ahead + sum(entry.tokens for entry in thread.entries)
 
 
@@ -288,15 +290,15 @@ def due(thread: Thread, memory: Memory, budget: Budget) -> int:
     if filled(thread, memory, budget) <= HIGH * budget.tokens and len(entries) <= budget.turns:
         return 0
     newest = _newest_user(entries) or thread.asked
-    left = LOW * budget.tokens - allowance(budget.tokens)
-    left -= min(newest.tokens, _for_asked(budget)) if newest else 0
+    spare = LOW * budget.tokens - memory_allowance(budget.tokens)
+    spare -= min(newest.tokens, _for_asked(budget)) if newest else 0
     room = budget.turns // 2
     cut = end = len(entries)
     for start in reversed([0, *_unit_ends(entries)[:-1]]):
-        left -= sum(entry.tokens for entry in entries[start:end])
+        spare -= sum(entry.tokens for entry in entries[start:end])
         room -= end - start
         # The last unit stays: what the model has not heard yet is not forgotten before it did.
-        if end < len(entries) and (left < 0 or room < 0):
+        if end < len(entries) and (spare < 0 or room < 0):
             break
         cut = end = start
     return cut
@@ -305,16 +307,16 @@ def due(thread: Thread, memory: Memory, budget: Budget) -> int:
 def assembled(thread: Thread, memory: Memory, budget: Budget) -> list[Turn]:
     """What the model is told. What is too large even alone is shortened, visibly: better than never to be answered."""
     head = [memory.turn()] if memory else []
-    left = budget.tokens - sum(map(completions.of_turn, head))
+    room = budget.tokens - sum(map(completions.of_turn, head))
     turns = [entry.turn for entry in thread.entries]
-    asked = thread.asked
-    if asked is not None:
-        spare = left - sum(entry.tokens for entry in thread.entries)
-        if asked.tokens > spare:
+    newest = thread.asked
+    if newest is not None:
+        spare = room - sum(entry.tokens for entry in thread.entries)
+        if newest.tokens > spare:
             # In large pieces: what a provider has cached stays the same for some steps.
             spare -= spare % max(1, budget.tokens // 8)
-        turns = [*shortened([asked.turn], max(_for_asked(budget), spare)), *turns]
-    return [*head, *shortened(turns, left)]
+        turns = [*shortened([newest.turn], max(_for_asked(budget), spare)), *turns]
+    return [*head, *shortened(turns, room)]
 
 
 def _for_asked(budget: Budget) -> int:
@@ -324,29 +326,29 @@ def _for_asked(budget: Budget) -> int:
 
 def chunk(entries: Sequence[Entry], limit: int) -> tuple[int, list[Turn]]:
     """How many of the oldest entries one question may hold, in whole units, and their turns as they fit into it."""
-    count = used = 0
+    count = total = 0
     for end in _unit_ends(entries):
         # As it is told: quotes and line ends take more room in JSON.
         size = sum(
-            completions.of_text(completions.arguments_text(told(entry.turn))) + 1
+            completions.of_text(completions.arguments_text(turn_record(entry.turn))) + 1
             for entry in entries[count:end]
         )
-        if count and used + size > limit:
+        if count and total + size > limit:
             break
-        count, used = end, used + size
-        if used > limit:
+        count, total = end, total + size
+        if total > limit:
             break
     turns = [entry.turn for entry in entries[:count]]
-    return count, (turns if used <= limit else shortened(turns, limit // 2))
+    return count, (turns if total <= limit else shortened(turns, limit // 2))
 
 
-def shortened(turns: Sequence[Turn], allowed: int) -> list[Turn]:
+def shortened(turns: Sequence[Turn], limit: int) -> list[Turn]:
     """The same turns in at most so many tokens: the longest texts lose their middle, and say how much."""
     whole = sum(map(completions.of_turn, turns))
-    if whole <= allowed:
+    if whole <= limit:
         return list(turns)
     sizes = [completions.of_text(text) for turn in turns for text in _texts(turn)]
-    cap = _cap(sizes, allowed - (whole - sum(sizes)))
+    cap = _cap(sizes, limit - (whole - sum(sizes)))
     return [_within(turn, cap) for turn in turns]
 
 
@@ -379,16 +381,16 @@ def _unit_ends(entries: Sequence[Entry]) -> list[int]:
     return [*starts, len(entries)] if entries else []
 
 
-def _cap(sizes: Sequence[int], allowed: int) -> int:
+def _cap(sizes: Sequence[int], limit: int) -> int:
     """The most that each text may have, so that all of them together have no more than allowed."""
-    left = max(0, allowed)
-    ordered = sorted(sizes)
-    for index, size in enumerate(ordered):
-        share = left // (len(ordered) - index)
+    rest = max(0, limit)
+    ascending = sorted(sizes)
+    for index, size in enumerate(ascending):
+        share = rest // (len(ascending) - index)
         if size > share:
             return share
-        left -= size
-    return max(ordered, default=0)
+        rest -= size
+    return max(ascending, default=0)
 
 
 def _texts(turn: Turn) -> list[str]:

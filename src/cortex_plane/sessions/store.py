@@ -12,10 +12,17 @@ from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.sessions.model.events import GATES, Event
-from cortex_plane.sessions.model.memories import Memory, SessionMemory
-from cortex_plane.sessions.model.sessions import IngestedMessage, Message, Session, SessionKind, SessionStatus
+from cortex_plane.sessions.model.sessions import (
+    IngestedMessage,
+    Memory,
+    Message,
+    Session,
+    SessionKind,
+    SessionMemory,
+    SessionStatus,
+)
 from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.rules import Kind
+from cortex_plane.tenancy.rules import MacKind
 from cortex_plane.tenancy.store.identities import mapping_mac
 
 queries = Queries("sessions")
@@ -130,7 +137,7 @@ async def check_mapping(db: Database, org: UUID, connection_id: UUID, sender: st
     if not rows:
         return None
     (row,) = rows
-    db.credential_key.require(Kind.MAPPING, row, row["mac"])
+    db.credential_key.require(MacKind.MAPPING, row, row["mac"])
     return row["id"], row["user_account_id"]
 
 

@@ -18,7 +18,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class Kind(StrEnum):
+class MacKind(StrEnum):
     """What a MAC is about. The same fields of two kinds have different MACs."""
 
     KEY = "key"
@@ -33,21 +33,21 @@ class Kind(StrEnum):
     ATLAS_VERSION = "atlas_version"
 
 
-COVERED: Final[Mapping[Kind, tuple[str, ...]]] = {
-    Kind.KEY: (
+COVERED: Final[Mapping[MacKind, tuple[str, ...]]] = {
+    MacKind.KEY: (
         "org_id", "id", "user_account_id", "kind", "roles", "permissions", "platform", "expires_at", "secret_hash",
     ),
-    Kind.BROWSER_SESSION: ("org_id", "id", "user_account_id", "key_id", "expires_at", "secret_hash"),
-    Kind.LOGIN_LINK: ("org_id", "id", "user_account_id", "key_id", "expires_at", "secret_hash"),
-    Kind.ENROLMENT_CODE: ("org_id", "id", "user_account_id", "issuer_id", "key_id", "expires_at", "code_hash"),
-    Kind.APPROVAL_TOKEN: (
+    MacKind.BROWSER_SESSION: ("org_id", "id", "user_account_id", "key_id", "expires_at", "secret_hash"),
+    MacKind.LOGIN_LINK: ("org_id", "id", "user_account_id", "key_id", "expires_at", "secret_hash"),
+    MacKind.ENROLMENT_CODE: ("org_id", "id", "user_account_id", "issuer_id", "key_id", "expires_at", "code_hash"),
+    MacKind.APPROVAL_TOKEN: (
         "org_id", "id", "user_account_id", "approval_id", "version", "input_hash", "expires_at", "token_hash",
     ),
-    Kind.IDENTITY_CODE: ("org_id", "id", "user_account_id", "mapping_id", "purpose", "expires_at", "code_hash"),
-    Kind.MAPPING: ("org_id", "id", "connection_id", "channel_user_id", "user_account_id", "verified"),
-    Kind.POLICY_VERSION: ("org_id", "version", "rows_digest"),
-    Kind.POLICY_IN_FORCE: ("org_id", "policy_version"),
-    Kind.ATLAS_VERSION: ("org_id", "atlas_id", "version", "number", "digest", "access", "api_keys", "retired"),
+    MacKind.IDENTITY_CODE: ("org_id", "id", "user_account_id", "mapping_id", "purpose", "expires_at", "code_hash"),
+    MacKind.MAPPING: ("org_id", "id", "connection_id", "channel_user_id", "user_account_id", "verified"),
+    MacKind.POLICY_VERSION: ("org_id", "version", "rows_digest"),
+    MacKind.POLICY_IN_FORCE: ("org_id", "policy_version"),
+    MacKind.ATLAS_VERSION: ("org_id", "atlas_id", "version", "number", "digest", "access", "api_keys", "retired"),
 }  # fmt: skip
 """The columns that each MAC covers. The lookup is one of them: else somebody could put theirs into another's row."""
 
@@ -57,7 +57,7 @@ _FIELDS = {kind: itemgetter(*columns) for kind, columns in COVERED.items()}
 class Forged(Exception):
     """A row that the plane did not write as it stands."""
 
-    def __init__(self, kind: Kind, org_id: UUID, id: UUID | str) -> None:
+    def __init__(self, kind: MacKind, org_id: UUID, id: UUID | str) -> None:
         super().__init__(f"the MAC of this {kind} is false")
         self.kind = kind
         self.org_id = org_id
@@ -78,20 +78,20 @@ class CredentialKey:
         """By what a credential is found: an HMAC of its SHA-256."""
         return hmac.digest(self._lookup, secret_hash, "sha256")
 
-    def mac(self, kind: Kind, row: Mapping[str, Any]) -> bytes:
+    def mac(self, kind: MacKind, row: Mapping[str, Any]) -> bytes:
         """Over the columns of ``row`` that `COVERED` names. Values stand in a JSON array, so none runs into the next."""
-        told = orjson.dumps(
+        text = orjson.dumps(
             (kind, *_FIELDS[kind](row)), default=_plain, option=orjson.OPT_PASSTHROUGH_DATETIME
         )
-        return hmac.digest(self._mac, told, "sha256")
+        return hmac.digest(self._mac, text, "sha256")
 
-    def is_true(self, kind: Kind, row: Mapping[str, Any], mac: bytes | None) -> bool:
+    def is_true(self, kind: MacKind, row: Mapping[str, Any], mac: bytes | None) -> bool:
         try:
             return mac is not None and hmac.compare_digest(self.mac(kind, row), mac)
         except TypeError:  # a time without end, which the plane never writes
             return False
 
-    def require(self, kind: Kind, row: Mapping[str, Any], mac: bytes | None) -> None:
+    def require(self, kind: MacKind, row: Mapping[str, Any], mac: bytes | None) -> None:
         """Raises ``Forged`` where the row is not as the plane wrote it."""
         if not self.is_true(kind, row, mac):
             raise Forged(kind, row["org_id"], row["id"])
@@ -111,5 +111,5 @@ def _plain(value: object) -> object:
 
 def rows_digest(rows: Iterable[Mapping[str, Any]]) -> str:
     """Of the rows of a version of policies. What is null is left out, so that a column which a later release adds changes none."""
-    stated = [{name: value for name, value in row.items() if value is not None} for row in rows]
-    return hashlib.sha256(orjson.dumps(stated, default=_plain, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    contents = [{name: value for name, value in row.items() if value is not None} for row in rows]
+    return hashlib.sha256(orjson.dumps(contents, default=_plain, option=orjson.OPT_SORT_KEYS)).hexdigest()

@@ -34,7 +34,7 @@ from cortex_plane.jobs.model.checkpoints import CheckpointStatus, LogEntry, Phas
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobKind, JobStatus
 from cortex_plane.jobs.rules.attempts import Assignment, NewStep, StepWrite, WriteResult
-from cortex_plane.jobs.verbs import attempts
+from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.kernel.ids import new_id
@@ -55,7 +55,7 @@ from cortex_plane.worker.ends import (
     JobRetried,
     LastWrite,
 )
-from cortex_plane.worker.gate_evaluation import AttemptGates, GateWrite
+from cortex_plane.worker.gate_evaluation import AttemptGates
 from cortex_plane.worker.lease import Lease, WorkerContext, WriteFailed
 from cortex_plane.worker.limits import AttemptLimits, ticks
 from cortex_plane.worker.model_calls import ModelConversation
@@ -68,6 +68,7 @@ GATE_TRIES = 20
 """How often a write is tried while other attempts of the same session write first."""
 IN_A_ROW = 3
 """So many tries follow at once; then each waits for a random moment."""
+Commit = Callable[[StepWrite, bool], Coroutine[Any, Any, WriteResult]]
 GATES_CHANGED = "gates_changed"
 UNGOVERNED = {"revision": 0, "atlases": 0}
 """What an attempt without atlases has evaluated."""
@@ -88,19 +89,13 @@ class StepWriter:
         self._unsure = False
         """Nobody knows whether the last write was made, so no other may follow it."""
 
-    async def write(self, step: StepWrite, *, keep_checkpoint: bool = False) -> WriteResult:
-        return await self.uninterrupted(self.commit, step, keep_checkpoint)
-
-    async def uninterrupted(
-        self,
-        commit: Callable[[StepWrite, bool], Coroutine[Any, Any, WriteResult]],
-        step: StepWrite,
-        keep: bool,
+    async def write(
+        self, step: StepWrite, *, keep_checkpoint: bool = False, commit: Commit | None = None
     ) -> WriteResult:
         """Once it is under way it is made or refused: an attempt that is cancelled meanwhile learns which before it goes."""
         if self._unsure:
             raise WriteFailed("nobody knows whether the last write was made")
-        task = asyncio.ensure_future(commit(step, keep))
+        task = asyncio.ensure_future((commit or self.commit)(step, keep_checkpoint))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -114,18 +109,20 @@ class StepWriter:
 
     async def commit(self, step: StepWrite, keep_checkpoint: bool) -> WriteResult:
         """The step with its usage, its standing approvals, the state of the gates, and the sealed checkpoint."""
-        usage = self._conversation.pending()
-        if usage:
-            step = replace(step, more={**step.more, "usage": [call.row() for call in usage]})
-        step = self._authorizer.with_standing_uses(step)
+        usage = tuple(self._conversation.model_calls)
+        more = {**step.more, "usage": [call.row() for call in usage]} if usage else step.more
+        # A copy: where the write is refused, the caller goes on from the step as it was.
+        write = replace(step, more=more)
+        if step.dispatches:
+            self._authorizer.add_standing_uses(write)
         gates = self._gates.bound
         if gates is not None:
-            result = await self._commit_with_gates(gates, step, keep_checkpoint)
+            result = await self._commit_with_gates(gates, write, keep_checkpoint)
         else:
             if step.reads:
-                step = replace(step, more={**step.more, "gates": UNGOVERNED})
-            result = await self._lease.commit(step, keep_checkpoint=keep_checkpoint)
-        if is_applied(step, result):
+                write.more = {**more, "gates": UNGOVERNED}
+            result = await self._lease.commit(write, keep_checkpoint=keep_checkpoint)
+        if usage and is_applied(step, result):
             self._conversation.commit(usage)
         return result
 
@@ -137,13 +134,18 @@ class StepWriter:
             raise Conflict(
                 "The gates of this session changed since this call was let through.", code=GATES_CHANGED
             )
-        evaluations = gates.history.unwritten
+        evaluations = tuple(gates.history.evaluations)
         for tries in range(1, GATE_TRIES + 1):
             changes = gates.changes_for(step, evaluations)
+            facts = [self._lease.fact(trace.type, **trace.payload) for trace in changes.traces]
+            write = replace(
+                step,
+                more={**step.more, "gates": changes.more} if changes.more else step.more,
+                facts=[*facts, *step.facts],
+                events=[*((trace.type, trace.payload) for trace in changes.traces), *step.events],
+            )
             try:
-                result = await self._lease.commit(
-                    self._with_changes(step, changes), keep_checkpoint=keep_checkpoint
-                )
+                result = await self._lease.commit(write, keep_checkpoint=keep_checkpoint)
             except Conflict as error:
                 if error.code != GATES_CHANGED or tries == GATE_TRIES:
                     raise
@@ -157,18 +159,6 @@ class StepWriter:
                 gates.commit(changes)
             return result
         raise AssertionError("the last try returns or raises")
-
-    def _with_changes(self, step: StepWrite, changes: GateWrite) -> StepWrite:
-        if not changes.more and not changes.traces:
-            return step
-        facts = [self._lease.fact(trace.type, **trace.payload) for trace in changes.traces]
-        events = [(trace.type, trace.payload) for trace in changes.traces]
-        return replace(
-            step,
-            more={**step.more, "gates": changes.more} if changes.more else step.more,
-            facts=[*facts, *step.facts],
-            events=[*events, *step.events],
-        )
 
     def drop_recorded(self) -> None:
         self._lease.notes = []
@@ -185,7 +175,7 @@ def is_applied(step: StepWrite, result: WriteResult) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ResponseStep:
     """One response of the model, with its planned and authorised calls."""
 
     record: NewStep
@@ -260,7 +250,7 @@ class Attempt:
             raise Ended(JobHandedBack("the worker stops"))
         read_to, newest = lease.progress.message_seq, lease.newest_message
         if lease.assignment.kind is JobKind.CONVERSATION and newest > read_to:
-            messages = await attempts.messages_between(lease.db, lease.assignment, read_to, newest)
+            messages = await workers.messages_between(lease.db, lease.assignment, read_to, newest)
             self.conversation.turns.extend(heard(messages, lease.assignment.job_id))
             self.gates.add_messages(messages)
             lease.progress.message_seq = lease.newest_message
@@ -320,7 +310,7 @@ class Attempt:
         )
         return await self.conversation.ask(replace(request, notice=self.gates.notice))
 
-    async def _plan_step(self, response: Response) -> Step:
+    async def _plan_step(self, response: Response) -> ResponseStep:
         """The response as it is recorded, with its calls planned and authorised. Nothing is written yet."""
         progress = self.lease.progress
         self.conversation.add_tokens(response.usage)
@@ -348,7 +338,7 @@ class Attempt:
         turn = AssistantTurn(text=response.text, calls=response.calls)
         self.conversation.turns.append(turn, step=progress.step, seq=progress.message_seq)
         if not response.calls:
-            return Step(record, response)
+            return ResponseStep(record, response)
         calls = [
             plan_call(position, request, new_id(), self.lease.toolbox, progress.step)
             for position, request in enumerate(response.calls)
@@ -357,11 +347,11 @@ class Attempt:
         self.gates.mark_judged()
         if self.gates.bound is not None:
             self.gates.bound.dialogue.count_unanswered()
-        return Step(record, response, calls)
+        return ResponseStep(record, response, calls)
 
     # A response without calls ----------------------------------------------------------------------------------
 
-    async def _ignore_text(self, step: Step) -> None:
+    async def _ignore_text(self, step: ResponseStep) -> None:
         """A text is no answer to a question of a gate: it is kept, ends nothing, and the model is asked again."""
         if self.gates.bound is not None:
             self.gates.bound.begin_response()
@@ -378,7 +368,7 @@ class Attempt:
         self.gates.require_open(write)
         await self._check_hold(await self.writer.write(write))
 
-    async def _answer(self, step: Step) -> None:
+    async def _answer(self, step: ResponseStep) -> None:
         """A response without calls ends the job, unless a newer message arrived."""
         progress, index, text = self.lease.progress, step.record.index, step.text
         cut = {"truncated": True} if step.response.stop_reason is StopReason.MAX_TOKENS else {}

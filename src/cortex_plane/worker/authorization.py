@@ -182,10 +182,10 @@ class CallAuthorizer:
             self._standing_uses[call.id] = cover.leaning
         return cover.leaning
 
-    def with_standing_uses(self, write: StepWrite) -> StepWrite:
+    def add_standing_uses(self, write: StepWrite) -> None:
         """Calls that are sent on a standing approval name it: it is checked once more, and counted, in the same commit."""
-        if not write.dispatches or not self._standing_uses:
-            return write
+        if not self._standing_uses:
+            return
         again = [
             {"id": str(id), **standing_columns(use)}
             for id in write.again
@@ -199,8 +199,9 @@ class CallAuthorizer:
             for row in orjson.loads(write.calls or b"[]")
             if "standing_id" in row
         ]  # fmt: skip
-        grants = orjson.dumps([*orjson.loads(write.granted or b"[]"), *again]) if again else write.granted
-        return replace(write, granted=grants, facts=[*write.facts, *facts])
+        if again:
+            write.granted = orjson.dumps([*orjson.loads(write.granted or b"[]"), *again])
+        write.facts = [*write.facts, *facts]
 
     # Calls of an earlier attempt -------------------------------------------------------------------------------
 

@@ -14,13 +14,13 @@ from dataclasses import replace
 import structlog
 
 from cortex_plane.agents.model import completions
-from cortex_plane.agents.model.completions import ModelError, Request, Turn, UserTurn
+from cortex_plane.agents.model.completions import ModelError, ModelRequest, Turn, UserTurn
 from cortex_plane.jobs.model.jobs import JobKind
 from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.sessions.model import memories
-from cortex_plane.sessions.model.memories import Memory, allowance
+from cortex_plane.sessions.model import sessions
+from cortex_plane.sessions.model.sessions import Memory, memory_allowance
 from cortex_plane.sessions.rules import (
     CONTEXT_TOKENS,
     LEAST_TOKENS,
@@ -58,7 +58,7 @@ class ContextWindow:
         tokens_before = filled(thread, memory, budget)
         count, turns = chunk(thread.entries[:count], self._room(budget))
         summary, by = await self._summarise(memory, turns)
-        memory = memories.bounded(summary, budget.tokens)
+        memory = sessions.bound_memory(summary, budget.tokens)
         coverage = Covered(progress.window_step, progress.window_seq).after(thread.drop(count))
         progress.window_step, progress.window_seq = coverage.step, coverage.seq
         progress.conversation_summary, progress.accumulated_facts = memory.summary, memory.facts
@@ -98,13 +98,13 @@ class ContextWindow:
 
     def _room(self, budget: Budget) -> int:
         """For the turns in one request: beside them stand the instructions, the memory so far, and the answer."""
-        instructions = completions.of_text(memories.INSTRUCTIONS)
+        instructions = completions.of_text(sessions.INSTRUCTIONS)
         tokens = min(budget.tokens, self._context_tokens() - self._summary_tokens() - instructions)
-        return max(LEAST_TOKENS, tokens - allowance(budget.tokens))
+        return max(LEAST_TOKENS, tokens - memory_allowance(budget.tokens))
 
     async def _summarise(self, memory: Memory, turns: Sequence[Turn]) -> tuple[Memory, str]:
         """The model's summary, requested twice at most; else an extract. And which of both it is."""
-        question: list[Turn] = [UserTurn(memories.question(memory, turns))]
+        question: list[Turn] = [UserTurn(sessions.memory_question(memory, turns))]
         for _ in range(2):
             try:
                 response = await self._conversation.ask(self._request(question), purpose="summary")
@@ -114,17 +114,17 @@ class ContextWindow:
                 break
             self._conversation.add_tokens(response.usage)
             try:
-                return memories.parsed(response.text), "model"
+                return sessions.parse_memory(response.text), "model"
             except InvalidInput as error:
                 job_id = str(self._lease.assignment.job_id)
                 log.warning("summary refused", job_id=job_id, error=error.message)
                 question = [question[0], UserTurn(f"{error.message} {error.hint}")]
-        return memories.extract(memory, [memories.told(turn) for turn in turns]), "extract"
+        return sessions.extract_memory(memory, [sessions.turn_record(turn) for turn in turns]), "extract"
 
-    def _request(self, question: Sequence[Turn]) -> Request:
+    def _request(self, question: Sequence[Turn]) -> ModelRequest:
         return replace(
             self._conversation.request(question),
-            system_prompt=memories.INSTRUCTIONS,
+            system_prompt=sessions.INSTRUCTIONS,
             tools=(),
             max_tokens=self._summary_tokens(),
             purpose="summary",

@@ -32,8 +32,7 @@ from cortex_plane.worker.ends import Ended, JobFailed, JobHandedBack, JobHeld, J
 from cortex_plane.worker.lease import Lease
 from cortex_plane.worker.limits import AttemptLimits, CallStopped, CallTimeout, ticks, within
 from cortex_plane.worker.session_gates import SessionGates
-from cortex_plane.worker.tools.arguments import ToolContext
-from cortex_plane.worker.tools.tool import encode_result
+from cortex_plane.worker.tools.tool import ToolContext, encode_result
 
 log = structlog.get_logger()
 

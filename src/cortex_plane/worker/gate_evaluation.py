@@ -66,7 +66,7 @@ Change = Callable[[CompiledAtlases, GateState], Changed]
 
 
 @dataclass(slots=True, eq=False)
-class Evaluation:
+class PendingEvaluation:
     """One evaluation that is not written yet."""
 
     change: Change | None
@@ -84,7 +84,7 @@ class GateWrite:
     state: GateState
     is_new: bool
     """The row is written."""
-    evaluations: tuple[Evaluation, ...]
+    evaluations: tuple[PendingEvaluation, ...]
     ids: tuple[UUID, ...]
     """Of the calls that it charges."""
     traces: tuple[Trace, ...]
@@ -95,9 +95,9 @@ class GateHistory:
     """The state of a session's gates: as it is written, and as the evaluations since the last write leave it."""
 
     def __init__(self, atlases: CompiledAtlases, bound: Mapping[str, Any]) -> None:
-        self._evaluations: list[Evaluation] = []
+        self.evaluations: list[PendingEvaluation] = []
         """Since the last write: evaluated again where another attempt wrote first."""
-        self._response: list[Evaluation] = []
+        self._response: list[PendingEvaluation] = []
         """Those of them since the current response began."""
         self.rebase(atlases, bound)
 
@@ -107,13 +107,13 @@ class GateHistory:
         self.written = state_of(bound["state"])
         # A gate that fires once fired for the attempt that wrote first, which has written its trace.
         state = self.written
-        for evaluation in self._evaluations:
+        for evaluation in self.evaluations:
             if evaluation.change is not None:
                 result = evaluation.change(atlases, state)
                 state, evaluation.traces = result.state, result.traces
         self._replay()
 
-    def apply(self, state: GateState, evaluations: Iterable[Evaluation]) -> GateState:
+    def apply(self, state: GateState, evaluations: Iterable[PendingEvaluation]) -> GateState:
         for evaluation in evaluations:
             if evaluation.change is not None:
                 state = evaluation.change(self.atlases, state).state
@@ -121,16 +121,16 @@ class GateHistory:
 
     def _replay(self) -> None:
         """Also the state before the response: a pass that another attempt used up is gone for it too."""
-        self.before = self.apply(self.written, without(self._evaluations, self._response))
-        self.state = self.apply(self.written, self._evaluations) if self._response else self.before
+        self.before = self.apply(self.written, without(self.evaluations, self._response))
+        self.state = self.apply(self.written, self.evaluations) if self._response else self.before
 
     def begin_response(self) -> None:
         self.before, self._response = self.state, []
 
     def add(self, change: Change | None, traces: Sequence[Trace], call: str = "") -> None:
         if change is not None or traces:
-            self._evaluations.append(Evaluation(change, tuple(traces), call))
-            self._response.append(self._evaluations[-1])
+            self.evaluations.append(PendingEvaluation(change, tuple(traces), call))
+            self._response.append(self.evaluations[-1])
 
     def evaluate(self, change: Callable[[CompiledAtlases, GateState], C], call: str = "") -> C:
         result = change(self.atlases, self.state)
@@ -140,13 +140,13 @@ class GateHistory:
 
     def forget(self, ids: Collection[str]) -> set[str]:
         """Drop the evaluations of these calls; returns the calls that had any."""
-        evaluations = [evaluation for evaluation in self._evaluations if evaluation.call in ids]
+        evaluations = [evaluation for evaluation in self.evaluations if evaluation.call in ids]
         self._drop(evaluations)
         return {evaluation.call for evaluation in evaluations}
 
     def drop(self) -> None:
         """Drop everything that is not written."""
-        self._evaluations, self._response = [], []
+        self.evaluations, self._response = [], []
         self._replay()
 
     def commit(self, changes: GateWrite) -> None:
@@ -155,14 +155,10 @@ class GateHistory:
         self.written = changes.state
         self._drop(changes.evaluations)
 
-    def _drop(self, evaluations: Sequence[Evaluation]) -> None:
-        self._evaluations = without(self._evaluations, evaluations)
+    def _drop(self, evaluations: Sequence[PendingEvaluation]) -> None:
+        self.evaluations = without(self.evaluations, evaluations)
         self._response = without(self._response, evaluations)
         self._replay()
-
-    @property
-    def unwritten(self) -> tuple[Evaluation, ...]:
-        return tuple(self._evaluations)
 
     @property
     def unmet(self) -> bool:
@@ -172,7 +168,7 @@ class GateHistory:
     @property
     def urgent(self) -> bool:
         """A trace must be durable before anything else happens."""
-        return any(trace.sync for evaluation in self._evaluations for trace in evaluation.traces)
+        return any(trace.sync for evaluation in self.evaluations for trace in evaluation.traces)
 
     @property
     def shut(self) -> Shut | None:
@@ -452,7 +448,7 @@ class AttemptGates:
         call ran already."""
         history, now = self.history, self._now()
         ids = {str(id) for id in self._due}
-        others = (evaluation for evaluation in history.unwritten if evaluation.call not in ids)
+        others = (evaluation for evaluation in history.evaluations if evaluation.call not in ids)
         state = history.apply(history.written, others)
         for call, request in calls:
             if state == self._states.get(call.id):
@@ -464,11 +460,11 @@ class AttemptGates:
             state = ran(history.atlases, state, request, now, grants=call.settled).state
         return True
 
-    def changes_for(self, write: StepWrite, evaluations: tuple[Evaluation, ...]) -> GateWrite:
+    def changes_for(self, write: StepWrite, evaluations: tuple[PendingEvaluation, ...]) -> GateWrite:
         """What goes with this write, of the evaluations before it. Nothing changes here until it is made."""
         history, now = self.history, self._now()
         atlases, state = history.atlases, history.state
-        if evaluations != history.unwritten:
+        if list(evaluations) != history.evaluations:
             # Evaluations that came while the write was tried belong to other branches, and go with their writes.
             state = history.apply(history.written, evaluations)
         traces = [trace for evaluation in evaluations for trace in evaluation.traces]
@@ -509,7 +505,9 @@ class AttemptGates:
             self._states.pop(id, None)
 
 
-def without(evaluations: Sequence[Evaluation], removal: Sequence[Evaluation]) -> list[Evaluation]:
+def without(
+    evaluations: Sequence[PendingEvaluation], removal: Sequence[PendingEvaluation]
+) -> list[PendingEvaluation]:
     return (
         [evaluation for evaluation in evaluations if evaluation not in removal]
         if removal

@@ -28,7 +28,7 @@ from cortex_plane.jobs.model.checkpoints import (
     Cursor,
     LogEntry,
     Phase,
-    Sealed,
+    SealedCheckpoint,
     TokenUsage,
     log_with,
     seal,
@@ -213,7 +213,7 @@ class Lease:
     def fact(self, action: str, **data: Any) -> Fact:
         return Fact.of(self.actor, action, job=str(self.assignment.job_id), **data)
 
-    def _seal(self) -> Sealed:
+    def _seal(self) -> SealedCheckpoint:
         checkpoint = self.progress.checkpoint(new_id(), self.time.now())
         envelope = seal(checkpoint, job_id=self.assignment.job_id, key=self.key)
         if envelope.size > WARN_BYTES:
@@ -221,13 +221,10 @@ class Lease:
         return envelope
 
     async def commit(self, write: StepWrite, *, keep_checkpoint: bool = False) -> WriteResult:
-        """One numbered write with the sealed checkpoint. ``keep_checkpoint``: the one that was written last stays."""
-        write = replace(
-            write,
-            message_seq=self.progress.message_seq,
-            policies=write.policies or self.policies_version,
-            asked_by=self.actor,
-        )
+        """One numbered write with the sealed checkpoint, which is put into ``write``. ``keep_checkpoint``: the one that was
+        written last stays."""
+        write.message_seq, write.asked_by = self.progress.message_seq, self.actor
+        write.policies = write.policies or self.policies_version
         if not keep_checkpoint:
             try:
                 envelope = self._seal()

@@ -18,12 +18,12 @@ import structlog
 
 from cortex_plane.agents.model.completions import (
     ModelError,
-    Request,
+    ModelRequest,
+    ModelUsage,
     Response,
     StopReason,
     TextChunk,
     Turn,
-    Usage,
     heard,
     tokens,
 )
@@ -48,8 +48,7 @@ from cortex_plane.worker.calls import storable
 from cortex_plane.worker.ends import Ended, JobCancelled, JobFailed, JobSleeps
 from cortex_plane.worker.lease import Lease
 from cortex_plane.worker.limits import AttemptLimits, ticks
-from cortex_plane.worker.models.backends import Answering
-from cortex_plane.worker.models.prices import cost_micros
+from cortex_plane.worker.models.backends import Answering, cost_micros
 from cortex_plane.worker.session_gates import SessionGates
 
 log = structlog.get_logger()
@@ -80,10 +79,10 @@ class ModelConversation:
         """With the calls whose usage is not written yet; None until a budget needs it."""
         self._tasks: set[asyncio.Task[Response]] = set()
 
-    def request(self, turns: Sequence[Turn]) -> Request:
+    def request(self, turns: Sequence[Turn]) -> ModelRequest:
         """The next request to the agent's own model."""
         config = self._lease.assignment.model_config
-        return Request(
+        return ModelRequest(
             model=config["model"],
             system_prompt=self._gates.system_prompt(self._lease.prompt),
             turns=turns,
@@ -103,7 +102,7 @@ class ModelConversation:
         if refusal is not None:
             raise Ended(JobFailed(*refusal))
 
-    async def ask(self, request: Request, *, purpose: str = "step", step: int | None = None) -> Response:
+    async def ask(self, request: ModelRequest, *, purpose: str = "step", step: int | None = None) -> Response:
         """``purpose``: only answers that the agent gives are streamed to readers. ``step``: which one asks, where several
         do at once. Raises `ModelError`.
 
@@ -127,7 +126,7 @@ class ModelConversation:
         finally:
             self._open_calls.remove(open_call)
 
-    async def _answer(self, answering: Answering, request: Request, purpose: str, step: int) -> Response:
+    async def _answer(self, answering: Answering, request: ModelRequest, purpose: str, step: int) -> Response:
         chunks = Chunks(self._lease, step, silent=purpose not in ("step", "model"))
         start = ticks()
         reached("model:before")
@@ -146,7 +145,7 @@ class ModelConversation:
             raise _refusal(response)
         return response
 
-    async def _stream(self, answering: Answering, request: Request, chunks: Chunks) -> Response:
+    async def _stream(self, answering: Answering, request: ModelRequest, chunks: Chunks) -> Response:
         limits = self._limits.resources
         seconds = min(
             limits.call_timeout_seconds, limits.step_timeout_seconds, self._limits.job_seconds_left()
@@ -170,21 +169,18 @@ class ModelConversation:
 
     # Usage -----------------------------------------------------------------------------------------------------
 
-    def pending(self) -> tuple[ModelCall, ...]:
-        """Requests whose usage goes with the next write."""
-        return tuple(self.model_calls)
-
     def commit(self, calls: Sequence[ModelCall]) -> None:
+        """Their usage is written."""
         self.model_calls = [call for call in self.model_calls if call not in calls]
 
-    def add_tokens(self, usage: Usage) -> None:
+    def add_tokens(self, usage: ModelUsage) -> None:
         self._lease.progress.prompt_tokens += usage.prompt_tokens
         self._lease.progress.completion_tokens += usage.completion_tokens
 
     async def _count(
         self,
         answering: Answering,
-        usage: Usage,
+        usage: ModelUsage,
         purpose: str,
         step: int,
         seconds: float,
@@ -209,12 +205,18 @@ class ModelConversation:
         return cost
 
     async def _count_unfinished(
-        self, answering: Answering, request: Request, purpose: str, step: int, chunks: Chunks, seconds: float
+        self,
+        answering: Answering,
+        request: ModelRequest,
+        purpose: str,
+        step: int,
+        chunks: Chunks,
+        seconds: float,
     ) -> None:
         """An answer that broke off costs what was streamed: by the provider's count where there is one."""
         if chunks.usage is None and not chunks.characters:
             return
-        usage = chunks.usage or Usage(
+        usage = chunks.usage or ModelUsage(
             prompt_tokens=estimated_prompt(replace(request, model=answering.model)), completion_tokens=0
         )
         usage = replace(usage, completion_tokens=max(usage.completion_tokens, tokens(chunks.characters)))
@@ -223,7 +225,7 @@ class ModelConversation:
 
     # Budgets ---------------------------------------------------------------------------------------------------
 
-    async def _afford(self, open_call: OpenModelCall, request: Request, answering: Answering) -> None:
+    async def _afford(self, open_call: OpenModelCall, request: ModelRequest, answering: Answering) -> None:
         """Ends the attempt where the next request is over the budget of the job, or over its agent's budget of the day."""
         limits, lease = self._limits.resources, self._lease
         by_cost = limits.cost_budget_usd is not None or limits.daily_cost_budget_usd is not None
@@ -282,14 +284,14 @@ class ModelConversation:
         return sum((call.spent for call in self.model_calls), Spent())
 
 
-async def _estimate(request: Request, answering: Answering, by_cost: bool) -> Spent:
+async def _estimate(request: ModelRequest, answering: Answering, by_cost: bool) -> Spent:
     """The least that the next prompt may cost: earlier turns may be read from the provider's cache."""
     request = replace(request, model=answering.model)
     prompt = estimated_prompt(request)
     if not by_cost:
         return Spent(tokens=prompt, cost_micros=0)
     cache_tokens = max(0, prompt - tokens(heard(request))) if request.turn_index > 0 else 0
-    least = Usage(prompt_tokens=prompt, completion_tokens=0, cache_read_tokens=cache_tokens)
+    least = ModelUsage(prompt_tokens=prompt, completion_tokens=0, cache_read_tokens=cache_tokens)
     cost = await cost_micros(answering.model, least)
     if cost is None:
         raise ModelError(
@@ -310,7 +312,7 @@ def _refusal(response: Response) -> ModelError:
 
 
 async def read_stream(
-    pieces: AsyncIterator[TextChunk | Usage | Response], silence_seconds: float, chunks: Chunks
+    pieces: AsyncIterator[TextChunk | ModelUsage | Response], silence_seconds: float, chunks: Chunks
 ) -> Response:
     """The response at the end of a stream. Raises `ModelError` where the stream stops before it."""
     response = None
@@ -322,7 +324,7 @@ async def read_stream(
                 break
             if isinstance(piece, Response):
                 response = piece
-            elif isinstance(piece, Usage):
+            elif isinstance(piece, ModelUsage):
                 chunks.usage = piece
             else:
                 chunks.add(piece.text)
@@ -344,7 +346,7 @@ class Chunks:
 
     def __init__(self, lease: Lease, step: int, *, silent: bool = False) -> None:
         """``silent``: they are only counted."""
-        self.usage: Usage | None = None
+        self.usage: ModelUsage | None = None
         """The provider's count so far, where it streams one."""
         self.characters = 0
         self._silent = silent

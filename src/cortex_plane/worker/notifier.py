@@ -23,7 +23,7 @@ from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import meters
 from cortex_plane.notify.model.notifications import Outgoing, Sent, TryAgain, Undeliverable
 from cortex_plane.notify.store import Lane
-from cortex_plane.notify.verbs import outbox
+from cortex_plane.notify.verbs import deliveries, outbox
 from cortex_plane.notify.verbs.outbox import Channel, Prepared
 from cortex_plane.tenancy.model.access import Actor, scheduler_actor
 from cortex_plane.worker.limits import ticks
@@ -170,7 +170,7 @@ class Notifier:
         if delivery is None:
             return False
         if delivery.outgoing is None:
-            return await outbox.record_delivered(self.db, actor, lane, delivery, None)
+            return await deliveries.record_delivered(self.db, actor, lane, delivery, None)
         channel = self._channels[delivery.channel_type]
         try:
             receipt = await self._send(channel, delivery.outgoing)
@@ -198,7 +198,7 @@ class Notifier:
         until = ticks() + RECORD_SECONDS
         while True:
             try:
-                return await outbox.record_delivered(self.db, actor, lane, delivery, receipt)
+                return await deliveries.record_delivered(self.db, actor, lane, delivery, receipt)
             except (CortexError, TimeoutError):
                 if ticks() > until:
                     raise
@@ -226,7 +226,7 @@ class Notifier:
         begun: Prepared | None = None,
         channel: Channel | None = None,
     ) -> bool:
-        outcome = await outbox.record_failed(
+        outcome = await deliveries.record_failed(
             self.db, actor, lane, id, error, begun=begun, schedule=outbox.schedule_of(channel)
         )
         if outcome is None:

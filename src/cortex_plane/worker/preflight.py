@@ -11,22 +11,21 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from cortex_plane.agents.model.agents import DEFAULT_APP, PromptChange, SkillSettings
-from cortex_plane.agents.model.completions import CallRequest, ModelError, Request
+from cortex_plane.agents.model.completions import CallRequest, ModelError, ModelRequest
 from cortex_plane.agents.model.tools import provider_name
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.checkpoints import Checkpoint, Phase
 from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
-from cortex_plane.jobs.model.jobs import Finding, JobKind, Outcome, Parked, Reason, Severity
+from cortex_plane.jobs.model.jobs import Finding, JobKind, Parked, PreflightOutcome, Reason, Severity
 from cortex_plane.jobs.rules.recovery import CheckpointCorrupt, CorruptionType, open_sealed
-from cortex_plane.jobs.verbs import attempts, workers
+from cortex_plane.jobs.verbs import workers
 from cortex_plane.sessions.rules import as_sent, requests_of
 from cortex_plane.worker.calls import Toolbox, plan_call, toolbox_of
-from cortex_plane.worker.code.context import CodeAgent
-from cortex_plane.worker.code.dry_run import dry_run
+from cortex_plane.worker.code.context import CodeAgent, dry_run
 from cortex_plane.worker.code.operations import with_ask
 from cortex_plane.worker.gate_code import with_gate_tools
 from cortex_plane.worker.lease import checkpoint_key, prompt_of
-from cortex_plane.worker.mcp.connection import Connection
+from cortex_plane.worker.mcp.connection import McpConnection
 from cortex_plane.worker.mcp.remote_tool import recall_tools
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
@@ -39,7 +38,7 @@ class Wrong:
     """What is wrong with one job, before it is told which one."""
 
     reason: Reason
-    outcome: Outcome
+    outcome: PreflightOutcome
     message: str
     hint: str
     severity: Severity = Severity.ERROR
@@ -63,7 +62,7 @@ class Preflight:
         for app in apps:
             for server in app.mcp_servers.values():
                 versions = await workers.known_tools(db, app.name, server.name)
-                app.offer(server.name, recall_tools(Connection(server), server, versions))
+                app.offer(server.name, recall_tools(McpConnection(server), server, versions))
         by_name = {app.name: app for app in (App(DEFAULT_APP), *apps)}
         return cls(db=db, apps=by_name, backends=backends, master_key=master_key, replay=replay)
 
@@ -90,7 +89,7 @@ class Preflight:
         if app is None:
             yield Wrong(
                 Reason.APP_MISSING,
-                Outcome.WAITS,
+                PreflightOutcome.WAITS,
                 f"Its app `{job.app}` is not among those given ({', '.join(sorted(self.apps))}).",
                 "Name it with `--app package.module:app`, or leave a worker that has it running.",
             )
@@ -100,7 +99,7 @@ class Preflight:
         except (ValueError, TypeError) as error:
             yield Wrong(
                 Reason.AGENT_UNREADABLE,
-                Outcome.FAILS,
+                PreflightOutcome.FAILS,
                 f"Version {job.agent_version} of its agent cannot be read: {error}",
                 f"Correct the agent with `cortex agent update`. {_RESUBMIT}",
             )
@@ -118,14 +117,14 @@ class Preflight:
     async def _model(self, org_id: UUID, job: Parked) -> AsyncIterator[Wrong]:
         """Who would answer its next request; nobody is asked."""
         config = job.model_config
-        request = Request(
+        request = ModelRequest(
             model=config["model"], system_prompt=None, turns=(), tools=(), temperature=None, max_tokens=None,
             settings=config, turn_index=0, org_id=org_id,
         )  # fmt: skip
         try:
             await self.backends.answering(request)
         except ModelError as error:
-            yield Wrong(Reason.MODEL_MISSING, Outcome.FAILS, error.message, error.hint)
+            yield Wrong(Reason.MODEL_MISSING, PreflightOutcome.FAILS, error.message, error.hint)
 
     async def _code(
         self, org_id: UUID, job: Parked, skills: SkillSettings, checkpoint: Checkpoint, app: App
@@ -136,7 +135,7 @@ class Preflight:
             names = ", ".join(f"`{name}`" for name in sorted(app.agents)) or "none"
             yield Wrong(
                 Reason.RUN_MISSING,
-                Outcome.HELD,
+                PreflightOutcome.HELD,
                 f"The app `{app.name}` has no code agent `{skills.run}`; it has {names}.",
                 "Bring it back under its old name until the job is through; else it is held with `code_changed`.",
             )
@@ -151,7 +150,7 @@ class Preflight:
             if differs is not None:
                 yield Wrong(
                     Reason.REPLAY_MISMATCH,
-                    Outcome.HELD,
+                    PreflightOutcome.HELD,
                     f"Its code goes another way than it went: {differs}.",
                     "Keep the old way for jobs that are on it until they are through; else they are held with `code_changed`.",
                 )
@@ -161,12 +160,12 @@ class Preflight:
     ) -> str | None:
         payload = job.payload
         if job.kind is JobKind.CONVERSATION:
-            text = await attempts.last_message(self.db, org_id, job, checkpoint.cursor.message_seq)
+            text = await workers.last_message(self.db, org_id, job, checkpoint.cursor.message_seq)
             payload = {**payload, "text": text}
         return await dry_run(
-            function, await attempts.recorded(self.db, org_id, job), payload, job_id=job.id,
+            function, await workers.recorded(self.db, org_id, job), payload, job_id=job.id,
             session_id=job.session_id, agent=job.agent,
-            fetch=lambda id: attempts.parked_result(self.db, org_id, job, id),
+            fetch=lambda id: workers.parked_result(self.db, org_id, job, id),
         )  # fmt: skip
 
 
@@ -174,7 +173,7 @@ def _corrupt_checkpoint(error: CheckpointCorrupt) -> Wrong:
     newer = error.corruption_type is CorruptionType.FUTURE_VERSION
     return Wrong(
         Reason.CHECKPOINT_NEWER if newer else Reason.CHECKPOINT_CORRUPT,
-        Outcome.FAILS,
+        PreflightOutcome.FAILS,
         f"{error.message} ({error.corruption_type})",
         "Deploy the release that wrote it, or a newer one: this one fails the job."
         if newer
@@ -188,14 +187,14 @@ def _prompt(job: Parked, skills: SkillSettings, checkpoint: Checkpoint, app: App
     if skills.on_prompt_change is PromptChange.HOLD:
         yield Wrong(
             Reason.PROMPT_CHANGED,
-            Outcome.HELD,
+            PreflightOutcome.HELD,
             "The prompt is not the one that it began with, and its agent says `on_prompt_change: hold`.",
             "It is held with `prompt_changed`; `cortex job resume` goes on with the new prompt.",
         )
     elif skills.on_prompt_change is PromptChange.FAIL:
         yield Wrong(
             Reason.PROMPT_CHANGED,
-            Outcome.FAILS,
+            PreflightOutcome.FAILS,
             "The prompt is not the one that it began with, and its agent says `on_prompt_change: fail`.",
             f"Let it end on the old code first, or restore the app's instructions. {_RESUBMIT}",
         )
@@ -222,7 +221,7 @@ def _call(request: CallRequest, row: ToolCall | None, toolbox: Toolbox) -> Itera
     has_tool = request.name in toolbox.tools
     yield Wrong(
         Reason.ARGUMENTS_REFUSED if has_tool else Reason.TOOL_MISSING,
-        Outcome.HELD,
+        PreflightOutcome.HELD,
         f"A call of `{row.tool_name if row else request.name[:100]}` ({status}) cannot be made: {call.error}",
         "Bring the tool back under its old name and parameters until the job is through; else it is held with"
         " `code_changed`.",
@@ -239,14 +238,14 @@ def _changed_tool(row: ToolCall) -> Wrong:
     if is_request:
         return Wrong(
             Reason.TOOL_CHANGED,
-            Outcome.ASKED_AGAIN,
+            PreflightOutcome.ASKED_AGAIN,
             f"{what}: whoever approves that version is asked again about this one.",
             "Nothing need be done; decide it before the deploy, on the old code, to be asked once.",
             Severity.WARNING,
         )
     return Wrong(
         Reason.TOOL_CHANGED,
-        Outcome.GOES_ON,
+        PreflightOutcome.GOES_ON,
         f"{what}, and it may have been sent: it is settled as `{row.on_uncertain}`, by the new code,"
         " and an approval of the old version does not count.",
         "Look whether the new version settles what the old one sent: its probe, its idempotency key.",

@@ -16,7 +16,7 @@ from cortex_plane.jobs.model.jobs import Hold, JobKind, JobStatus
 from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.jobs.rules.recovery import CheckpointCorrupt, open_sealed
 from cortex_plane.jobs.store import PastSteps
-from cortex_plane.jobs.verbs import attempts
+from cortex_plane.jobs.verbs import workers
 from cortex_plane.sessions.rules import SessionMessage, Thread, as_sent, opening, rebuilt, requests_of
 from cortex_plane.worker import step_events
 from cortex_plane.worker.authorization import CallAuthorizer
@@ -107,7 +107,7 @@ async def _read_past(lease: Lease) -> PastSteps:
     if assignment.checkpoint is None:
         is_conversation = assignment.kind is JobKind.CONVERSATION
         progress.message_seq = assignment.message_seq if is_conversation else 0
-    past = await attempts.list_past_steps(
+    past = await workers.list_past_steps(
         lease.db, assignment, progress.message_seq, progress.window_step, progress.window_seq
     )
     if past.memory is not None:

@@ -64,15 +64,15 @@ async def _webhooks(db: Database) -> None:
 
 
 async def _old_signals(db: Database) -> None:
-    from cortex_plane.jobs.verbs import signals
+    from cortex_plane.jobs.verbs import steering
 
-    await signals.forget(db)
+    await steering.forget_signals(db)
 
 
 async def _untold_signals(db: Database) -> None:
-    from cortex_plane.jobs.verbs import signals
+    from cortex_plane.jobs.verbs import steering
 
-    await signals.tell_the_rest(db)
+    await steering.deliver_waiting_signals(db)
 
 
 async def _resolutions(db: Database) -> None:

@@ -17,7 +17,7 @@ from cortex_plane.gates.verbs.atlas_cache import book
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import Hold, JobKind
 from cortex_plane.jobs.rules.attempts import StepWrite
-from cortex_plane.jobs.verbs import attempts
+from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError, Unavailable
 from cortex_plane.kernel.ids import new_id
@@ -82,7 +82,7 @@ class SessionGates:
     async def reload(self, gates: AttemptGates) -> None:
         """Another attempt of the same session wrote first."""
         lease = self._lease
-        bound = await attempts.bound_atlases(lease.db, lease.assignment)
+        bound = await workers.bound_atlases(lease.db, lease.assignment)
         if bound is None:
             raise RuntimeError(f"The session of job {lease.assignment.job_id} is bound to nothing any more.")
         gates.rebase(await book.at(lease.db, lease.assignment.org_id, bound["atlases"]), bound)

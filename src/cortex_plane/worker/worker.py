@@ -19,7 +19,7 @@ from cortex_plane.agents.model.agents import DEFAULT_APP
 from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.rules.attempts import Assignment, SlotShares
-from cortex_plane.jobs.verbs import attempts, workers
+from cortex_plane.jobs.verbs import workers
 from cortex_plane.jobs.verbs.master_key import require_key
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.ids import new_id
@@ -31,7 +31,7 @@ from cortex_plane.worker.lease import WorkerContext, WriteFailed
 from cortex_plane.worker.limits import ticks
 from cortex_plane.worker.mcp.supervisor import Servers
 from cortex_plane.worker.models.backends import Backends
-from cortex_plane.worker.models.credentials import Keys
+from cortex_plane.worker.models.credentials import ProviderKeys
 from cortex_plane.worker.tools.app import App
 
 log = structlog.get_logger()
@@ -120,7 +120,7 @@ class Worker:
             worker_id=self.id,
             worker_name=self.name,
             apps=self.apps,
-            backends=backends or Backends(keys=Keys(db, master_key)),
+            backends=backends or Backends(keys=ProviderKeys(db, master_key)),
             master_key=master_key,
             dispatch_seconds=self.settings.dispatch_seconds,
             inline_result_bytes=self.settings.inline_result_bytes,
@@ -181,7 +181,7 @@ class Worker:
         async with self._claiming:
             try:
                 orgs = [attempt.lease.assignment.org_id for attempt in self._running.values()]
-                assignments, busy = await attempts.claim_jobs(
+                assignments, busy = await workers.claim_jobs(
                     self.db, self.id, list(self.apps), free, self._last_org, orgs, self.settings.shares
                 )
             except CortexError as error:
@@ -275,7 +275,7 @@ class Worker:
         # After an outage everybody looks dead for a moment. Whoever could not beat either lets the others beat first.
         if self._steady < STEADY_BEATS or ticks() - self._beaten > 2 * self.settings.beat_seconds:
             return
-        orphans = await attempts.adopt_jobs(self.db, self.id, self.name, self.settings.poison_deaths)
+        orphans = await workers.adopt_jobs(self.db, self.id, self.name, self.settings.poison_deaths)
         if orphans:
             log.warning("adopted", jobs=[str(orphan.id) for orphan in orphans])
             self.work.set()
@@ -290,8 +290,8 @@ class Worker:
                 (attempt.lease.assignment.job_id, attempt.lease.assignment.epoch)
                 for attempt in self._running.values()
             }
-            for job in await attempts.list_leased(self.db, self.id):
-                if (job.id, job.epoch) not in run and await attempts.release_job(
+            for job in await workers.list_leased(self.db, self.id):
+                if (job.id, job.epoch) not in run and await workers.release_job(
                     self.db, job, self.id, self.name, counted=not self.stopping.is_set()
                 ):
                     log.warning("handed back a job that nobody ran", job_id=str(job.id))

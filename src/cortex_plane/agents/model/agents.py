@@ -110,8 +110,8 @@ class ApprovalTimes:
     """Whatever a policy names."""
 
     @classmethod
-    def of(cls, given: dict[str, Any] | None) -> ApprovalTimes:
-        return cls(**(given or {}))
+    def of(cls, times: dict[str, Any] | None) -> ApprovalTimes:
+        return cls(**(times or {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +163,14 @@ def _settings_known(config: dict[str, Any]) -> dict[str, Any]:
         "on_prompt_change": PromptChange,
     }
     for name, kind in choices.items():
-        given = config.get(name)
-        if given is not None and given not in tuple(kind):
+        value = config.get(name)
+        if value is not None and value not in tuple(kind):
             raise PydanticCustomError(
                 name, "{name} must be one of {choices}", {"name": name, "choices": ", ".join(kind)}
             )
     for name in ("side_effect_tools", "tools"):
-        given = config.get(name)
-        if given is not None and not (isinstance(given, list) and all(isinstance(t, str) for t in given)):
+        value = config.get(name)
+        if value is not None and not (isinstance(value, list) and all(isinstance(t, str) for t in value)):
             raise PydanticCustomError(name, "{name} must be a list of tool names", {"name": name})
     _check_atlases(config.get("atlases"))
     run = config.get("run")
@@ -181,8 +181,8 @@ def _settings_known(config: dict[str, Any]) -> dict[str, Any]:
     times = config.get("approval") or {}
     if not isinstance(times, dict) or any(
         name not in ("token_ttl_seconds", "max_ttl_seconds")
-        or isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MAX_TTL_SECONDS
-        for name, given in times.items()
+        or isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_TTL_SECONDS
+        for name, value in times.items()
     ):  # fmt: skip
         raise PydanticCustomError(
             "approval",
@@ -197,14 +197,14 @@ def _settings_known(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _check_atlases(given: Any) -> None:
-    if given is None:
+def _check_atlases(atlas_ids: Any) -> None:
+    if atlas_ids is None:
         return
     if not (
-        isinstance(given, list)
-        and len(given) <= MAX_ATLASES
-        and all(isinstance(each, str) and re.fullmatch(ATLAS_ID_PATTERN, each) for each in given)
-        and len(set(given)) == len(given)
+        isinstance(atlas_ids, list)
+        and len(atlas_ids) <= MAX_ATLASES
+        and all(isinstance(each, str) and re.fullmatch(ATLAS_ID_PATTERN, each) for each in atlas_ids)
+        and len(set(atlas_ids)) == len(atlas_ids)
     ):
         raise PydanticCustomError(
             "atlases",

@@ -20,7 +20,7 @@ from cortex_plane.kernel.fields import DRAFT, MAX_OBJECT_BYTES, ExternalId, Json
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Usage:
+class ModelUsage:
     """What one answer took. The two of the cache are part of the prompt, not beside it."""
 
     prompt_tokens: int
@@ -61,7 +61,7 @@ class CallRequest:
 class Response:
     text: str | None
     calls: tuple[CallRequest, ...]
-    usage: Usage
+    usage: ModelUsage
     stop_reason: StopReason = StopReason.END
     model: str | None = None
     """Who answered, as people are told; None for the scripted model that the agent itself names."""
@@ -117,7 +117,7 @@ class ToolSpec:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
+class ModelRequest:
     model: str
     system_prompt: str | None
     turns: Sequence[Turn]
@@ -246,9 +246,9 @@ class ScriptTurn:
 
 def _storable(script: list[ScriptTurn]) -> list[ScriptTurn]:
     """Checked as it is stored, inside the agent's configuration: nesting counts from there."""
-    stored = {"model_config": {"script": to_jsonable_python(script)}}
+    config = {"model_config": {"script": to_jsonable_python(script)}}
     try:
-        check_json(stored, "agent", MAX_OBJECT_BYTES)
+        check_json(config, "agent", MAX_OBJECT_BYTES)
     except InvalidInput as error:
         raise PydanticCustomError("unstorable_script", "{reason}", {"reason": error.message}) from None
     return script
@@ -262,15 +262,15 @@ def tokens(characters: int) -> int:
     return math.ceil(characters / 4)
 
 
-def heard(request: Request) -> int:
+def heard(request: ModelRequest) -> int:
     """What is new since the model last spoke, as providers count that keep what they heard before."""
-    heard = len(request.notice)
+    length = len(request.notice)
     for turn in reversed(request.turns):
         if isinstance(turn, AssistantTurn):
-            return heard
-        heard += _length(turn)
+            return length
+        length += _length(turn)
     tools = sum(len(tool.name) + len(tool.description) + len(str(tool.parameters)) for tool in request.tools)
-    return len(request.system_prompt or "") + tools + heard
+    return len(request.system_prompt or "") + tools + length
 
 
 def _length(turn: Turn) -> int:

@@ -31,9 +31,9 @@ RISKS = tuple(Risk)
 """From the lowest to the highest."""
 
 
-def highest_risk(declared: Risk, *known: Risk | None) -> Risk:
+def highest_risk(declared: Risk, *others: Risk | None) -> Risk:
     """What is declared about a call never lowers what is known of its tool. None: nothing is known."""
-    return max((declared, *(risk for risk in known if risk is not None)), key=RISKS.index)
+    return max((declared, *(risk for risk in others if risk is not None)), key=RISKS.index)
 
 
 class OnUncertain(StrEnum):
@@ -246,5 +246,5 @@ def trouble(reason: str | None) -> str | None:
     if not reason:
         return None
     return next(
-        (kind for said, kind in _TROUBLES if reason.startswith(said)), "it cannot be started or reached"
+        (kind for text, kind in _TROUBLES if reason.startswith(text)), "it cannot be started or reached"
     )

@@ -156,7 +156,9 @@ async def feasible_terms(
     async with db.transaction(given.org_id) as tx:
         origin = require_found(await approvals_store.call_origin(tx, given.job_id, read_to, askers), "job")
         changed_by = await _changed_by(tx, again, terms) if again is not None else []
-        causes = [*origin["causes"], *(cause.member_id for cause in changed_by if cause.member_id)]
+        causes = origin["causes"]
+        if changed_by:
+            causes = [*causes, *(cause.member_id for cause in changed_by if cause.member_id)]
         members = await approvals_store.list_deciders(tx, terms, origin["owner_id"], causes)
     if terms.named is not None:
         members = [member for member in members if member.id in terms.named]

@@ -23,7 +23,7 @@ from cortex_plane.approvals.rules import deciders
 from cortex_plane.approvals.rules.deciders import cannot_delegate, nobody_to_take_it
 from cortex_plane.approvals.verbs import decisions
 from cortex_plane.db.database import Database
-from cortex_plane.db.pool import Purpose
+from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.kernel.meters import meters
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.notify import store as notify_store
@@ -125,7 +125,7 @@ async def next_level(db: Database, actor: Actor, approval_id: UUID) -> Approvers
 @verb(Permission.APPROVAL_DECIDE)
 async def delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft) -> Approval:
     """Whoever could approve it hands their part to somebody else with the clearance, and decides no more."""
-    db = db.own(Purpose.DECISIONS)
+    db = db.own(PoolPurpose.DECISIONS)
     approval = await decisions.retry_on_conflict(lambda: _delegate(db, actor, id, draft))
     meters().delegated(actor.org_id)
     return approval

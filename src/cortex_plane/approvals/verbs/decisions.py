@@ -22,7 +22,7 @@ from cortex_plane.approvals.rules.deciders import ApprovalEnd, Edit, LockedAppro
 from cortex_plane.approvals.store import ClosedApproval, SessionEvent
 from cortex_plane.approvals.verbs import edits, standing_approvals
 from cortex_plane.db.database import Database, Row, Transaction
-from cortex_plane.db.pool import Purpose
+from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import Conflict, CortexError, InvalidInput
 from cortex_plane.kernel.ids import IdempotencyKey
@@ -73,7 +73,7 @@ async def decide(
     once: IdempotencyKey | None = None,
 ) -> DecisionReceipt:
     """Raises ``Conflict`` with the code ``approval_conflict`` where somebody decided otherwise before."""
-    db = db.own(Purpose.DECISIONS)
+    db = db.own(PoolPurpose.DECISIONS)
     key = own_key(actor, once.key) if once else None
     receipt, end = await retry_on_conflict(lambda: _decide(db, actor, id, decision, channel, key))
     if end is not None:

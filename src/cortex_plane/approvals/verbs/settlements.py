@@ -20,7 +20,7 @@ from cortex_plane.approvals.rules import deciders
 from cortex_plane.approvals.rules.deciders import LockedApproval
 from cortex_plane.approvals.verbs import decisions
 from cortex_plane.db.database import Database, Row, Transaction
-from cortex_plane.db.pool import Purpose
+from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.gates.model.gates import UnseenCall
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs import store as jobs_store
@@ -32,12 +32,11 @@ from cortex_plane.jobs.model.effects import (
     Verdict,
     repeats_used_up,
 )
-from cortex_plane.jobs.model.jobs import Hold, JobKind, JobStatus, SteeringResult
+from cortex_plane.jobs.model.jobs import Hold, JobKind, SteeringResult
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.proof import store as proof_store
-from cortex_plane.sessions.verbs.sessions import end_approvals
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb
 
@@ -45,16 +44,16 @@ from cortex_plane.tenancy.verbs.frame import require_found, verb
 @verb(Permission.JOB_SETTLE)
 async def settle(db: Database, actor: Actor, id: UUID, call_id: UUID, answer: Answer) -> SteeringResult:
     """A person's answer about an uncertain call. With the last one that is needed the job goes on, unless something else holds it."""
-    db = db.own(Purpose.DECISIONS)
+    db = db.own(PoolPurpose.DECISIONS)
 
     async def once(unread: CortexError | None) -> tuple[SteeringResult, CortexError | None]:
         async with db.transaction(actor.org_id) as tx:
-            refused = await settled(tx, actor, id, call_id, answer, Channel.API, unread)
-            return await steering.receipt_of(tx, id, refused is None), refused
+            error = await settled(tx, actor, id, call_id, answer, Channel.API, unread)
+            return await steering.steering_result(tx, id, error is None), error
 
-    receipt, refused = await session_gates.with_gate_record(db, actor.org_id, once)
-    if refused is not None:
-        raise refused
+    receipt, error = await session_gates.with_gate_record(db, actor.org_id, once)
+    if error is not None:
+        raise error
     db.hints.work()
     return receipt
 
@@ -64,7 +63,7 @@ async def answer(
     db: Database, actor: Actor, id: UUID, answer: EffectAnswer, channel: Channel
 ) -> DecisionReceipt:
     """The answer to an uncertain effect; with the last one that is needed its job goes on."""
-    db = db.own(Purpose.DECISIONS)
+    db = db.own(PoolPurpose.DECISIONS)
     verdict = Answer(verdict=answer.verdict, result=answer.result, note=answer.note)
 
     async def once(unread: CortexError | None) -> tuple[Approval, CortexError | None]:
@@ -141,7 +140,7 @@ async def settled(
             await approvals_store.vote_answer(
                 tx, opened, actor, answer.note, channel, _said(answer), answer.verdict
             )
-            voted = {
+            vote = {
                 "call": str(call_id),
                 "tool": call.tool_name,
                 "verdict": answer.verdict,
@@ -149,7 +148,7 @@ async def settled(
                 "answer": _said(answer),
             }
             shown = [("approval_voted", id, {"approval_id": str(card_id), "by": actor.name})]
-            await steering.append_fact(tx, locked, id, actor, "approval_vote", voted, shown)
+            await steering.append_fact(tx, locked, id, actor, "approval_vote", vote, shown)
             return None
         ends_as = ApprovalStatus.DENIED if answer.verdict is Verdict.FAIL else ApprovalStatus.APPROVED
         await approvals_store.answer_question(
@@ -172,13 +171,7 @@ async def settled(
         await proof_store.append_to_session(tx, locked["session_id"], by_gates.facts, events, job=id)
     if answer.verdict is Verdict.FAIL and locked["kind"] != JobKind.EXTERNAL:
         error = f"`{call.tool_name}` of step {call.step_index} was given up by {actor.name}: {answer.note or 'no reason'}"
-        await jobs_store.fail_job(tx, id, error)
-        await end_approvals(tx, locked["session_id"], [id], actor, error)
-        told = [
-            ("error", id, {"message": error[:500]}),
-            ("status", id, {"status": JobStatus.FAILED, "error": error[:500]}),
-        ]
-        await steering.append_fact(tx, locked, id, actor, "job_failed", {"error": error}, told)
+        await steering.fail_job(tx, actor, locked["session_id"], id, error)
     elif not [c for c in await jobs_store.open_calls(tx, id) if c.status is CallStatus.UNCERTAIN]:
         await steering.lift_holds(tx, id, locked, (Hold.UNCERTAIN_EFFECT,), actor, answer.note)
     return None
@@ -188,9 +181,9 @@ async def _refusal(
     tx: Transaction, opened: LockedApproval, actor: Actor, call_id: UUID, answer: Answer
 ) -> CortexError | None:
     choice = Choice.DENIED if answer.verdict is Verdict.FAIL else Choice.APPROVED
-    refused = deciders.refusal(opened.approval, actor, choice)
-    if refused is not None or answer.verdict is not Verdict.DID_NOT_HAPPEN:
-        return refused
+    error = deciders.refusal(opened.approval, actor, choice)
+    if error is not None or answer.verdict is not Verdict.DID_NOT_HAPPEN:
+        return error
     return repeats_used_up() if await approvals_store.count_repeats(tx, call_id) >= MAX_REPEATS else None
 
 
@@ -208,8 +201,8 @@ async def _over(
     if status is CallStatus.CLEARED:
         return []
     if status is CallStatus.COMPLETED and locked["kind"] != JobKind.EXTERNAL:
-        known = await jobs_store.list_journal(tx, id, call.step_index - 1, 1)
-        if not any(entry.position == call.step_index for entry in known):
+        entries = await jobs_store.list_journal(tx, id, call.step_index - 1, 1)
+        if not any(entry.position == call.step_index for entry in entries):
             return []
     given_up = f"`{call.tool_name}` was given up: {answer.note or 'no reason'}"
     return [UnseenCall(action=call.tool_name, error=given_up if status is CallStatus.FAILED else None)]

@@ -173,9 +173,9 @@ async def revoke(db: Database, actor: Actor, id: UUID, revocation: Revocation) -
     """From this commit on it covers nothing; what was sent before was sent. Once more changes nothing."""
     async with db.transaction(actor.org_id) as tx:
         standing = await _read(tx, actor, id)
-        refused = standing_match.may_revoke(standing, actor)
-        if refused is not None:
-            raise refused
+        error = standing_match.may_revoke(standing, actor)
+        if error is not None:
+            raise error
         if await approvals_store.revoke_standing(tx, id, actor.name, revocation.reason):
             # Locked now, so the count is the last one.
             standing = await _read(tx, actor, id)

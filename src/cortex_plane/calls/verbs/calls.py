@@ -1,4 +1,4 @@
-"""Calls of agents that run elsewhere: authorize, intent, outcome, and their list."""
+"""Calls of agents that run elsewhere: authorize, begin, and their list."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.agents.model.tools import OnUncertain
-from cortex_plane.approvals.verbs import approval_requests
+from cortex_plane.approvals.verbs.approval_requests import Possible
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import (
     DISPATCH_SECONDS,
@@ -19,42 +18,32 @@ from cortex_plane.calls.model import (
     ExternalCall,
     IntentDraft,
     Next,
-    OutcomeDraft,
-    OutcomeReceipt,
-    OutcomeStatus,
     advised,
 )
-from cortex_plane.calls.store import CallContext, EndedGatedCall, NewCall
-from cortex_plane.calls.verbs import deadlines, intents
-from cortex_plane.calls.verbs.authorization import (
-    CallVerdict,
+from cortex_plane.calls.store import CallContext, NewCall
+from cortex_plane.calls.verbs import intents
+from cortex_plane.calls.verbs.authorization import CallVerdict, decide_call
+from cortex_plane.calls.verbs.call_approvals import ask_people, nobody_can_approve, terms_of
+from cortex_plane.calls.verbs.context import (
     RequestedCall,
     call_context,
-    decide_call,
-    new_request,
     read_call,
     retry_under_session_lock,
     shown_call,
-    terms_of,
     tool_digest,
 )
 from cortex_plane.db.database import Database
-from cortex_plane.gates.model.gates import GateRecord, UnseenCall
-from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs.model.effects import CallStatus
-from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.errors import Conflict, InvalidInput
+from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.pages import Page, Position
-from cortex_plane.policies.model.policies import PolicyVerdict, Terms
+from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.store import identities as identities_store
 from cortex_plane.tenancy.verbs.connections import require_webhook
 from cortex_plane.tenancy.verbs.frame import verb
-
-# Reading ---------------------------------------------------------------------------------------------------------
 
 
 @verb(Permission.JOB_READ)
@@ -65,8 +54,8 @@ async def get_call(db: Database, actor: Actor, id: UUID) -> ExternalCall:
 @verb(Permission.JOB_READ)
 async def watch_call(db: Database, actor: Actor, id: UUID) -> tuple[ExternalCall, int]:
     """With how far the events of its session go, for whoever waits."""
-    kept = await read_call(db, actor, id)
-    return shown_call(kept, None), kept.event_seq
+    stored = await read_call(db, actor, id)
+    return shown_call(stored, None), stored.event_seq
 
 
 @verb(Permission.JOB_READ)
@@ -82,9 +71,6 @@ async def list_calls(
     """Newest first."""
     async with db.transaction(actor.org_id) as tx:
         return await calls_store.list_calls(tx, position, limit, actor.sees, session_id, status)
-
-
-# Authorising -----------------------------------------------------------------------------------------------------
 
 
 @verb(Permission.JOB_SUBMIT)
@@ -117,8 +103,8 @@ async def authorize_in(
     id, fresh = await retry_under_session_lock(
         db, actor, lambda db: _authorize(db, actor, session_id, draft, under), session=session_id
     )
-    kept = await read_call(db, actor, id)
-    call = advised(kept.call, is_sender=True) if fresh else shown_call(kept, draft.sender)
+    stored = await read_call(db, actor, id)
+    call = advised(stored.call, is_sender=True) if fresh else shown_call(stored, draft.sender)
     if not fresh and draft.dispatch and call.next is Next.BEGIN and not call.edited:
         if under is not None and call.now >= under.expires_at:
             # What has begun goes on, and nothing more begins under it.
@@ -138,38 +124,32 @@ async def _authorize(
         input_hash=hashlib.sha256(arguments).hexdigest(), read_only=draft.read_only, risk=draft.risk,
         says=draft.says,
     )  # fmt: skip
-    asked = hashlib.sha256(f"{wanted.tool}\n{wanted.digest}\n{wanted.input_hash}".encode()).digest()
-    given = await call_context(db, actor, session_id, draft.key, draft.tool, wanted.input_hash, acts=True)
-    wanted = wanted.known(given)
+    request_hash = hashlib.sha256(f"{wanted.tool}\n{wanted.digest}\n{wanted.input_hash}".encode()).digest()
+    context = await call_context(db, actor, session_id, draft.key, draft.tool, wanted.input_hash, acts=True)
+    wanted = wanted.known(context)
     if under is not None:
-        await under.check(db, given, wanted)
-    if given.earlier is not None:
-        return await _same(db, actor, given.earlier, asked), False
+        await under.check(db, context, wanted)
+    if context.earlier is not None:
+        return await _same(db, actor, context.earlier, request_hash), False
     callback_id = await _callback(db, actor, draft.callback)
-    found = await decide_call(db, actor, given, wanted, covering=True)
-    answer = found.answer
-    call = replace(_new(actor, draft, wanted, asked, given, found), callback_id=callback_id)
+    verdict = await decide_call(db, actor, context, wanted, covering=True)
+    answer = verdict.answer
+    call = replace(_new(actor, draft, wanted, request_hash, context, verdict), callback_id=callback_id)
     more = {"resolution": str(under.id)} if under is not None else {}
     if answer.verdict is PolicyVerdict.REQUIRES_APPROVAL:
-        possible = await terms_of(db, given, answer)
+        possible = await terms_of(db, context, verdict)
         if possible.terms is not None:
-            return await _ask(db, actor, given, wanted, call, possible.terms, found, more)
-        nobody = approval_requests.nobody_can(
-            wanted.tool,
-            answer.decision.rule,
-            answer.decision.terms or approval_requests.SETTLERS,
-            possible.excluded,
-        )
-        call = replace(call, status=CallStatus.REJECTED, error=nobody)
+            return await _ask(db, actor, context, wanted, call, possible, verdict, more)
+        call = replace(call, status=CallStatus.REJECTED, error=nobody_can_approve(wanted, verdict, possible))
     if call.status is CallStatus.INTENDED:
-        found.sent(wanted)
-    id, fresh = await _write_call(db, actor, given, call, found, more)
+        verdict.sent(wanted)
+    id, fresh = await _write_call(db, actor, context, call, verdict, more)
     if fresh:
         return id, True
     if under is not None:
         # Another request had the key first, maybe under another resolution.
-        await under.check(db, replace(given, earlier=id), wanted)
-    return await _same(db, actor, id, asked), False
+        await under.check(db, replace(context, earlier=id), wanted)
+    return await _same(db, actor, id, request_hash), False
 
 
 async def _callback(db: Database, actor: Actor, name: str | None) -> UUID | None:
@@ -188,18 +168,23 @@ async def _callback(db: Database, actor: Actor, name: str | None) -> UUID | None
 
 
 async def _write_call(
-    db: Database, actor: Actor, given: CallContext, call: NewCall, found: CallVerdict, under: dict[str, Any]
+    db: Database,
+    actor: Actor,
+    context: CallContext,
+    call: NewCall,
+    verdict: CallVerdict,
+    under: dict[str, Any],
 ) -> tuple[UUID, bool]:
     """One commit, also where its agent is told of decisions: about this call somebody may be asked later."""
-    events, facts = [*found.events, *_events(call)], [*found.facts(actor), *_facts(actor, call)]
-    more = found.more(**under)
+    events, facts = [*verdict.events, *_events(call)], [*verdict.facts(actor), *_facts(actor, call)]
+    more = verdict.more(**under)
     if call.callback_id is None:
         return await calls_store.authorize_call(
-            db, actor.org_id, given.job_id, call, DISPATCH_SECONDS, events, facts, more
+            db, actor.org_id, context.job_id, call, DISPATCH_SECONDS, events, facts, more
         )
     async with db.transaction(actor.org_id) as tx:
         id, fresh = await calls_store.authorize_call(
-            tx, actor.org_id, given.job_id, call, DISPATCH_SECONDS, events, facts, more
+            tx, actor.org_id, context.job_id, call, DISPATCH_SECONDS, events, facts, more
         )
         if fresh:
             await calls_store.record_callback(tx, id, call.callback_id)
@@ -210,37 +195,35 @@ def _new(
     actor: Actor,
     draft: CallDraft,
     wanted: RequestedCall,
-    asked: bytes,
-    given: CallContext,
-    found: CallVerdict,
+    request_hash: bytes,
+    context: CallContext,
+    verdict: CallVerdict,
 ) -> NewCall:
-    answer = found.answer
+    answer = verdict.answer
     status, error = CallStatus.INTENDED if draft.dispatch else CallStatus.ALLOWED, None
     if answer.verdict is PolicyVerdict.DENY:
         status = CallStatus.REJECTED
-        error = f"`{wanted.tool}` is denied ({answer.decision.rule}){found.reason}. Do not call it again; go another way."
+        error = f"`{wanted.tool}` is denied ({answer.decision.rule}){verdict.reason}. Do not call it again; go another way."
     elif answer.verdict is PolicyVerdict.REQUIRES_APPROVAL:
         status = CallStatus.AWAITING
     leaning = answer.leaning if status is CallStatus.INTENDED else None
-    # What only reads may simply be read again, whoever was asked about it.
-    settled = OnUncertain.RETRY_WITH_KEY if draft.read_only else draft.on_uncertain
     return NewCall(
-        id=wanted.id, key=draft.key, asked_hash=asked, sender=draft.sender, tool=wanted.tool, digest=wanted.digest,
+        id=wanted.id, key=draft.key, asked_hash=request_hash, sender=draft.sender, tool=wanted.tool, digest=wanted.digest,
         parameters=canonical(draft.parameters) if draft.parameters is not None else None,
         arguments=wanted.arguments, input_hash=wanted.input_hash, read_only=draft.read_only, risk=wanted.risk,
-        on_uncertain=settled, timeout_seconds=draft.timeout_seconds, says=draft.says, authorization_id=answer.id,
-        decision=answer.decision, policies=given.policies, status=status, error=error,
+        on_uncertain=draft.settlement, timeout_seconds=draft.timeout_seconds, says=draft.says, authorization_id=answer.id,
+        decision=answer.decision, policies=context.policies, status=status, error=error,
         asker=actor.identity, caused_by=actor.user_account_id,
         standing_id=leaning.standing_id if leaning else None,
         granter_revision=leaning.granter_revision if leaning else None,
     )  # fmt: skip
 
 
-async def _same(db: Database, actor: Actor, id: UUID, asked: bytes) -> UUID:
+async def _same(db: Database, actor: Actor, id: UUID, request_hash: bytes) -> UUID:
     """The call that this key stands for, if it is the same one and the same one asks: nobody else's outcome is used."""
     async with db.transaction(actor.org_id) as tx:
-        kept = await calls_store.get_call(tx, id, actor.sees)
-    if kept is None or kept.asked_hash != asked or kept.asker != actor.identity:
+        stored = await calls_store.get_call(tx, id, actor.sees)
+    if stored is None or stored.asked_hash != request_hash or stored.asker != actor.identity:
         raise Conflict(
             "This key stands for another call of the agent.",
             code="call_key_reused",
@@ -250,39 +233,32 @@ async def _same(db: Database, actor: Actor, id: UUID, asked: bytes) -> UUID:
 
 
 async def _ask(
-    db: Database, actor: Actor, given: CallContext, wanted: RequestedCall, call: NewCall, terms: Terms, found: CallVerdict,
-    under: dict[str, Any],
+    db: Database, actor: Actor, context: CallContext, wanted: RequestedCall, call: NewCall, possible: Possible,
+    verdict: CallVerdict, under: dict[str, Any],
 ) -> tuple[UUID, bool]:  # fmt: skip
     """The call and the request that it waits for, in one transaction."""
     async with db.transaction(actor.org_id) as tx:
-        job = await calls_store.lock_asking(tx, given.job_id, is_open=True, askers=given.askers)
-        request = new_request(
-            given, found.as_seen(wanted), job["step_index"], call.decision.rule, terms, gate=found.people
-        )
-        made = await approval_requests.request(tx, actor, given, job, request)
-        found.shown(wanted)
-        events = [*found.events, *_events(call), made.event]
-        if job["status"] == JobStatus.RUNNING:
-            events.append(("status", {"status": JobStatus.WAITING_FOR_APPROVAL}))
-        facts = [*found.facts(actor), *_facts(actor, call), *made.facts]
-        new = replace(call, approval_id=made.id)
+        request = await ask_people(tx, actor, context, wanted, verdict, possible)
+        events = [*verdict.events, *_events(call), *request.events]
+        facts = [*verdict.facts(actor), *_facts(actor, call), *request.facts]
         _, fresh = await calls_store.authorize_call(
-            tx, actor.org_id, given.job_id, new, DISPATCH_SECONDS, events, facts, found.more(**under)
-        )
+            tx, actor.org_id, context.job_id, replace(call, approval_id=request.id), DISPATCH_SECONDS, events, facts,
+            verdict.more(**under),
+        )  # fmt: skip
         if not fresh:
             # Another session of the agent had the key first: what was asked here is rolled back, and that call is the answer.
             raise Conflict("Another request has this key.", code="retry")
         if call.callback_id is not None:
             await calls_store.record_callback(tx, call.id, call.callback_id)
-    approval_requests.count(actor.org_id, [(request, made.joined)])
+    request.count(actor.org_id)
     return call.id, True
 
 
 def _facts(actor: Actor, call: NewCall) -> list[Fact]:
-    named = {"call": str(call.id), "tool": call.tool}
+    names = {"call": str(call.id), "tool": call.tool}
     facts = [
         Fact.of(
-            actor, "call_authorized", **named, digest=call.digest, input_hash=call.input_hash,
+            actor, "call_authorized", **names, digest=call.digest, input_hash=call.input_hash,
             verdict=call.decision.verdict, rule=call.decision.rule, policies=call.policies, key=call.key,
             status=call.status, callback=str(call.callback_id) if call.callback_id else None,
         )
@@ -290,78 +266,25 @@ def _facts(actor: Actor, call: NewCall) -> list[Fact]:
     if call.standing_id is not None:
         facts.append(
             Fact.of(
-                actor, "standing_used", standing=str(call.standing_id), **named, digest=call.digest,
+                actor, "standing_used", standing=str(call.standing_id), **names, digest=call.digest,
                 input_hash=call.input_hash,
             )
         )  # fmt: skip
     if call.status is CallStatus.INTENDED:
-        facts.append(Fact.of(actor, "call_intended", **named, input_hash=call.input_hash, attempt=1))
+        facts.append(Fact.of(actor, "call_intended", **names, input_hash=call.input_hash, attempt=1))
     return facts
 
 
 def _events(call: NewCall) -> list[tuple[str, dict[str, object]]]:
     """The step's number is put in where it is known."""
-    named = {"step": 0, "id": str(call.id), "tool": call.tool}
-    events: list[tuple[str, dict[str, object]]] = [("tool_call", {**named, "input_hash": call.input_hash})]
+    names = {"step": 0, "id": str(call.id), "tool": call.tool}
+    events: list[tuple[str, dict[str, object]]] = [("tool_call", {**names, "input_hash": call.input_hash})]
     if call.status is CallStatus.REJECTED:
-        events.append(("tool_result", {**named, "status": call.status, "error": (call.error or "")[:500]}))
+        events.append(("tool_result", {**names, "status": call.status, "error": (call.error or "")[:500]}))
     return events
-
-
-# Beginning and settling ------------------------------------------------------------------------------------------
 
 
 @verb(Permission.JOB_SUBMIT)
 async def begin_call(db: Database, actor: Actor, id: UUID, draft: IntentDraft) -> ExternalCall:
     """The agent begins now: what allowed it is consumed. Only where the answer says `run` may it act."""
     return await intents.begin(db, actor, id, draft)
-
-
-@verb(Permission.JOB_SUBMIT)
-async def settle_call(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft) -> OutcomeReceipt:
-    """What became of it. Told twice the same, nothing changes."""
-    if draft.status is OutcomeStatus.UNKNOWN:
-        if draft.result is not None or draft.probed:
-            raise InvalidInput(
-                "Whoever knows a result knows what happened.",
-                field="result",
-                hint="Send `completed` with it.",
-            )
-        return await deadlines.record_reported(db, actor, id, draft.attempt, draft.error)
-    if draft.status is OutcomeStatus.FAILED and draft.result is not None:
-        raise InvalidInput(
-            "What failed has no result.", field="result", hint="Say what went wrong in `error`."
-        )
-    if draft.status is OutcomeStatus.COMPLETED and draft.error is not None:
-        raise InvalidInput("What is completed has no error.", field="error", hint="Leave `error` out.")
-    status = CallStatus(draft.status.value)
-    result = canonical(draft.result) if status is CallStatus.COMPLETED else None
-    error = (draft.error or "it failed, and nothing happened") if status is CallStatus.FAILED else None
-    by = "probe" if draft.probed else None
-    digest = hashlib.sha256(result).hexdigest() if result is not None else None
-    fact = Fact.of(
-        actor, "call_settled", call=str(id), status=status, attempt=draft.attempt, result_hash=digest, error=error,
-        settled_by=by,
-    )  # fmt: skip
-
-    async def written(db: Database, told: GateRecord | None) -> EndedGatedCall | None:
-        events, facts = (told.events, told.facts) if told is not None else ((), ())
-        more = None if told is None else {"gates": told.written} if told.written else {}
-        return await calls_store.settle_call(
-            db, actor.org_id, id, actor.sees, actor.identity, draft.attempt, status, result, error, by, events,
-            [fact, *facts], more,
-        )  # fmt: skip
-
-    unlooked = await written(db, None)
-    if unlooked is not None:
-        # Only a session that has gates pays for the look at them.
-        first = [unlooked]
-
-        async def once(db: Database) -> None:
-            seen = first.pop() if first else await written(db, None)
-            if seen is not None:
-                over = [UnseenCall(action=seen.tool, error=error)]
-                await written(db, await session_gates.after(db, actor, seen.bound, seen.at, over))
-
-        await retry_under_session_lock(db, actor, once, session=unlooked.session_id)
-    return OutcomeReceipt(id=id, status=status)

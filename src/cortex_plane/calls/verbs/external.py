@@ -6,31 +6,22 @@ from uuid import UUID
 
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import Ending
+from cortex_plane.calls.verbs.context import not_external
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import TERMINAL, JobStatus
+from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import Conflict, CortexError, InvalidInput
-from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
 from cortex_plane.sessions import store as sessions_store
-from cortex_plane.sessions.model.sessions import Session, SessionKind, SessionStatus
-from cortex_plane.sessions.verbs.sessions import end_approvals
+from cortex_plane.sessions.model.sessions import Session
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb
 
 NOT_BEGUN = frozenset({CallStatus.ALLOWED})
 """What the agent may do and has not begun ends with its session. What a person approved does not: somebody's yes waits there
 for whoever comes with the same key."""
-
-
-def not_external() -> Conflict:
-    return Conflict(
-        "The agent of this session does not run elsewhere.",
-        code="not_external",
-        hint="Open one with `kind: external`.",
-    )
 
 
 @verb(Permission.JOB_SUBMIT)
@@ -52,12 +43,12 @@ async def _complete(
         job = await _job(tx, actor, session_id)
         if job["status"] != JobStatus.COMPLETED:
             await _require_open(job)
-            left = [
+            open_calls = [
                 call for call in await jobs_store.open_calls(tx, job["id"]) if call.status not in NOT_BEGUN
             ]
-            if left:
+            if open_calls:
                 raise Conflict(
-                    f"{len(left)} of its calls are not settled: the first is {left[0].tool_name}, {left[0].status}.",
+                    f"{len(open_calls)} of its calls are not settled: the first is {open_calls[0].tool_name}, {open_calls[0].status}.",
                     code="calls_open",
                     hint="Report their outcomes, wait for their decisions, begin what was approved, or end the session with `/fail`.",
                 )
@@ -65,13 +56,12 @@ async def _complete(
                 raise Conflict(
                     "This session is held.", code="external_held", hint="Wait until somebody resumes it."
                 )
-            await end_approvals(tx, session_id, [job["id"]], actor, "its session was completed")
-            await sessions_store.set_session_status(tx, session_id, SessionStatus.TERMINATED)
+            await steering.complete_session(tx, actor, session_id, job["id"])
             await session_gates.end(tx, actor, session_id, job["id"], unread)
-            await proof_store.append_to_session(
-                tx, session_id, [Fact.of(actor, "job_completed", job=str(job["id"]))],
-                [("status", job["id"], {"status": JobStatus.COMPLETED})],
-            )  # fmt: skip
+            event = ("status", job["id"], {"status": JobStatus.COMPLETED})
+            await steering.append_fact(
+                tx, {"session_id": session_id}, job["id"], actor, "job_completed", {}, [event]
+            )
         return require_found(await sessions_store.get_session(tx, session_id, None), "session")
 
 
@@ -89,34 +79,20 @@ async def fail(db: Database, actor: Actor, session_id: UUID, ending: Ending) -> 
             job = await _job(tx, actor, session_id)
             if job["status"] != JobStatus.FAILED:
                 await _require_open(job)
-                await end_failed(tx, actor, session_id, job["id"], error)
+                await steering.fail_job(tx, actor, session_id, job["id"], error, ends_session=True)
                 await session_gates.end(tx, actor, session_id, job["id"], unread)
             return require_found(await sessions_store.get_session(tx, session_id, None), "session")
 
     return await session_gates.with_gate_record(db, actor.org_id, once)
 
 
-async def end_failed(tx: Transaction, actor: Actor, session_id: UUID, job_id: UUID, error: str) -> None:
-    """Under the locks of the session and of its job."""
-    await jobs_store.fail_job(tx, job_id, error)
-    await end_approvals(tx, session_id, [job_id], actor, error)
-    await sessions_store.set_session_status(tx, session_id, SessionStatus.TERMINATED)
-    told = [
-        ("error", job_id, {"message": error[:500]}),
-        ("status", job_id, {"status": JobStatus.FAILED, "error": error[:500]}),
-    ]
-    await proof_store.append_to_session(
-        tx, session_id, [Fact.of(actor, "job_failed", job=str(job_id), error=error)], told
-    )
-
-
 async def _job(tx: Transaction, actor: Actor, session_id: UUID) -> Row:
     """The session's one job; both locked."""
-    session = require_found(await sessions_store.lock_session(tx, session_id, actor.sees), "session")
-    if session["kind"] != SessionKind.EXTERNAL:
+    require_found(await sessions_store.lock_session(tx, session_id, actor.sees), "session")
+    job = await calls_store.list_session_calls(tx, session_id)
+    if job is None:
         raise not_external()
-    id = require_found(await calls_store.list_session_calls(tx, session_id), "job")["id"]
-    await calls_store.lock_asking(tx, id, is_open=False)
+    await calls_store.lock_asking(tx, job["id"], is_open=False)
     return require_found(await calls_store.list_session_calls(tx, session_id), "job")
 
 

@@ -5,33 +5,32 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from cortex_plane.agents.model.tools import OnUncertain, highest_risk
-from cortex_plane.approvals import store as approvals_store
-from cortex_plane.approvals.verbs import approval_requests
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import DISPATCH_SECONDS, MAX_SENDS, ExternalCall, IntentDraft, Next, advised
 from cortex_plane.calls.store import CallContext, StoredCall
-from cortex_plane.calls.verbs import deadlines
-from cortex_plane.calls.verbs.authorization import (
-    CallVerdict,
+from cortex_plane.calls.verbs import doubts
+from cortex_plane.calls.verbs.authorization import CallVerdict, covering_approval, decide_call
+from cortex_plane.calls.verbs.call_approvals import (
+    ask_people,
+    nobody_can_approve,
+    receipt_fault,
+    terms_of,
+    was_granted,
+)
+from cortex_plane.calls.verbs.context import (
     RequestedCall,
     call_context,
-    covering_approval,
-    decide_call,
-    new_request,
     read_call,
     retry_under_session_lock,
-    terms_of,
+    with_known_risk,
 )
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.gates import store as gates_store
-from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT, SETTLED, CallStatus
-from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.jobs.model.effects import SETTLED, CallStatus
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
-from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import Actor
 
 
@@ -42,9 +41,9 @@ async def begin(db: Database, actor: Actor, id: UUID, draft: IntentDraft) -> Ext
 
 async def _begin(db: Database, actor: Actor, id: UUID, draft: IntentDraft) -> bool:
     """Whether the intent is this try's; else a person is asked now, or it is over."""
-    kept = await read_call(db, actor, id)
-    call = kept.call
-    mine = draft.sender is not None and kept.sender == draft.sender
+    stored = await read_call(db, actor, id)
+    call = stored.call
+    mine = draft.sender is not None and stored.sender == draft.sender
     if call.input_hash != draft.input_hash:
         raise Conflict(
             "These are not the arguments that may be run.",
@@ -53,18 +52,18 @@ async def _begin(db: Database, actor: Actor, id: UUID, draft: IntentDraft) -> bo
         )
     if call.status is CallStatus.INTENDED and mine and not draft.renew:
         return True  # only the answer was lost on the way
-    refused = _refusal(call, draft, mine)
-    if refused is not None:
-        raise refused
-    given = await call_context(
-        db, actor, call.session_id, None, call.tool, call.input_hash, asked_by=kept.asker, acts=True
+    refusal = _refusal(call, draft, mine)
+    if refusal is not None:
+        raise refusal
+    context = await call_context(
+        db, actor, call.session_id, None, call.tool, call.input_hash, asked_by=stored.asker, acts=True
     )
-    kept = replace(kept, call=replace(call, risk=highest_risk(call.risk, given.known_risk)))
+    stored = replace(stored, call=with_known_risk(call, context))
     if call.status is CallStatus.ALLOWED:
-        return await _allowed(db, actor, given, kept, draft)
+        return await _allowed(db, actor, context, stored, draft)
     if call.status is CallStatus.APPROVED:
-        return await _approved(db, actor, given, kept, draft)
-    return await _again(db, actor, given, kept, draft, renews=mine and draft.renew)
+        return await _approved(db, actor, context, stored, draft)
+    return await _again(db, actor, context, stored, draft, renews=mine and draft.renew)
 
 
 def _refusal(call: ExternalCall, draft: IntentDraft, mine: bool) -> Conflict | None:
@@ -93,212 +92,180 @@ def _refusal(call: ExternalCall, draft: IntentDraft, mine: bool) -> Conflict | N
 
 
 async def _allowed(
-    db: Database, actor: Actor, given: CallContext, kept: StoredCall, draft: IntentDraft
+    db: Database, actor: Actor, context: CallContext, stored: StoredCall, draft: IntentDraft
 ) -> bool:
     """What policies allowed then they must allow now; a standing approval is counted here."""
-    found = await decide_call(db, actor, given, RequestedCall.of(kept.call), covering=True, told=True)
-    answer = found.answer
+    verdict = await decide_call(
+        db, actor, context, RequestedCall.of(stored.call), covering=True, seen_before=True
+    )
+    answer = verdict.answer
     if answer.verdict is PolicyVerdict.ALLOW:
-        changed = kept.policies != given.policies or answer.decision.rule != kept.call.rule
+        is_new = stored.policies != context.policies or answer.decision.rule != stored.call.rule
         return await _write(
-            db, actor, given, kept.call, draft, found, anew=changed or answer.leaning is not None
+            db, actor, context, stored.call, draft, verdict, anew=is_new or answer.leaning is not None
         )
     if answer.verdict is PolicyVerdict.DENY:
-        return await _reject(db, actor, kept.call, found)
-    return await _ask(db, actor, given, kept.call, found)
+        return await _reject(db, actor, stored.call, verdict)
+    return await _ask(db, actor, context, stored.call, verdict)
 
 
 async def _approved(
-    db: Database, actor: Actor, given: CallContext, kept: StoredCall, draft: IntentDraft
+    db: Database, actor: Actor, context: CallContext, stored: StoredCall, draft: IntentDraft
 ) -> bool:
     """A person said yes to exactly this: the receipt must say so, and nothing must forbid it by now."""
-    call = kept.call
+    call = stored.call
     async with db.transaction(actor.org_id) as tx:
         grant = await calls_store.get_grant(tx, call.id)
     holds = grant is not None and grant.expires_at > call.now
-    found = await decide_call(db, actor, given, RequestedCall.of(call), approved=holds)
-    if found.verdict is PolicyVerdict.DENY:
-        return await _reject(db, actor, call, found)
+    verdict = await decide_call(db, actor, context, RequestedCall.of(call), approved=holds)
+    if verdict.verdict is PolicyVerdict.DENY:
+        return await _reject(db, actor, call, verdict)
     if grant is None or not holds:
-        return await _outgrown(db, actor, given, call, found)
-    if found.ruling is not None and found.ruling.verdict is PolicyVerdict.REQUIRES_APPROVAL:
+        return await _outgrown(db, actor, context, call, verdict)
+    if verdict.ruling is not None and verdict.ruling.verdict is PolicyVerdict.REQUIRES_APPROVAL:
         # Whoever approved it did not see every gate that a person must pass by now.
-        return await _ask(db, actor, given, call, found)
-    wrong = receipts.receipt_fault(
-        db.vault, grant.stamp, org_id=actor.org_id, call_id=call.id, tool_name=call.tool,
-        tool_digest=call.tool_digest, input_hash=call.input_hash, now=call.now,
-    )  # fmt: skip
-    if wrong is not None:
-        fact = Fact.of(actor, "receipt_refused", call=str(call.id), tool=call.tool, reason=wrong)
-        return await _end(db, actor, call, f"`{call.tool}` was not sent: {wrong}.", fact, found)
-    return await _write(db, actor, given, call, draft, found, anew=False, granted=True)
+        return await _ask(db, actor, context, call, verdict)
+    fault = receipt_fault(db, actor, call, grant, call.now)
+    if fault is not None:
+        fact = Fact.of(actor, "receipt_refused", call=str(call.id), tool=call.tool, reason=fault)
+        return await _end(db, actor, call, f"`{call.tool}` was not sent: {fault}.", fact, verdict)
+    return await _write(db, actor, context, call, draft, verdict, anew=False, granted=True)
 
 
 async def _again(
-    db: Database, actor: Actor, given: CallContext, kept: StoredCall, draft: IntentDraft, *, renews: bool
+    db: Database, actor: Actor, context: CallContext, stored: StoredCall, draft: IntentDraft, *, renews: bool
 ) -> bool:
     """What was sent before needs permission of this moment, or the very approval that it was sent with."""
-    call, wanted = kept.call, RequestedCall.of(kept.call)
+    call, wanted = stored.call, RequestedCall.of(stored.call)
     cleared = call.status is CallStatus.CLEARED
     if not cleared and call.attempt >= MAX_SENDS and not renews:
-        return await deadlines.ask_human(db, actor, call.id)
-    granted = await _was_granted(db, actor, call)
-    found = await decide_call(db, actor, given, wanted, again=True, approved=granted)
+        return await doubts.ask_human(db, actor, call.id)
+    granted = await was_granted(db, actor, call)
+    verdict = await decide_call(db, actor, context, wanted, again=True, approved=granted)
     # Whoever approved it then speaks for the gates that stood on their card, and for no others.
-    unseen = found.ruling is not None and found.ruling.verdict is PolicyVerdict.REQUIRES_APPROVAL
-    by_person = found.verdict is PolicyVerdict.REQUIRES_APPROVAL or found.needed_a_person
-    if granted and by_person and not unseen and found.verdict is not PolicyVerdict.DENY:
-        return await _write(db, actor, given, call, draft, found, anew=False)
-    found.answer, found.told = await covering_approval(db, actor, given, wanted, found.answer)
-    leaning = found.answer.leaning
-    if found.verdict is PolicyVerdict.ALLOW and (leaning is None or leaning.counted or cleared):
-        return await _write(db, actor, given, call, draft, found, anew=True)
+    unseen = verdict.ruling is not None and verdict.ruling.verdict is PolicyVerdict.REQUIRES_APPROVAL
+    by_person = verdict.verdict is PolicyVerdict.REQUIRES_APPROVAL or verdict.needed_a_person
+    if granted and by_person and not unseen and verdict.verdict is not PolicyVerdict.DENY:
+        return await _write(db, actor, context, call, draft, verdict, anew=False)
+    verdict.answer, verdict.notes = await covering_approval(db, actor, context, wanted, verdict.answer)
+    leaning = verdict.answer.leaning
+    if verdict.verdict is PolicyVerdict.ALLOW and (leaning is None or leaning.counted or cleared):
+        return await _write(db, actor, context, call, draft, verdict, anew=True)
     if not cleared:
-        return await deadlines.ask_human(db, actor, call.id)
-    if found.verdict is PolicyVerdict.DENY:
-        return await _reject(db, actor, call, found)
-    return await _ask(db, actor, given, call, found)
-
-
-async def _was_granted(db: Database, actor: Actor, call: ExternalCall) -> bool:
-    async with db.transaction(actor.org_id) as tx:
-        grant = await calls_store.get_grant(tx, call.id)
-        if (
-            call.status is CallStatus.CLEARED
-            and await approvals_store.count_repeats(tx, call.id) > REPEATS_OF_A_GRANT
-        ):
-            return False
-    if grant is None or grant.consumed_at is None or grant.input_hash != call.input_hash:
-        return False
-    return (
-        receipts.receipt_fault(
-            db.vault, grant.stamp, org_id=actor.org_id, call_id=call.id, tool_name=call.tool,
-            tool_digest=call.tool_digest, input_hash=call.input_hash, now=None,
-        )
-        is None
-    )  # fmt: skip
+        return await doubts.ask_human(db, actor, call.id)
+    if verdict.verdict is PolicyVerdict.DENY:
+        return await _reject(db, actor, call, verdict)
+    return await _ask(db, actor, context, call, verdict)
 
 
 async def _write(
-    db: Database, actor: Actor, given: CallContext, call: ExternalCall, draft: IntentDraft, found: CallVerdict, *, anew: bool,
+    db: Database, actor: Actor, context: CallContext, call: ExternalCall, draft: IntentDraft, verdict: CallVerdict, *, anew: bool,
     granted: bool = False,
 ) -> bool:  # fmt: skip
     """``anew``: by another authorization than the one that it has."""
-    found.sent(RequestedCall.of(call), approved=granted)
-    answer = found.answer if anew else None
+    verdict.sent(RequestedCall.of(call), approved=granted)
+    answer = verdict.answer if anew else None
     before = call.dispatch_before is not None
-    named = {"call": str(call.id), "tool": call.tool, "input_hash": call.input_hash}
+    names = {"call": str(call.id), "tool": call.tool, "input_hash": call.input_hash}
     leaning = answer.leaning if answer is not None else None
-    facts = found.facts(actor)
+    facts = verdict.facts(actor)
     if leaning is not None:
         facts.append(
             Fact.of(
-                actor, "standing_used", standing=str(leaning.standing_id), digest=call.tool_digest, **named
+                actor, "standing_used", standing=str(leaning.standing_id), digest=call.tool_digest, **names
             )
         )
     action = "call_sent_again" if before else "call_intended"
-    probed = draft.did_not_happen and call.on_uncertain is OnUncertain.PROBE
+    probed = draft.did_not_happen and call.probes_if_uncertain
     facts.append(
         Fact.of(
-            actor, action, **named, attempt=call.attempt + before, granted=granted, policies=given.policies,
+            actor, action, **names, attempt=call.attempt + before, granted=granted, policies=context.policies,
             rule=answer.decision.rule if answer is not None else call.rule, did_not_happen=probed,
         )
     )  # fmt: skip
     await calls_store.intend_call(
-        db, actor.org_id, call, draft.sender, given.policies, DISPATCH_SECONDS,
+        db, actor.org_id, call, draft.sender, context.policies, DISPATCH_SECONDS,
         authorization=(answer.id, answer.decision) if answer is not None else None, granted=granted,
         standing=(leaning.standing_id, leaning.granter_revision) if leaning is not None else None,
-        by=actor.identity, events=found.events, facts=facts, more=found.more(),
+        by=actor.identity, events=verdict.events, facts=facts, more=verdict.more(),
     )  # fmt: skip
     return True
 
 
 async def _ask(
-    db: Database, actor: Actor, given: CallContext, call: ExternalCall, found: CallVerdict, *notes: Fact
+    db: Database, actor: Actor, context: CallContext, call: ExternalCall, verdict: CallVerdict, *notes: Fact
 ) -> bool:
     """What held when it was authorised does not any more: a person is asked, about the same call."""
-    answer = found.answer
-    possible = await terms_of(db, given, answer, again=call.id)
-    terms = possible.terms
-    if terms is None:
-        nobody = approval_requests.nobody_can(
-            call.tool,
-            answer.decision.rule,
-            answer.decision.terms or approval_requests.SETTLERS,
-            possible.excluded,
-        )
-        return await _end(db, actor, call, nobody, _authorized(actor, given, call, found), found)
+    answer = verdict.answer
+    possible = await terms_of(db, context, verdict, again=call.id)
+    wanted = RequestedCall.of(call)
+    if possible.terms is None:
+        error = nobody_can_approve(wanted, verdict, possible)
+        return await _end(db, actor, call, error, _authorized(actor, context, call, verdict), verdict)
     async with db.transaction(actor.org_id) as tx:
-        job = await calls_store.lock_asking(tx, call.job_id, is_open=True, askers=given.askers)
-        seen = found.as_seen(RequestedCall.of(call))
-        request = new_request(given, seen, call.step_index, answer.decision.rule, terms, gate=found.people)
-        request = replace(request, changed_by=possible.changed_by)
-        made = await approval_requests.request(tx, actor, given, job, request)
+        request = await ask_people(tx, actor, context, wanted, verdict, possible, call.step_index)
         if not await calls_store.ask_again(
-            tx, call.id, answer.id, answer.decision.rule, given.policies, made.id
+            tx, call.id, answer.id, answer.decision.rule, context.policies, request.id
         ):
             raise Conflict("The call changed meanwhile.", code="retry")
-        found.shown(RequestedCall.of(call))
-        await _remember(tx, call, found)
-        events = [(kind, call.job_id, data) for kind, data in (*found.events, made.event)]
-        if job["status"] == JobStatus.RUNNING:
-            events.append(("status", call.job_id, {"status": JobStatus.WAITING_FOR_APPROVAL}))
-        facts = [*found.facts(actor), *notes, _authorized(actor, given, call, found), *made.facts]
+        await _remember(tx, call, verdict)
+        events = [(kind, call.job_id, data) for kind, data in (*verdict.events, *request.events)]
+        facts = [*verdict.facts(actor), *notes, _authorized(actor, context, call, verdict), *request.facts]
         await proof_store.append_to_session(tx, call.session_id, facts, events, job=call.job_id)
-    approval_requests.count(actor.org_id, [(request, made.joined)])
+    request.count(actor.org_id)
     return False
 
 
 async def _outgrown(
-    db: Database, actor: Actor, given: CallContext, call: ExternalCall, found: CallVerdict
+    db: Database, actor: Actor, context: CallContext, call: ExternalCall, verdict: CallVerdict
 ) -> bool:
     """The grant's time is over: it is judged as if nobody had been asked yet."""
     note = Fact.of(
         actor, "approval_outgrown", call=str(call.id), tool=call.tool, reason="its grant has expired"
     )
-    if found.verdict is PolicyVerdict.REQUIRES_APPROVAL:
-        return await _ask(db, actor, given, call, found, note)
-    return await _end(db, actor, call, "Its grant has expired. Ask again, with a new key.", note, found)
+    if verdict.verdict is PolicyVerdict.REQUIRES_APPROVAL:
+        return await _ask(db, actor, context, call, verdict, note)
+    return await _end(db, actor, call, "Its grant has expired. Ask again, with a new key.", note, verdict)
 
 
-async def _reject(db: Database, actor: Actor, call: ExternalCall, found: CallVerdict) -> bool:
-    rule = found.answer.decision.rule
-    error = f"`{call.tool}` is denied by now ({rule}){found.reason}. Do not call it again; go another way."
+async def _reject(db: Database, actor: Actor, call: ExternalCall, verdict: CallVerdict) -> bool:
+    rule = verdict.answer.decision.rule
+    error = f"`{call.tool}` is denied by now ({rule}){verdict.reason}. Do not call it again; go another way."
     fact = Fact.of(
         actor, "call_settled", call=str(call.id), tool=call.tool, status=CallStatus.REJECTED,
         rule=rule,
     )  # fmt: skip
-    return await _end(db, actor, call, error, fact, found)
+    return await _end(db, actor, call, error, fact, verdict)
 
 
 async def _end(
-    db: Database, actor: Actor, call: ExternalCall, error: str, fact: Fact, found: CallVerdict
+    db: Database, actor: Actor, call: ExternalCall, error: str, fact: Fact, verdict: CallVerdict
 ) -> bool:
     async with db.transaction(actor.org_id) as tx:
         await calls_store.lock_asking(tx, call.job_id, is_open=True)
         if not await calls_store.reject_call(tx, call.id, error[:4000]):
             raise Conflict("The call changed meanwhile.", code="retry")
-        told = {
+        event = {
             "step": call.step_index, "id": str(call.id), "tool": call.tool, "status": CallStatus.REJECTED,
             "error": error[:500],
         }  # fmt: skip
-        await _remember(tx, call, found)
-        events = [(kind, call.job_id, data) for kind, data in (*found.events, ("tool_result", told))]
+        await _remember(tx, call, verdict)
+        events = [(kind, call.job_id, data) for kind, data in (*verdict.events, ("tool_result", event))]
         await proof_store.append_to_session(
-            tx, call.session_id, [*found.facts(actor), fact], events, job=call.job_id
+            tx, call.session_id, [*verdict.facts(actor), fact], events, job=call.job_id
         )
     return False
 
 
-async def _remember(tx: Transaction, call: ExternalCall, found: CallVerdict) -> None:
-    written = found.looked.written if found.looked is not None else {}
+async def _remember(tx: Transaction, call: ExternalCall, verdict: CallVerdict) -> None:
+    written = verdict.gates.written if verdict.gates is not None else {}
     if written:
         await gates_store.record_gates(tx, call.session_id, written)
 
 
-def _authorized(actor: Actor, given: CallContext, call: ExternalCall, found: CallVerdict) -> Fact:
+def _authorized(actor: Actor, context: CallContext, call: ExternalCall, verdict: CallVerdict) -> Fact:
     return Fact.of(
         actor, "call_authorized", call=str(call.id), tool=call.tool, digest=call.tool_digest,
-        input_hash=call.input_hash, verdict=found.verdict, rule=found.answer.decision.rule, policies=given.policies,
+        input_hash=call.input_hash, verdict=verdict.verdict, rule=verdict.answer.decision.rule, policies=context.policies,
         again=True,
     )  # fmt: skip

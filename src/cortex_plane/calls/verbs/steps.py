@@ -16,13 +16,18 @@ from cortex_plane.tenancy.model.access import Actor
 
 
 async def advance(
-    db: Database, given: Assignment, worker_id: UUID, number: int, write: StepWrite, dispatch_seconds: float
+    db: Database,
+    assignment: Assignment,
+    worker_id: UUID,
+    number: int,
+    write: StepWrite,
+    dispatch_seconds: float,
 ) -> WriteResult | None:
     """One commit of an attempt; None where the job is not this worker's any more."""
     if write.requests:
-        return await _ask(db, given, worker_id, number, write, dispatch_seconds)
+        return await _ask(db, assignment, worker_id, number, write, dispatch_seconds)
     written = await jobs_store.advance_job(
-        db, given.org_id, given.job_id, worker_id, given.epoch, number, write, dispatch_seconds
+        db, assignment.org_id, assignment.job_id, worker_id, assignment.epoch, number, write, dispatch_seconds
     )
     if "waits" in write.more:
         db.hints.work()  # What it waits for may have come before.
@@ -30,37 +35,42 @@ async def advance(
 
 
 async def _ask(
-    db: Database, given: Assignment, worker_id: UUID, number: int, write: StepWrite, dispatch_seconds: float
+    db: Database,
+    assignment: Assignment,
+    worker_id: UUID,
+    number: int,
+    write: StepWrite,
+    dispatch_seconds: float,
 ) -> WriteResult | None:
     """A write that asks people: requests, job, checkpoint, events and audit in one transaction.
 
     The requests are made only under the attempt's own lock; without it the write says for itself what became of it.
     """
     facts, events = list(write.facts), list(write.events)
-    asked: set[UUID] = set()
-    told: list[tuple[NewRequest, bool]] = []
+    approvals: set[UUID] = set()
+    requests: list[tuple[NewRequest, bool]] = []
     try:
-        async with db.transaction(given.org_id) as tx:
+        async with db.transaction(assignment.org_id) as tx:
             attempt = await approvals_store.lock_attempt(
-                tx, given.job_id, worker_id, given.epoch, number - 1, write.message_seq
+                tx, assignment.job_id, worker_id, assignment.epoch, number - 1, write.message_seq
             )
             if attempt is not None and not attempt["cancelled"]:
                 # In one order, so that two jobs of a session that ask the same cannot wait for each other; whoever
                 # decides locks in the same one.
                 for request in sorted(write.requests, key=lambda r: (r.tool_name, r.input_hash)):
-                    made = await approval_requests.request(tx, _asker(write), given, attempt, request)
-                    asked |= {made.id} if request.kind is ApprovalKind.CALL else set()
-                    facts += made.facts
-                    events.append(made.event)
-                    told.append((request, made.joined))
+                    outcome = await approval_requests.request(tx, _asker(write), assignment, attempt, request)
+                    approvals |= {outcome.id} if request.kind is ApprovalKind.CALL else set()
+                    facts += outcome.facts
+                    events.append(outcome.event)
+                    requests.append((request, outcome.joined))
             written = await jobs_store.advance_job(
-                tx, given.org_id, given.job_id, worker_id, given.epoch, number,
-                replace(write, facts=facts, events=events), dispatch_seconds, len(asked),
+                tx, assignment.org_id, assignment.job_id, worker_id, assignment.epoch, number,
+                replace(write, facts=facts, events=events), dispatch_seconds, len(approvals),
             )  # fmt: skip
     except AlreadyExists as error:
         # Somebody asked the same at the same moment: with the next try this one joins.
         raise Conflict("Another job asks the same.", code="retry") from error
-    approval_requests.count(given.org_id, told)
+    approval_requests.count(assignment.org_id, requests)
     return written
 
 

@@ -28,9 +28,9 @@ def mount(app: Starlette, add_page: Callable[[PageRoute], None], stream: inbox.S
         """An address that does not exist: a page for a browser, a problem for a program."""
         asks_for_a_page = "text/html" in request.headers.get("accept", "")
         if not isinstance(error, HTTPException) or not asks_for_a_page or request.url.path.startswith("/v1/"):
-            answered: Response = await answer_programs(request, error)
-            return answered
-        said = "This address does not lead anywhere." if error.status_code == 404 else str(error.detail)
-        return pages.message_page(error.status_code, said, "Go back to the inbox.")
+            response: Response = await answer_programs(request, error)
+            return response
+        message = "This address does not lead anywhere." if error.status_code == 404 else str(error.detail)
+        return pages.message_page(error.status_code, message, "Go back to the inbox.")
 
     app.add_exception_handler(HTTPException, answer)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -18,8 +17,8 @@ from cortex_plane.approvals.model.approvals import Approval, Mark, Waiting
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.dashboard import pages
 from cortex_plane.dashboard.pages import fingerprint
-from cortex_plane.dashboard.visits import Visit, signed_in
-from cortex_plane.kernel.errors import CortexError, NotFound, Unavailable
+from cortex_plane.dashboard.visits import Visit, parse_id, signed_in
+from cortex_plane.kernel.errors import CortexError, Unavailable
 from cortex_plane.kernel.routes import PageRoutes
 from cortex_plane.sessions.model.events import EventType
 from cortex_plane.sessions.verbs import events
@@ -45,7 +44,7 @@ class Inbox:
     """How many wait for the visitor in all, and for others."""
     elsewhere: int
     arrived: int
-    """How many came since the list was shown. They wait behind a banner: a list must not move under a finger."""
+    """How many came since the list was shown. A banner announces them: a list must not move under a finger."""
     settled: list[Approval]
     page: int
     shown_at: datetime | None
@@ -62,7 +61,7 @@ class Inbox:
 def arrange(
     waiting: Waiting, settled: Sequence[Approval], shown_at: datetime | None, *, page: int = 0
 ) -> Inbox:
-    """``shown_at`` is how far the visitor's list reached: what came later is counted, what ended later stays in its place."""
+    """``shown_at`` is the time of the visitor's list: later requests are counted, requests that ended later stay in their place."""
     ended = ended_since(settled, shown_at) if page == 0 else []
     in_place = {a.id for a in ended}
     mine = sorted([*waiting.mine, *ended], key=lambda a: (a.deadline or _FIRST, a.requested_at, a.id))
@@ -85,18 +84,19 @@ def ended_since(settled: Sequence[Approval], shown_at: datetime | None) -> list[
 
 
 def _latest(waiting: Waiting, settled: Sequence[Approval]) -> datetime | None:
-    """By the database's clock, as every time that it is compared with."""
+    """By the database's clock, like the times that it is compared with."""
     times = [waiting.latest, *(a.resolved_at for a in settled)]
     return max((at for at in times if at is not None), default=None)
 
 
-async def _look(visit: Visit, shown_at: datetime | None) -> dict[str, Any]:
-    page = _page(visit.request.query_params.get("page", ""))
+async def _inbox_context(visit: Visit, shown_at: datetime | None) -> dict[str, Any]:
+    text = visit.request.query_params.get("page", "")
+    page = int(text) if text.isascii() and text.isdigit() and len(text) < 5 else 0
     settled = await approvals.list_settled(visit.db, visit.actor, ENDED)
     waiting = await _waiting(visit, page, shown_at)
-    none_known = waiting.mine_total + waiting.others_total == 0
-    if shown_at is not None and none_known and not ended_since(settled, shown_at):
-        shown_at = None  # nothing is under the finger: show all there is
+    is_empty = waiting.mine_total + waiting.others_total == 0
+    if shown_at is not None and is_empty and not ended_since(settled, shown_at):
+        shown_at = None  # an empty list cannot move: show everything
         waiting = await _waiting(visit, page, None)
     inbox = arrange(waiting, settled, shown_at, page=page)
     return look(inbox, await approvals.marks_of_approvals(visit.db, visit.actor, inbox.rows))
@@ -106,30 +106,26 @@ async def _waiting(visit: Visit, page: int, shown_at: datetime | None) -> Waitin
     return await approvals.list_inbox(visit.db, visit.actor, ROWS, skip=page * ROWS, shown_at=shown_at)
 
 
-def _page(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 5 else 0
-
-
-def look(inbox: Inbox, marked: Mapping[UUID, Mark]) -> dict[str, Any]:
+def look(inbox: Inbox, marks: Mapping[UUID, Mark]) -> dict[str, Any]:
     """What the templates show."""
     seen = fingerprint(
         [
-            (a.id, a.version, a.status, a.may_decide, a.votes_for, a.escalation_level, marked.get(a.id))
+            (a.id, a.version, a.status, a.may_decide, a.votes_for, a.escalation_level, marks.get(a.id))
             for a in inbox.rows
         ],
         (inbox.arrived, inbox.waiting, inbox.elsewhere, inbox.page),
         [(a.id, a.status) for a in inbox.settled],
     )
-    return {"inbox": inbox, "seen": seen, "waiting": inbox.waiting, "at_most": ROWS, "marks": marked}
+    return {"inbox": inbox, "seen": seen, "waiting": inbox.waiting, "at_most": ROWS, "marks": marks}
 
 
 async def show_inbox(visit: Visit) -> Response:
-    return visit.page("inbox.html", **await _look(visit, None))
+    return visit.page("inbox.html", **await _inbox_context(visit, None))
 
 
 async def show_inbox_again(visit: Visit) -> Response:
     return visit.fragment(
-        "inbox_list.html", **await _look(visit, _time(visit.request.query_params.get("shown_at")))
+        "inbox_list.html", **await _inbox_context(visit, _time(visit.request.query_params.get("shown_at")))
     )
 
 
@@ -150,12 +146,12 @@ AT_MOST_EVERY = 0.25
 """Seconds between two hints."""
 _LAST = 2**62
 Stream = Callable[[AsyncGenerator[bytes, None], Callable[[], None]], Response]
-"""Makes an answer of lines, and of what says that it ended."""
+"""Makes an answer of lines; the second argument is called when it ends."""
 _CHANGED = b"event: changed\ndata: \n\n"
 
 
 async def stream_hints(visit: Visit) -> Response:
-    """Approvals of the org; with ``?job=``, whatever happens in the session of that job."""
+    """Hints about approvals of the org; with ``?job=``, about the session of that job."""
     feed: EventFeed | None = getattr(visit.request.app.state, "feed", None)
     if feed is None:
         raise Unavailable("This process streams no events.", hint="The page looks every few seconds instead.")
@@ -171,11 +167,7 @@ async def _subscribe(visit: Visit, feed: EventFeed) -> AbstractContextManager[Su
     job = visit.request.query_params.get("job")
     if job is None:
         return feed.approvals(visit.actor.org_id)
-    try:
-        id = UUID(job)
-    except ValueError:
-        raise NotFound("There is no such job.", code="job_not_found") from None
-    replay = await events.of_job(visit.db, visit.actor, id, _LAST, 1)
+    replay = await events.of_job(visit.db, visit.actor, parse_id(job, "job"), _LAST, 1)
     return feed.watch(visit.actor.org_id, replay.session_id, replay.latest)
 
 
@@ -197,13 +189,12 @@ async def _hints(visit: Visit, watching: AbstractContextManager[Subscription]) -
 
 
 async def _is_signed_in(visit: Visit) -> bool:
-    with contextlib.suppress(Unavailable):  # nobody can tell now: the next heartbeat asks again
-        try:
-            await logins.authenticate_session(visit.db, visit.secret, touch=False)
-        except Unavailable:
-            raise
-        except CortexError:
-            return False
+    try:
+        await logins.authenticate_session(visit.db, visit.secret, touch=False)
+    except Unavailable:
+        return True  # unknown now: the next heartbeat asks again
+    except CortexError:
+        return False
     return True
 
 

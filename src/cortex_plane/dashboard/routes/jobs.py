@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-import pydantic
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from cortex_plane.agents.model.agents import Agent
 from cortex_plane.agents.verbs import agents
-from cortex_plane.approvals.model.approvals import Approval
 from cortex_plane.approvals.verbs import approvals
-from cortex_plane.calls.model import Permissions
-from cortex_plane.calls.verbs import resolutions
+from cortex_plane.calls.verbs import permissions as permission_verbs
 from cortex_plane.dashboard import pages
-from cortex_plane.dashboard.gates import SHOWN, Told, told
+from cortex_plane.dashboard.gates import GATE_ENTRIES, JobGates, gate_entries
 from cortex_plane.dashboard.timeline import gantt
-from cortex_plane.dashboard.visits import Visit, signed_in
-from cortex_plane.jobs.model.jobs import (
-    TERMINAL,
-    Cancellation,
-    Job,
-    JobChange,
-    JobStatus,
-    Pause,
-    Resumption,
-    Step,
-)
+from cortex_plane.dashboard.visits import Visit, parse_filter, parse_form, parse_number, signed_in
+from cortex_plane.jobs.model.jobs import TERMINAL, Cancellation, Job, JobStatus, Pause, Resumption
 from cortex_plane.jobs.model.usage import cost_text
-from cortex_plane.jobs.verbs import attempts, jobs, steering, workers
-from cortex_plane.kernel.errors import InvalidInput, NotFound
-from cortex_plane.kernel.fields import parse
-from cortex_plane.kernel.pages import decode_position, encode_position
+from cortex_plane.jobs.verbs import jobs, steering, workers
+from cortex_plane.kernel.errors import NotFound
+from cortex_plane.kernel.pages import encode_position
 from cortex_plane.kernel.routes import PageRoutes
-from cortex_plane.sessions.model.sessions import BoundAtlas
 from cortex_plane.sessions.verbs import events, sessions
 from cortex_plane.tenancy.model.access import Permission
 
@@ -56,48 +40,26 @@ FILTERS = {
 }
 
 
-def _id(visit: Visit) -> UUID:
-    try:
-        return UUID(visit.request.path_params["job_id"])
-    except ValueError:
-        raise NotFound("There is no such job.", code="job_not_found") from None
-
-
 async def _agents(visit: Visit) -> dict[UUID, Agent]:
-    """By id, for their names. Whoever may not see agents does without."""
+    """Agents by id, for their names; empty for visitors who may not see agents."""
     if not visit.actor.may(Permission.AGENT_READ):
         return {}
-    page = await agents.list_page(visit.db, visit.actor, None, 200)
+    page = await agents.list_agents(visit.db, visit.actor, None, 200)
     return {agent.id: agent for agent in page.items}
 
 
 async def _listing(visit: Visit) -> dict[str, Any]:
-    query = visit.request.query_params
-    chosen = query.get("status") or None
-    if chosen is not None and chosen not in FILTERS:
-        raise InvalidInput("There is no such filter.", hint=f"Choose one of: {', '.join(FILTERS)}.")
-    position = decode_position("jobs", query.get("cursor") or None)
-    status = FILTERS[chosen] if chosen else None
-    found = await jobs.list_page(visit.db, visit.actor, position, PAGE, status=status)
-    cursor = query.get("cursor")
-    return listing(found.items, await _agents(visit), chosen, cursor, encode_position("jobs", found.next))
-
-
-def listing(
-    items: Sequence[Job],
-    known: dict[UUID, Agent],
-    chosen: str | None,
-    cursor: str | None,
-    next_cursor: str | None,
-) -> dict[str, Any]:
+    chosen = visit.request.query_params.get("status") or None
+    status = parse_filter(FILTERS, chosen) if chosen else None
+    page = await jobs.list_page(visit.db, visit.actor, visit.position("jobs"), PAGE, status=status)
     return {
-        "jobs": items,
-        "agents": known,
+        "jobs": page.items,
+        "agents": await _agents(visit),
         "filters": FILTERS,
         "chosen": chosen,
-        "cursor": cursor,
-        "next_cursor": next_cursor,
-        "seen": pages.fingerprint([(job.id, job.status, job.holds, job.step_index) for job in items]),
+        "cursor": visit.request.query_params.get("cursor"),
+        "next_cursor": encode_position("jobs", page.next),
+        "seen": pages.fingerprint([(job.id, job.status, job.holds, job.step_index) for job in page.items]),
     }
 
 
@@ -109,105 +71,76 @@ async def list_jobs_again(visit: Visit) -> Response:
     return visit.fragment("jobs_list.html", **await _listing(visit))
 
 
-async def _whole(visit: Visit) -> dict[str, Any]:
-    id = _id(visit)
+async def _job_context(visit: Visit) -> dict[str, Any]:
+    """What the templates of a job show."""
+    id = visit.path_id("job_id", "job")
     job = await jobs.get(visit.db, visit.actor, id)
     history = await jobs.history(visit.db, visit.actor, id)
     last = -1 if job.step_index is None else job.step_index
-    before = _number(visit.request.query_params.get("before"))
+    before = parse_number(visit.request.query_params.get("before"))
     first = max(0, (last + 1 if before is None else before) - STEPS)
     steps = await steering.list_steps(visit.db, visit.actor, id, first - 1, STEPS)
-    asked = (await approvals.list_approvals(visit.db, visit.actor, None, 100, job_id=id)).items
+    requests = (await approvals.list_approvals(visit.db, visit.actor, None, 100, job_id=id)).items
     agent = (await _agents(visit)).get(job.agent_id)
-    may_steer = visit.actor.may(Permission.JOB_STEER)
-    used = await workers.list_job_usage(visit.db, visit.actor, id)
-    governed = await _governed(visit, job)
-    shown = whole(job, history, steps, asked, agent, may_steer, datetime.now(UTC), governed)
-    newer = before is not None and first + STEPS <= last
-    shown["journal"] = await attempts.list_journal(visit.db, visit.actor, id, first - 1, STEPS)
-    shown["memory"] = await sessions.list_job_memories(visit.db, visit.actor, id)
-    return {
-        **shown,
-        "used": used,
-        "cost": cost_text(used),
-        "before": before,
-        "older": first or None,
-        "newer": newer,
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class Governed:
-    """What the atlases of a job's session did, and what they allow now; nothing where there are none."""
-
-    bound: Sequence[BoundAtlas] = ()
-    gates: Sequence[Told] = ()
-    permissions: Permissions | None = None
-
-
-async def _governed(visit: Visit, job: Job) -> Governed:
-    bound = (await sessions.get_session(visit.db, visit.actor, job.session_id)).atlases
-    if not bound:
-        return Governed()
-    happened = await events.of_gates(visit.db, visit.actor, job.id, SHOWN)
-    # What has ended does nothing any more.
-    allowed = None
-    if job.status not in TERMINAL:
-        allowed = await resolutions.get_permissions(visit.db, visit.actor, job.session_id, most=SHOWN_ACTIONS)
-    return Governed(bound, told(happened), allowed)
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None
-
-
-def whole(
-    job: Job,
-    history: Sequence[JobChange],
-    steps: Sequence[Step],
-    asked: Sequence[Approval],
-    agent: Agent | None,
-    may_steer: bool,
-    now: datetime,
-    governed: Governed,
-) -> dict[str, Any]:
-    """What the templates show."""
+    usage = await workers.list_job_usage(visit.db, visit.actor, id)
+    gates = await _read_gates(visit, job)
     is_open = job.status not in TERMINAL
+    now = datetime.now(UTC)
     calls = [(call.id, call.status, call.attempt) for step in steps for call in step.calls]
     return {
         "job": job,
         "agent": agent,
         "history": history,
         "steps": steps,
-        "asked": asked,
-        "gantt": gantt(job, history, steps, asked, now, governed.gates),
-        "bound": governed.bound,
-        "gates": governed.gates,
-        "permissions": governed.permissions,
+        "asked": requests,
+        "gantt": gantt(job, history, steps, requests, now, gates.entries),
+        "bound": gates.atlases,
+        "gates": gates.entries,
+        "permissions": gates.permissions,
         "is_open": is_open,
-        "may_steer": may_steer and is_open,
+        "may_steer": is_open and visit.actor.may(Permission.JOB_STEER),
         "seen": pages.fingerprint(
             (job.status, job.holds, job.pending_pause, job.pending_cancel, job.step_index),
             calls,
-            [(a.id, a.status, a.version) for a in asked],
-            governed.gates[-1].seq if governed.gates else None,
+            [(request.id, request.status, request.version) for request in requests],
+            gates.entries[-1].seq if gates.entries else None,
         ),
         "now": now,
+        "journal": await workers.list_journal(visit.db, visit.actor, id, first - 1, STEPS),
+        "memory": await sessions.list_job_memories(visit.db, visit.actor, id),
+        "used": usage,
+        "cost": cost_text(usage),
+        "before": before,
+        "older": first or None,
+        "newer": before is not None and first + STEPS <= last,
     }
 
 
+async def _read_gates(visit: Visit, job: Job) -> JobGates:
+    atlases = (await sessions.get_session(visit.db, visit.actor, job.session_id)).atlases
+    if not atlases:
+        return JobGates()
+    entries = gate_entries(await events.of_gates(visit.db, visit.actor, job.id, GATE_ENTRIES))
+    if job.status in TERMINAL:
+        return JobGates(atlases, entries)
+    permissions = await permission_verbs.get_permissions(
+        visit.db, visit.actor, job.session_id, most=SHOWN_ACTIONS
+    )
+    return JobGates(atlases, entries, permissions)
+
+
 async def show_job(visit: Visit) -> Response:
-    return visit.page("job.html", notice=None, **await _whole(visit))
+    return visit.page("job.html", notice=None, **await _job_context(visit))
 
 
 async def show_job_again(visit: Visit) -> Response:
-    return visit.fragment("job_body.html", **await _whole(visit))
+    return visit.fragment("job_body.html", **await _job_context(visit))
 
 
 async def show_step(visit: Visit) -> Response:
-    """One step with all that it sent and got, which the page of its job cuts."""
-    id = _id(visit)
-    number = _number(visit.request.path_params["number"])
+    """One step in full; the page of its job shows only the beginning of large values."""
+    id = visit.path_id("job_id", "job")
+    number = parse_number(visit.request.path_params["number"])
     job = await jobs.get(visit.db, visit.actor, id)
     steps = await steering.list_steps(visit.db, visit.actor, id, number - 2, 1) if number else []
     if not steps or steps[0].step_index + 1 != number:
@@ -216,21 +149,21 @@ async def show_step(visit: Visit) -> Response:
 
 
 async def steer(visit: Visit) -> Response:
-    id = _id(visit)
+    id = visit.path_id("job_id", "job")
     reason = visit.form.get("reason", "").strip() or None
-    try:
-        match visit.request.path_params["act"]:
-            case "pause":
-                await steering.pause(visit.db, visit.actor, id, parse(Pause, {"reason": reason}))
-            case "resume":
-                await steering.resume(visit.db, visit.actor, id, parse(Resumption, {"note": reason}))
-            case "cancel":
-                await steering.cancel(visit.db, visit.actor, id, parse(Cancellation, {"reason": reason}))
-            case _:
-                raise NotFound("A job can be paused, resumed and cancelled.", code="route_not_found")
-    except pydantic.ValidationError:
-        raise InvalidInput("The reason is too long.", hint="Use at most 2000 characters.") from None
-    return RedirectResponse(f"/jobs/{id}", 303, pages.HEADERS)
+    match visit.request.path_params["act"]:
+        case "pause":
+            pause = parse_form(Pause, {"reason": reason}, too_long=True)
+            await steering.pause(visit.db, visit.actor, id, pause)
+        case "resume":
+            resumption = parse_form(Resumption, {"note": reason}, too_long=True)
+            await steering.resume(visit.db, visit.actor, id, resumption)
+        case "cancel":
+            cancellation = parse_form(Cancellation, {"reason": reason}, too_long=True)
+            await steering.cancel(visit.db, visit.actor, id, cancellation)
+        case _:
+            raise NotFound("A job can be paused, resumed and cancelled.", code="route_not_found")
+    return pages.redirect(f"/jobs/{id}")
 
 
 router.add("/jobs", signed_in(list_jobs), "GET")

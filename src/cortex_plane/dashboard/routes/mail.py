@@ -44,19 +44,19 @@ class KeptMail:
 
 
 def list_headings(folder: Path, org_id: UUID) -> list[MailHeading]:
-    found: list[MailHeading] = []
+    mails: list[MailHeading] = []
     for path in _newest(folder)[:MAILS_READ]:
         headers = _headers(path)
         if headers is not None and headers.get(ORG_HEADER) == str(org_id):
-            found.append(_heading(path, headers))
-            if len(found) == MAILS_SHOWN:
+            mails.append(_heading(path, headers))
+            if len(mails) == MAILS_SHOWN:
                 break
-    return found
+    return mails
 
 
 def read_mail(folder: Path, org_id: UUID, id: str) -> KeptMail | None:
     """None where there is none of this name, or it is another org's."""
-    path = next((each for each in _newest(folder) if each.name == id), None)
+    path = next((mail for mail in _newest(folder) if mail.name == id), None)
     if path is None:
         return None
     try:
@@ -71,14 +71,14 @@ def read_mail(folder: Path, org_id: UUID, id: str) -> KeptMail | None:
 
 
 def _newest(folder: Path) -> list[Path]:
-    found: list[tuple[float, Path]] = []
+    files: list[tuple[float, Path]] = []
     for part in ("new", "cur"):
         try:
             with os.scandir(folder / part) as entries:
-                found += [(each.stat().st_mtime, Path(each.path)) for each in entries if each.is_file()]
+                files += [(entry.stat().st_mtime, Path(entry.path)) for entry in entries if entry.is_file()]
         except OSError:
             continue
-    return [path for _, path in sorted(found, key=lambda each: (each[0], each[1].name), reverse=True)]
+    return [path for _, path in sorted(files, key=lambda file: (file[0], file[1].name), reverse=True)]
 
 
 def _headers(path: Path) -> EmailMessage | None:
@@ -130,17 +130,17 @@ def _folder(visit: Visit) -> Path:
 
 
 async def _require_mail(visit: Visit) -> KeptMail:
-    found = await asyncio.to_thread(
+    mail = await asyncio.to_thread(
         read_mail, _folder(visit), visit.actor.org_id, visit.request.path_params["id"]
     )
-    if found is None:
+    if mail is None:
         raise NotFound("There is no such mail.")
-    return found
+    return mail
 
 
 async def show_mails(visit: Visit) -> Response:
-    found = await asyncio.to_thread(list_headings, _folder(visit), visit.actor.org_id)
-    return visit.page("mails.html", mails=found, most=MAILS_SHOWN)
+    mails = await asyncio.to_thread(list_headings, _folder(visit), visit.actor.org_id)
+    return visit.page("mails.html", mails=mails, most=MAILS_SHOWN)
 
 
 async def show_mail(visit: Visit) -> Response:

@@ -6,13 +6,14 @@ carries the nonce of a page that was rendered, which a program that sends forms 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import UTC, date, datetime, time
 from typing import Any
 from uuid import UUID
 
 import pydantic
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 
 from cortex_plane.approvals.model.approvals import AT_MOST
 from cortex_plane.approvals.verbs import approvals
@@ -20,13 +21,16 @@ from cortex_plane.dashboard import pages
 from cortex_plane.dashboard.visits import (
     Visit,
     clear_cookie,
+    count_rejection,
     find_member,
     form_fields,
+    parse_form,
     require_same_origin,
     session_cookie,
     set_cookie,
     signed_in,
 )
+from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import (
     Conflict,
     CortexError,
@@ -36,16 +40,24 @@ from cortex_plane.kernel.errors import (
     Unauthenticated,
 )
 from cortex_plane.kernel.fields import parse
-from cortex_plane.kernel.pages import decode_position, encode_position
+from cortex_plane.kernel.pages import encode_position
 from cortex_plane.kernel.routes import PageRoutes
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.model.credentials import OwnKeyDraft
-from cortex_plane.tenancy.model.identities import Verification, is_nonce, nonce
+from cortex_plane.tenancy.model.identities import AddressVerification, is_nonce, nonce
 from cortex_plane.tenancy.model.orgs import AbsenceDraft
 from cortex_plane.tenancy.verbs import invitations, keys, logins, orgs
 from cortex_plane.tenancy.verbs.access import new_mark
 
 router = PageRoutes()
+
+ACCESS = "/access"
+ACCESS_PAGE = 100
+ABSENCES_PAGE = 50
+ABSENCE_FIELDS = ("to", "starts", "ends", "reason", "member")
+
+
+# Logging in --------------------------------------------------------------------------------------------------------
 
 
 @router.at("/login", "GET")
@@ -55,7 +67,6 @@ async def show_login(_: Request) -> Response:
 
 @router.at("/login/{token}", "GET")
 async def show_link(request: Request, token: str) -> Response:
-    """Whoever fetches links ahead of a person, a chat or a mail scanner, must not use it up: this only shows a button."""
     try:
         holder = await logins.link_holder(request.app.state.db, token)
     except CortexError as error:
@@ -67,25 +78,11 @@ async def show_link(request: Request, token: str) -> Response:
 
 @router.at("/login/{token}", "POST")
 async def use_link(request: Request, token: str) -> Response:
-    try:
-        require_same_origin(request)
-        secret = await logins.log_in(request.app.state.db, token)
-        await logins.end_sessions(request.app.state.db, session_cookie(request))
-    except Unauthenticated as error:
-        request.app.state.metrics.rejected_logins.add(1, {"reason": error.code})
-        return pages.page("link_refused.html", 401)
-    except CortexError as error:
-        if isinstance(error, Forbidden):
-            request.app.state.metrics.rejected_logins.add(1, {"reason": error.code})
-        return pages.error_page(error)
-    answer = RedirectResponse("/", 303, pages.HEADERS)
-    set_cookie(answer, request, secret)
-    return answer
+    return await _log_in(request, logins.log_in, token, "link_refused.html", "/")
 
 
 @router.at("/enrol/{code}", "GET")
 async def show_enrolment(request: Request, code: str) -> Response:
-    """Only shows a button: whoever fetches links ahead of a person uses nothing up."""
     try:
         enrolment = await logins.show_enrolment_code(request.app.state.db, code)
     except CortexError as error:
@@ -97,25 +94,37 @@ async def show_enrolment(request: Request, code: str) -> Response:
 
 @router.at("/enrol/{code}", "POST")
 async def redeem_enrolment(request: Request, code: str) -> Response:
+    return await _log_in(request, logins.redeem_for_session, code, "enrol_refused.html", ACCESS)
+
+
+async def _log_in(
+    request: Request,
+    redeem: Callable[[Database, str], Awaitable[str]],
+    token: str,
+    refusal_page: str,
+    destination: str,
+) -> Response:
+    """Replace the session of this browser by the one that the token is redeemed for."""
+    db = request.app.state.db
     try:
         require_same_origin(request)
-        secret = await logins.redeem_for_session(request.app.state.db, code)
-        await logins.end_sessions(request.app.state.db, session_cookie(request))
+        secret = await redeem(db, token)
+        await logins.end_sessions(db, session_cookie(request))
     except Unauthenticated as error:
-        request.app.state.metrics.rejected_logins.add(1, {"reason": error.code})
-        return pages.page("enrol_refused.html", 401)
+        count_rejection(request, error)
+        return pages.page(refusal_page, 401)
     except CortexError as error:
         if isinstance(error, Forbidden):
-            request.app.state.metrics.rejected_logins.add(1, {"reason": error.code})
+            count_rejection(request, error)
         return pages.error_page(error)
-    answer = RedirectResponse("/access", 303, pages.HEADERS)
+    answer = pages.redirect(destination)
     set_cookie(answer, request, secret)
     return answer
 
 
 async def log_out(visit: Visit) -> Response:
     await logins.log_out(visit.db, visit.actor)
-    answer = RedirectResponse("/login", 303, pages.HEADERS)
+    answer = pages.redirect("/login")
     clear_cookie(answer, visit.request)
     return answer
 
@@ -123,22 +132,14 @@ async def log_out(visit: Visit) -> Response:
 router.add("/logout", signed_in(log_out), "POST")
 
 
-VERIFY_HEADERS = {
-    **pages.HEADERS,
-    "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; base-uri 'none';"
-        " frame-ancestors 'none'"
-    ),
-    "Cache-Control": "no-store",
-    "X-Robots-Tag": "noindex, nofollow",
-}
+# Proving an address ------------------------------------------------------------------------------------------------
 
 
 @router.at("/verify/{code}", "GET", "HEAD")
 async def show_verification(request: Request, code: str) -> Response:
     try:
-        asked = await invitations.shown(request.app.state.db, code)
-        return await _verification_page(request, code, asked)
+        verification = await invitations.shown(request.app.state.db, code)
+        return await _verification_page(request, code, verification)
     except CortexError as error:
         return pages.error_page(error)
 
@@ -149,57 +150,52 @@ async def confirm_verification(request: Request, code: str) -> Response:
     try:
         require_same_origin(request)
         fields = await form_fields(request)
-        asked = await invitations.shown(db, code)
-        if asked is None or not is_nonce(code, fields.get("nonce", ""), datetime.now(UTC)):
-            return await _verification_page(request, code, asked, 403)
+        verification = await invitations.shown(db, code)
+        if verification is None or not is_nonce(code, fields.get("nonce", ""), datetime.now(UTC)):
+            return await _verification_page(request, code, verification, 403)
         secret = await invitations.verify(db, code, await _visitor(request))
         if secret is not None:
             await logins.end_sessions(db, session_cookie(request))
     except Unauthenticated:
-        return _verify_page("verify_refused.html", 401)
+        return pages.link_page("verify_refused.html", 401)
     except CortexError as error:
         if isinstance(error, Forbidden):
-            request.app.state.metrics.rejected_logins.add(1, {"reason": error.code})
+            count_rejection(request, error)
         return pages.error_page(error)
-    answer = RedirectResponse("/", 303, VERIFY_HEADERS)
+    answer = RedirectResponse("/", 303, pages.LINK_HEADERS)
     if secret is not None:
         set_cookie(answer, request, secret)
     return answer
 
 
 async def _verification_page(
-    request: Request, code: str, asked: Verification | None, status: int = 200
+    request: Request, code: str, verification: AddressVerification | None, status: int = 200
 ) -> Response:
-    """The page with its button; ``status`` 403: it was pressed on a page that is too old, or on none."""
-    if asked is None:
-        return _verify_page("verify_refused.html", 401)
-    visitor = await _visitor(request) if asked.needs_login else None
-    known = visitor is not None and visitor.user_account_id == asked.user_account_id
-    return _verify_page(
+    """The page with its button. 403: the button was pressed on a page that is too old, or on none."""
+    if verification is None:
+        return pages.link_page("verify_refused.html", 401)
+    visitor = await _visitor(request) if verification.needs_login else None
+    is_member = visitor is not None and visitor.user_account_id == verification.user_account_id
+    return pages.link_page(
         "verify.html",
         status,
-        asked=asked,
+        asked=verification,
         code=code,
-        ready=known or not asked.needs_login,
+        ready=is_member or not verification.needs_login,
         stale=status != 200,
         nonce=nonce(code, datetime.now(UTC), new_mark()),
     )
 
 
 async def _visitor(request: Request) -> Actor | None:
-    """Whoever is logged in here; looking does not count as a visit."""
+    """The person who is logged in here; this does not count as a visit."""
     try:
         return await logins.authenticate_session(request.app.state.db, session_cookie(request), touch=False)
     except Unauthenticated:
         return None
 
 
-def _verify_page(name: str, status: int, **context: Any) -> Response:
-    return HTMLResponse(pages.render(name, **context), status, VERIFY_HEADERS)
-
-
-ACCESS_PAGE = 100
-ACCESS = "/access"
+# Sessions and keys -------------------------------------------------------------------------------------------------
 
 
 async def show_access(visit: Visit) -> Response:
@@ -209,14 +205,8 @@ async def show_access(visit: Visit) -> Response:
 async def _access_page(
     visit: Visit, status: int, *, secret: str | None = None, error: CortexError | None = None
 ) -> Response:
-    answer = visit.page(
-        "access.html",
-        status,
-        **await _own_access(visit),
-        **await _access_of_others(visit),
-        secret=secret,
-        error=error,
-    )
+    own, others = await _own_access(visit), await _access_of_others(visit)
+    answer = visit.page("access.html", status, **own, **others, secret=secret, error=error)
     if secret is not None:
         answer.headers["Cache-Control"] = "no-store"
     return answer
@@ -225,54 +215,54 @@ async def _access_page(
 async def _own_access(visit: Visit) -> dict[str, Any]:
     may_have_keys = visit.actor.may(Permission.KEY_OWN)
     sessions = await logins.list_own_sessions(visit.db, visit.actor, None, ACCESS_PAGE)
-    own_keys = (
-        (await keys.list_own_keys(visit.db, visit.actor, None, ACCESS_PAGE)).items if may_have_keys else []
-    )
+    own_keys = await keys.list_own_keys(visit.db, visit.actor, None, ACCESS_PAGE) if may_have_keys else None
     return {
         "sessions": sessions.items,
-        "keys": [key for key in own_keys if key.revoked_at is None],
+        "keys": [key for key in (own_keys.items if own_keys else []) if key.revoked_at is None],
         "may_have_keys": may_have_keys,
     }
 
 
 async def _access_of_others(visit: Visit) -> dict[str, Any]:
-    """Where the member is logged in whom an admin chose."""
+    """The sessions of the member whom an admin chose."""
     if not visit.actor.may(Permission.MEMBER_WRITE):
         return {"for_others": False}
-    colleagues = await approvals.list_delegates(visit.db, visit.actor)
-    given = visit.request.query_params.get("member", "").strip()
-    member_id = await find_member(visit, given) if given else None
-    page = (
-        await logins.list_member_sessions(visit.db, visit.actor, member_id, None, ACCESS_PAGE)
-        if member_id
-        else None
-    )
+    name = visit.request.query_params.get("member", "").strip()
+    colleagues = await _colleagues(visit)
+    member_id = await find_member(visit, name) if name else None
+    page = None
+    if member_id is not None:
+        page = await logins.list_member_sessions(visit.db, visit.actor, member_id, None, ACCESS_PAGE)
     return {
+        **colleagues,
         "for_others": True,
-        "colleagues": colleagues,
-        "too_many": len(colleagues) == AT_MOST,
         "member_id": member_id,
-        "given": given,
+        "given": name,
         "theirs": page.items if page else [],
     }
 
 
+async def _colleagues(visit: Visit) -> dict[str, Any]:
+    colleagues = await approvals.list_delegates(visit.db, visit.actor)
+    return {"colleagues": colleagues, "too_many": len(colleagues) == AT_MOST}
+
+
 async def end_session(visit: Visit) -> Response:
     await logins.end_own_session(visit.db, visit.actor, _access_id(visit, "session_id", "browser_session"))
-    return _back_to_access()
+    return pages.redirect(ACCESS)
 
 
 async def end_others(visit: Visit) -> Response:
     """Every session of the visitor but this one."""
     await logins.end_own_sessions(visit.db, visit.actor)
-    return _back_to_access()
+    return pages.redirect(ACCESS)
 
 
 async def end_session_of_member(visit: Visit) -> Response:
     member_id = _access_id(visit, "member_id", "member")
     session_id = _access_id(visit, "session_id", "browser_session")
     await logins.end_member_session(visit.db, visit.actor, member_id, session_id)
-    return _back_to_access(f"?member={member_id}")
+    return pages.redirect(f"{ACCESS}?member={member_id}")
 
 
 async def add_key(visit: Visit) -> Response:
@@ -297,18 +287,11 @@ async def add_key(visit: Visit) -> Response:
 
 async def revoke_key(visit: Visit) -> Response:
     await keys.revoke_own_key(visit.db, visit.actor, _access_id(visit, "key_id", "key"))
-    return _back_to_access()
+    return pages.redirect(ACCESS)
 
 
 def _access_id(visit: Visit, name: str, noun: str) -> UUID:
-    try:
-        return UUID(visit.request.path_params[name])
-    except ValueError:
-        raise NotFound("There is no such thing here.", code=f"{noun}_not_found") from None
-
-
-def _back_to_access(query: str = "") -> Response:
-    return RedirectResponse(ACCESS + query, 303, pages.HEADERS)
+    return visit.path_id(name, noun, "There is no such thing here.")
 
 
 router.add(ACCESS, signed_in(show_access), "GET")
@@ -321,8 +304,7 @@ router.add(f"{ACCESS}/keys", signed_in(add_key), "POST")
 router.add(f"{ACCESS}/keys/{{key_id}}/revoke", signed_in(revoke_key), "POST")
 
 
-ABSENCES_PAGE = 50
-ABSENCE_FIELDS = ("to", "starts", "ends", "reason", "member")
+# Absences ----------------------------------------------------------------------------------------------------------
 
 
 async def list_absences(visit: Visit) -> Response:
@@ -330,50 +312,38 @@ async def list_absences(visit: Visit) -> Response:
 
 
 async def _absences_page(visit: Visit, status: int, error: CortexError | None) -> Response:
+    """The list, and the form with what was filled in."""
+    absences = await orgs.list_absences(visit.db, visit.actor, visit.position("absences"), ABSENCES_PAGE)
     return visit.page(
-        "absences.html", status, **await _absence_list(visit), error=error, draft=_absence_draft(visit)
+        "absences.html",
+        status,
+        **await _colleagues(visit),
+        absences=absences.items,
+        next_cursor=encode_position("absences", absences.next),
+        for_others=visit.actor.may(Permission.MEMBER_WRITE),
+        today=datetime.now(UTC).date().isoformat(),
+        error=error,
+        draft={name: visit.form.get(name, "") for name in ABSENCE_FIELDS},
     )
-
-
-def _absence_draft(visit: Visit) -> dict[str, str]:
-    """What somebody had filled in stays in the form."""
-    return {name: visit.form.get(name, "") for name in ABSENCE_FIELDS}
-
-
-async def _absence_list(visit: Visit) -> dict[str, Any]:
-    cursor = visit.request.query_params.get("cursor") or None
-    position = decode_position("absences", cursor)
-    found = await orgs.list_absences(visit.db, visit.actor, position, ABSENCES_PAGE)
-    colleagues = await approvals.list_delegates(visit.db, visit.actor)
-    return {
-        "absences": found.items,
-        "next_cursor": encode_position("absences", found.next),
-        "colleagues": colleagues,
-        "too_many": len(colleagues) == AT_MOST,
-        "for_others": visit.actor.may(Permission.MEMBER_WRITE),
-        "today": datetime.now(UTC).date().isoformat(),
-    }
 
 
 async def add_absence(visit: Visit) -> Response:
     form = visit.form
     try:
-        given = {
+        fields = {
             "delegate_id": await find_member(visit, form.get("to", "")),
             "member_id": await find_member(visit, form["member"]) if form.get("member") else None,
             "starts_at": _first_moment(form.get("starts", ""), "starts"),
             "ends_at": _first_moment(form.get("ends", ""), "ends"),
-            "reason": form.get("reason", "").replace("\r\n", "\n").strip() or None,
+            "reason": visit.text("reason"),
         }
-        if given["ends_at"] is None:
+        if fields["ends_at"] is None:
             raise InvalidInput("Say when you are back.", hint="Choose a day.", field="ends")
-        await orgs.create_absence(visit.db, visit.actor, parse(AbsenceDraft, given))
-    except pydantic.ValidationError:
-        too_long = InvalidInput("The reason is too long.", hint="Use at most 2000 characters.")
-        return await _absences_page(visit, 422, too_long)
+        draft = parse_form(AbsenceDraft, fields, too_long=True)
+        await orgs.create_absence(visit.db, visit.actor, draft)
     except (InvalidInput, Conflict, Forbidden, NotFound) as error:
         return await _absences_page(visit, error.http_status, error)
-    return RedirectResponse("/absences", 303, pages.HEADERS)
+    return pages.redirect("/absences")
 
 
 def _first_moment(text: str, field: str) -> datetime | None:
@@ -387,12 +357,8 @@ def _first_moment(text: str, field: str) -> datetime | None:
 
 
 async def cancel_absence(visit: Visit) -> Response:
-    try:
-        id = UUID(visit.request.path_params["absence_id"])
-    except ValueError:
-        raise NotFound("There is no such absence.", code="absence_not_found") from None
-    await orgs.cancel_absence(visit.db, visit.actor, id)
-    return RedirectResponse("/absences", 303, pages.HEADERS)
+    await orgs.cancel_absence(visit.db, visit.actor, visit.path_id("absence_id", "absence"))
+    return pages.redirect("/absences")
 
 
 router.add("/absences", signed_in(list_absences), "GET")

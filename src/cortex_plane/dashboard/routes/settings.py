@@ -3,53 +3,57 @@
 from __future__ import annotations
 
 import re
-from uuid import UUID
 
-import pydantic
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from cortex_plane.approvals.model.approvals import Revocation
 from cortex_plane.approvals.rules.standing_match import may_revoke
 from cortex_plane.approvals.verbs import standing_approvals
 from cortex_plane.dashboard import pages
-from cortex_plane.dashboard.visits import Visit, signed_in
+from cortex_plane.dashboard.visits import Visit, parse_filter, parse_form, parse_id, signed_in
 from cortex_plane.gates.verbs import atlases
 from cortex_plane.kernel.errors import InvalidInput, NotFound
-from cortex_plane.kernel.fields import ATLAS_ID_PATTERN, ATLAS_VERSION_PATTERN, parse
-from cortex_plane.kernel.pages import decode_position, encode_position
+from cortex_plane.kernel.fields import ATLAS_ID_PATTERN, ATLAS_VERSION_PATTERN
+from cortex_plane.kernel.pages import encode_position
 from cortex_plane.kernel.routes import PageRoutes
-from cortex_plane.notify.verbs import outbox
+from cortex_plane.notify.verbs import deliveries
 from cortex_plane.tenancy.model.access import Permission
 from cortex_plane.tenancy.model.identities import DeliveryStatus
 
 router = PageRoutes()
 
-ATLASES_PAGE = 50
+PAGE = 50
+"""Rows on the page of a list."""
 ATLAS_VERSIONS = 100
 ATLAS_GATES = 200
-"""So many of each are shown; a file with more is read in full with `cortex atlas get --source`."""
+"""How many of each a page shows; `cortex atlas get --source` prints a whole file."""
+DELIVERY_FILTERS = {
+    "dead": DeliveryStatus.DEAD,
+    "pending": DeliveryStatus.PENDING,
+    "delivered": DeliveryStatus.DELIVERED,
+}
 
 
 def _atlas_id(visit: Visit) -> str:
-    given: str = visit.request.path_params["atlas_id"]
-    if re.fullmatch(ATLAS_ID_PATTERN, given) is None:
+    id: str = visit.request.path_params["atlas_id"]
+    if re.fullmatch(ATLAS_ID_PATTERN, id) is None:
         raise NotFound("There is no such atlas.", code="atlas_not_found")
-    return given
+    return id
 
 
-def _atlas_version(given: str) -> str:
-    if re.fullmatch(ATLAS_VERSION_PATTERN, given) is None:
+def _atlas_version(text: str) -> str:
+    if re.fullmatch(ATLAS_VERSION_PATTERN, text) is None:
         raise NotFound("There is no such version of this atlas.", code="atlas_version_not_found")
-    return given
+    return text
 
 
 async def list_atlases(visit: Visit) -> Response:
     above = visit.request.query_params.get("above") or None
     if above is not None and re.fullmatch(ATLAS_ID_PATTERN, above) is None:
         raise InvalidInput("There is no such page.", hint="Begin at the first one: /atlases.")
-    found = await atlases.list_atlases(visit.db, visit.actor, above, ATLASES_PAGE + 1)
-    more = found[ATLASES_PAGE - 1].atlas_id if len(found) > ATLASES_PAGE else None
-    return visit.page("atlases.html", items=found[:ATLASES_PAGE], above=more)
+    items = await atlases.list_atlases(visit.db, visit.actor, above, PAGE + 1)
+    more = items[PAGE - 1].atlas_id if len(items) > PAGE else None
+    return visit.page("atlases.html", items=items[:PAGE], above=more)
 
 
 async def show_atlas(visit: Visit) -> Response:
@@ -79,82 +83,48 @@ router.add("/atlases/{atlas_id}", signed_in(show_atlas), "GET")
 router.add("/atlases/{atlas_id}/diff", signed_in(show_atlas_diff), "GET")
 
 
-STANDING_PAGE = 50
-
-
 async def list_standing(visit: Visit) -> Response:
-    query = visit.request.query_params
-    every = query.get("all") == "yes"
-    position = decode_position("standing", query.get("cursor") or None)
-    found = await standing_approvals.list_page(
-        visit.db, visit.actor, position, STANDING_PAGE, active=not every
-    )
+    every = visit.request.query_params.get("all") == "yes"
+    position = visit.position("standing")
+    page = await standing_approvals.list_page(visit.db, visit.actor, position, PAGE, active=not every)
     return visit.page(
         "standing.html",
-        items=found.items,
-        revocable={each.id for each in found.items if may_revoke(each, visit.actor) is None},
+        items=page.items,
+        revocable={item.id for item in page.items if may_revoke(item, visit.actor) is None},
         every=every,
-        next_cursor=encode_position("standing", found.next),
+        next_cursor=encode_position("standing", page.next),
     )
 
 
 async def revoke_standing(visit: Visit) -> Response:
-    try:
-        id = UUID(visit.request.path_params["standing_id"])
-    except ValueError:
-        raise NotFound("There is no such standing approval.", code="standing_approval_not_found") from None
-    reason = visit.form.get("reason", "").replace("\r\n", "\n").strip() or None
-    try:
-        given = parse(Revocation, {"reason": reason})
-    except pydantic.ValidationError:
-        raise InvalidInput("The reason is too long.", hint="Use at most 2000 characters.") from None
-    await standing_approvals.revoke(visit.db, visit.actor, id, given)
-    return RedirectResponse("/standing", 303, pages.HEADERS)
+    id = visit.path_id("standing_id", "standing approval")
+    revocation = parse_form(Revocation, {"reason": visit.text("reason")}, too_long=True)
+    await standing_approvals.revoke(visit.db, visit.actor, id, revocation)
+    return pages.redirect("/standing")
 
 
 router.add("/standing", signed_in(list_standing), "GET")
 router.add("/standing/{standing_id}/revoke", signed_in(revoke_standing), "POST")
 
 
-DELIVERIES_PAGE = 50
-DELIVERY_FILTERS = {
-    "dead": DeliveryStatus.DEAD,
-    "pending": DeliveryStatus.PENDING,
-    "delivered": DeliveryStatus.DELIVERED,
-}
-
-
 async def list_deliveries(visit: Visit) -> Response:
-    query = visit.request.query_params
-    chosen = query.get("status") or "dead"
-    if chosen not in DELIVERY_FILTERS:
-        raise InvalidInput("There is no such filter.", hint=f"Choose one of: {', '.join(DELIVERY_FILTERS)}.")
-    position = decode_position("deliveries", query.get("cursor") or None)
-    found = await outbox.list_deliveries(
-        visit.db, visit.actor, position, DELIVERIES_PAGE, status=DELIVERY_FILTERS[chosen]
-    )
+    chosen = visit.request.query_params.get("status") or "dead"
+    status = parse_filter(DELIVERY_FILTERS, chosen)
+    position = visit.position("deliveries")
+    page = await deliveries.list_deliveries(visit.db, visit.actor, position, PAGE, status=status)
     return visit.page(
         "deliveries.html",
-        items=found.items,
+        items=page.items,
         chosen=chosen,
         may_resend=visit.actor.may(Permission.DELIVERY_WRITE),
-        next_cursor=encode_position("deliveries", found.next),
+        next_cursor=encode_position("deliveries", page.next),
     )
 
 
 async def resend_delivery(visit: Visit) -> Response:
-    id = _id(visit.request.path_params["delivery_id"], "delivery")
-    await outbox.resend_delivery(visit.db, visit.actor, id)
+    await deliveries.resend_delivery(visit.db, visit.actor, visit.path_id("delivery_id", "delivery"))
     card = visit.form.get("approval")
-    back = f"/approvals/{_id(card, 'approval')}" if card else "/deliveries"
-    return RedirectResponse(back, 303, pages.HEADERS)
-
-
-def _id(text: str, noun: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise NotFound(f"There is no such {noun}.", code=f"{noun}_not_found") from None
+    return pages.redirect(f"/approvals/{parse_id(card, 'approval')}" if card else "/deliveries")
 
 
 router.add("/deliveries", signed_in(list_deliveries), "GET")

@@ -7,7 +7,6 @@ from typing import Any
 
 import orjson
 
-from cortex_plane.gates.files.gates import dotted, words_of
 from cortex_plane.gates.model.atlases import (
     MAX_GATES,
     Audience,
@@ -99,20 +98,20 @@ class Checks:
 
     # Ids and references ----------------------------------------------------------------------------------------
 
-    def _unique(self, path: Path, given: Sequence[Plain], key: str) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for number, each in enumerate(given):
-            first = found.setdefault(each[key], number)
+    def _unique(self, path: Path, items: Sequence[Plain], key: str) -> dict[str, int]:
+        numbers: dict[str, int] = {}
+        for number, item in enumerate(items):
+            first = numbers.setdefault(item[key], number)
             if first != number:
                 line = line_at(self._root, (*path, first, key))
-                self._fault((*path, number, key), f"the {key} `{each[key]}` is taken by line {line}.")
-        return found
+                self._fault((*path, number, key), f"the {key} `{item[key]}` is taken by line {line}.")
+        return numbers
 
     def _known(self, path: Path, ids: Iterable[str], section: str, what: str) -> None:
-        known = self._ids[section]
+        numbers = self._ids[section]
         for number, id in enumerate(ids):
-            if id not in known:
-                near = nearest(id, known, self._faults)
+            if id not in numbers:
+                near = nearest(id, numbers, self._faults)
                 self._fault((*path, number), f"there is no {what} `{id}`{near or f' in `{section}`.'}")
 
     def _count(self) -> None:
@@ -166,37 +165,43 @@ class Checks:
 
     # Checkpoints -----------------------------------------------------------------------------------------------
 
-    def _checkpoint(self, path: Path, given: Plain) -> None:
-        if given["checkpoint_id"] != SESSION_END and seconds_of(given["checkpoint_id"]) is not None:
+    def _checkpoint(self, path: Path, checkpoint: Plain) -> None:
+        if checkpoint["checkpoint_id"] != SESSION_END and seconds_of(checkpoint["checkpoint_id"]) is not None:
             self._fault(
                 (*path, "checkpoint_id"),
-                f"`{given['checkpoint_id']}` reads as a time in `expires_after`: choose another id.",
+                f"`{checkpoint['checkpoint_id']}` reads as a time in `expires_after`: choose another id.",
             )
-        self._mode(path, given)
-        trigger = given["trigger"]
+        self._mode(path, checkpoint)
+        trigger = checkpoint["trigger"]
         if trigger["type"] == TriggerType.KEYWORD:
             self._words((*path, "trigger", "patterns"), trigger["patterns"], trigger)
         ids = trigger.get("capability_ids", ())
         self._known((*path, "trigger", "capability_ids"), ids, "capabilities", "capability")
-        self._known((*path, "inject_contexts"), given.get("inject_contexts", ()), "context_blocks", "context")
+        self._known(
+            (*path, "inject_contexts"), checkpoint.get("inject_contexts", ()), "context_blocks", "context"
+        )
         for key in ("unlock_capabilities", "lock_capabilities"):
-            self._known((*path, key), given.get(key, ()), "capabilities", "capability")
+            self._known((*path, key), checkpoint.get(key, ()), "capabilities", "capability")
         for one, other in (("unlock_capabilities", "lock_capabilities"), ("allow_actions", "deny_actions")):
-            for both in sorted(set(given.get(one, ())) & set(given.get(other, ()))):
+            for both in sorted(set(checkpoint.get(one, ())) & set(checkpoint.get(other, ()))):
                 self._fault((*path, other), f"`{both}` is in `{one}` as well: it cannot be both.")
-        if "guidance" in given:
-            self._guidance((*path, "guidance"), given["guidance"], given["checkpoint_id"])
-        questions = given.get("questions", ())
+        if "guidance" in checkpoint:
+            self._guidance((*path, "guidance"), checkpoint["guidance"], checkpoint["checkpoint_id"])
+        questions = checkpoint.get("questions", ())
         self._unique((*path, "questions"), questions, "question_id")
         for number, question in enumerate(questions):
-            self._question((*path, "questions", number), question, given.get("audience"))
+            self._question((*path, "questions", number), question, checkpoint.get("audience"))
         self._together((*path, "questions"), questions)
 
-    def _mode(self, path: Path, given: Plain) -> None:
-        mode, audience, asks = given["mode"], given.get("audience"), bool(given.get("questions"))
+    def _mode(self, path: Path, checkpoint: Plain) -> None:
+        mode, audience, asks = (
+            checkpoint["mode"],
+            checkpoint.get("audience"),
+            bool(checkpoint.get("questions")),
+        )
         if mode != Mode.BLOCKING:
-            self._not_blocking(path, given, mode)
-        elif given["trigger"]["type"] == TriggerType.SESSION_END:
+            self._not_blocking(path, checkpoint, mode)
+        elif checkpoint["trigger"]["type"] == TriggerType.SESSION_END:
             self._fault(
                 (*path, "mode"), "nobody is there to answer when a session ends: write observational or advisory."
             )  # fmt: skip
@@ -206,27 +211,27 @@ class Checks:
                 "a blocking checkpoint without `questions` stops nothing: add questions, write `audience: human`"
                 " so that a person approves, or write advisory.",
             )
-        if audience == Audience.HUMAN and "max_attempts" in given:
+        if audience == Audience.HUMAN and "max_attempts" in checkpoint:
             self._fault((*path, "max_attempts"), "a person decides once: `max_attempts` is for the agent.")
 
-    def _not_blocking(self, path: Path, given: Plain, mode: str) -> None:
-        if given.get("questions"):
+    def _not_blocking(self, path: Path, checkpoint: Plain, mode: str) -> None:
+        if checkpoint.get("questions"):
             self._fault(
                 (*path, "questions"),
                 f"nobody waits for an answer at a checkpoint that is {mode}: write `mode: blocking`,"
                 " or say it as `guidance`.",
             )
-        if given.get("audience") == Audience.HUMAN:
+        if checkpoint.get("audience") == Audience.HUMAN:
             self._fault((*path, "audience"), f"a person is asked only where it stops: {mode} does not.")
         if mode == Mode.OBSERVATIONAL:
             for key in EFFECTS:
-                if given.get(key):
+                if checkpoint.get(key):
                     self._fault(
                         (*path, key), f"observational only records, so `{key}` does nothing: write advisory."
                     )
 
-    def _guidance(self, path: Path, given: Plain, own: str) -> None:
-        content, form = given["content"], given.get("format", GuidanceFormat.TEXT)
+    def _guidance(self, path: Path, guidance: Plain, own: str) -> None:
+        content, form = guidance["content"], guidance.get("format", GuidanceFormat.TEXT)
         if form != GuidanceFormat.JSON and not isinstance(content, str):
             self._fault((*path, "content"), f"`content` of the format {form} must be a text.")
         if form == GuidanceFormat.JSON and isinstance(content, str):
@@ -234,7 +239,7 @@ class Checks:
                 orjson.loads(content)
             except orjson.JSONDecodeError:
                 self._fault((*path, "content"), "`content` of the format json must be JSON.")
-        until = given.get("expires_after")
+        until = guidance.get("expires_after")
         if until is None or until == SESSION_END or seconds_of(until) is not None:
             return
         if until == own:
@@ -249,15 +254,15 @@ class Checks:
 
     # Questions -------------------------------------------------------------------------------------------------
 
-    def _question(self, path: Path, given: Plain, audience: str | None) -> None:
+    def _question(self, path: Path, question: Plain, audience: str | None) -> None:
         if audience == Audience.HUMAN:
-            self._for_a_person(path, given)
-        if "schema" in given:
-            self._strangers((*path, "schema"), given["schema"])
-        options = given.get("options", ())
+            self._for_a_person(path, question)
+        if "schema" in question:
+            self._strangers((*path, "schema"), question["schema"])
+        options = question.get("options", ())
         if len(set(options)) < len(options):
             self._fault((*path, "options"), "an option stands there twice.")
-        rules = given.get("validation", {})
+        rules = question.get("validation", {})
         for least, most in (("min_length", "max_length"), ("minimum", "maximum")):
             if least in rules and most in rules and rules[least] > rules[most]:
                 self._fault(
@@ -273,19 +278,19 @@ class Checks:
                     )
         self._contradictions((*path, "validation"), rules)
 
-    def _for_a_person(self, path: Path, given: Plain) -> None:
-        if given["response_type"] not in _FOR_PEOPLE:
+    def _for_a_person(self, path: Path, question: Plain) -> None:
+        if question["response_type"] not in _FOR_PEOPLE:
             self._fault(
                 (*path, "response_type"), "a person approves or denies: ask them a boolean or an acknowledgment."
             )  # fmt: skip
-        if "validation" in given:
+        if "validation" in question:
             self._fault((*path, "validation"), "what a person answers is not checked by code.")
-        if "on_invalid" in given:
+        if "on_invalid" in question:
             self._fault(
                 (*path, "on_invalid"),
                 "a person approves or denies: nothing else follows from it, so `on_invalid` does nothing.",
             )
-        if not given.get("required", True):
+        if not question.get("required", True):
             self._fault(
                 (*path, "required"),
                 "whoever approves confirms all of it, so a question to a person cannot be optional.",
@@ -293,18 +298,18 @@ class Checks:
 
     def _contradictions(self, path: Path, rules: Plain) -> None:
         forbidden = [word for each in rules.get("must_not_contain", ()) if (word := normal_word(each))]
-        for number, needed in enumerate(rules.get("must_contain", ())):
-            if any(word in normal_word(needed) for word in forbidden):
+        for number, required_word in enumerate(rules.get("must_contain", ())):
+            if any(word in normal_word(required_word) for word in forbidden):
                 self._fault(
-                    (*path, "must_contain", number), f"`{needed}` holds a word that `must_not_contain` forbids."
+                    (*path, "must_contain", number), f"`{required_word}` holds a word that `must_not_contain` forbids."
                 )  # fmt: skip
 
     # Words, expressions, schemas -------------------------------------------------------------------------------
 
-    def _words(self, path: Path, words: Sequence[str], given: Plain) -> None:
-        case = given.get("case_sensitive", False)
+    def _words(self, path: Path, words: Sequence[str], trigger: Plain) -> None:
+        case = trigger.get("case_sensitive", False)
         for number, word in enumerate(words):
-            if given.get("match_mode") == MatchMode.REGEX:
+            if trigger.get("match_mode") == MatchMode.REGEX:
                 self._expression((*path, number), word, case_sensitive=case)
             elif not (plain := normal(word, case_sensitive=case)):
                 self._fault((*path, number), "a keyword must have a letter or a sign that can be seen.")
@@ -340,7 +345,9 @@ class Checks:
     def _together(self, path: Path, questions: Sequence[Plain]) -> None:
         """Each of them reads an answer of its own, also where they have the same pattern."""
         patterns = [
-            rules["pattern"] for each in questions if "pattern" in (rules := each.get("validation", {}))
+            rules["pattern"]
+            for question in questions
+            if "pattern" in (rules := question.get("validation", {}))
         ]
         total = sum(self._expressions.get((each, True), 0) for each in patterns)
         if self._program <= MAX_PROGRAM < total:
@@ -360,26 +367,26 @@ class Checks:
     # The short form --------------------------------------------------------------------------------------------
 
     def _config(self, config: Plain) -> None:
-        for section, given in config.items():
+        for section, settings in config.items():
             path: Path = ("checkpoint_config", section)
-            self._contexts((*path, "inject_contexts"), given.get("inject_contexts", ()))
+            self._contexts((*path, "inject_contexts"), settings.get("inject_contexts", ()))
             check = _MAPPINGS.get(section)
             if check is not None:
-                for key, each in given.get("mappings", {}).items():
-                    check(self, (*path, "mappings", key), key, each, given)
+                for key, each in settings.get("mappings", {}).items():
+                    check(self, (*path, "mappings", key), key, each, settings)
 
     def _contexts(self, path: Path, ids: Iterable[str]) -> None:
         self._known(path, ids, "context_blocks", "context")
 
-    def _of_keywords(self, path: Path, key: str, contexts: list[str], given: Plain) -> None:
-        words = words_of(key, given.get("match_mode", MatchMode.ANY))
+    def _of_keywords(self, path: Path, key: str, contexts: list[str], settings: Plain) -> None:
+        words = words_of(key, settings.get("match_mode", MatchMode.ANY))
         if not all(words):
             self._fault(path, f"`{key}` has an empty word beside a bar.")
-        self._words(path, [word for word in words if word], given)
+        self._words(path, [word for word in words if word], settings)
         self._contexts(path, contexts)
 
-    def _of_action(self, path: Path, _key: str, wanted: Plain, _given: Plain) -> None:
-        self._contexts((*path, "inject_contexts"), wanted.get("inject_contexts", ()))
+    def _of_action(self, path: Path, _key: str, mapping: Plain, _settings: Plain) -> None:
+        self._contexts((*path, "inject_contexts"), mapping.get("inject_contexts", ()))
 
 
 def _too_much(which: str, program: int) -> str:
@@ -426,3 +433,14 @@ def _action_patterns(atlas: Plain) -> Iterator[str]:
             yield from checkpoint["trigger"].get("patterns", ())
     for pattern in atlas.get("checkpoint_config", {}).get("action_pre", {}).get("mappings", ()):
         yield from dotted(pattern)
+
+
+def words_of(key: str, match_mode: str) -> list[str]:
+    """`a|b` are two words; in a regular expression the bar means the same by itself."""
+    return [key] if match_mode == MatchMode.REGEX else [word.strip() for word in key.split("|")]
+
+
+def dotted(pattern: str) -> tuple[str, ...]:
+    """`delete_*` means `delete.*` as well: an underscore beside a star may be a dot."""
+    other = pattern.replace("_*", ".*").replace("*_", "*.")
+    return (pattern,) if other == pattern else (pattern, other)

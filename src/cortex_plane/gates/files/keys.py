@@ -148,9 +148,9 @@ _LIMIT = Amount(-1e15, 1e15)
 
 
 def _validation(kind: str, fields: Mapping[str, Field]) -> Field:
-    checked = Record(f"validation_{kind}", f"the `validation` of a {kind} question",
+    rules = Record(f"validation_{kind}", f"the `validation` of a {kind} question",
                      {**fields, "custom_validator": _VALIDATOR})  # fmt: skip
-    return Field(checked, "What must hold of the answer.")
+    return Field(rules, "What must hold of the answer.")
 
 
 _OTHER_VALIDATION: Mapping[str, Mapping[str, Field]] = {

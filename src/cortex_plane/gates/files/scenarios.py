@@ -93,72 +93,72 @@ def read(text: str, *, name: str = "scenarios.yaml") -> list[Scenario]:
     plain = FILE.read(root, "file", Reading(faults))
     faults.raise_any()
     nodes = _items(root.items["scenarios"])
-    made = [
+    scenarios = [
         _scenario(each, node, faults) for each, node in zip((plain or {})["scenarios"], nodes, strict=True)
     ]
     faults.raise_any()
-    return made
+    return scenarios
 
 
 def _items(node: Node | None) -> list[Node]:
     return node.items if isinstance(node, ListNode) else []
 
 
-def _scenario(given: dict[str, Any], node: Node, faults: Faults) -> Scenario:
-    held = node.items if isinstance(node, MappingNode) else {}
+def _scenario(scenario: dict[str, Any], node: Node, faults: Faults) -> Scenario:
+    nodes = node.items if isinstance(node, MappingNode) else {}
     events = [
         _event(each, at, faults)
-        for each, at in zip(given.get("session", []), _items(held.get("session")), strict=True)
+        for each, at in zip(scenario.get("session", []), _items(nodes.get("session")), strict=True)
     ]
-    expect = given["expect"]
-    if "call" not in given:
-        stray = [key for key in (*_OF_CALLS, *_OF_A_CALL) if key in given or key in expect]
+    expect = scenario["expect"]
+    if "call" not in scenario:
+        stray = [key for key in (*_OF_CALLS, *_OF_A_CALL) if key in scenario or key in expect]
         if stray:
             faults.add(node.line, f"`{stray[0]}` is about a call, and this scenario has no `call`.")
     if not expect:
         faults.add(node.line, "`expect` expects nothing: say at least one thing, such as `decision: deny`.")
-    call = _call(EventKind.CALLED, given["call"], given, node.line) if "call" in given else None
+    call = _call(EventKind.CALLED, scenario["call"], scenario, node.line) if "call" in scenario else None
     return Scenario(
-        name=given["name"], line=node.line, events=tuple(each for each in events if each is not None), call=call,
+        name=scenario["name"], line=node.line, events=tuple(event for event in events if event is not None), call=call,
         expect=_expected(expect),
     )  # fmt: skip
 
 
-def _expected(given: dict[str, Any]) -> Expected:
-    made: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in given.items()
+def _expected(expect: dict[str, Any]) -> Expected:
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in expect.items()
     }
-    if "decision" in made:
-        made["decision"] = PolicyVerdict(made["decision"])
-    return Expected(**made)
+    if "decision" in values:
+        values["decision"] = PolicyVerdict(values["decision"])
+    return Expected(**values)
 
 
-def _event(given: dict[str, Any], node: Node, faults: Faults) -> ScenarioEvent | None:
-    kinds = [kind for kind in EventKind if kind in given]
+def _event(event: dict[str, Any], node: Node, faults: Faults) -> ScenarioEvent | None:
+    kinds = [kind for kind in EventKind if kind in event]
     if len(kinds) != 1:
         faults.add(node.line, f"an event is exactly one of {', '.join(EventKind)}.")
         return None
     kind = kinds[0]
     for key, belongs in _BELONGS.items():
-        if key in given and kind not in belongs:
+        if key in event and kind not in belongs:
             faults.add(
                 node.line, f"`{key}` is not a key of the event `{kind}`; it belongs to {', '.join(belongs)}."
             )
-    if kind is EventKind.IGNORED and not given[kind]:
+    if kind is EventKind.IGNORED and not event[kind]:
         faults.add(node.line, "`ignored` is true, or not there.")
     if kind is EventKind.ANSWERED:
         return ScenarioEvent(
-            kind=kind, line=node.line, text=given[kind], answers=given.get("with", {}),
-            accepted=given.get("accepted", True), objections=given.get("objections", {}),
+            kind=kind, line=node.line, text=event[kind], answers=event.get("with", {}),
+            accepted=event.get("accepted", True), objections=event.get("objections", {}),
         )  # fmt: skip
     if kind is EventKind.MINUTES:
-        return ScenarioEvent(kind=kind, line=node.line, minutes=given[kind])
+        return ScenarioEvent(kind=kind, line=node.line, minutes=event[kind])
     if kind in (EventKind.CALLED, EventKind.APPROVED):
-        return _call(kind, given[kind], given, node.line)
-    return ScenarioEvent(kind=kind, line=node.line, text=str(given[kind]))
+        return _call(kind, event[kind], event, node.line)
+    return ScenarioEvent(kind=kind, line=node.line, text=str(event[kind]))
 
 
-def _call(kind: EventKind, name: str, given: dict[str, Any], line: int) -> ScenarioEvent:
+def _call(kind: EventKind, name: str, event: dict[str, Any], line: int) -> ScenarioEvent:
     return ScenarioEvent(
-        kind=kind, line=line, text=name, arguments=given.get("arguments", {}), risk=Risk(given.get("risk", Risk.LOW))
+        kind=kind, line=line, text=name, arguments=event.get("arguments", {}), risk=Risk(event.get("risk", Risk.LOW))
     )  # fmt: skip

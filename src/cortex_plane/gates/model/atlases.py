@@ -469,5 +469,7 @@ SCHEMA_VERSION = 1
 
 def schema() -> dict[str, Any]:
     name = f"atlas.v{SCHEMA_VERSION}.schema.json"
-    parsed: dict[str, Any] = orjson.loads(importlib.resources.files(__package__).joinpath(name).read_bytes())
-    return parsed
+    document: dict[str, Any] = orjson.loads(
+        importlib.resources.files(__package__).joinpath(name).read_bytes()
+    )
+    return document

@@ -180,12 +180,12 @@ class GateState:
     @property
     def asks(self) -> tuple[Open, ...]:
         """What stops the whole session until it is answered."""
-        return tuple(each for each in self.open if not each.call)
+        return tuple(question for question in self.open if not question.call)
 
     @property
     def ended(self) -> Shut | None:
         """The gate that shut the session for good."""
-        return next((each for each in self.shut if not each.action), None)
+        return next((entry for entry in self.shut if not entry.action), None)
 
 
 NOTHING_YET = GateState()
@@ -196,15 +196,15 @@ def _state() -> TypeAdapter[GateState]:
     return TypeAdapter(GateState)
 
 
-def state_of(kept: Any) -> GateState:
+def state_of(data: Any) -> GateState:
     """From the JSON value that `kept_state` made."""
-    return _state().validate_python(kept, strict=False) if kept else NOTHING_YET
+    return _state().validate_python(data, strict=False) if data else NOTHING_YET
 
 
 def kept_state(state: GateState) -> dict[str, Any]:
     """As a row keeps it: a JSON value, without what is as in the beginning."""
-    kept: dict[str, Any] = _state().dump_python(state, mode="json", exclude_defaults=True)
-    return kept
+    data: dict[str, Any] = _state().dump_python(state, mode="json", exclude_defaults=True)
+    return data
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -333,8 +333,8 @@ class Trace:
 
 
 def trace(kind: TraceType, gate: Gate, **payload: Any) -> Trace:
-    named = {"atlas_id": gate.atlas_id, "checkpoint_id": gate.gate_id, **payload}
-    return Trace(type=kind, payload=named, sync=gate.force_sync_trace)
+    fields = {"atlas_id": gate.atlas_id, "checkpoint_id": gate.gate_id, **payload}
+    return Trace(type=kind, payload=fields, sync=gate.force_sync_trace)
 
 
 def triggered(gate: Gate, data: dict[str, Any]) -> Trace:

@@ -54,22 +54,22 @@ class AnswerFault:
 def custom_checks(gate: Gate, answers: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
     """What must be asked of code before the answers are judged: question, validator, answer."""
     return [
-        (each.question_id, each.validation.custom_validator, answers[each.question_id])
-        for each in gate.questions
-        if each.validation.custom_validator is not None and answers.get(each.question_id) is not None
+        (question.question_id, question.validation.custom_validator, answers[question.question_id])
+        for question in gate.questions
+        if question.validation.custom_validator is not None and answers.get(question.question_id) is not None
     ]
 
 
 def check(gate: Gate, answers: Mapping[str, Any], custom: Mapping[str, str | None]) -> list[AnswerFault]:
     """Everything that is wrong. ``custom``: what validators said, None where they had nothing to object."""
-    found: list[AnswerFault] = []
-    known = {question.question_id for question in gate.questions}
-    for stranger in sorted(map(str, set(answers) - known))[:MAX_STRANGERS]:
-        asked = ", ".join(question.question_id for question in gate.questions)
-        found.append(
+    faults: list[AnswerFault] = []
+    ids = {question.question_id for question in gate.questions}
+    for stranger in sorted(map(str, set(answers) - ids))[:MAX_STRANGERS]:
+        names = ", ".join(question.question_id for question in gate.questions)
+        faults.append(
             AnswerFault(
                 question_id=stranger[:100],
-                said=f"the gate asks no such question; it asks {asked}",
+                said=f"the gate asks no such question; it asks {names}",
                 on_invalid=OnInvalid.RETRY,
             )
         )
@@ -77,27 +77,27 @@ def check(gate: Gate, answers: Mapping[str, Any], custom: Mapping[str, str | Non
         if answers.get(question.question_id) is None:
             # No answer is no wrong answer: whatever follows from a wrong one, this one is asked for again.
             if question.required:
-                found.append(_fault(question, "it must be answered", OnInvalid.RETRY))
+                faults.append(_fault(question, "it must be answered", OnInvalid.RETRY))
             continue
-        said = _wrong(question, answers[question.question_id], custom)
-        if said is not None:
-            found.append(_fault(question, said, question.on_invalid))
-    return found
+        message = _wrong(question, answers[question.question_id], custom)
+        if message is not None:
+            faults.append(_fault(question, message, question.on_invalid))
+    return faults
 
 
-def _fault(question: GateQuestion, said: str, on_invalid: OnInvalid) -> AnswerFault:
-    return AnswerFault(question_id=question.question_id, said=said, on_invalid=on_invalid)
+def _fault(question: GateQuestion, message: str, on_invalid: OnInvalid) -> AnswerFault:
+    return AnswerFault(question_id=question.question_id, said=message, on_invalid=on_invalid)
 
 
 def _wrong(question: GateQuestion, value: Any, custom: Mapping[str, str | None]) -> str | None:
     text = _as_text(value)
-    said = _too_long(question, text) or _CHECKS[question.response_type](question, value)
-    if said is None and text is not None:
-        said = _text_fault(question, text)
+    message = _too_long(question, text) or _CHECKS[question.response_type](question, value)
+    if message is None and text is not None:
+        message = _text_fault(question, text)
     name = question.validation.custom_validator
-    if said is None and name is not None:
-        said = custom.get(question.question_id, f"the validator `{name}` could not look at it")
-    return said
+    if message is None and name is not None:
+        message = custom.get(question.question_id, f"the validator `{name}` could not look at it")
+    return message
 
 
 def _as_text(value: Any) -> str | None:
@@ -126,9 +126,9 @@ def _text_fault(question: GateQuestion, value: str) -> str | None:
         if normal_word(word) not in plain:
             return f"it must contain `{word}`"
     if rules.must_not_contain:
-        shown = _Shown(plain)
+        visible = _Shown(plain)
         for word in rules.must_not_contain:
-            if shown.holds(normal_word(word)):
+            if visible.holds(normal_word(word)):
                 return f"it must not contain `{word}`"
     if rules.pattern is not None and expression(rules.pattern).search(writable(value)) is None:
         return f"it must match {rules.pattern}"
@@ -156,15 +156,15 @@ class _Shown:
 
 def _spelled(text: str) -> str:
     """What is written with the same sign between all letters, as in h.a.c.k; each in a line of its own."""
-    found: list[str] = []
+    words: list[str] = []
     for first in (0, 1):
         letters, signs, at = text[first::2], text[first + 1 :: 2], 0
         for sign, run in groupby(signs):
             number = sum(1 for _ in run)
             if number > 2 and not sign.isalnum():
-                found.append(letters[at : at + number + 1])
+                words.append(letters[at : at + number + 1])
             at += number
-    return "\n".join(found)
+    return "\n".join(words)
 
 
 def _text(question: GateQuestion, value: Any) -> str | None:
@@ -246,48 +246,52 @@ class AnswerTarget:
 
 
 def meant(atlases: CompiledAtlases, state: GateState, gate_id: str, call: str | None) -> AnswerTarget:
-    named = {gate.key for gate in atlases.named(gate_id)}
-    found = [each for each in state.open if each.gate in named and (call is None or each.call == call)]
-    if len(found) == 1:
-        return AnswerTarget(gate=atlases.gates[found[0].gate], which=found[0])
-    if found:
-        return AnswerTarget(error=_which(gate_id, found))
+    gates = {gate.key for gate in atlases.named(gate_id)}
+    questions = [
+        question
+        for question in state.open
+        if question.gate in gates and (call is None or question.call == call)
+    ]
+    if len(questions) == 1:
+        return AnswerTarget(gate=atlases.gates[questions[0].gate], which=questions[0])
+    if questions:
+        return AnswerTarget(error=_which(gate_id, questions))
     waiting = ", ".join(
-        f"`{name_of(atlases, each.gate)}`" for each in state.open if each.gate in atlases.gates
+        f"`{name_of(atlases, question.gate)}`" for question in state.open if question.gate in atlases.gates
     )
     return AnswerTarget(
         error=f"`{gate_id[:100]}` does not wait for an answer. Gates that do: {waiting or 'none'}."
     )
 
 
-def _which(gate_id: str, found: list[Open]) -> str:
+def _which(gate_id: str, questions: list[Open]) -> str:
     """What to say more exactly, where several are meant."""
-    if len({each.gate for each in found}) > 1:
-        names = ", ".join(f"`{key}`" for key in sorted({each.gate for each in found}))
+    if len({question.gate for question in questions}) > 1:
+        names = ", ".join(f"`{key}`" for key in sorted({question.gate for question in questions}))
         return f"`{gate_id[:100]}` is a gate of several atlases: name one in full: {names}."
-    which = ", ".join(f"{each.call} ({each.action})" for each in found)
+    which = ", ".join(f"{question.call} ({question.action})" for question in questions)
     return f"`{gate_id[:100]}` stops several calls: name one with `call`: {which}."
 
 
 def answer(
     atlases: CompiledAtlases,
     state: GateState,
-    found: AnswerTarget,
+    target: AnswerTarget,
     answers: Mapping[str, Any],
     custom: Mapping[str, str | None],
     now: datetime,
 ) -> Answered:
     """``custom``: what validators said of the answers that `answers.custom_checks` names."""
-    if found.gate is None or found.which is None:
-        return Answered(state=state, valid=False, gate=None, told={"passed": False, "error": found.error})
-    gate, which = found.gate, found.which
+    if target.gate is None or target.which is None:
+        return Answered(state=state, valid=False, gate=None, told={"passed": False, "error": target.error})
+    gate, which = target.gate, target.which
     work = EvaluationRun(atlases, state, now)
     wrong = check(gate, answers, custom)
     stops = [fault for fault in wrong if fault.on_invalid not in _GOES_ON]
     result = "valid" if not wrong else "invalid" if stops else "accepted_with_faults"
     work.trace(
         TraceType.RESPONSE, gate, answers=_shown(answers), validation_result=result,
-        **({"faults": {each.question_id: each.said for each in wrong}} if wrong else {}),
+        **({"faults": {fault.question_id: fault.said for fault in wrong}} if wrong else {}),
         **({"action_id": which.action} if which.action else {}),
     )  # fmt: skip
     if stops:
@@ -298,46 +302,46 @@ def answer(
     if which.call and gate.trigger.type in FOR_ONE_CALL:
         new = Pass(gate=gate.key, action=which.action, input_hash=which.input_hash)
         work.keep("passes", [*work.passes, new][-MAX_PASSES:])
-    told: dict[str, Any] = {"passed": True, "gate": gate.gate_id}
-    warned = [each.said for each in wrong if each.on_invalid is OnInvalid.WARN_AND_CONTINUE]
-    if warned:
-        told["warning"] = warned
-    told["next"] = f"Now call `{which.action}` again with the same arguments." if which.call else "Go on."
-    return Answered(state=work.state(), valid=True, gate=gate.gate_id, told=told, traces=tuple(work.traces))
+    reply: dict[str, Any] = {"passed": True, "gate": gate.gate_id}
+    warnings = [fault.said for fault in wrong if fault.on_invalid is OnInvalid.WARN_AND_CONTINUE]
+    if warnings:
+        reply["warning"] = warnings
+    reply["next"] = f"Now call `{which.action}` again with the same arguments." if which.call else "Go on."
+    return Answered(state=work.state(), valid=True, gate=gate.gate_id, told=reply, traces=tuple(work.traces))
 
 
 def _refused(work: EvaluationRun, gate: Gate, which: Open, stops: list[AnswerFault]) -> Answered:
-    faults = {each.question_id: each.said for each in stops}
-    reason = "; ".join(f"{id}: {said}" for id, said in faults.items())[:1000]
-    told: dict[str, Any] = {"passed": False, "gate": gate.gate_id, "faults": faults}
-    if any(each.on_invalid is OnInvalid.BLOCK for each in stops):
+    faults = {fault.question_id: fault.said for fault in stops}
+    reason = "; ".join(f"{id}: {message}" for id, message in faults.items())[:1000]
+    reply: dict[str, Any] = {"passed": False, "gate": gate.gate_id, "faults": faults}
+    if any(fault.on_invalid is OnInvalid.BLOCK for fault in stops):
         _, for_all = _count(work, gate, which)
         work.shut_gate(gate, which, reason, for_all=for_all)
-        told["next"] = "The gate is shut. Do not try again."
+        reply["next"] = "The gate is shut. Do not try again."
     else:
-        left = _again(work, gate, which, reason)
-        told["next"] = (
-            f"Answer again; {left} more {'try' if left == 1 else 'tries'}."
-            if left > 0
+        remaining = _again(work, gate, which, reason)
+        reply["next"] = (
+            f"Answer again; {remaining} more {'try' if remaining == 1 else 'tries'}."
+            if remaining > 0
             else "The gate is shut."
         )
-    return Answered(state=work.state(), valid=False, gate=gate.gate_id, told=told, traces=tuple(work.traces))
+    return Answered(state=work.state(), valid=False, gate=gate.gate_id, told=reply, traces=tuple(work.traces))
 
 
 def _again(work: EvaluationRun, gate: Gate, which: Open, reason: str) -> int:
     """One try less. How many are left."""
-    left, for_all = _count(work, gate, which)
-    if left <= 0:
+    remaining, for_all = _count(work, gate, which)
+    if remaining <= 0:
         tries = work.tried[gate.key] if for_all else gate.max_attempts
         work.shut_gate(gate, which, f"{tries} tries, the last one: {reason}"[:1000], for_all=for_all)
         return 0
     waiting = work.change("open")
-    for at, each in enumerate(waiting):
-        if each == which:
+    for at, question in enumerate(waiting):
+        if question == which:
             waiting[at] = replace(which, attempts=which.attempts + 1, fault=reason)
-        elif _shares(gate, each):
-            waiting[at] = replace(each, attempts=which.attempts + 1)
-    return left
+        elif _shares(gate, question):
+            waiting[at] = replace(question, attempts=which.attempts + 1)
+    return remaining
 
 
 def _shares(gate: Gate, which: Open) -> bool:
@@ -352,26 +356,32 @@ def _count(work: EvaluationRun, gate: Gate, which: Open) -> tuple[int, bool]:
     """
     if not which.call:
         return gate.max_attempts - which.attempts - 1, False
-    tried = work.tried.get(gate.key, 0) + 1
-    work.change("tried")[gate.key] = tried
+    attempts = work.tried.get(gate.key, 0) + 1
+    work.change("tried")[gate.key] = attempts
     if _shares(gate, which):
-        return gate.max_attempts - tried, tried >= gate.max_attempts
-    together = max(MAX_TRIES, gate.max_attempts) - tried
+        return gate.max_attempts - attempts, attempts >= gate.max_attempts
+    together = max(MAX_TRIES, gate.max_attempts) - attempts
     return min(gate.max_attempts - which.attempts - 1, together), together <= 0
 
 
 def _forget_tries(work: EvaluationRun, gate: Gate, which: Open) -> None:
     """The right answer came: of this call, or of all where they share it."""
-    tried = work.tried.get(gate.key, 0)
-    if not tried or not which.call:
+    attempts = work.tried.get(gate.key, 0)
+    if not attempts or not which.call:
         return
     shared = _shares(gate, which)
-    if not shared and which.attempts < tried:
-        work.change("tried")[gate.key] = tried - which.attempts
+    if not shared and which.attempts < attempts:
+        work.change("tried")[gate.key] = attempts - which.attempts
         return
     del work.change("tried")[gate.key]
     if shared:
-        work.keep("open", [replace(each, attempts=0) if _shares(gate, each) else each for each in work.open])
+        work.keep(
+            "open",
+            [
+                replace(question, attempts=0) if _shares(gate, question) else question
+                for question in work.open
+            ],
+        )
 
 
 def ignored(atlases: CompiledAtlases, state: GateState, now: datetime) -> Evaluation:

@@ -85,29 +85,29 @@ LIMITING = (AtlasPolicyType.RATE_LIMIT, AtlasPolicyType.BUDGET)
 
 
 def by_policies(
-    work: EvaluationRun, call: GatedCall, found: OfAction
+    work: EvaluationRun, call: GatedCall, rules: OfAction
 ) -> tuple[PolicyVerdict, str, str, AtlasPolicy | None]:
     """The first that matches decides. Whatever nothing allows is denied."""
-    allowed = _allowed(work, call.action, found)
+    allowing = _allowed(work, call.action, rules)
     approval: AtlasPolicy | None = None
-    for key, policy in found.policies:
+    for key, policy in rules.policies:
         if policy.type is AtlasPolicyType.REQUIRES_APPROVAL:
             if not call.approved:
                 return PolicyVerdict.REQUIRES_APPROVAL, f"atlas:{key}", policy.reason, policy
             approval = approval or policy
-            allowed = allowed or (f"atlas:{key}", "a person approved it")
+            allowing = allowing or (f"atlas:{key}", "a person approved it")
         if policy.type in LIMITING and (over := _over(key, policy, work.spent, work.now)) is not None:
             reason = f"{policy.reason or 'its limit is reached'}: {over}"
             return PolicyVerdict.DENY, f"atlas:{key}", reason, None
         if policy.type is AtlasPolicyType.ALLOW:
-            allowed = allowed or (f"atlas:{key}", policy.reason)
-    if allowed is not None:
-        return PolicyVerdict.ALLOW, *allowed, approval
+            allowing = allowing or (f"atlas:{key}", policy.reason)
+    if allowing is not None:
+        return PolicyVerdict.ALLOW, *allowing, approval
     return PolicyVerdict.DENY, "atlas:default", "no capability and no policy of its atlases allows it", None
 
 
-def _allowed(work: EvaluationRun, action: str, found: OfAction) -> tuple[str, str] | None:
-    for capability in found.capabilities:
+def _allowed(work: EvaluationRun, action: str, rules: OfAction) -> tuple[str, str] | None:
+    for capability in rules.capabilities:
         waiting = [gate for gate in work.atlases.guards(capability) if gate.key not in work.passed]
         # Where only people stand before it, their yes opens it.
         if work.is_open(capability) or (waiting and all(gate.asks_people for gate in waiting)):
@@ -120,69 +120,71 @@ def _allowed(work: EvaluationRun, action: str, found: OfAction) -> tuple[str, st
 
 def _used(key: str, policy: AtlasPolicy, spent: Mapping[str, Window], now: datetime) -> Window:
     """What is used up of a limit now: nothing, once its window is over."""
-    used = spent.get(key)
+    window = spent.get(key)
     over = (
-        used is not None
+        window is not None
         and policy.window_seconds is not None
-        and now >= used.since + timedelta(seconds=policy.window_seconds)
+        and now >= window.since + timedelta(seconds=policy.window_seconds)
     )
-    return Window(since=now, calls=0) if used is None or over else used
+    return Window(since=now, calls=0) if window is None or over else window
 
 
 def _over(key: str, policy: AtlasPolicy, spent: Mapping[str, Window], now: datetime) -> str | None:
-    used = _used(key, policy, spent, now)
-    if policy.max_calls is None or used.calls < policy.max_calls:
+    window = _used(key, policy, spent, now)
+    if policy.max_calls is None or window.calls < policy.max_calls:
         return None
-    said = f"{used.calls} of {policy.max_calls} calls"
-    if policy.window_seconds is None or used.calls == 0:
-        return said
-    ends = used.since + timedelta(seconds=policy.window_seconds)
-    return f"{said}; again after {ends.isoformat(timespec='seconds')}"
+    reason = f"{window.calls} of {policy.max_calls} calls"
+    if policy.window_seconds is None or window.calls == 0:
+        return reason
+    ends = window.since + timedelta(seconds=policy.window_seconds)
+    return f"{reason}; again after {ends.isoformat(timespec='seconds')}"
 
 
-def limits(work: EvaluationRun, found: OfAction) -> list[Limit]:
+def limits(work: EvaluationRun, rules: OfAction) -> list[Limit]:
     """Under what a call is allowed: how much is left, and until when a gate that comes round leaves the session alone.
 
     Who is only looking reads the second of all actions once: `time_limits`.
     """
     limiting = [
-        _limit(key, policy, work.spent, work.now) for key, policy in found.policies if policy.type in LIMITING
+        _limit(key, policy, work.spent, work.now) for key, policy in rules.policies if policy.type in LIMITING
     ]
     return limiting if work.looking else [*limiting, *time_limits(work.atlases, work.fired_at, work.now)]
 
 
-def time_limits(atlases: CompiledAtlases, fired: Mapping[str, datetime], now: datetime) -> Iterator[Limit]:
-    for each in atlases.timed:
-        until = (last_round(fired, each, now) + timedelta(seconds=each.every)).isoformat()
-        for gate in each.gates:
+def time_limits(
+    atlases: CompiledAtlases, last_times: Mapping[str, datetime], now: datetime
+) -> Iterator[Limit]:
+    for interval in atlases.timed:
+        until = (last_round(last_times, interval, now) + timedelta(seconds=interval.every)).isoformat()
+        for gate in interval.gates:
             if gate.mode is Mode.BLOCKING:
                 yield Limit(kind="time_window", name=gate.key, detail={"until": until})
 
 
 def _limit(key: str, policy: AtlasPolicy, spent: Mapping[str, Window], now: datetime) -> Limit:
-    used = _used(key, policy, spent, now)
-    left = None if policy.max_calls is None else max(0, policy.max_calls - used.calls)
+    window = _used(key, policy, spent, now)
+    remaining = None if policy.max_calls is None else max(0, policy.max_calls - window.calls)
     detail: dict[str, Any] = {
         "max_calls": policy.max_calls,
-        "left": left,
+        "left": remaining,
         "window_seconds": policy.window_seconds,
     }
-    if policy.window_seconds is not None and used.calls:
-        detail["until"] = (used.since + timedelta(seconds=policy.window_seconds)).isoformat()
+    if policy.window_seconds is not None and window.calls:
+        detail["until"] = (window.since + timedelta(seconds=policy.window_seconds)).isoformat()
     return Limit(kind=policy.type, name=key, detail=detail)
 
 
-def last_round(fired: Mapping[str, datetime], each: Round, now: datetime) -> datetime:
+def last_round(last_times: Mapping[str, datetime], each: Round, now: datetime) -> datetime:
     """When gates that come round did so last; at first, when the session met their atlas."""
-    return fired.get(each.name) or fired.get(each.atlas_id) or now
+    return last_times.get(each.name) or last_times.get(each.atlas_id) or now
 
 
-def charged(found: OfAction, spent: Mapping[str, Window], now: datetime) -> dict[str, Window]:
+def charged(rules: OfAction, spent: Mapping[str, Window], now: datetime) -> dict[str, Window]:
     after = {}
-    for key, policy in found.policies:
+    for key, policy in rules.policies:
         if policy.type in LIMITING:
-            used = _used(key, policy, spent, now)
-            after[key] = Window(since=used.since, calls=used.calls + 1)
+            window = _used(key, policy, spent, now)
+            after[key] = Window(since=window.since, calls=window.calls + 1)
     return after
 
 
@@ -199,13 +201,13 @@ def strictest(ruling: Ruling, decision: PolicyDecision) -> PolicyDecision:
 
 def _terms(ruling: Ruling, decision: PolicyDecision) -> Terms:
     """What fulfils both: the template of the atlas, and what a policy says where it wants a person too."""
-    asked = PolicyRow(
+    row = PolicyRow(
         name=ruling.rule,
         target="*",
         effect=PolicyVerdict.REQUIRES_APPROVAL,
         template=ruling.template,
     )
-    terms, _ = resolve_terms(asked, None)
+    terms, _ = resolve_terms(row, None)
     if decision.terms is not None:
         terms, _ = both_terms(decision.terms, {}, terms, ruling.rule)
     return replace(terms, standing=False)

@@ -34,14 +34,14 @@ Things = dict[str, Any]
 
 
 def difference(before: Atlas, after: Atlas) -> AtlasDiff:
-    listed: list[AtlasChange] = []
+    changes: list[AtlasChange] = []
     counts = {"added": 0, "removed": 0, "changed": 0}
     for change in _changes(before, after):
         counts[change.change] += 1
-        if len(listed) < MAX_CHANGES:
-            listed.append(change)
+        if len(changes) < MAX_CHANGES:
+            changes.append(change)
     return AtlasDiff(
-        atlas_id=after.atlas_id, before=before.version, after=after.version, changes=listed, **counts
+        atlas_id=after.atlas_id, before=before.version, after=after.version, changes=changes, **counts
     )
 
 
@@ -75,9 +75,9 @@ def _compared(
         elif id not in after:
             yield AtlasChange(change="removed", kind=kind, id=id, fields=[])
         elif before[id] != after[id]:
-            changed = list(_fields(fields(before[id]), fields(after[id])))
-            if changed:
-                yield AtlasChange(change="changed", kind=kind, id=id, fields=changed)
+            changes = list(_fields(fields(before[id]), fields(after[id])))
+            if changes:
+                yield AtlasChange(change="changed", kind=kind, id=id, fields=changes)
 
 
 def _fields(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[FieldChange]:
@@ -123,9 +123,9 @@ def _of_gate(gate: Gate) -> dict[str, Any]:
 
 def _of(kind: type, id: str) -> Callable[[Any], dict[str, Any]]:
     def fields(thing: Any) -> dict[str, Any]:
-        found = _json(kind, thing)
-        found.pop(id)
-        return _flat(found, "validation")
+        data = _json(kind, thing)
+        data.pop(id)
+        return _flat(data, "validation")
 
     return fields
 
@@ -142,8 +142,8 @@ def _flat(fields: dict[str, Any], *parts: str) -> dict[str, Any]:
 
 
 def _json(kind: Any, value: Any) -> dict[str, Any]:
-    found: dict[str, Any] = adapter(kind).dump_python(value, mode="json")
-    return found
+    data: dict[str, Any] = adapter(kind).dump_python(value, mode="json")
+    return data
 
 
 def _short(value: Any) -> Any:
@@ -153,10 +153,10 @@ def _short(value: Any) -> Any:
             digest = hashlib.sha256(value.encode()).hexdigest()[:12]
             return f"{value[:MAX_VALUE]}… ({len(value)} characters, sha256 {digest}…)"
         case list():
-            shown = [_short(each) for each in value[:MAX_ITEMS]]
+            items = [_short(item) for item in value[:MAX_ITEMS]]
             digest = hashlib.sha256(orjson.dumps(value)).hexdigest()[:12]
             more = [f"… ({len(value)} in all, sha256 {digest}…)"] if len(value) > MAX_ITEMS else []
-            return [*shown, *more]
+            return [*items, *more]
         case dict():
-            return {name: _short(each) for name, each in value.items()}
+            return {name: _short(item) for name, item in value.items()}
     return value

@@ -68,8 +68,8 @@ _FIELDS = {"fired_at": "fired"}
 
 def seconds_of(text: str) -> int | None:
     """`10m` as seconds; None where it is no time."""
-    found = _TIME.fullmatch(text)
-    return int(found[1]) * _SECONDS[found[2]] if found else None
+    match = _TIME.fullmatch(text)
+    return int(match[1]) * _SECONDS[match[2]] if match else None
 
 
 class EvaluationRun:
@@ -179,26 +179,26 @@ class EvaluationRun:
             return
         if gate.trigger.type not in FOR_ONE_CALL:
             self.change("passed")[gate.key] = self.now
-            self.keep("cards", [each for each in self.cards if each.gate != gate.key])
-        injected = self._inject(gate)
+            self.keep("cards", [card for card in self.cards if card.gate != gate.key])
+        contexts = self._inject(gate)
         if not guided:
             self.guide(gate)
-        unlocked = self.grant(gate)
+        capabilities = self.grant(gate)
         self.restrict(gate)
         self._expire(gate)
         self.trace(
             TraceType.PASSED, gate, **_named(
-                unlocked_capabilities=unlocked, injected_contexts=injected,
+                unlocked_capabilities=capabilities, injected_contexts=contexts,
                 **({"locked_capabilities": gate.lock_capabilities} if gate.lock_capabilities else {}),
             ),
         )  # fmt: skip
 
     def grant(self, gate: Gate) -> list[str]:
         """What it opens and allows; the capabilities, by name."""
-        unlocked = self._unlock(gate)
+        capabilities = self._unlock(gate)
         for pattern in gate.allow_actions:
             self._rule(pattern, gate, allow=True)
-        return unlocked
+        return capabilities
 
     def withhold(self) -> None:
         """What gates before a call granted just now counts for its verdict, and holds once it runs: asking opens nothing."""
@@ -206,11 +206,11 @@ class EvaluationRun:
             if not self.changed(name):
                 continue
             was, mine = getattr(self._state, name), self.change(name)
-            for key, granted in list(mine.items()):
-                gate = self.atlases.gates.get(granted.by)
+            for key, grant in list(mine.items()):
+                gate = self.atlases.gates.get(grant.by)
                 if (
-                    was.get(key) != granted
-                    and granted.grants
+                    was.get(key) != grant
+                    and grant.grants
                     and gate is not None
                     and gate.trigger.type in FOR_ONE_CALL
                 ):
@@ -226,52 +226,52 @@ class EvaluationRun:
 
     def _rule(self, pattern: str, gate: Gate, *, allow: bool) -> None:
         """What one gate denies no other allows again."""
-        known = self.actions.get(pattern)
-        if known is not None and (not known.allow or (allow and known.by in self.atlases.gates)):
+        rule = self.actions.get(pattern)
+        if rule is not None and (not rule.allow or (allow and rule.by in self.atlases.gates)):
             return
         self.change("actions")[pattern] = ActionRule(allow=allow, by=gate.key, at=self.now)
 
     def _inject(self, gate: Gate) -> list[str]:
         """Its contexts, as far as there is room for them."""
-        injected: list[str] = []
+        contexts: list[str] = []
         if self.looking:
-            return injected
+            return contexts
         for context_id in gate.contexts:
             key = f"{gate.atlas_id}/{context_id}"
             context = self.atlases.contexts.get(key)
             if context is None or key in self.contexts:
                 continue
-            carried = self._size() + len(context.content)
-            if carried > self._most:
+            size = self._size() + len(context.content)
+            if size > self._most:
                 self.trace(
                     TraceType.SKIPPED, gate, context_id=context_id, reason="max_context_injection_size"
                 )
                 continue
             self.change("contexts")[key] = ActiveGuidance(by=gate.key, at=self.now)
-            self._carried = carried
-            injected.append(context_id)
-        return injected
+            self._carried = size
+            contexts.append(context_id)
+        return contexts
 
     def guide(self, gate: Gate) -> None:
         """Its guidance: beside what was given before, or in the place of what its own atlas gave."""
         guidance = gate.guidance
         if guidance is None or self.looking:
             return
-        replaced = self._replaced(gate, guidance)
+        old_keys = self._replaced(gate, guidance)
         seconds = seconds_of(guidance.expires_after or "")
-        if gate.key in self.guidance and seconds is None and not replaced:
+        if gate.key in self.guidance and seconds is None and not old_keys:
             return
-        gone = sum(self._guided(key) for key in {gate.key, *replaced} if key in self.guidance)
-        carried = self._size() - gone + len(guidance.content)
-        if carried > self._most:
+        replaced_size = sum(self._guided(key) for key in {gate.key, *old_keys} if key in self.guidance)
+        size = self._size() - replaced_size + len(guidance.content)
+        if size > self._most:
             self.trace(TraceType.SKIPPED, gate, guidance=True, reason="max_context_injection_size")
             return
         until = self.now + timedelta(seconds=seconds) if seconds is not None else None
-        given = self.change("guidance")
-        for key in replaced:
-            del given[key]
-        given[gate.key] = ActiveGuidance(by=gate.key, at=self.now, until=until)
-        self._carried = carried
+        guidance_by_gate = self.change("guidance")
+        for key in old_keys:
+            del guidance_by_gate[key]
+        guidance_by_gate[gate.key] = ActiveGuidance(by=gate.key, at=self.now, until=until)
+        self._carried = size
 
     def _replaced(self, gate: Gate, guidance: Guidance) -> list[str]:
         if guidance.append:
@@ -286,8 +286,8 @@ class EvaluationRun:
     def _size(self) -> int:
         """Characters that the session carries now: counted once, then kept up to date."""
         if self._carried is None:
-            known = self.atlases.contexts
-            self._carried = sum(len(known[key].content) for key in self.contexts if key in known)
+            blocks = self.atlases.contexts
+            self._carried = sum(len(blocks[key].content) for key in self.contexts if key in blocks)
             self._carried += sum(map(self._guided, self.guidance))
         return self._carried
 
@@ -295,31 +295,33 @@ class EvaluationRun:
         gate = self.atlases.gates.get(key)
         return len(gate.guidance.content) if gate is not None and gate.guidance is not None else 0
 
-    def _expire(self, passed: Gate) -> None:
+    def _expire(self, gate: Gate) -> None:
         """Guidance that was to last until this gate."""
-        ending = [key for key in self.atlases.ends_with(passed.key) if key in self.guidance]
+        ending = [key for key in self.atlases.ends_with(gate.key) if key in self.guidance]
         for key in ending:
             del self.change("guidance")[key]
 
     def drop_expired(self) -> None:
-        for key, given in list(self.guidance.items()):
-            if given.until is not None and given.until <= self.now:
+        for key, entry in list(self.guidance.items()):
+            if entry.until is not None and entry.until <= self.now:
                 del self.change("guidance")[key]
 
     def _unlock(self, gate: Gate) -> list[str]:
         """What it opens. Where several gates stand before a capability, the last of them opens it."""
-        guarded = gate.trigger.capability_ids if gate.trigger.type is TriggerType.CAPABILITY_ACCESS else ()
-        unlocked = []
-        for capability in dict.fromkeys((*gate.unlock_capabilities, *guarded)):
+        guarded_ids = (
+            gate.trigger.capability_ids if gate.trigger.type is TriggerType.CAPABILITY_ACCESS else ()
+        )
+        capabilities = []
+        for capability in dict.fromkeys((*gate.unlock_capabilities, *guarded_ids)):
             key = f"{gate.atlas_id}/{capability}"
-            if capability in guarded and any(
-                each.key not in self.passed for each in self.atlases.guards(key)
+            if capability in guarded_ids and any(
+                guard.key not in self.passed for guard in self.atlases.guards(key)
             ):
                 continue
             if not self.is_open(key) or key not in self.capabilities:
                 self.change("capabilities")[key] = CapabilityState(open=True, by=gate.key, at=self.now)
-            unlocked.append(capability)
-        return unlocked
+            capabilities.append(capability)
+        return capabilities
 
     def _lock(self, capability: str, gate: Gate) -> None:
         """Whoever passed its gates passes them again."""
@@ -355,7 +357,7 @@ class EvaluationRun:
             del self.change("passed")[gate.key]
         asking = self._asking
         if asking is None:
-            asking = {each.gate for each in self.open if not each.call}
+            asking = {question.gate for question in self.open if not question.call}
         if gate.key not in asking:
             self.change("open").append(Open(gate=gate.key, at=self.now))
             asking.add(gate.key)
@@ -363,27 +365,27 @@ class EvaluationRun:
         self.guide(gate)
 
     def _await_people(self, gate: Gate) -> None:
-        awaited = set(self.people) if self._awaited is None else self._awaited
-        if gate.key not in awaited:
+        waiting = set(self.people) if self._awaited is None else self._awaited
+        if gate.key not in waiting:
             self.change("people").append(gate.key)
-            awaited.add(gate.key)
-        self._awaited = awaited
+            waiting.add(gate.key)
+        self._awaited = waiting
         if gate.key in self.passed:
             del self.change("passed")[gate.key]
 
     def ask_call(self, new: Open) -> Open:
         """As it is asked, with the tries that are left. At most so many at once; who leaves a question that was answered wrongly
         gets no fresh tries for it."""
-        if any(each.gate == new.gate and each.action == EVERY_CALL for each in self.shut):
+        if any(entry.gate == new.gate and entry.action == EVERY_CALL for entry in self.shut):
             return new
-        asked = [each for each in self.open if each.call]
-        if len(asked) >= MAX_OPEN:
-            left = min(asked, key=lambda each: each.attempts)
-            gate = self.atlases.gates.get(left.gate)
-            if left.attempts and gate is not None and gate.trigger.type in FOR_ONE_CALL:
-                self.shut_gate(gate, left, "it was left for too many other questions")
+        questions = [question for question in self.open if question.call]
+        if len(questions) >= MAX_OPEN:
+            oldest = min(questions, key=lambda each: each.attempts)
+            gate = self.atlases.gates.get(oldest.gate)
+            if oldest.attempts and gate is not None and gate.trigger.type in FOR_ONE_CALL:
+                self.shut_gate(gate, oldest, "it was left for too many other questions")
             else:
-                self.change("open").remove(left)
+                self.change("open").remove(oldest)
         asking = self.atlases.gates.get(new.gate)
         if asking is not None and asking.trigger.type not in FOR_ONE_CALL:
             new = replace(new, attempts=self.tried.get(new.gate, 0))
@@ -393,15 +395,17 @@ class EvaluationRun:
     def shut_gate(self, gate: Gate, which: Open, reason: str, *, for_all: bool = False) -> None:
         """For the session, for the capability, or for the call that it stopped; after many of those, ``for_all`` calls."""
         self.change("open").remove(which)
-        mine = [each for each in self.shut if each.gate == gate.key and each.action]
+        mine = [entry for entry in self.shut if entry.gate == gate.key and entry.action]
         if not which.call:
             new = Shut(gate=gate.key, reason=reason)
         elif gate.trigger.type in FOR_ONE_CALL and len(mine) < MAX_SHUT and not for_all:
             new = Shut(gate=gate.key, reason=reason, action=which.action, input_hash=which.input_hash)
         else:
-            self.keep("shut", [each for each in self.shut if each not in mine])
+            self.keep("shut", [entry for entry in self.shut if entry not in mine])
             # What it asked about other calls would open it again.
-            self.keep("open", [each for each in self.open if each.gate != gate.key or not each.call])
+            self.keep(
+                "open", [question for question in self.open if question.gate != gate.key or not question.call]
+            )
             new = Shut(gate=gate.key, reason=reason, action=EVERY_CALL)
         self.change("shut").append(new)
         self.blocked(gate, reason, which.action)
@@ -415,9 +419,9 @@ def _too_much(state: GateState) -> bool:
 
 def _named(**lists: Sequence[str]) -> dict[str, Any]:
     """As a trace lists them: the first of each, and how many more there are."""
-    told: dict[str, Any] = {name: list(ids[:MAX_NAMED]) for name, ids in lists.items()}
+    fields: dict[str, Any] = {name: list(ids[:MAX_NAMED]) for name, ids in lists.items()}
     more = {name: len(ids) - MAX_NAMED for name, ids in lists.items() if len(ids) > MAX_NAMED}
-    return told | ({"more": more} if more else {})
+    return fields | ({"more": more} if more else {})
 
 
 OVERRIDE, HIGH_RISK = "policy_override", "high_risk_action"
@@ -443,43 +447,45 @@ def notices(
     governing: CompiledAtlases, traces: Sequence[Trace], ran: Sequence[RanCall] = ()
 ) -> list[dict[str, Any]]:
     """For `more.gates.notices` of the write that records ``traces`` and sends ``ran``; empty where no steward wants any."""
-    wanted = [atlas for atlas in governing.atlases if atlas.steward.webhook and atlas.steward.notify_on]
-    if not wanted:
+    subscribers = [atlas for atlas in governing.atlases if atlas.steward.webhook and atlas.steward.notify_on]
+    if not subscribers:
         return []
     return [
-        *(each for trace in traces for each in _of_trace(wanted, trace)),
-        *(each for call in ran for each in _of_call(governing, wanted, call)),
+        *(each for trace in traces for each in _of_trace(subscribers, trace)),
+        *(each for call in ran for each in _of_call(governing, subscribers, call)),
     ]
 
 
-def _of_trace(wanted: Sequence[Atlas], trace: Trace) -> Iterator[dict[str, Any]]:
+def _of_trace(subscribers: Sequence[Atlas], trace: Trace) -> Iterator[dict[str, Any]]:
     """The steward of a gate is told of it, and no other."""
-    for atlas in wanted:
+    for atlas in subscribers:
         if trace.payload.get("atlas_id") == atlas.atlas_id and trace.type in atlas.steward.notify_on:
             yield _notice(atlas, trace.type, _told(trace.payload))
 
 
 def _told(payload: dict[str, Any]) -> dict[str, Any]:
     """Without what agents and tools wrote: a wrong answer is repeated in why it was refused, an error may hold anything."""
-    told = {name: value for name, value in payload.items() if name not in _KEPT_BACK}
-    if isinstance(fired_by := told.get("trigger_data"), dict):
-        told["trigger_data"] = {name: value for name, value in fired_by.items() if name not in _WRITTEN}
-    if "reason" in told and told["reason"] not in _PLAIN_REASONS:
-        told["reason"] = ON_THE_TRAIL
-    return told
+    data = {name: value for name, value in payload.items() if name not in _KEPT_BACK}
+    if isinstance(fired_by := data.get("trigger_data"), dict):
+        data["trigger_data"] = {name: value for name, value in fired_by.items() if name not in _WRITTEN}
+    if "reason" in data and data["reason"] not in _PLAIN_REASONS:
+        data["reason"] = ON_THE_TRAIL
+    return data
 
 
-def _of_call(governing: CompiledAtlases, wanted: Sequence[Atlas], call: RanCall) -> Iterator[dict[str, Any]]:
+def _of_call(
+    governing: CompiledAtlases, subscribers: Sequence[Atlas], call: RanCall
+) -> Iterator[dict[str, Any]]:
     risk = governing.risk_of(call.action, call.risk)
     facts = {"action_id": call.action, "call_id": call.call_id, "risk_tier": risk.value}
-    demanded = [
+    keys = [
         key
         for key, policy in governing.policies_of(call.action)
         if policy.type is AtlasPolicyType.REQUIRES_APPROVAL
     ]
-    for atlas in wanted:
+    for atlas in subscribers:
         # A policy's key is its atlas, a slash and its id.
-        own = [key.removeprefix(prefix) for key in demanded if key.startswith(prefix := f"{atlas.atlas_id}/")]
+        own = [key.removeprefix(prefix) for key in keys if key.startswith(prefix := f"{atlas.atlas_id}/")]
         if own and OVERRIDE in atlas.steward.notify_on:
             yield _notice(atlas, OVERRIDE, {**facts, "policy_ids": own})
         if RISKS.index(risk) >= RISKS.index(Risk.HIGH) and HIGH_RISK in atlas.steward.notify_on:

@@ -55,8 +55,8 @@ def at_boundary(
         due: dict[str, dict[str, Any]] = {gate.key: {} for gate in atlases.of(TriggerType.SESSION_END)}
     else:
         due = _due(work, moment) if state.ended is None else {}
-    ranked = sorted((atlases.gates[key] for key in due), key=rank)
-    for gate in within_budget(work, ranked, elapsed_ms):
+    gates = sorted((atlases.gates[key] for key in due), key=rank)
+    for gate in within_budget(work, gates, elapsed_ms):
         work.fire(gate, due[gate.key])
     for key in sorted(moment.unknown & atlases.gates.keys()):
         work.restrict(atlases.gates[key])
@@ -78,18 +78,18 @@ def _with_missed(state: GateState, moment: GateInput) -> GateInput:
     """Together with what happened while the gates could not be read."""
     if not state.missed:
         return moment
-    finished = tuple(each.action for each in state.missed)
-    errors = tuple(each.error for each in state.missed if each.error is not None)
-    return replace(moment, finished=(*finished, *moment.finished), errors=(*errors, *moment.errors))
+    actions = tuple(call.action for call in state.missed)
+    errors = tuple(call.error for call in state.missed if call.error is not None)
+    return replace(moment, finished=(*actions, *moment.finished), errors=(*errors, *moment.errors))
 
 
 def _forget_strangers(work: EvaluationRun) -> None:
     """Nobody can answer a gate that is in none of the session's atlases."""
-    known = work.atlases.gates
-    if any(each.gate not in known for each in work.open):
-        work.keep("open", [each for each in work.open if each.gate in known])
-    if any(key not in known for key in work.people):
-        work.keep("people", [key for key in work.people if key in known])
+    gates = work.atlases.gates
+    if any(question.gate not in gates for question in work.open):
+        work.keep("open", [question for question in work.open if question.gate in gates])
+    if any(key not in gates for key in work.people):
+        work.keep("people", [key for key in work.people if key in gates])
 
 
 def _due(work: EvaluationRun, moment: GateInput) -> dict[str, dict[str, Any]]:
@@ -102,17 +102,17 @@ def _due(work: EvaluationRun, moment: GateInput) -> dict[str, dict[str, Any]]:
             due.update((gate.key, {}) for gate in gates)
     for text in moment.inputs:
         for gate, words in atlases.keywords.find(text).values():
-            heard = due.setdefault(gate.key, {"matched": []})["matched"]
-            heard += [word for word in words if word not in heard][: 10 - len(heard)]
-    for each in atlases.timed:
-        if _came_round(work, each, moment.now):
-            due.update((gate.key, {"seconds": gate.trigger.seconds}) for gate in each.gates)
-            work.change("fired_at")[each.name] = moment.now
-    for each in atlases.counting:
-        since = work.counted.get(each.name, work.counted.get(each.atlas_id, 0))
-        if work.executed - since >= each.every:
-            due.update((gate.key, {"actions": work.executed}) for gate in each.gates)
-            work.change("counted")[each.name] = work.executed
+            texts = due.setdefault(gate.key, {"matched": []})["matched"]
+            texts += [word for word in words if word not in texts][: 10 - len(texts)]
+    for interval in atlases.timed:
+        if _came_round(work, interval, moment.now):
+            due.update((gate.key, {"seconds": gate.trigger.seconds}) for gate in interval.gates)
+            work.change("fired_at")[interval.name] = moment.now
+    for interval in atlases.counting:
+        since = work.counted.get(interval.name, work.counted.get(interval.atlas_id, 0))
+        if work.executed - since >= interval.every:
+            due.update((gate.key, {"actions": work.executed}) for gate in interval.gates)
+            work.change("counted")[interval.name] = work.executed
     for action in dict.fromkeys(moment.finished):
         due.update((gate.key, {"action_id": action}) for gate in atlases.after(action))
     if moment.errors:
@@ -135,7 +135,7 @@ def requested(atlases: CompiledAtlases, state: GateState, what: str, now: dateti
     Nothing fires while the session waits for an answer, or is shut: who has not agreed is not told.
     """
     work = EvaluationRun(atlases, state, now)
-    waiting = [gate for each in state.asks if (gate := atlases.gates.get(each.gate)) is not None]
+    waiting = [gate for question in state.asks if (gate := atlases.gates.get(question.gate)) is not None]
     for gate in waiting:
         work.blocked(gate, UNANSWERED)
     if not waiting and state.ended is None:
@@ -166,21 +166,21 @@ def judge(
 
 def _judge(work: EvaluationRun, call: GatedCall, looking: bool) -> Ruling:
     atlases = work.atlases
-    found = atlases.of_action(call.action)
+    rules = atlases.of_action(call.action)
     risk = atlases.risk_of(call.action, call.risk)
-    gates = _gates_before(work, found, risk)
-    refusal = _refusal(work, call, found, gates, looking)
+    gates = _gates_before(work, rules, risk)
+    refusal = _refusal(work, call, rules, gates, looking)
     if refusal is not None:
         return _ruling(work, risk, PolicyVerdict.DENY, *refusal)
-    gates, asks, strict = _fire_all(work, call, found, gates, risk)
-    refusal = _now_refused(work, call, found) if not asks else None
+    gates, asks, strict = _fire_all(work, call, rules, gates, risk)
+    refusal = _now_refused(work, call, rules) if not asks else None
     if refusal is not None:
         return _ruling(work, risk, PolicyVerdict.DENY, *refusal)
     if asks:
-        names = ", ".join(f"`{atlases.gates[each.gate].gate_id}`" for each in asks)
+        names = ", ".join(f"`{atlases.gates[question.gate].gate_id}`" for question in asks)
         reason = f"the gate {names} must be answered first"
         return _ruling(work, risk, PolicyVerdict.DENY, f"gate:{asks[0].gate}", reason, asks=tuple(asks))
-    verdict, rule, reason, policy = by_policies(work, call, found)
+    verdict, rule, reason, policy = by_policies(work, call, rules)
     people = _people(work, gates)
     if verdict is not PolicyVerdict.DENY and len(card(people)) > MAX_CARD:
         return _ruling(work, risk, PolicyVerdict.DENY, f"gate:{people[0].key}", TOO_LONG)
@@ -193,7 +193,7 @@ def _judge(work: EvaluationRun, call: GatedCall, looking: bool) -> Ruling:
     return _ruling(
         work, risk, verdict, rule, reason, people=tuple(people), strict=strict,
         template=policy.template if policy else None, overrides=policy is not None,
-        limits=tuple(limits(work, found)),
+        limits=tuple(limits(work, rules)),
     )  # fmt: skip
 
 
@@ -208,15 +208,15 @@ def _ruling(
 
 
 def _refusal(
-    work: EvaluationRun, call: GatedCall, found: OfAction, gates: Sequence[Gate], looking: bool
+    work: EvaluationRun, call: GatedCall, rules: OfAction, gates: Sequence[Gate], looking: bool
 ) -> tuple[str, str] | None:
     """What no answer to a gate of this call, and no person, turns: the rule, and why."""
     return (
         _shut(work, call, gates)
-        or _denied(work, call, found)
+        or _denied(work, call, rules)
         or _unanswered(work, call)
-        or _locked(work, found)
-        or (None if looking else _misfit(call, found))
+        or _locked(work, rules)
+        or (None if looking else _misfit(call, rules))
     )
 
 
@@ -232,8 +232,8 @@ def _shut(work: EvaluationRun, call: GatedCall, gates: Sequence[Gate]) -> tuple[
     return None
 
 
-def _denied(work: EvaluationRun, call: GatedCall, found: OfAction) -> tuple[str, str] | None:
-    for key, policy in found.policies:
+def _denied(work: EvaluationRun, call: GatedCall, rules: OfAction) -> tuple[str, str] | None:
+    for key, policy in rules.policies:
         if policy.type is AtlasPolicyType.DENY:
             return f"atlas:{key}", policy.reason or "its atlas denies it"
     for pattern, rule in sorted(work.actions.items()):
@@ -246,29 +246,31 @@ def _denied(work: EvaluationRun, call: GatedCall, found: OfAction) -> tuple[str,
 
 
 def _unanswered(work: EvaluationRun, call: GatedCall) -> tuple[str, str] | None:
-    for each in work.open:
-        gate = work.atlases.gates.get(each.gate)
-        if not each.call and gate is not None:
+    for question in work.open:
+        gate = work.atlases.gates.get(question.gate)
+        if not question.call and gate is not None:
             work.blocked(gate, UNANSWERED, call.action)
-            return f"gate:{each.gate}", f"the gate `{gate.gate_id}` must be answered before anything else"
+            return f"gate:{question.gate}", f"the gate `{gate.gate_id}` must be answered before anything else"
     return None
 
 
-def _locked(work: EvaluationRun, found: OfAction) -> tuple[str, str] | None:
+def _locked(work: EvaluationRun, rules: OfAction) -> tuple[str, str] | None:
     """An atlas that has the action only in capabilities that are locked, and no gate to open them by."""
     by_atlas: dict[str, list[str]] = {}
-    for capability in found.capabilities:
+    for capability in rules.capabilities:
         by_atlas.setdefault(capability.rsplit("/", 1)[0], []).append(capability)
     for capabilities in by_atlas.values():
-        if not any(work.is_open(each) or work.atlases.guards(each) for each in capabilities):
+        if not any(
+            work.is_open(capability) or work.atlases.guards(capability) for capability in capabilities
+        ):
             grip = work.capabilities.get(capabilities[0])
             by = f", by the gate `{grip.by}`" if grip is not None else ""
             return f"capability:{capabilities[0]}", f"the capability `{capabilities[0]}` is locked{by}"
     return None
 
 
-def _misfit(call: GatedCall, found: OfAction) -> tuple[str, str] | None:
-    for action in found.declared:
+def _misfit(call: GatedCall, rules: OfAction) -> tuple[str, str] | None:
+    for action in rules.declared:
         if action.parameters_schema is None:
             continue
         try:
@@ -280,11 +282,11 @@ def _misfit(call: GatedCall, found: OfAction) -> tuple[str, str] | None:
     return None
 
 
-def _gates_before(work: EvaluationRun, found: OfAction, risk: Risk) -> Sequence[Gate]:
+def _gates_before(work: EvaluationRun, rules: OfAction, risk: Risk) -> Sequence[Gate]:
     """What stands before it now: of a capability's gates those that must be passed to open it, and those that look on."""
     atlases = work.atlases
-    gates = [*found.before, *atlases.risky(risk)]
-    for capability in found.capabilities:
+    gates = [*rules.before, *atlases.risky(risk)]
+    for capability in rules.capabilities:
         shut = not work.is_open(capability)
         for gate in atlases.gates_of_capability(capability):
             if gate.mode is Mode.OBSERVATIONAL or (shut and gate.key not in work.passed):
@@ -295,27 +297,27 @@ def _gates_before(work: EvaluationRun, found: OfAction, risk: Risk) -> Sequence[
 
 
 def _fire_all(
-    work: EvaluationRun, call: GatedCall, found: OfAction, gates: Sequence[Gate], risk: Risk
+    work: EvaluationRun, call: GatedCall, rules: OfAction, gates: Sequence[Gate], risk: Risk
 ) -> tuple[Sequence[Gate], list[Open], bool]:
     """Also what stands before it only since one of them locked a capability."""
-    told = call.approved or call.told
-    asks, strict = _fire_before(work, call, within_budget(work, gates, told=told))
+    silent = call.approved or call.told
+    asks, strict = _fire_before(work, call, within_budget(work, gates, silent=silent))
     all_gates = gates
     while work.changed("capabilities"):
-        known = {gate.key for gate in all_gates}
-        gates = [gate for gate in _gates_before(work, found, risk) if gate.key not in known]
+        keys = {gate.key for gate in all_gates}
+        gates = [gate for gate in _gates_before(work, rules, risk) if gate.key not in keys]
         if not gates:
             break
-        more, stricter = _fire_before(work, call, within_budget(work, gates, told=told))
+        more, stricter = _fire_before(work, call, within_budget(work, gates, silent=silent))
         all_gates, asks, strict = [*all_gates, *gates], [*asks, *more], strict or stricter
     return all_gates, asks, strict
 
 
-def _now_refused(work: EvaluationRun, call: GatedCall, found: OfAction) -> tuple[str, str] | None:
+def _now_refused(work: EvaluationRun, call: GatedCall, rules: OfAction) -> tuple[str, str] | None:
     """What gates that fired before this call forbid, this call included."""
     if not (work.changed("actions") or work.changed("capabilities")):
         return None
-    return _denied(work, call, found) or _locked(work, found)
+    return _denied(work, call, rules) or _locked(work, rules)
 
 
 def _fire_before(work: EvaluationRun, call: GatedCall, gates: Sequence[Gate]) -> tuple[list[Open], bool]:
@@ -350,16 +352,22 @@ def _opens_for_one(gate: Gate) -> bool:
 
 def _has_pass(passes: Sequence[Pass], gate: Gate, call: GatedCall) -> bool:
     return any(
-        each.gate == gate.key and each.action == call.action and each.input_hash == call.input_hash
-        for each in passes
+        gate_pass.gate == gate.key
+        and gate_pass.action == call.action
+        and gate_pass.input_hash == call.input_hash
+        for gate_pass in passes
     )
 
 
 def _opened(work: EvaluationRun, gate: Gate, call: GatedCall) -> Open:
-    for each in work.open:
-        if each.gate == gate.key and each.action == call.action and each.input_hash == call.input_hash:
+    for question in work.open:
+        if (
+            question.gate == gate.key
+            and question.action == call.action
+            and question.input_hash == call.input_hash
+        ):
             work.blocked(gate, UNANSWERED, call.action)
-            return each
+            return question
     new = Open(
         gate=gate.key, call=call_name(call), action=call.action, input_hash=call.input_hash, at=work.now
     )
@@ -397,7 +405,7 @@ def _people(work: EvaluationRun, gates: Sequence[Gate]) -> list[Gate]:
 
 def _on_card(work: EvaluationRun, call: GatedCall) -> set[str]:
     """The gates that whoever was asked about exactly this call saw."""
-    return {each.gate for each in work.cards if call.call_id and each.call == call.call_id}
+    return {card.gate for card in work.cards if call.call_id and card.call == call.call_id}
 
 
 def _seen(work: EvaluationRun, call: GatedCall, people: Sequence[Gate]) -> bool:
@@ -413,7 +421,7 @@ def shown(
     """People are asked about a call, and these gates stand on what they see. Written with the request, and only then."""
     work = EvaluationRun(atlases, state, now)
     if call.call_id:
-        cards = [each for each in work.cards if each.call != call.call_id]
+        cards = [card for card in work.cards if card.call != call.call_id]
         cards += [GateCard(gate=gate.key, call=call.call_id) for gate in gates]
         work.keep("cards", cards[-MAX_CARDS:])
     return Evaluation(state=work.state())
@@ -428,10 +436,10 @@ def ran(
     """A call is sent: its passes are used up, its limits count it, what people approved is passed, and what stands before it
     and asks nothing gives what it grants. Without ``grants`` only what it uses up is gone."""
     work = EvaluationRun(atlases, state, now)
-    found = atlases.of_action(call.action)
-    gates = _gates_before(work, found, atlases.risk_of(call.action, call.risk))
+    rules = atlases.of_action(call.action)
+    gates = _gates_before(work, rules, atlases.risk_of(call.action, call.risk))
     if grants:
-        granting = [gate for gate in within_budget(work, gates, told=True) if _opens_for_one(gate)]
+        granting = [gate for gate in within_budget(work, gates, silent=True) if _opens_for_one(gate)]
         for gate in granting:
             work.grant(gate)
         if work.changed("capabilities") or work.changed("actions"):
@@ -444,7 +452,7 @@ def ran(
                 work.pass_gate(gate)
         work.keep("people", [key for key in work.people if key not in on_card])
     work.keep("passes", _without(work.passes, call))
-    paid = charged(found, work.spent, now)
+    paid = charged(rules, work.spent, now)
     if paid:
         work.change("spent").update(paid)
     # Counted only where somebody looks at it: otherwise most calls leave everything as it was, and nothing is written.
@@ -454,18 +462,18 @@ def ran(
 
 def _without(passes: Sequence[Pass], call: GatedCall) -> list[Pass]:
     """One pass of each gate goes with the call."""
-    left, gone = list[Pass](), set[str]()
-    for each in passes:
-        mine = (each.action, each.input_hash) == (call.action, call.input_hash)
-        if mine and each.gate not in gone:
-            gone.add(each.gate)
+    remaining, used_gates = list[Pass](), set[str]()
+    for gate_pass in passes:
+        mine = (gate_pass.action, gate_pass.input_hash) == (call.action, call.input_hash)
+        if mine and gate_pass.gate not in used_gates:
+            used_gates.add(gate_pass.gate)
         else:
-            left.append(each)
-    return left
+            remaining.append(gate_pass)
+    return remaining
 
 
 def within_budget(
-    work: EvaluationRun, gates: Sequence[Gate], elapsed_ms: float = 0.0, *, told: bool = False
+    work: EvaluationRun, gates: Sequence[Gate], elapsed_ms: float = 0.0, *, silent: bool = False
 ) -> Sequence[Gate]:
     """The most important first. What blocks or restricts is never left out; what is left out is traced, unless it was
     ``told`` before."""
@@ -478,18 +486,18 @@ def within_budget(
     if most is None or most > MAX_FIRED:
         most, reason = MAX_FIRED, reason if late else AT_ONCE
     room = most - sum(gate.is_due for gate in gates)
-    kept, left = list[Gate](), list[Gate]()
+    within, left_out = list[Gate](), list[Gate]()
     for gate in gates:
         if gate.is_due:
-            kept.append(gate)
+            within.append(gate)
         elif room > 0 and not late:
-            kept.append(gate)
+            within.append(gate)
             room -= 1
         else:
-            left.append(gate)
-    if not told:
-        _leave_out(work, left, reason)
-    return kept
+            left_out.append(gate)
+    if not silent:
+        _leave_out(work, left_out, reason)
+    return within
 
 
 def _leave_out(work: EvaluationRun, gates: Sequence[Gate], reason: str) -> None:

@@ -70,7 +70,9 @@ class CompiledAtlases:
             for context in atlas.contexts
         }
         self.capabilities: dict[str, Capability] = {
-            f"{atlas.atlas_id}/{each.capability_id}": each for atlas in atlases for each in atlas.capabilities
+            f"{atlas.atlas_id}/{capability.capability_id}": capability
+            for atlas in atlases
+            for capability in atlas.capabilities
         }
         self.budget = _tightest([atlas.budget for atlas in atlases])
         self._looked_up: dict[str, OfAction] = {}
@@ -154,28 +156,28 @@ class CompiledAtlases:
         )
 
     def _rounds(self, kind: TriggerType) -> tuple[Round, ...]:
-        found: dict[tuple[str, float], list[Gate]] = {}
+        rounds: dict[tuple[str, float], list[Gate]] = {}
         for gate in self._by_type[kind]:
             every = gate.trigger.seconds if kind is TriggerType.TIME_INTERVAL else gate.trigger.actions
-            found.setdefault((gate.atlas_id, every or 1), []).append(gate)
+            rounds.setdefault((gate.atlas_id, every or 1), []).append(gate)
         return tuple(
             Round(name=f"{atlas}@{every}", atlas_id=atlas, every=every, gates=tuple(gates))
-            for (atlas, every), gates in found.items()
+            for (atlas, every), gates in rounds.items()
         )
 
     def _closed(self) -> frozenset[str]:
         """The capabilities that are locked before any gate has done anything."""
-        opened = {
-            f"{gate.atlas_id}/{each}"
+        unlockable_keys = {
+            f"{gate.atlas_id}/{capability}"
             for gate in self.gates.values()
             if gate.mode is not Mode.OBSERVATIONAL
-            for each in gate.unlock_capabilities
+            for capability in gate.unlock_capabilities
         }
-        only_watched = {key for key in self._of_capability if not self.guards(key)}
+        watched_only = {key for key in self._of_capability if not self.guards(key)}
         return frozenset(
             key
             for key, capability in self.capabilities.items()
-            if key in opened or self.guards(key) or (capability.locked and key not in only_watched)
+            if key in unlockable_keys or self.guards(key) or (capability.locked and key not in watched_only)
         )
 
     def of(self, kind: TriggerType) -> list[Gate]:
@@ -196,15 +198,15 @@ class CompiledAtlases:
     def _schemas(self) -> Iterator[Mapping[str, Any]]:
         for atlas in self.atlases:
             yield from (
-                each.parameters_schema for each in atlas.actions if each.parameters_schema is not None
+                action.parameters_schema for action in atlas.actions if action.parameters_schema is not None
             )
             for gate in atlas.gates:
-                yield from (each.schema for each in gate.questions if each.schema is not None)
+                yield from (question.schema for question in gate.questions if question.schema is not None)
 
     def of_action(self, action: str) -> OfAction:
-        found = self._looked_up.get(action)
-        if found is None:
-            found = OfAction(
+        rules = self._looked_up.get(action)
+        if rules is None:
+            rules = OfAction(
                 before=tuple(_once(self._before.find(action))),
                 capabilities=tuple(dict.fromkeys(self._capable.find(action))),
                 policies=self._ordered(action),
@@ -212,12 +214,12 @@ class CompiledAtlases:
             )
             if len(self._looked_up) >= MAX_LOOKED_UP:
                 self._looked_up.clear()
-            self._looked_up[action] = found
-        return found
+            self._looked_up[action] = rules
+        return rules
 
     def _ordered(self, action: str) -> tuple[tuple[str, AtlasPolicy], ...]:
-        found = {key: (key, policy) for key, policy in self._policies.find(action)}
-        return tuple(sorted(found.values(), key=lambda each: _LOOKED_AT.index(each[1].type)))
+        by_key = {key: (key, policy) for key, policy in self._policies.find(action)}
+        return tuple(sorted(by_key.values(), key=lambda each: _LOOKED_AT.index(each[1].type)))
 
     def after(self, action: str) -> list[Gate]:
         return _once(self._after.find(action))
@@ -243,19 +245,19 @@ class CompiledAtlases:
         return list(self.of_action(action).policies)
 
     def risk_of(self, action: str, own: Risk) -> Risk:
-        declared = self.of_action(action).declared
-        return highest_risk(own, *(each.risk_tier for each in declared)) if declared else own
+        actions = self.of_action(action).declared
+        return highest_risk(own, *(action.risk_tier for action in actions)) if actions else own
 
     @cached_property
     def known_actions(self) -> tuple[str, ...]:
         """Every action that an atlas names without a star."""
-        named = dict.fromkeys(self._actions)
+        names = dict.fromkeys(self._actions)
         for capability in self.capabilities.values():
-            named.update(dict.fromkeys(each for each in capability.actions if "*" not in each))
+            names.update(dict.fromkeys(action for action in capability.actions if "*" not in action))
         for atlas in self.atlases:
             for policy in atlas.policies:
-                named.update(dict.fromkeys(each for each in policy.actions if "*" not in each))
-        return tuple(named)
+                names.update(dict.fromkeys(action for action in policy.actions if "*" not in action))
+        return tuple(names)
 
     def named(self, id: str) -> list[Gate]:
         """By key, or by its plain id."""
@@ -342,14 +344,14 @@ def _compile_set(needles: Sequence[bytes]) -> Any | None:
     re2, options = _re2(KEYWORD_MEMORY)
     options.literal = True
     options.encoding = re2.Options.Encoding.LATIN1
-    found = re2.Set.SearchSet(options)
+    words = re2.Set.SearchSet(options)
     try:
         for needle in (b"", *needles):
-            found.Add(needle)
-        found.Compile()
+            words.Add(needle)
+        words.Compile()
     except re2.error:
         return None
-    return found
+    return words
 
 
 def _bytes(text: str) -> bytes:
@@ -410,11 +412,11 @@ class KeywordIndex:
 
     def _add_expressions(self, number: int, gate: Gate) -> None:
         case = gate.trigger.case_sensitive
-        known = self._expressions.setdefault(gate.atlas_id, Expressions({})).found
+        expressions = self._expressions.setdefault(gate.atlas_id, Expressions({})).found
         for pattern in dict.fromkeys(gate.trigger.patterns):
-            if (pattern, case) not in known:
-                known[pattern, case] = expression(pattern, case_sensitive=case), []
-            known[pattern, case][1].append(number)
+            if (pattern, case) not in expressions:
+                expressions[pattern, case] = expression(pattern, case_sensitive=case), []
+            expressions[pattern, case][1].append(number)
 
     @property
     def read(self) -> dict[str, int]:
@@ -437,9 +439,9 @@ class KeywordIndex:
         if self._expressions:
             self._search(text, seen)
         return {
-            number: (self._gates[number], tuple(found.values()))
-            for number, found in sorted(seen.items())
-            if len(found) >= self._needed[number]
+            number: (self._gates[number], tuple(words.values()))
+            for number, words in sorted(seen.items())
+            if len(words) >= self._needed[number]
         }
 
     def _search(self, text: str, seen: dict[int, dict[int, str]]) -> None:
@@ -477,9 +479,9 @@ def expression(pattern: str, *, case_sensitive: bool = True) -> Any:
     try:
         return re2.compile(pattern, options)
     except re2.error as error:
-        said = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
+        reason = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
         raise InvalidInput(
-            f"`{pattern[:100]}` is not a regular expression that can be used: {said}.",
+            f"`{pattern[:100]}` is not a regular expression that can be used: {reason}.",
             code="invalid_pattern",
-            hint=_TOO_LARGE if "too large" in said else _NOT_READ,
+            hint=_TOO_LARGE if "too large" in reason else _NOT_READ,
         ) from None

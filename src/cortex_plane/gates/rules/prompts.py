@@ -47,9 +47,9 @@ MAX_ASKED = 200_000
 """Bytes of the questions that programs are told at once, besides those of the first gate."""
 
 
-def card_of(name: str, title: str, asked: Iterable[tuple[str, str | None]]) -> str:
+def card_of(name: str, title: str, questions: Iterable[tuple[str, str | None]]) -> str:
     """What a person is asked by one gate: questions, each with its hint."""
-    lines = (f"- {hinted(question, hint)}" for question, hint in asked)
+    lines = (f"- {hinted(question, hint)}" for question, hint in questions)
     return "\n".join([f"By approving you pass the gate {name} ({title}):", *lines])
 
 
@@ -60,7 +60,7 @@ def hinted(question: str, hint: str | None) -> str:
 def card(gates: Iterable[Gate]) -> str:
     """Whoever approves confirms all of it."""
     return "\n".join(
-        card_of(gate.gate_id, gate.name, ((each.question, each.hint) for each in gate.questions))
+        card_of(gate.gate_id, gate.name, ((question.question, question.hint) for question in gate.questions))
         for gate in gates
     )
 
@@ -73,46 +73,46 @@ def name_of(atlases: CompiledAtlases, key: str) -> str:
 
 def guides_of(atlases: CompiledAtlases, state: GateState) -> list[tuple[Gate, Guidance, ActiveGuidance]]:
     """The guidance that is given, the most important first; what is as important, in the order in which it came."""
-    found = [
-        (gate, gate.guidance, given)
-        for key, given in state.guidance.items()
+    guides = [
+        (gate, gate.guidance, entry)
+        for key, entry in state.guidance.items()
         if (gate := atlases.gates.get(key)) and gate.guidance
     ]
-    return sorted(found, key=lambda each: (-each[1].priority, each[2].at, each[0].key))
+    return sorted(guides, key=lambda each: (-each[1].priority, each[2].at, each[0].key))
 
 
 def blocks_of(atlases: CompiledAtlases, state: GateState) -> list[tuple[str, ContextBlock, ActiveGuidance]]:
-    found = [
-        (key, atlases.contexts[key], given)
-        for key, given in state.contexts.items()
+    blocks = [
+        (key, atlases.contexts[key], entry)
+        for key, entry in state.contexts.items()
         if key in atlases.contexts
     ]
-    return sorted(found, key=lambda each: (-each[1].priority, each[2].at, each[0]))
+    return sorted(blocks, key=lambda each: (-each[1].priority, each[2].at, each[0]))
 
 
 def prompt_parts(atlases: CompiledAtlases, state: GateState) -> PromptParts:
     guides = [guidance for _, guidance, _ in guides_of(atlases, state)]
     high = [each.content for each in guides if each.format is GuidanceFormat.SYSTEM_INSTRUCTION]
     rest = [each.content for each in guides if each.format is not GuidanceFormat.SYSTEM_INSTRUCTION]
-    known = [f"## {each.name}\n{each.content}" for _, each, _ in blocks_of(atlases, state)]
+    contexts = [f"## {each.name}\n{each.content}" for _, each, _ in blocks_of(atlases, state)]
     return PromptParts(
         instructions="\n\n".join(high),
-        knowledge="\n\n".join([*known, *rest]),
+        knowledge="\n\n".join([*contexts, *rest]),
         questions=questions(atlases, state.asks),
     )
 
 
 def questions(atlases: CompiledAtlases, waiting: Iterable[Open]) -> str:
     """As the model is asked."""
-    asked = [
-        _asked(atlases.gates[each.gate], name_of(atlases, each.gate), each)
-        for each in waiting
-        if each.gate in atlases.gates
+    parts = [
+        _asked(atlases.gates[question.gate], name_of(atlases, question.gate), question)
+        for question in waiting
+        if question.gate in atlases.gates
     ]
-    if not asked:
+    if not parts:
         return ""
     how = f"Answer with the tool `{provider_name(ANSWER)}`; until then nothing else is accepted."
-    return "\n\n".join([*asked, how])
+    return "\n\n".join([*parts, how])
 
 
 def _asked(gate: Gate, name: str, which: Open) -> str:
@@ -125,10 +125,10 @@ def _asked(gate: Gate, name: str, which: Open) -> str:
 
 
 def _line(question: GateQuestion) -> str:
-    expected = _EXPECTED.get(question.response_type) or f"one of {', '.join(question.options)}"
+    answer_format = _EXPECTED.get(question.response_type) or f"one of {', '.join(question.options)}"
     optional = "" if question.required else ", optional"
-    asked = hinted(question.question, question.hint)
-    return f"- {question.question_id}: {asked} [{expected}{optional}]"
+    question_text = hinted(question.question, question.hint)
+    return f"- {question.question_id}: {question_text} [{answer_format}{optional}]"
 
 
 def asked_of(gate: Gate, which: Open) -> dict[str, Any]:
@@ -144,23 +144,27 @@ def asked_of(gate: Gate, which: Open) -> dict[str, Any]:
 def questions_of(gate: Gate) -> list[dict[str, Any]]:
     return [
         {
-            "question_id": each.question_id, "question": each.question, "response_type": each.response_type,
-            "required": each.required, "hint": each.hint, "options": list(each.options), "schema": each.schema,
+            "question_id": question.question_id, "question": question.question, "response_type": question.response_type,
+            "required": question.required, "hint": question.hint, "options": list(question.options), "schema": question.schema,
         }
-        for each in gate.questions
+        for question in gate.questions
     ]  # fmt: skip
 
 
 def asked_of_all(atlases: CompiledAtlases, waiting: Iterable[Open]) -> list[dict[str, Any]]:
     """The first in full, and the others as far as there is room; the rest is named, and can be read when its turn comes."""
-    found = [asked_of(atlases.gates[each.gate], each) for each in waiting if each.gate in atlases.gates]
+    groups = [
+        asked_of(atlases.gates[question.gate], question)
+        for question in waiting
+        if question.gate in atlases.gates
+    ]
     room = MAX_ASKED
-    for number, asked in enumerate(found):
-        room -= len(orjson.dumps(asked["questions"]))
+    for number, questions in enumerate(groups):
+        room -= len(orjson.dumps(questions["questions"]))
         if room < 0 < number:
-            asked["more_questions"] = len(asked["questions"])
-            asked["questions"] = []
-    return found
+            questions["more_questions"] = len(questions["questions"])
+            questions["questions"] = []
+    return groups
 
 
 SHOWN = 200
@@ -201,11 +205,11 @@ class GateNews:
 
 def news(event: str, data: Mapping[str, Any]) -> GateNews | None:
     """Of an event or a fact of a gate; None for any other."""
-    told = _TOLD.get(event)
-    if told is None:
+    payload = _TOLD.get(event)
+    if payload is None:
         return None
-    kind, said = told(data)
-    return GateNews(kind=kind, atlas=_text(data.get("atlas_id")), gate=_text(gate_in(data)) or "?", said=said)
+    kind, text = payload(data)
+    return GateNews(kind=kind, atlas=_text(data.get("atlas_id")), gate=_text(gate_in(data)) or "?", said=text)
 
 
 def gate_of_rule(rule: str) -> str | None:
@@ -248,8 +252,8 @@ def _when(trigger: str, data: Mapping[str, Any]) -> str:
             return f"after {action} ended"
         case TriggerType.KEYWORD:
             words = data.get("matched")
-            heard = [_text(word) for word in words[:SHOWN_ANSWERS]] if isinstance(words, list) else []
-            return "because of " + (", ".join(f"“{word}”" for word in heard) or "what was said")
+            texts = [_text(word) for word in words[:SHOWN_ANSWERS]] if isinstance(words, list) else []
+            return "because of " + (", ".join(f"“{word}”" for word in texts) or "what was said")
         case TriggerType.TIME_INTERVAL:
             return f"because {_text(data.get('seconds'))} seconds have passed"
         case TriggerType.COUNT_INTERVAL:
@@ -267,47 +271,47 @@ def _when(trigger: str, data: Mapping[str, Any]) -> str:
 
 
 def _response(data: Mapping[str, Any]) -> tuple[NewsKind, str]:
-    given = data.get("answers")
-    answers = list(given.items()) if isinstance(given, Mapping) else []
+    answers_field = data.get("answers")
+    answers = list(answers_field.items()) if isinstance(answers_field, Mapping) else []
     parts = [f"{_text(key)} = {_text(value)}" for key, value in answers[:SHOWN_ANSWERS]]
     if len(answers) > SHOWN_ANSWERS:
         parts.append(f"and {len(answers) - SHOWN_ANSWERS} more")
-    heard = ", ".join(parts) or "nothing"
+    values = ", ".join(parts) or "nothing"
     about = f" for {_text(data['action_id'])}" if data.get("action_id") else ""
     result = data.get("validation_result")
     wrong = _faults(data.get("faults"))
     if result == "valid":
-        return NewsKind.ANSWERED, f"is answered{about}: {heard}"
+        return NewsKind.ANSWERED, f"is answered{about}: {values}"
     if result == "invalid":
-        return NewsKind.REFUSED, f"is answered{about}: {heard}; not accepted{wrong}"
-    return NewsKind.ANSWERED, f"is answered{about}: {heard}; accepted all the same{wrong}"
+        return NewsKind.REFUSED, f"is answered{about}: {values}; not accepted{wrong}"
+    return NewsKind.ANSWERED, f"is answered{about}: {values}; accepted all the same{wrong}"
 
 
 def _faults(faults: Any) -> str:
     if not isinstance(faults, Mapping) or not faults:
         return ""
-    told = [f"{_text(key)}: {_text(said)}" for key, said in list(faults.items())[:SHOWN_ANSWERS]]
-    return f" ({'; '.join(told)})"
+    lines = [f"{_text(key)}: {_text(message)}" for key, message in list(faults.items())[:SHOWN_ANSWERS]]
+    return f" ({'; '.join(lines)})"
 
 
 def _passed(data: Mapping[str, Any]) -> tuple[NewsKind, str]:
-    named = (
+    parts = (
         ("opens", "unlocked_capabilities"),
         ("locks", "locked_capabilities"),
         ("tells", "injected_contexts"),
     )
     more = data.get("more")
     more = more if isinstance(more, Mapping) else {}
-    effects = [f"{verb} {_names(data[field], more.get(field))}" for verb, field in named if data.get(field)]
+    effects = [f"{verb} {_names(data[field], more.get(field))}" for verb, field in parts if data.get(field)]
     return NewsKind.PASSED, "is passed" + (f": {', '.join(effects)}" if effects else "")
 
 
 def _names(names: Any, more: Any) -> str:
     if not isinstance(names, list):
         return _text(names)
-    left = max(0, len(names) - SHOWN_ANSWERS) + (more if isinstance(more, int) else 0)
-    shown = ", ".join(_text(name) for name in names[:SHOWN_ANSWERS])
-    return f"{shown} and {left} more" if left else shown
+    remaining = max(0, len(names) - SHOWN_ANSWERS) + (more if isinstance(more, int) else 0)
+    text = ", ".join(_text(name) for name in names[:SHOWN_ANSWERS])
+    return f"{text} and {remaining} more" if remaining else text
 
 
 def _blocked(data: Mapping[str, Any]) -> tuple[NewsKind, str]:

@@ -111,9 +111,9 @@ def play(atlases: CompiledAtlases, scenario: Scenario) -> ScenarioOutcome:
     for event in scenario.events:
         session.live(event)
     ruling = session.call(scenario.call) if scenario.call is not None else None
-    found = session.found(ruling)
-    faults = [*session.faults, *_differences(scenario, found)]
-    return ScenarioOutcome(name=scenario.name, line=scenario.line, faults=faults, found=found)
+    results = session.found(ruling)
+    faults = [*session.faults, *_differences(scenario, results)]
+    return ScenarioOutcome(name=scenario.name, line=scenario.line, faults=faults, found=results)
 
 
 class _Session:
@@ -150,17 +150,17 @@ class _Session:
                 self._run(event, approved=True)
 
     def _answer(self, event: ScenarioEvent) -> None:
-        found = meant(self.atlases, self.state, event.text, None)
-        checks = custom_checks(found.gate, event.answers) if found.gate is not None else []
+        target = meant(self.atlases, self.state, event.text, None)
+        checks = custom_checks(target.gate, event.answers) if target.gate is not None else []
         custom = {id: event.objections.get(id) for id, _, _ in checks}
-        said = answer(self.atlases, self.state, found, event.answers, custom, self.now)
-        self.state = said.state
-        if said.valid is not event.accepted:
-            wrong = said.told.get("error") or "; ".join(
-                f"{id}: {what}" for id, what in said.told.get("faults", {}).items()
+        outcome = answer(self.atlases, self.state, target, event.answers, custom, self.now)
+        self.state = outcome.state
+        if outcome.valid is not event.accepted:
+            wrong = outcome.told.get("error") or "; ".join(
+                f"{id}: {what}" for id, what in outcome.told.get("faults", {}).items()
             )
-            told = f"is not accepted: {wrong}" if not said.valid else "is accepted, and should not be"
-            self.faults.append(f"line {event.line}: the answer to `{event.text}` {told}")
+            message = f"is not accepted: {wrong}" if not outcome.valid else "is accepted, and should not be"
+            self.faults.append(f"line {event.line}: the answer to `{event.text}` {message}")
 
     def call(self, event: ScenarioEvent, *, approved: bool = False) -> Ruling:
         call = _call(event, approved)
@@ -178,8 +178,8 @@ class _Session:
             self.state = ran(self.atlases, self.state, _call(event, approved), self.now).state
             self._boundary(finished=(event.text,))
         elif approved:
-            told = f"an approval does not let `{event.text}` run: {ruling.reason or ruling.rule}"
-            self.faults.append(f"line {event.line}: {told}")
+            message = f"an approval does not let `{event.text}` run: {ruling.reason or ruling.rule}"
+            self.faults.append(f"line {event.line}: {message}")
 
     # What came of it -------------------------------------------------------------------------------------------
 
@@ -187,15 +187,15 @@ class _Session:
         state = self.state
         work = EvaluationRun(self.atlases, state, self.now)
         waiting = [*state.asks, *(ruling.asks if ruling is not None else ())]
-        said: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         if ruling is not None:
-            said = {
+            values = {
                 "decision": ruling.verdict, "rule": ruling.rule, "reason": ruling.reason,
                 "gates": [gate.gate_id for gate in ruling.fired],
                 "people": [gate.gate_id for gate in ruling.people],
             }  # fmt: skip
         return {
-            **said,
+            **values,
             "questions": [
                 question.question_id
                 for which in waiting
@@ -205,7 +205,7 @@ class _Session:
             "contexts": _plain(state.contexts),
             "guidance": _plain(state.guidance),
             "open": _plain(key for key in self.atlases.capabilities if work.is_open(key)),
-            "shut": _plain(each.gate for each in state.shut),
+            "shut": _plain(entry.gate for entry in state.shut),
         }
 
 
@@ -227,23 +227,28 @@ def _plain(keys: Iterable[str]) -> list[str]:
 _IN_ORDER = ("gates",)
 
 
-def _differences(scenario: Scenario, found: Mapping[str, Any]) -> list[str]:
+def _differences(scenario: Scenario, results: Mapping[str, Any]) -> list[str]:
     expect, faults = scenario.expect, list[str]()
     for name in ("decision", "rule"):
-        wanted = getattr(expect, name)
-        if wanted is not None and found.get(name) != wanted:
-            faults.append(f"{name}: expected {wanted}, and it is {found.get(name) or 'nothing'}")
-    if expect.reason is not None and expect.reason.casefold() not in str(found.get("reason", "")).casefold():
-        faults.append(f"reason: expected the words “{expect.reason}”, and it is “{found.get('reason', '')}”")
+        expected = getattr(expect, name)
+        if expected is not None and results.get(name) != expected:
+            faults.append(f"{name}: expected {expected}, and it is {results.get(name) or 'nothing'}")
+    if (
+        expect.reason is not None
+        and expect.reason.casefold() not in str(results.get("reason", "")).casefold()
+    ):
+        faults.append(
+            f"reason: expected the words “{expect.reason}”, and it is “{results.get('reason', '')}”"
+        )
     for name in ("gates", "questions", "people", "contexts", "guidance", "open", "shut"):
-        wanted = getattr(expect, name)
-        if wanted is not None:
-            faults += _lists(name, wanted, found.get(name, []))
+        expected = getattr(expect, name)
+        if expected is not None:
+            faults += _lists(name, expected, results.get(name, []))
     return faults
 
 
-def _lists(name: str, wanted: Sequence[str], got: Sequence[str]) -> list[str]:
-    same = list(wanted) == list(got) if name in _IN_ORDER else sorted(wanted) == sorted(got)
+def _lists(name: str, expected: Sequence[str], got: Sequence[str]) -> list[str]:
+    same = list(expected) == list(got) if name in _IN_ORDER else sorted(expected) == sorted(got)
     if same:
         return []
-    return [f"{name}: expected {', '.join(wanted) or 'none'}, and there is {', '.join(got) or 'none'}"]
+    return [f"{name}: expected {', '.join(expected) or 'none'}, and there is {', '.join(got) or 'none'}"]

@@ -12,9 +12,8 @@ from cortex_plane.db.database import Database, Transaction
 from cortex_plane.gates import store as gates_store
 from cortex_plane.gates.model.atlases import Atlas
 from cortex_plane.gates.rules.index import CompiledAtlases
-from cortex_plane.kernel.caches import LruCache, SharedLoads
 from cortex_plane.kernel.errors import Conflict
-from cortex_plane.kernel.shares import loading
+from cortex_plane.kernel.shares import LruCache, SharedLoads, loading
 from cortex_plane.tenancy.rules import Forged
 from cortex_plane.tenancy.verbs.access import report_forgery
 from cortex_plane.tenancy.verbs.frame import require_found
@@ -82,9 +81,9 @@ class AtlasCache:
             async with db.transaction(org_id) as tx:
                 for pin in pins:
                     parts.append(self._find(org_id, pin["digest"]) or await _stored(tx, pin))
-        except Forged as forged:
-            await report_forgery(db, forged)
-            raise _not_published(forged) from None
+        except Forged as forgery:
+            await report_forgery(db, forgery)
+            raise _not_published(forgery) from None
         return await loading.run(merge, parts)
 
     def _find(self, org_id: UUID, digest: str) -> CachedAtlas | None:
@@ -109,9 +108,9 @@ async def _stored(tx: Transaction, pin: Mapping[str, Any]) -> StoredAtlas:
     return StoredAtlas(await manifest_of(tx, atlas_id, version), pin["digest"], f"{atlas_id} {version}")
 
 
-def _not_published(forged: Forged) -> Conflict:
+def _not_published(forgery: Forged) -> Conflict:
     return Conflict(
-        f"The atlas {forged.id} was not published, or not retired, by the plane: its MAC is false.",
+        f"The atlas {forgery.id} was not published, or not retired, by the plane: its MAC is false.",
         code=ATLAS_CORRUPT,
         hint="Look at `cortex audit verify`. Restore the rows of this atlas in `atlas_version` from a backup, or publish a new"
         " version: new sessions are bound to that.",
@@ -126,14 +125,14 @@ async def manifest_of(tx: Transaction, atlas_id: str, version: str) -> bytes:
 
 def merge(parts: Sequence[CachedAtlas | StoredAtlas]) -> CachedSet:
     """Everything that the first use would compile is compiled here, in a thread."""
-    cached = tuple(part if isinstance(part, CachedAtlas) else _compile(part) for part in parts)
-    compiled = CompiledAtlases([part.atlas for part in cached])
-    compiled.prepare()
-    return CachedSet(compiled, cached)
+    entries = tuple(part if isinstance(part, CachedAtlas) else _compile(part) for part in parts)
+    atlases = CompiledAtlases([part.atlas for part in entries])
+    atlases.prepare()
+    return CachedSet(atlases, entries)
 
 
-def _compile(stored: StoredAtlas) -> CachedAtlas:
-    return CachedAtlas(read_back(*stored), len(stored.manifest))
+def _compile(row: StoredAtlas) -> CachedAtlas:
+    return CachedAtlas(read_back(*row), len(row.manifest))
 
 
 def read_back(manifest: bytes, digest: str, name: str) -> Atlas:

@@ -52,11 +52,11 @@ async def publish_atlas(db: Database, actor: Actor, file: AtlasFile) -> Publishe
     return Published(version=version, created=True, warnings=version.warnings)
 
 
-async def _insert_version(tx: Transaction, actor: Actor, file: AtlasFile, found_in: Read) -> NumberedVersion:
-    atlas = found_in.atlas
-    warnings = [*found_in.warnings, *await _odd_here(tx, atlas)]
+async def _insert_version(tx: Transaction, actor: Actor, file: AtlasFile, reading: Read) -> NumberedVersion:
+    atlas = reading.atlas
+    warnings = [*reading.warnings, *await _odd_here(tx, atlas)]
     await gates_store.insert_atlas_version(
-        tx, atlas, file.manifest, found_in.manifest.decode(), warnings, actor.name, actor.identity
+        tx, atlas, file.manifest, reading.manifest.decode(), warnings, actor.name, actor.identity
     )
     version = require_found(
         await gates_store.get_atlas_version(tx, atlas.atlas_id, atlas.version), "atlas_version"
@@ -83,10 +83,10 @@ async def _odd_here(tx: Transaction, atlas: Atlas) -> list[str]:
             f"steward.notifications: no enabled webhook connection of the org has the address {steward.webhook}, so nothing"
             " is sent; make one with `cortex connection create NAME --channel webhook --url …`"
         )
-    unmatched = await gates_store.unmatched_keys(tx, steward.api_keys) if steward.api_keys else []
-    if unmatched:
-        more = f" (and {len(unmatched) - 1} more)" if len(unmatched) > 1 else ""
-        odd.append(f"steward.access.api_keys: no key of the org has a name like {unmatched[0]}{more}")
+    patterns = await gates_store.unmatched_keys(tx, steward.api_keys) if steward.api_keys else []
+    if patterns:
+        more = f" (and {len(patterns) - 1} more)" if len(patterns) > 1 else ""
+        odd.append(f"steward.access.api_keys: no key of the org has a name like {patterns[0]}{more}")
     return odd
 
 
@@ -99,7 +99,7 @@ async def retire_atlas(db: Database, actor: Actor, atlas_id: str, version: str) 
         changed = await gates_store.retire_atlas(tx, atlas_id, version, actor.name)
         after = require_found(await gates_store.get_atlas_version(tx, atlas_id, version), "atlas_version")
         holds = require_found(await gates_store.get_atlas(tx, atlas_id), "atlas").holds
-        left = [] if holds is not None else await gates_store.agents_naming(tx, atlas_id, SHOWN_AGENTS)
+        agents = [] if holds is not None else await gates_store.agents_naming(tx, atlas_id, SHOWN_AGENTS)
         if changed:
             await gates_store.sign_atlas_version(tx, after)
             await proof_store.append_to_org(
@@ -109,7 +109,7 @@ async def retire_atlas(db: Database, actor: Actor, atlas_id: str, version: str) 
                     holds=holds,
                 ),
             )  # fmt: skip
-    return Retired(version=after, changed=changed, holds=holds, agents=left)
+    return Retired(version=after, changed=changed, holds=holds, agents=agents)
 
 
 @verb(Permission.ATLAS_READ)
@@ -141,9 +141,9 @@ async def get_atlas_version(
 ) -> AtlasVersionDetails:
     """One version; with ``source`` the file as it was published."""
     async with db.transaction(actor.org_id, snapshot=True) as tx:
-        kept = require_found(await gates_store.get_atlas_version(tx, atlas_id, version), "atlas_version")
+        row = require_found(await gates_store.get_atlas_version(tx, atlas_id, version), "atlas_version")
         return AtlasVersionDetails(
-            **asdict(kept),
+            **asdict(row),
             sessions=await gates_store.count_atlas_sessions(tx, atlas_id, version, MAX_COUNTED),
             source=await gates_store.get_atlas_source(tx, atlas_id, version) if source else None,
         )
@@ -171,8 +171,8 @@ def _difference(manifests: list[bytes], digests: list[str], names: list[str]) ->
 async def atlas_contents(db: Database, actor: Actor, atlas_id: str, version: str) -> Atlas:
     """Its gates, questions, contexts, capabilities, policies and actions, as sessions are held to them."""
     async with db.transaction(actor.org_id) as tx:
-        kept = require_found(await gates_store.get_atlas_version(tx, atlas_id, version), "atlas_version")
-        manifest = await manifest_of(tx, kept.atlas_id, kept.version)
+        row = require_found(await gates_store.get_atlas_version(tx, atlas_id, version), "atlas_version")
+        manifest = await manifest_of(tx, row.atlas_id, row.version)
     # Whoever reads old versions does not push out of the book what sessions are held to now.
-    name = f"{kept.atlas_id} {kept.version}"
-    return await loading.run(read_back, manifest, kept.digest, name)
+    name = f"{row.atlas_id} {row.version}"
+    return await loading.run(read_back, manifest, row.digest, name)

@@ -46,13 +46,15 @@ async def _loaded(db: Database, org_id: UUID, pins: Pins) -> CompiledAtlases:
     return await database.at_hand(db, book.known(org_id, pins), lambda db: book.at(db, org_id, pins))
 
 
-async def of_agent(db: Database, given: CallContext, *, inputs: tuple[str, ...] = ()) -> ExternalGates | None:
+async def of_agent(
+    db: Database, context: CallContext, *, inputs: tuple[str, ...] = ()
+) -> ExternalGates | None:
     """For what an agent asks; with whatever fired since the last look."""
-    looked = await of_session(db, given.org_id, given.bound, given.at)
-    if looked is None:
+    gates = await of_session(db, context.org_id, context.bound, context.at)
+    if gates is None:
         return None
-    looked.boundary(inputs=inputs)
-    return looked
+    gates.boundary(inputs=inputs)
+    return gates
 
 
 async def under_lock(tx: Transaction, session_id: UUID) -> ExternalGates | None:
@@ -102,11 +104,11 @@ async def with_gate_record(
 
 async def begin(tx: Transaction, actor: Actor, session_id: UUID) -> None:
     """A session is opened, with its job: what fires at its start fires in the same commit."""
-    looked = await under_lock(tx, session_id)
-    if looked is not None:
-        looked.boundary()
+    gates = await under_lock(tx, session_id)
+    if gates is not None:
+        gates.boundary()
         job_id = require_found(await calls_store.list_session_calls(tx, session_id), "job")["id"]
-        await write(tx, actor, session_id, job_id, looked)
+        await write(tx, actor, session_id, job_id, gates)
 
 
 async def record_ended_calls(
@@ -123,10 +125,10 @@ async def record_ended_calls(
         missed = record_missed(actor, bound or {}, calls, unread)
         await gates_store.record_gates(tx, session_id, missed.written)
         return missed
-    looked = await under_lock(tx, session_id)
-    if looked is None:
+    gates = await under_lock(tx, session_id)
+    if gates is None:
         return GateRecord()
-    record = looked.record_ends(actor, calls)
+    record = gates.record_ends(actor, calls)
     if record.written:
         await gates_store.record_gates(tx, session_id, record.written)
     return record
@@ -137,13 +139,13 @@ async def after(
 ) -> GateRecord:  # fmt: skip
     """As `ended`, for a write that takes its locks itself."""
     try:
-        looked = await of_session(db, actor.org_id, bound, now)
+        gates = await of_session(db, actor.org_id, bound, now)
     except Conflict as error:
         if error.code != ATLAS_CORRUPT:
             raise
         log.error("gates cannot look on", org_id=str(actor.org_id), error=error.message)
         return record_missed(actor, bound, calls, error)
-    return looked.record_ends(actor, calls) if looked is not None else GateRecord()
+    return gates.record_ends(actor, calls) if gates is not None else GateRecord()
 
 
 async def end(
@@ -153,10 +155,10 @@ async def end(
     if unread is not None:
         await proof_store.append_to_session(tx, session_id, [unread_fact(actor, unread)], job=job_id)
         return
-    looked = await under_lock(tx, session_id)
-    if looked is not None:
-        looked.boundary(ends=True)
-        await write(tx, actor, session_id, job_id, looked)
+    gates = await under_lock(tx, session_id)
+    if gates is not None:
+        gates.boundary(ends=True)
+        await write(tx, actor, session_id, job_id, gates)
 
 
 async def write(
@@ -164,22 +166,24 @@ async def write(
     actor: Actor,
     session_id: UUID,
     job_id: UUID | None,
-    looked: ExternalGates,
+    gates: ExternalGates,
     facts: Sequence[Fact] = (),
     events: Sequence[tuple[str, UUID | None, dict[str, Any]]] = (),
 ) -> None:
     """Under the lock of the job, as the last statements of a verb: what gates remember, and what is told of it."""
-    written = looked.written
+    written = gates.written
     if written:
         await gates_store.record_gates(tx, session_id, written)
-    told = [*((kind, job_id, data) for kind, data in looked.events), *events]
-    if facts or told or looked.traces:
-        await proof_store.append_to_session(tx, session_id, [*looked.facts(actor), *facts], told, job=job_id)
+    entries = [*((kind, job_id, data) for kind, data in gates.events), *events]
+    if facts or entries or gates.traces:
+        await proof_store.append_to_session(
+            tx, session_id, [*gates.facts(actor), *facts], entries, job=job_id
+        )
 
 
-def not_waiting(found: AnswerTarget) -> Conflict:
+def not_waiting(target: AnswerTarget) -> Conflict:
     return Conflict(
-        found.error,
+        target.error,
         code="gate_not_waiting",
         hint="`GET /v1/sessions/{id}/permissions` shows what waits for an answer.",
     )

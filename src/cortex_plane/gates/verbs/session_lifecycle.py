@@ -70,22 +70,22 @@ async def _terminate(
     db: Database, actor: Actor, id: UUID, reason: str, unread: CortexError | None
 ) -> Session:
     async with db.transaction(actor.org_id) as tx:
-        locked = require_found(await sessions_store.lock_session(tx, id, actor.sees), "session")
-        if locked["status"] != SessionStatus.TERMINATED:
+        row = require_found(await sessions_store.lock_session(tx, id, actor.sees), "session")
+        if row["status"] != SessionStatus.TERMINATED:
             await sessions_store.set_session_status(tx, id, SessionStatus.TERMINATED)
-            cancelled = await jobs_store.cancel_open_jobs(tx, id, reason)
-            await end_approvals(tx, id, cancelled, actor, reason)
+            job_ids = await jobs_store.cancel_open_jobs(tx, id, reason)
+            await end_approvals(tx, id, job_ids, actor, reason)
             await session_gates.end(tx, actor, id, None, unread)
             await proof_store.append_to_session(
                 tx,
                 id,
                 [
                     Fact.of(
-                        actor, "session_terminated", reason=reason, cancelled_jobs=[str(j) for j in cancelled]
+                        actor, "session_terminated", reason=reason, cancelled_jobs=[str(j) for j in job_ids]
                     )
                 ],
                 [
-                    *(("status", job, {"status": "CANCELLED", "reason": reason}) for job in cancelled),
+                    *(("status", job, {"status": "CANCELLED", "reason": reason}) for job in job_ids),
                     ("status", None, {"session": "TERMINATED", "reason": reason}),
                 ],
             )

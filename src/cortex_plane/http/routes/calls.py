@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from cortex_plane.calls import routes
 from cortex_plane.calls.model import ExternalCall
-from cortex_plane.calls.verbs import calls, external, resolutions
+from cortex_plane.calls.verbs import calls, external, gate_answers, outcomes, permissions, resolutions
 from cortex_plane.http.exchange import Binding, Exchange, answer, handle, pages, reply
 from cortex_plane.http.in_flight import leave
 from cortex_plane.http.streams import wait_for_decision
@@ -39,13 +39,13 @@ BINDINGS: tuple[Binding, ...] = (
     pages(routes.LIST_CALLS, calls.list_calls, "calls"),
     handle(routes.GET_CALL, calls.get_call, get_call),
     answer(routes.INTEND_CALL, calls.begin_call),
-    answer(routes.SETTLE_CALL, calls.settle_call),
+    answer(routes.SETTLE_CALL, outcomes.settle_call),
     answer(routes.COMPLETE_SESSION, external.complete),
     answer(routes.FAIL_SESSION, external.fail),
     answer(routes.RESOLVE_REQUEST, resolutions.resolve),
     answer(routes.GET_RESOLUTION, resolutions.get_resolution),
     answer(routes.EXECUTE_RESOLUTION, resolutions.execute_resolution),
     answer(routes.REPORT_RESOLUTION, resolutions.report_resolution),
-    answer(routes.ANSWER_GATE, resolutions.give_answers),
-    answer(routes.GET_PERMISSIONS, resolutions.get_permissions),
+    answer(routes.ANSWER_GATE, gate_answers.give_answers),
+    answer(routes.GET_PERMISSIONS, permissions.get_permissions),
 )

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from starlette.responses import Response
 
-from cortex_plane.calls.verbs import deadlines
+from cortex_plane.calls.verbs import doubts
 from cortex_plane.http.exchange import (
     Binding,
     Exchange,
@@ -20,7 +20,7 @@ from cortex_plane.http.exchange import (
 )
 from cortex_plane.jobs import routes
 from cortex_plane.jobs.model.jobs import Job, JobDraft
-from cortex_plane.jobs.verbs import attempts, jobs, signals, steering, workers
+from cortex_plane.jobs.verbs import jobs, steering, workers
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.pages import decode_text
 
@@ -39,7 +39,7 @@ def _reply_created(exchange: Exchange, job: Job) -> Response:
 
 
 async def get_result(exchange: Exchange, job_id: UUID, result_id: UUID) -> Response:
-    content = await steering.stored_result(exchange.db, exchange.actor, job_id, result_id)
+    content = await steering.get_stored_result(exchange.db, exchange.actor, job_id, result_id)
     # Whatever a tool fetched: a browser must save it, never show it.
     headers = {"Content-Disposition": f'attachment; filename="{result_id}.json"'}
     return Response(content, headers=headers, media_type="application/json")
@@ -69,18 +69,18 @@ BINDINGS: tuple[Binding, ...] = (
     answer(routes.GET_JOB, jobs.get),
     whole(routes.GET_JOB_HISTORY, jobs.history),
     ordered(routes.LIST_STEPS, steering.list_steps, "steps", "above", lambda step: step.step_index),
-    ordered(routes.LIST_JOURNAL, attempts.list_journal, "journal", "above", lambda entry: entry.position),
-    answer(routes.GET_CHECKPOINT, steering.checkpoint),
-    handle(routes.GET_RESULT, steering.stored_result, get_result),
-    whole(routes.LIST_QUESTIONS, steering.questions),
-    answer(routes.SETTLE_CALL, deadlines.answer_doubt),
+    ordered(routes.LIST_JOURNAL, workers.list_journal, "journal", "above", lambda entry: entry.position),
+    answer(routes.GET_CHECKPOINT, steering.get_checkpoint),
+    handle(routes.GET_RESULT, steering.get_stored_result, get_result),
+    whole(routes.LIST_QUESTIONS, steering.list_questions),
+    answer(routes.SETTLE_CALL, doubts.answer_doubt),
     answer(routes.PAUSE_JOB, steering.pause),
     answer(routes.RESUME_JOB, steering.resume),
     answer(routes.CANCEL_JOB, steering.cancel),
     handle(routes.RESUBMIT_JOB, jobs.resubmit, resubmit_job),
-    answer(routes.SEND_SIGNAL, signals.send),
-    pages(routes.LIST_SIGNALS, signals.list_page, "signals"),
-    whole(routes.LIST_WAITS, signals.waits),
+    answer(routes.SEND_SIGNAL, steering.send_signal),
+    pages(routes.LIST_SIGNALS, steering.list_signals, "signals"),
+    whole(routes.LIST_WAITS, steering.list_waits),
     handle(routes.LIST_USAGE, workers.list_usage, list_usage),
     answer(routes.GET_JOB_USAGE, workers.list_job_usage),
     whole(routes.LIST_WORKERS, workers.list_workers),

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from cortex_plane.http.exchange import Binding, Exchange, answer, handle, pages, reply
 from cortex_plane.notify import routes
-from cortex_plane.notify.verbs import outbox, webhooks
+from cortex_plane.notify.verbs import deliveries, webhooks
 
 
 async def test_connection(exchange: Exchange, connection_id: UUID) -> Response:
@@ -24,7 +24,7 @@ async def receive_event(exchange: Exchange, connection_id: UUID) -> Response:
 BINDINGS: tuple[Binding, ...] = (
     handle(routes.TEST_CONNECTION, webhooks.try_out, test_connection),
     handle(routes.RECEIVE_EVENT, None, receive_event),
-    pages(routes.LIST_DELIVERIES, outbox.list_deliveries, "deliveries"),
-    answer(routes.GET_DELIVERY, outbox.get_delivery),
-    answer(routes.RESEND_DELIVERY, outbox.resend_delivery),
+    pages(routes.LIST_DELIVERIES, deliveries.list_deliveries, "deliveries"),
+    answer(routes.GET_DELIVERY, deliveries.get_delivery),
+    answer(routes.RESEND_DELIVERY, deliveries.resend_delivery),
 )

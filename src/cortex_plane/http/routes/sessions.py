@@ -27,7 +27,7 @@ from cortex_plane.kernel.pages import decode_number
 from cortex_plane.sessions import routes
 from cortex_plane.sessions.model.sessions import InboundMessage, IngestedMessage, MessageDraft
 from cortex_plane.sessions.verbs import events, sessions
-from cortex_plane.sessions.verbs.events import Replay
+from cortex_plane.sessions.verbs.events import EventReplay
 from cortex_plane.tenancy.model.access import Actor
 
 _LAST = 2**31 - 1
@@ -60,7 +60,7 @@ def _count_job(exchange: Exchange, message: IngestedMessage) -> None:
 async def session_events(
     exchange: Exchange, session_id: UUID, last: int | None, query: routes.EventQuery
 ) -> Response:
-    async def read(actor: Actor, after: int, limit: int) -> Replay:
+    async def read(actor: Actor, after: int, limit: int) -> EventReplay:
         return await events.of_session(exchange.db, actor, session_id, after, limit)
 
     return await _send_events(exchange, query, last, read)
@@ -71,7 +71,7 @@ async def job_events(
 ) -> Response:
     verb = events.of_job if query.follow == "job" else events.of_jobs_session
 
-    async def read(actor: Actor, after: int, limit: int) -> Replay:
+    async def read(actor: Actor, after: int, limit: int) -> EventReplay:
         return await verb(exchange.db, actor, job_id, after, limit)
 
     return await _send_events(exchange, query, last, read)
@@ -81,7 +81,7 @@ async def _send_events(
     exchange: Exchange,
     query: routes.EventQuery | job_routes.JobEventQuery,
     last: int | None,
-    read: Callable[[Actor, int, int], Awaitable[Replay]],
+    read: Callable[[Actor, int, int], Awaitable[EventReplay]],
 ) -> Response:
     request = exchange.request
     # A browser that connects again repeats its first address, so what it says of its last event goes first.
@@ -93,7 +93,7 @@ async def _send_events(
         return reply_ordered("events", page.events, query.limit, lambda event: event.seq)
     org = request.headers.get(ORG)
 
-    async def read_page(after: int) -> Replay:
+    async def read_page(after: int) -> EventReplay:
         return await read(exchange.actor, after, events.PAGE)
 
     async def check_access() -> None:

@@ -178,7 +178,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sealed:
+class SealedCheckpoint:
     text: str
     mac: bytes
     size: int
@@ -187,8 +187,8 @@ class Sealed:
 
 def schema() -> Blob:
     """The published JSON Schema of the blob."""
-    parsed: Blob = orjson.loads(_schema_file())
-    return parsed
+    document: Blob = orjson.loads(_schema_file())
+    return document
 
 
 def agent_data(data: Mapping[str, Any]) -> dict[str, bytes]:
@@ -201,7 +201,7 @@ def log_with(log: tuple[LogEntry, ...], entry: LogEntry) -> tuple[LogEntry, ...]
     return (*log, entry)[-LOG_KEPT:]
 
 
-def seal(checkpoint: Checkpoint, *, job_id: UUID, key: bytes) -> Sealed:
+def seal(checkpoint: Checkpoint, *, job_id: UUID, key: bytes) -> SealedCheckpoint:
     """Every step waits for this: what is canonical already is put in as it is, and nothing is written twice."""
     # `crc32` sorts between these two parts, so it can be put in after the sum over both is known.
     head = orjson.dumps(
@@ -224,12 +224,12 @@ def seal(checkpoint: Checkpoint, *, job_id: UUID, key: bytes) -> Sealed:
         },
         option=_WRITTEN,
     )
-    opened, closed = memoryview(head)[:-1], memoryview(tail)[1:]  # without the braces between them
-    crc = zlib.crc32(closed, zlib.crc32(b",", zlib.crc32(opened)))
-    written = b"".join((opened, b',"crc32":%d,' % crc, closed))
+    head_part, tail_part = memoryview(head)[:-1], memoryview(tail)[1:]  # without the braces between them
+    crc = zlib.crc32(tail_part, zlib.crc32(b",", zlib.crc32(head_part)))
+    written = b"".join((head_part, b',"crc32":%d,' % crc, tail_part))
     if len(written) > MAX_BYTES:
         raise _too_large(checkpoint, len(written))
-    return Sealed(text=written.decode(), mac=mac_of(written, job_id, key), size=len(written))
+    return SealedCheckpoint(text=written.decode(), mac=mac_of(written, job_id, key), size=len(written))
 
 
 def mac_of(written: bytes, job_id: UUID, key: bytes) -> bytes:

@@ -268,7 +268,7 @@ class Severity(StrEnum):
     """It goes on, but not quite as it was left."""
 
 
-class Outcome(StrEnum):
+class PreflightOutcome(StrEnum):
     """What becomes of the job where only this code runs."""
 
     WAITS = "waits"
@@ -335,6 +335,6 @@ class Finding:
     status: JobStatus
     severity: Severity
     reason: Reason
-    outcome: Outcome
+    outcome: PreflightOutcome
     message: str
     hint: str

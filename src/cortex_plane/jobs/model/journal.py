@@ -130,9 +130,9 @@ class ContextMisused(CortexError):
 def check_name(name: object, what: str) -> str:
     """A name that can be part of a key."""
     if not isinstance(name, str) or not name.strip() or len(name) > MAX_NAME or _UNNAMEABLE.search(name):
-        shown = name[:50] if isinstance(name, str) else name
+        excerpt = name[:50] if isinstance(name, str) else name
         raise ContextMisused(
-            f"{shown!r} cannot be the name of {what}.",
+            f"{excerpt!r} cannot be the name of {what}.",
             hint=f"Use a text of 1 to {MAX_NAME} characters without `/`, `#` and control characters.",
         )
     try:

@@ -11,9 +11,9 @@ from uuid import UUID
 from cortex_plane.agents.model.agents import ResourceLimits
 from cortex_plane.agents.model.completions import (
     AssistantTurn,
-    Request,
+    ModelRequest,
+    ModelUsage,
     ToolTurn,
-    Usage,
     UserTurn,
     heard,
     tokens,
@@ -36,7 +36,7 @@ class ModelCall:
     step_index: int
     purpose: str
     model: str
-    usage: Usage
+    usage: ModelUsage
     cost_micros: int | None
     seconds: float
     estimated: bool
@@ -108,7 +108,7 @@ def is_scripted(model: str) -> bool:
     return model.partition(":")[0] == "scripted"
 
 
-def estimated_prompt(request: Request) -> int:
+def estimated_prompt(request: ModelRequest) -> int:
     """About how many tokens the prompt has: four characters make one. Too few rather than too many, so that a call is not
     made only where it would clearly be too much."""
     if is_scripted(request.model):
@@ -147,8 +147,8 @@ class OpenModelCall:
 
 def over_job(limits: ResourceLimits, spent: Spent, next_call: Spent) -> str | None:
     """Why the job may not ask again; None where it may."""
-    needed = spent.tokens + next_call.tokens
-    if limits.token_budget is not None and needed > limits.token_budget:
+    total = spent.tokens + next_call.tokens
+    if limits.token_budget is not None and total > limits.token_budget:
         return (
             f"The job used {spent.tokens} tokens and the next prompt has about {next_call.tokens};"
             f" its budget is {limits.token_budget}."

@@ -158,15 +158,15 @@ def _object(text: str | bytes) -> Blob:
 
 
 def _check_crc(blob: Blob) -> None:
-    stored = blob["crc32"]
-    if isinstance(stored, bool) or not isinstance(stored, int | float):
-        message = f"crc32 field is not a number: {type(stored).__name__}."
+    sum_in_blob = blob["crc32"]
+    if isinstance(sum_in_blob, bool) or not isinstance(sum_in_blob, int | float):
+        message = f"crc32 field is not a number: {type(sum_in_blob).__name__}."
         raise _corrupt(CorruptionType.CRC_NOT_A_NUMBER, message)
-    computed = zlib.crc32(_rewritten({name: value for name, value in blob.items() if name != "crc32"}))
-    if stored != computed:
-        message = f"CRC mismatch: stored={stored}, computed={computed}."
-        changed = "Checkpoint data has been modified or partially written."
-        raise _corrupt(CorruptionType.CRC_MISMATCH, f"{message} {changed}")
+    sum_of_blob = zlib.crc32(_rewritten({name: value for name, value in blob.items() if name != "crc32"}))
+    if sum_in_blob != sum_of_blob:
+        message = f"CRC mismatch: stored={sum_in_blob}, computed={sum_of_blob}."
+        cause = "Checkpoint data has been modified or partially written."
+        raise _corrupt(CorruptionType.CRC_MISMATCH, f"{message} {cause}")
 
 
 def _check_mac(blob: Blob, mac: bytes | None, job_id: UUID, key: bytes) -> None:
@@ -200,11 +200,11 @@ def _check_version(blob: Blob, current: int) -> None:
         )
 
 
-def _check_schema(blob: Blob, given: Blob | None) -> None:
+def _check_schema(blob: Blob, schema: Blob | None) -> None:
     from jsonschema_rs import ValidationError  # its import takes 50 ms, and most processes open no checkpoint
 
     try:
-        (_published() if given is None else _validator(given)).validate(blob)
+        (_published() if schema is None else _validator(schema)).validate(blob)
     except ValidationError as error:
         path = "$" + "".join(
             f"[{at}]" if isinstance(at, int) else f".{at[:50]}" for at in error.instance_path
@@ -245,13 +245,13 @@ def _within(name: str, inner: Blob) -> Blob:
     return {"required": [name], "properties": {name: inner}}
 
 
-def _validator(given: Blob) -> Validator:
+def _validator(schema: Blob) -> Validator:
     """The given schema, and the cursor's shape, of which the published schema does not speak."""
     from jsonschema_rs import validator_for
 
     cursor = _within("memory_context", _within("working_data", _within(PLANE_KEY, _CURSOR)))
     # Masked, because the message goes to logs and the job's error, and the value may be anybody's data.
-    return validator_for({"allOf": [given, cursor]}, validate_formats=True, mask="the value")
+    return validator_for({"allOf": [schema, cursor]}, validate_formats=True, mask="the value")
 
 
 @functools.cache
@@ -284,30 +284,30 @@ def _read(blob: Blob) -> Checkpoint:
     )
 
 
-def _cursor_read(given: Blob) -> Cursor:
-    invocation = given["invocation"]
+def _cursor_read(cursor: Blob) -> Cursor:
+    invocation = cursor["invocation"]
     return Cursor(
-        step=given["step"],
-        phase=Phase(given["phase"]),
-        message_seq=given["message_seq"],
-        iterations=given["iterations"],
+        step=cursor["step"],
+        phase=Phase(cursor["phase"]),
+        message_seq=cursor["message_seq"],
+        iterations=cursor["iterations"],
         invocation=None if invocation is None else UUID(invocation),
-        gates=given["gates"],
-        window_step=given.get("window_step", 0),
-        window_seq=given.get("window_seq", 0),
+        gates=cursor["gates"],
+        window_step=cursor.get("window_step", 0),
+        window_seq=cursor.get("window_seq", 0),
     )
 
 
-def _tool_read(given: Blob) -> ActiveTool:
+def _tool_read(tool: Blob) -> ActiveTool:
     return ActiveTool(
-        tool_name=given["tool_name"],
-        invocation_id=UUID(given["invocation_id"]),
-        status=ToolStatus(given["status"]),
-        input_hash=given["input_hash"],
-        result=_rewritten(given.get("result")),
+        tool_name=tool["tool_name"],
+        invocation_id=UUID(tool["invocation_id"]),
+        status=ToolStatus(tool["status"]),
+        input_hash=tool["input_hash"],
+        result=_rewritten(tool.get("result")),
     )
 
 
-def _log_entry_read(given: Blob) -> LogEntry:
-    times = {name: datetime.fromisoformat(given[name]) for name in ("started_at", "finished_at")}
-    return LogEntry(**{**given, **times})
+def _log_entry_read(entry: Blob) -> LogEntry:
+    times = {name: datetime.fromisoformat(entry[name]) for name in ("started_at", "finished_at")}
+    return LogEntry(**{**entry, **times})

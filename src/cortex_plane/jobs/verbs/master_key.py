@@ -23,7 +23,7 @@ from cortex_plane.db.vault import Vault
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.rules.recovery import renew_mac
 from cortex_plane.jobs.store import PlaneKey
-from cortex_plane.jobs.verbs.attempts import ORPHANS_AT_ONCE, adopt_jobs
+from cortex_plane.jobs.verbs.workers import ORPHANS_AT_ONCE, adopt_jobs
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.pages import Position
@@ -34,6 +34,7 @@ from cortex_plane.tenancy.model.orgs import Org
 from cortex_plane.tenancy.store import credentials as credentials_store
 from cortex_plane.tenancy.store import orgs as orgs_store
 from cortex_plane.tenancy.store.credentials import SealedValue
+from cortex_plane.tenancy.verbs.frame import every_org
 
 log = structlog.get_logger()
 
@@ -109,20 +110,11 @@ async def begin_rotation(db: Database, old: Vault, new: Vault, poison_deaths: in
 async def _require_readable(db: Database, vault: Vault) -> None:
     """A secret that nobody can open could not be sealed anew."""
     faults: list[str] = []
-    position: Position | None = None
-    while True:
-        page = await orgs_store.list_orgs(db, position, 100)
-        for org in page.items:
-            async with db.transaction(org.id, snapshot=True) as tx:
-                values = await credentials_store.list_sealed_values(tx)
-            faults += [
-                f"{value.kind} {value.id} of {org.slug}"
-                for value in values
-                if _reseal(value, org.id, vault, vault) is None
-            ]
-        if page.next is None:
-            break
-        position = page.next
+    async for org in every_org(db):
+        async with db.transaction(org.id, snapshot=True) as tx:
+            values = await credentials_store.list_sealed_values(tx)
+        unreadable = [value for value in values if _reseal(value, org.id, vault, vault) is None]
+        faults += [f"{value.kind} {value.id} of {org.slug}" for value in unreadable]
     if faults:
         more = f" and {len(faults) - FAULTS_NAMED} more" if len(faults) > FAULTS_NAMED else ""
         raise SetupError(
@@ -203,16 +195,16 @@ async def _reseal_batch(
 async def _reseal_secrets(tx: Transaction, old: Vault, new: Vault) -> int:
     values = await credentials_store.list_sealed_values(tx)
     resealed = [(value, _reseal(value, tx.org, old, new)) for value in values]
-    done = [value for _, value in resealed if value is not None]
+    values_anew = [value for _, value in resealed if value is not None]
     # Written by hand since the rotation began, so no key opened them before it either.
     unreadable = [f"{value.kind} {value.id}" for value, anew in resealed if anew is None]
-    await credentials_store.reseal_values(tx, done)
+    await credentials_store.reseal_values(tx, values_anew)
     fact = Fact.of(
         scheduler_actor(tx.org, UUID(int=0), "plane"), "master_key_rotated", fingerprint=new.fingerprint.hex(),
-        resealed=dict(Counter(value.kind for value in done)), unreadable=unreadable[:FAULTS_NAMED],
+        resealed=dict(Counter(value.kind for value in values_anew)), unreadable=unreadable[:FAULTS_NAMED],
     )  # fmt: skip
     await proof_store.append_to_org(tx, fact)
-    return len(done)
+    return len(values_anew)
 
 
 def _reseal(value: SealedValue, org_id: UUID, old: Vault, new: Vault) -> SealedValue | None:

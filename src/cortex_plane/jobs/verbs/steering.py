@@ -1,11 +1,8 @@
-"""Steering jobs: pause, resume, cancel, and answers about what nobody knows.
-
-Each gives a receipt, and asking twice changes nothing. A job that a worker runs stops at its next boundary, so that no
-call is left without its outcome; until then the receipt says ``pending``.
-"""
+"""What people and programs do to a job: pause, resume, cancel, look into it, and send it signals."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
@@ -24,15 +21,20 @@ from cortex_plane.jobs.model.jobs import (
     SteeringResult,
     Step,
 )
+from cortex_plane.jobs.model.journal import AT_ONCE, KEPT, Signal, SignalDraft, SignalReceipt, Wait, taken
+from cortex_plane.jobs.store import ReachedWaiters
+from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict
+from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.meters import meters
+from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.sessions import SessionStatus
 from cortex_plane.sessions.verbs.sessions import end_approvals
-from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.frame import require_found, verb
+from cortex_plane.tenancy.model.access import Actor, Permission, scheduler_actor
+from cortex_plane.tenancy.verbs.frame import once_only, require_found, verb
 
 LIFTED = (
     Hold.OPERATOR,
@@ -54,34 +56,34 @@ def _may_lift(actor: Actor) -> tuple[Hold, ...]:
 async def cancel(db: Database, actor: Actor, id: UUID, cancellation: Cancellation) -> SteeringResult:
     """Cancelling a cancelled job changes nothing; a job that ended otherwise is a conflict."""
     async with db.transaction(actor.org_id) as tx:
-        locked = require_found(await jobs_store.lock_job(tx, id, actor.sees), "job")
-        if locked["status"] in TERMINAL - {JobStatus.CANCELLED}:
-            raise Conflict(f"This job is {locked['status']} already.", code="job_finished")
+        job_row = require_found(await jobs_store.lock_job(tx, id, actor.sees), "job")
+        if job_row["status"] in TERMINAL - {JobStatus.CANCELLED}:
+            raise Conflict(f"This job is {job_row['status']} already.", code="job_finished")
         why = cancellation.reason or f"cancelled by {actor.name}"
-        changed = False
+        did_change = False
         if await jobs_store.cancel_job(tx, id, why):
-            changed = True
-            await end_approvals(tx, locked["session_id"], [id], actor, why)
-            await _say(tx, locked, id, actor, "job_cancelled", {"reason": why}, JobStatus.CANCELLED)
+            did_change = True
+            await end_approvals(tx, job_row["session_id"], [id], actor, why)
+            await _append_event(tx, job_row, id, actor, "job_cancelled", {"reason": why}, JobStatus.CANCELLED)
         elif await jobs_store.request_cancel(tx, id, why):
-            changed = True
+            did_change = True
             await append_fact(
-                tx, locked, id, actor, "job_cancel_requested", {"reason": why},
+                tx, job_row, id, actor, "job_cancel_requested", {"reason": why},
                 [("status", id, {"pending_cancel": True, "reason": why})],
             )  # fmt: skip
-        return await receipt_of(tx, id, changed)
+        return await steering_result(tx, id, did_change)
 
 
 @verb(Permission.JOB_STEER)
 async def pause(db: Database, actor: Actor, id: UUID, pause: Pause) -> SteeringResult:
     """Hold a job until somebody resumes it. Pausing a paused one changes nothing."""
     async with db.transaction(actor.org_id) as tx:
-        locked = require_found(await jobs_store.lock_job(tx, id, actor.sees), "job")
-        require_open(locked)
+        job_row = require_found(await jobs_store.lock_job(tx, id, actor.sees), "job")
+        require_open(job_row)
         hold = Hold.OPERATOR if actor.sees is None else Hold.OWNER
-        changed = await _hold(tx, id, locked, hold, actor, pause.reason)
-        receipt = await receipt_of(tx, id, changed)
-    _count_pause(actor, changed, receipt.pending)
+        did_change = await _hold(tx, id, job_row, hold, actor, pause.reason)
+        receipt = await steering_result(tx, id, did_change)
+    _count_pause(actor, did_change, receipt.pending)
     return receipt
 
 
@@ -89,17 +91,17 @@ async def pause(db: Database, actor: Actor, id: UUID, pause: Pause) -> SteeringR
 async def resume(db: Database, actor: Actor, id: UUID, resumption: Resumption) -> SteeringResult:
     """Lift what an operator may lift. Resuming what is not held changes nothing."""
     async with db.transaction(actor.org_id) as tx:
-        locked = require_found(await jobs_store.lock_job(tx, id, actor.sees), "job")
-        require_open(locked)
-        changed = await lift_holds(tx, id, locked, _may_lift(actor), actor, resumption.note)
-        receipt = await receipt_of(tx, id, changed)
-    if changed:
+        job_row = require_found(await jobs_store.lock_job(tx, id, actor.sees), "job")
+        require_open(job_row)
+        did_change = await lift_holds(tx, id, job_row, _may_lift(actor), actor, resumption.note)
+        receipt = await steering_result(tx, id, did_change)
+    if did_change:
         db.hints.work()
         meters().resumed(actor.org_id, "operator")
-    left = [hold for hold in receipt.job.holds if hold not in _may_lift(actor)]
-    if left and not changed:
+    other_holds = [hold for hold in receipt.job.holds if hold not in _may_lift(actor)]
+    if other_holds and not did_change:
         raise Conflict(
-            f"This job is held by {', '.join(left)}, which a resume does not lift.",
+            f"This job is held by {', '.join(other_holds)}, which a resume does not lift.",
             code="still_held",
             hint="Answer its question with `cortex job settle`, resume its session, or ask an operator.",
         )
@@ -110,11 +112,11 @@ async def resume(db: Database, actor: Actor, id: UUID, resumption: Resumption) -
 async def pause_session(db: Database, actor: Actor, id: UUID, pause: Pause) -> SessionReceipt:
     """Hold a session: its open jobs, and whatever it is asked to do until it is resumed."""
     async with db.transaction(actor.org_id) as tx:
-        locked = require_found(await sessions_store.lock_session(tx, id, actor.sees), "session")
-        if locked["status"] == SessionStatus.TERMINATED:
+        session_row = require_found(await sessions_store.lock_session(tx, id, actor.sees), "session")
+        if session_row["status"] == SessionStatus.TERMINATED:
             raise Conflict("This session has ended.", code="session_terminated", hint="Open a new session.")
-        changed = await sessions_store.hold_session(tx, id, pause.reason or f"paused by {actor.name}")
-        if changed:
+        did_change = await sessions_store.hold_session(tx, id, pause.reason or f"paused by {actor.name}")
+        if did_change:
             for job_id in await jobs_store.lock_open_job(tx, id):
                 job = require_found(await jobs_store.lock_job(tx, job_id, None), "job")
                 await _hold(tx, job_id, job, Hold.SESSION, actor, pause.reason)
@@ -122,13 +124,13 @@ async def pause_session(db: Database, actor: Actor, id: UUID, pause: Pause) -> S
                 tx, id, [Fact.of(actor, "session_held", reason=pause.reason)],
                 [("session_paused", None, {"reason": pause.reason, "by": actor.name})],
             )  # fmt: skip
-        receipt = await _session_receipt(tx, id, changed)
-    _count_pause(actor, changed, receipt.pending)
+        receipt = await _session_receipt(tx, id, did_change)
+    _count_pause(actor, did_change, receipt.pending)
     return receipt
 
 
-def _count_pause(actor: Actor, changed: bool, pending: bool) -> None:
-    if changed:
+def _count_pause(actor: Actor, did_change: bool, pending: bool) -> None:
+    if did_change:
         meters().paused(actor.org_id, "operator")
         if not pending:
             meters().suspended(actor.org_id, 0.0)
@@ -138,8 +140,8 @@ def _count_pause(actor: Actor, changed: bool, pending: bool) -> None:
 async def resume_session(db: Database, actor: Actor, id: UUID, resumption: Resumption) -> SessionReceipt:
     async with db.transaction(actor.org_id) as tx:
         require_found(await sessions_store.lock_session(tx, id, actor.sees), "session")
-        changed = await sessions_store.release_session(tx, id)
-        if changed:
+        did_change = await sessions_store.release_session(tx, id)
+        if did_change:
             for job_id in await jobs_store.lock_open_job(tx, id):
                 job = require_found(await jobs_store.lock_job(tx, job_id, None), "job")
                 await lift_holds(tx, job_id, job, (Hold.SESSION,), actor, resumption.note)
@@ -147,8 +149,8 @@ async def resume_session(db: Database, actor: Actor, id: UUID, resumption: Resum
                 tx, id, [Fact.of(actor, "session_resumed", note=resumption.note)],
                 [("session_resumed", None, {"by": actor.name})],
             )  # fmt: skip
-        receipt = await _session_receipt(tx, id, changed)
-    if changed:
+        receipt = await _session_receipt(tx, id, did_change)
+    if did_change:
         db.hints.work()
         meters().resumed(actor.org_id, "operator")
     return receipt
@@ -165,7 +167,7 @@ async def list_steps(db: Database, actor: Actor, id: UUID, above: int, limit: in
 
 
 @verb(Permission.JOB_READ)
-async def stored_result(db: Database, actor: Actor, id: UUID, result_id: UUID) -> bytes:
+async def get_stored_result(db: Database, actor: Actor, id: UUID, result_id: UUID) -> bytes:
     """A result that was too large for its step."""
     async with db.transaction(actor.org_id) as tx:
         require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
@@ -173,7 +175,7 @@ async def stored_result(db: Database, actor: Actor, id: UUID, result_id: UUID) -
 
 
 @verb(Permission.JOB_READ)
-async def checkpoint(db: Database, actor: Actor, id: UUID) -> dict[str, Any]:
+async def get_checkpoint(db: Database, actor: Actor, id: UUID) -> dict[str, Any]:
     """The job's durable state, as it would be resumed from."""
     async with db.transaction(actor.org_id) as tx:
         require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
@@ -181,7 +183,7 @@ async def checkpoint(db: Database, actor: Actor, id: UUID) -> dict[str, Any]:
 
 
 @verb(Permission.JOB_READ)
-async def questions(db: Database, actor: Actor, id: UUID) -> list[Question]:
+async def list_questions(db: Database, actor: Actor, id: UUID) -> list[Question]:
     """Calls of a job of which nobody knows whether they happened."""
     async with db.transaction(actor.org_id) as tx:
         require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
@@ -192,59 +194,69 @@ async def questions(db: Database, actor: Actor, id: UUID) -> list[Question]:
 # Shared ----------------------------------------------------------------------------------------------------------
 
 
-def require_open(locked: Row) -> None:
-    if locked["status"] in TERMINAL:
+def require_open(job_row: Row) -> None:
+    if job_row["status"] in TERMINAL:
         raise Conflict(
-            f"This job is {locked['status']} already.",
+            f"This job is {job_row['status']} already.",
             code="job_finished",
             hint="Submit it again with `cortex job resubmit`.",
         )
 
 
-async def _hold(tx: Transaction, id: UUID, locked: Row, hold: Hold, actor: Actor, reason: str | None) -> bool:
+async def _hold(
+    tx: Transaction, id: UUID, job_row: Row, hold: Hold, actor: Actor, reason: str | None
+) -> bool:
     pause_now = await jobs_store.hold_job(tx, id, hold)
     if pause_now is None:
         return False
     if pause_now:
         await jobs_store.pause_job(tx, id)
-        await _say(tx, locked, id, actor, "job_paused", {"reason": reason, "hold": hold}, JobStatus.PAUSED)
+        await _append_event(
+            tx, job_row, id, actor, "job_paused", {"reason": reason, "hold": hold}, JobStatus.PAUSED
+        )
     else:
-        pending = bool(locked["leased"])
+        pending = bool(job_row["leased"])
         await append_fact(
-            tx, locked, id, actor, "job_held", {"reason": reason, "hold": hold},
-            [("status", id, {"status": locked["status"], "pending_pause": pending, "hold": hold})],
+            tx, job_row, id, actor, "job_held", {"reason": reason, "hold": hold},
+            [("status", id, {"status": job_row["status"], "pending_pause": pending, "hold": hold})],
         )  # fmt: skip
     return True
 
 
 async def lift_holds(
-    tx: Transaction, id: UUID, locked: Row, holds: Sequence[Hold], actor: Actor, note: str | None
+    tx: Transaction, id: UUID, job_row: Row, holds: Sequence[Hold], actor: Actor, note: str | None
 ) -> bool:
-    said = {"holds": [hold for hold in holds if hold in locked["holds"]], "note": note}
-    if locked["status"] == JobStatus.PAUSED:
+    details = {"holds": [hold for hold in holds if hold in job_row["holds"]], "note": note}
+    if job_row["status"] == JobStatus.PAUSED:
         status = await jobs_store.wake_job(tx, id, holds)
         if status is None:
             return False
-        await _say(tx, locked, id, actor, "job_resumed", said, JobStatus(status))
+        await _append_event(tx, job_row, id, actor, "job_resumed", details, JobStatus(status))
         return True
     if not await jobs_store.lift_job_hold(tx, id, holds):
         return False
     await append_fact(
-        tx, locked, id, actor, "job_released", said,
-        [("status", id, {"status": locked["status"], "pending_pause": False})],
+        tx, job_row, id, actor, "job_released", details,
+        [("status", id, {"status": job_row["status"], "pending_pause": False})],
     )  # fmt: skip
     return True
 
 
-async def _say(
-    tx: Transaction, locked: Row, id: UUID, actor: Actor, action: str, data: dict[str, Any], status: JobStatus
+async def _append_event(
+    tx: Transaction,
+    job_row: Row,
+    id: UUID,
+    actor: Actor,
+    action: str,
+    data: dict[str, Any],
+    status: JobStatus,
 ) -> None:
-    await append_fact(tx, locked, id, actor, action, data, [("status", id, {"status": status, **data})])
+    await append_fact(tx, job_row, id, actor, action, data, [("status", id, {"status": status, **data})])
 
 
 async def append_fact(
     tx: Transaction,
-    locked: Row,
+    job_row: Row,
     id: UUID,
     actor: Actor,
     action: str,
@@ -252,28 +264,171 @@ async def append_fact(
     events: Sequence[tuple[str, UUID | None, dict[str, Any]]],
 ) -> None:
     await proof_store.append_to_session(
-        tx, locked["session_id"], [Fact.of(actor, action, job=str(id), **data)], events
+        tx, job_row["session_id"], [Fact.of(actor, action, job=str(id), **data)], events
     )
 
 
-async def receipt_of(tx: Transaction, id: UUID, changed: bool) -> SteeringResult:
+async def complete_session(tx: Transaction, actor: Actor, session_id: UUID, id: UUID) -> None:
+    """The session ends with its one job, which is completed. Under the locks of both."""
+    await end_approvals(tx, session_id, [id], actor, "its session was completed")
+    await sessions_store.set_session_status(tx, session_id, SessionStatus.TERMINATED)
+
+
+async def fail_job(
+    tx: Transaction, actor: Actor, session_id: UUID, id: UUID, error: str, *, ends_session: bool = False
+) -> None:
+    """Under the lock of the job: it fails, and nobody is asked about it any more. ``ends_session``: under the lock of both."""
+    await jobs_store.fail_job(tx, id, error)
+    if ends_session:
+        await sessions_store.set_session_status(tx, session_id, SessionStatus.TERMINATED)
+    await end_approvals(tx, session_id, [id], actor, error)
+    events: list[tuple[str, UUID | None, dict[str, Any]]] = [
+        ("error", id, {"message": error[:500]}),
+        ("status", id, {"status": JobStatus.FAILED, "error": error[:500]}),
+    ]
+    fact = Fact.of(actor, "job_failed", job=str(id), error=error)
+    await proof_store.append_to_session(tx, session_id, [fact], events)
+
+
+async def steering_result(tx: Transaction, id: UUID, did_change: bool) -> SteeringResult:
     job = require_found(await jobs_store.get_job(tx, id, None), "job")
     calls = await jobs_store.last_calls(tx, id)
     return SteeringResult(
         job=job,
-        changed=changed,
+        changed=did_change,
         pending=job.pending_pause or job.pending_cancel,
         settled=[call.id for call in calls if call.finished_at is not None],
         uncertain=[call.id for call in calls if call.status in IN_DOUBT],
     )
 
 
-async def _session_receipt(tx: Transaction, id: UUID, changed: bool) -> SessionReceipt:
+async def _session_receipt(tx: Transaction, id: UUID, did_change: bool) -> SessionReceipt:
     session = require_found(await sessions_store.get_session(tx, id, None), "session")
-    held = [
+    jobs = [
         require_found(await jobs_store.get_job(tx, job_id, None), "job")
         for job_id in await jobs_store.lock_open_job(tx, id)
     ]
     return SessionReceipt(
-        session=session, changed=changed, pending=any(job.pending_pause for job in held), jobs=held
+        session=session, changed=did_change, pending=any(job.pending_pause for job in jobs), jobs=jobs
     )
+
+
+FORGOTTEN_AT_ONCE = 10_000
+
+
+@verb(Permission.SIGNAL_SEND)
+async def send_signal(
+    db: Database,
+    actor: Actor,
+    draft: SignalDraft,
+    once: IdempotencyKey | None = None,
+    *,
+    at_once: int = AT_ONCE,
+) -> SignalReceipt:
+    """The first payload for a name and a key stays: the same again changes nothing, another one is a conflict."""
+    made, woken, more = False, 0, False
+    async with db.transaction(actor.org_id) as tx:
+
+        async def make() -> UUID:
+            nonlocal made, woken, more
+            id, made, reached = await jobs_store.send_signal(
+                tx, new_id(), draft, actor.identity, actor.name, at_once
+            )
+            if reached is None:
+                raise taken(draft.name, draft.key)
+            woken, more = await _deliver(tx, actor, id, draft.name, draft.key, reached), reached.more
+            if made:
+                digest = hashlib.sha256(canonical(draft.payload)).hexdigest()
+                fact = Fact.of(
+                    actor, "signal_sent", signal=str(id), name=draft.name, key=draft.key, payload_sha256=digest,
+                    reached=woken, more=more,
+                )  # fmt: skip
+                await proof_store.append_to_org(tx, fact)
+            return id
+
+        id, _ = await once_only(tx, actor, "signals.send", once, make)
+        signal = require_found(await jobs_store.get_signal(tx, id), "signal")
+    _hint_work(db, woken)
+    while more:
+        count, more = await _deliver_more(db, actor, signal, at_once)
+        woken += count
+    return SignalReceipt(signal=signal, changed=made, woken=woken)
+
+
+async def _deliver(
+    tx: Transaction, actor: Actor, id: UUID, name: str, key: str, waiters: ReachedWaiters
+) -> int:
+    """How many jobs were told."""
+    events = [
+        {"signal_id": str(id), "name": name, "key": key, "entry": each.entry} for each in waiters.waiters
+    ]
+    facts = [
+        Fact.of(actor, "signal_received", signal=str(id), name=name, key=key, job=str(each.job_id), entry=each.entry)
+        for each in waiters.waiters
+    ]  # fmt: skip
+    await jobs_store.hear_signals(tx, id, waiters, events, [fact.body for fact in facts])
+    return len({each.job_id for each in waiters.waiters})
+
+
+async def _deliver_more(db: Database, actor: Actor, signal: Signal, at_once: int) -> tuple[int, bool]:
+    async with db.transaction(actor.org_id) as tx:
+        waiters = await jobs_store.wake_more_waiters(tx, signal.id, at_once)
+        if waiters is None:
+            return 0, False
+        count = await _deliver(tx, actor, signal.id, signal.name, signal.key, waiters)
+    _hint_work(db, count)
+    return count, waiters.more
+
+
+def _hint_work(db: Database, woken: int) -> None:
+    if woken:
+        db.hints.work()
+
+
+@verb(Permission.SIGNAL_READ)
+async def list_signals(
+    db: Database,
+    actor: Actor,
+    position: Position | None,
+    limit: int,
+    *,
+    name: str | None = None,
+    key: str | None = None,
+) -> Page[Signal]:
+    """Newest first. Whoever is not staff sees what they sent themselves."""
+    async with db.transaction(actor.org_id) as tx:
+        return await jobs_store.list_signals(tx, position, limit, actor.sees, name, key)
+
+
+@verb(Permission.JOB_READ)
+async def list_waits(db: Database, actor: Actor, job_id: UUID) -> list[Wait]:
+    """What a job waits for, and what came."""
+    async with db.transaction(actor.org_id) as tx:
+        require_found(await jobs_store.get_job(tx, job_id, actor.sees), "job")
+        return await jobs_store.list_signal_waits(tx, job_id)
+
+
+# For the plane itself --------------------------------------------------------------------------------------------
+
+
+async def waits_of_job(db: Database, org_id: UUID, job_id: UUID) -> list[Wait]:
+    """What a job that goes on waited for. What came after its time, but before it went on, came."""
+    async with db.transaction(org_id) as tx:
+        return await jobs_store.list_signal_waits(tx, job_id)
+
+
+async def deliver_waiting_signals(db: Database) -> None:
+    """Jobs that were not told because the sender died between two transactions."""
+    for org_id, id in await jobs_store.find_untold_signals(db, AT_ONCE):
+        async with db.transaction(org_id) as tx:
+            signal = await jobs_store.get_signal(tx, id)
+        more = signal is not None
+        while more and signal is not None:
+            actor = scheduler_actor(org_id, new_id(), "scheduler")
+            _, more = await _deliver_more(db, actor, signal, AT_ONCE)
+
+
+async def forget_signals(db: Database) -> None:
+    """Signals that are old and that no open job has heard, and waits of jobs that ended."""
+    while await jobs_store.forget_signals(db, KEPT, FORGOTTEN_AT_ONCE) >= FORGOTTEN_AT_ONCE:
+        pass

@@ -1,20 +1,39 @@
-"""Workers, the tools they publish, and what their jobs used."""
+"""Workers: their lives and tools, the jobs that they claim and adopt, what an attempt resumes from, and what jobs used."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.tools import PublishedTool, ToolServer, ToolVersion
 from cortex_plane.db.database import NOBODY, Database
+from cortex_plane.gates import store as gates_store
 from cortex_plane.jobs import store as jobs_store
-from cortex_plane.jobs.model.jobs import Worker
+from cortex_plane.jobs.model.jobs import PARKED, JobKind, Parked, Worker
+from cortex_plane.jobs.model.journal import JournalEntry
 from cortex_plane.jobs.model.usage import Grouping, Spent, UsageRow, UsageTotals
-from cortex_plane.jobs.rules.attempts import Assignment
-from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.frame import require_found, verb
+from cortex_plane.jobs.rules.attempts import (
+    HAND_BACK_REMEDY,
+    UNSHARED,
+    Assignment,
+    HandBack,
+    Leased,
+    Orphan,
+    SlotShares,
+    adoption,
+    hand_back,
+)
+from cortex_plane.jobs.store import PastSteps
+from cortex_plane.kernel.pages import Position
+from cortex_plane.proof.model import Fact
+from cortex_plane.sessions.rules import SessionMessage
+from cortex_plane.tenancy.model.access import Actor, Permission, worker_actor
+from cortex_plane.tenancy.model.orgs import Org
+from cortex_plane.tenancy.verbs.frame import every_org, require_found, verb
 
 MAX_VERSIONS = 1000
 
@@ -83,8 +102,8 @@ async def list_versions(db: Database, _: Actor, app: str) -> list[PublishedTool]
 @verb(Permission.TOOL_READ)
 async def list_servers(db: Database, actor: Actor) -> list[ToolServer]:
     """The MCP servers of the workers that are there. Whose machines those are is for the platform to see."""
-    found = await agents_store.list_tool_servers(db)
-    return found if actor.may(Permission.WORKER_READ) else [each.for_tenants for each in found]
+    servers = await agents_store.list_tool_servers(db)
+    return servers if actor.may(Permission.WORKER_READ) else [each.for_tenants for each in servers]
 
 
 @verb(Permission.TOOL_READ)
@@ -137,13 +156,178 @@ async def list_job_usage(db: Database, actor: Actor, job_id: UUID) -> UsageTotal
         return await jobs_store.list_job_usage(tx, job_id)
 
 
-async def spent_by_job(db: Database, given: Assignment) -> Spent:
+async def spent_by_job(db: Database, assignment: Assignment) -> Spent:
     """For its worker: what it took so far."""
-    async with db.transaction(given.org_id) as tx:
-        return await jobs_store.spent_by_job(tx, given.job_id)
+    async with db.transaction(assignment.org_id) as tx:
+        return await jobs_store.spent_by_job(tx, assignment.job_id)
 
 
-async def spent_today(db: Database, given: Assignment) -> tuple[Spent, float]:
+async def spent_today(db: Database, assignment: Assignment) -> tuple[Spent, float]:
     """For a worker: what the job's agent spent since midnight UTC, and the seconds until the next one."""
-    async with db.transaction(given.org_id) as tx:
-        return await jobs_store.spent_today(tx, given.agent_id)
+    async with db.transaction(assignment.org_id) as tx:
+        return await jobs_store.spent_today(tx, assignment.agent_id)
+
+
+ORPHANS_AT_ONCE = 100
+
+
+async def claim_jobs(
+    db: Database,
+    worker_id: UUID,
+    apps: Sequence[str],
+    limit: int,
+    after: UUID,
+    running_orgs: Sequence[UUID] = (),
+    shares: SlotShares = UNSHARED,
+) -> tuple[list[Assignment], bool]:
+    """``running_orgs`` names the org of each job that the worker runs now: its free slots are shared accordingly."""
+    return await jobs_store.claim_jobs(db, worker_id, apps, limit, after, running_orgs, shares)
+
+
+async def adopt_jobs(db: Database, worker_id: UUID, worker_name: str, poison_deaths: int) -> list[Orphan]:
+    """Take dead workers' jobs from them, so that whoever is free can claim them."""
+    orphans = []
+    for orphan in await jobs_store.find_orphans(db, ORPHANS_AT_ONCE):
+        if orphan.worker_id == worker_id:
+            continue  # our own lease ran out: the next beat renews it
+        decision = adoption(orphan, poison_deaths)
+        fact = Fact.of(
+            worker_actor(orphan.org_id, worker_id, worker_name),
+            decision.action,
+            job=str(orphan.id),
+            lost_worker=orphan.worker,
+            epoch=orphan.epoch,
+            reason=decision.error,
+        )
+        if await jobs_store.adopt_job(db, orphan, decision, fact):
+            orphans.append(orphan)
+    return orphans
+
+
+async def list_past_steps(
+    db: Database, assignment: Assignment, read_to: int, window_step: int = 0, window_seq: int = 0
+) -> PastSteps:
+    """Everything a resume needs, in one round trip; a task that has not begun needs nothing."""
+    fresh = assignment.checkpoint is None
+    if fresh and assignment.kind is JobKind.TASK:
+        return PastSteps()
+    last_read = read_to if assignment.kind is JobKind.CONVERSATION else None
+    return await jobs_store.list_past_steps(
+        db,
+        assignment.org_id,
+        assignment.job_id,
+        assignment.session_id,
+        last_read,
+        fresh,
+        window_step,
+        window_seq,
+    )
+
+
+async def messages_between(
+    db: Database, assignment: Assignment, above: int, up_to: int
+) -> list[SessionMessage]:
+    async with db.transaction(assignment.org_id) as tx:
+        return await jobs_store.list_step_messages(tx, assignment.session_id, above, up_to)
+
+
+async def bound_atlases(db: Database, assignment: Assignment) -> dict[str, Any] | None:
+    """The atlases of its session and what their gates remember, read again."""
+    async with db.transaction(assignment.org_id) as tx:
+        return (await gates_store.bound_atlases(tx, assignment.session_id))[0]
+
+
+async def list_leased(db: Database, worker_id: UUID) -> list[Leased]:
+    return await jobs_store.find_leased(db, worker_id)
+
+
+async def release_job(
+    db: Database, job: Leased, worker_id: UUID, worker_name: str, *, counted: bool = True
+) -> bool:
+    """Hand back a job that its worker does not run; False where it is somebody else's by now.
+
+    ``counted``: it counts as a hand-back without progress. That of a worker that stops does not.
+    """
+    reason = "Its attempt ended without a write."
+    handback = HandBack(count=job.hand_backs, delay_seconds=0.0)
+    if counted:
+        handback = hand_back(job.hand_backs, reason)
+    actor = worker_actor(job.org_id, worker_id, worker_name)
+    fact = Fact.of(actor, "job_handed_back", job=str(job.id), reason=reason)
+    if handback.error is not None:
+        error = f"Job {job.id}: {handback.error} {HAND_BACK_REMEDY}"
+        handback, fact = (
+            replace(handback, error=error),
+            Fact.of(actor, "job_failed", job=str(job.id), error=error),
+        )
+    return await jobs_store.release_job(db, job.org_id, job.id, worker_id, job.epoch, fact, handback)
+
+
+@verb(Permission.JOB_READ)
+async def list_journal(db: Database, actor: Actor, id: UUID, above: int, limit: int) -> list[JournalEntry]:
+    """What the code of a job did so far, in the order in which it was begun."""
+    async with db.transaction(actor.org_id) as tx:
+        require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
+        return await jobs_store.list_journal(tx, id, above, limit)
+
+
+async def list_past_entries(
+    db: Database, assignment: Assignment
+) -> tuple[list[JournalEntry], dict[str, Any]]:
+    """What a job goes on from; one that has not begun has nothing."""
+    if assignment.checkpoint is None:
+        return [], {}
+    return await jobs_store.list_past_entries(db, assignment.org_id, assignment.job_id)
+
+
+async def stored_result(db: Database, assignment: Assignment, result_id: UUID) -> bytes | None:
+    async with db.transaction(assignment.org_id) as tx:
+        return await jobs_store.stored_result(tx, assignment.job_id, result_id)
+
+
+PAGE = 50
+"""A checkpoint may have a mebibyte: so many are held at once."""
+RECENT = 50
+
+
+async def list_every_parked(db: Database, page: int = PAGE) -> AsyncIterator[tuple[Org, Parked]]:
+    """Org by org and status by status, in pages of a short read-only transaction each, so that a long look holds nothing up.
+
+    A job that moves while it lasts may be met twice or not at all.
+    """
+    async for org in every_org(db):
+        async for job in _parked_in(db, org, page):
+            yield org, job
+
+
+async def _parked_in(db: Database, org: Org, limit: int) -> AsyncIterator[Parked]:
+    for status in PARKED:
+        position: Position | None = None
+        while True:
+            async with db.transaction(org.id, snapshot=True) as tx:
+                page = await jobs_store.list_parked_jobs(tx, status, position, limit)
+            for job in page.items:
+                yield job
+            if page.next is None:
+                break
+            position = page.next
+
+
+async def recorded(db: Database, org_id: UUID, job: Parked) -> list[JournalEntry]:
+    """What the code of a job did so far."""
+    entries, _ = await jobs_store.list_past_entries(db, org_id, job.id)
+    return entries
+
+
+async def parked_result(db: Database, org_id: UUID, job: Parked, result_id: UUID) -> bytes | None:
+    async with db.transaction(org_id, snapshot=True) as tx:
+        return await jobs_store.stored_result(tx, job.id, result_id)
+
+
+async def last_message(db: Database, org_id: UUID, job: Parked, read_to: int) -> str:
+    """What the person said last, of what a conversation had read."""
+    if job.kind is not JobKind.CONVERSATION:
+        return ""
+    async with db.transaction(org_id, snapshot=True) as tx:
+        messages = await jobs_store.list_step_messages(tx, job.session_id, max(0, read_to - RECENT), read_to)
+    return next((each.text for each in reversed(messages) if each.role == "user"), "")

@@ -36,7 +36,7 @@ MORE = " … (cut)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shown:
+class CardSource:
     """A request with everything around it that a card tells."""
 
     approval: Approval
@@ -48,10 +48,10 @@ class Shown:
     """The org's own names of secrets, besides the plane's."""
 
 
-def card(shown: Shown, occasion: Occasion, public_url: str) -> Card:
+def card(shown: CardSource, occasion: Occasion, public_url: str) -> Card:
     """Without anything that decides: see ``deciding_card``."""
     approval, pen = shown.approval, _Pen(shown.redact or ())
-    made = Card(
+    card_content = Card(
         approval_id=approval.id,
         kind=approval.kind,
         status=approval.status,
@@ -97,7 +97,7 @@ def card(shown: Shown, occasion: Occasion, public_url: str) -> Card:
         resolution_reason=pen.text(approval.resolution_reason),
         url=f"{public_url.rstrip('/')}/approvals/{approval.id}",
     )
-    return replace(made, truncated=pen.cut, redacted=pen.hid)
+    return replace(card_content, truncated=pen.cut, redacted=pen.hid)
 
 
 async def deciding_card(
@@ -137,11 +137,11 @@ def redacted(details: ApprovalDetails, names: Sequence[str]) -> ApprovalDetails:
 
     Its own events and the requests before it are for the dashboard alone, and stay as they are."""
     approval = details.approval
-    told: dict[str, Any] = {name: _hidden(getattr(approval, name)) for name in _TEXTS}
-    told |= {name: redact(getattr(approval, name), names) for name in _VALUES}
+    fields: dict[str, Any] = {name: _hidden(getattr(approval, name)) for name in _TEXTS}
+    fields |= {name: redact(getattr(approval, name), names) for name in _VALUES}
     return replace(
         details,
-        approval=replace(approval, **told),
+        approval=replace(approval, **fields),
         votes=[replace(vote, reason=_hidden(vote.reason)) for vote in details.votes],
         delegations=[replace(hop, reason=_hidden(hop.reason)) for hop in details.delegations],
     )
@@ -174,15 +174,15 @@ class _Pen:
         """A few lines: what is long or nested is text, and cut."""
         if value is None:
             return None
-        told: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         self.cut = self.cut or len(value) > MOST_DETAILS
         for name, inner in list(self._redacted(value).items())[:MOST_DETAILS]:
             if inner is None or isinstance(inner, bool | int | float):
-                told[self.line(name)] = inner
+                fields[self.line(name)] = inner
                 continue
             text = marked(inner) if isinstance(inner, str) else escaped_json(inner)
-            told[self.line(name)] = self._cut(text, LONGEST_DETAIL)
-        return told
+            fields[self.line(name)] = self._cut(text, LONGEST_DETAIL)
+        return fields
 
     def text(self, text: str | None) -> str | None:
         return None if text is None else self._cut(marked(self._redacted(text)), LONGEST_TEXT)
@@ -192,9 +192,9 @@ class _Pen:
         return self._cut(marked(" ".join(self._redacted(text).split("\n"))), LONGEST_LINE)
 
     def _redacted(self, value: Any) -> Any:
-        made = redact(value, self._names)
-        self.hid = self.hid or made != value
-        return made
+        card_content = redact(value, self._names)
+        self.hid = self.hid or card_content != value
+        return card_content
 
     def _cut(self, text: str, limit: int) -> str:
         if len(text) <= limit:

@@ -58,7 +58,7 @@ from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission, scheduler_actor
 from cortex_plane.tenancy.model.identities import CHANNEL
 from cortex_plane.tenancy.store import identities as identities_store
-from cortex_plane.tenancy.store.identities import Sealed
+from cortex_plane.tenancy.store.identities import SealedConnection
 from cortex_plane.tenancy.verbs import access
 from cortex_plane.tenancy.verbs.access import forgery_refusal
 from cortex_plane.tenancy.verbs.connections import require_webhook
@@ -92,8 +92,8 @@ class Webhooks(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Received:
-    connection: Sealed
+class _SignedEvent:
+    connection: SealedConnection
     org_id: UUID
     event_id: str
     body: bytes
@@ -118,16 +118,18 @@ async def receive(
     db: Database, connection_id: UUID | None, headers: Mapping[str, str], body: bytes
 ) -> EventAnswer:
     """Take in an event. Nothing of the body is read before its signature is known to be good."""
-    received = await _verified(db, connection_id, headers, body)
-    if received.connection.disabled_at is not None:
+    delivery = await _verified(db, connection_id, headers, body)
+    if delivery.connection.disabled_at is not None:
         raise Conflict(
             "This connection is disabled.",
             code="connection_disabled",
             hint="Enable it with `cortex connection enable`, then send the event again.",
         )
-    async with db.transaction(received.org_id) as tx:
+    async with db.transaction(delivery.org_id) as tx:
         digest = hashlib.sha256(body).digest()
-        first, known = await notify_store.claim_webhook(tx, received.connection.id, received.event_id, digest)
+        first, earlier = await notify_store.claim_webhook(
+            tx, delivery.connection.id, delivery.event_id, digest
+        )
     if first != digest:
         meters().called_back(CHANNEL, "conflict")
         raise Conflict(
@@ -135,15 +137,15 @@ async def receive(
             code="webhook_id_reused",
             hint="Give every event an id of its own; repeat an id only with the same body.",
         )
-    if known is not None:
+    if earlier is not None:
         meters().called_back(CHANNEL, "duplicate")
-        return _said(known)
-    return await _handled(db, received)
+        return _answer_of(earlier)
+    return await _handled(db, delivery)
 
 
 async def _verified(
     db: Database, connection_id: UUID | None, headers: Mapping[str, str], body: bytes
-) -> _Received:
+) -> _SignedEvent:
     """A connection that does not exist and a signature that is not good are answered alike, and leave a count and a line in
     the log: what cannot be tied to an org has no place on its trail."""
     try:
@@ -160,60 +162,63 @@ async def _verified(
         meters().called_back(CHANNEL, "hmac_invalid")
         log.warning("webhook refused", connection=str(connection_id), reason="hmac_invalid")
         raise
-    return _Received(connection=connection, org_id=org_id, event_id=event_id, body=body)
+    return _SignedEvent(connection=connection, org_id=org_id, event_id=event_id, body=body)
 
 
-async def _handled(db: Database, received: _Received) -> EventAnswer:
+async def _handled(db: Database, delivery: _SignedEvent) -> EventAnswer:
     """Do what it wants, keep the answer, give it. Where another delivery kept one first, that is the answer."""
     refused: CortexError | None = None
     answer: EventAnswer | None = None
     person: Actor | None = None
     try:
-        answer, person = await _done(db, received)
+        answer, person = await _done(db, delivery)
     except _KEPT as error:
         if isinstance(error, _OURS) or error.code == "retry":
             raise
         refused = error
-    async with db.transaction(received.org_id) as tx:
-        if answer is not None and person is not None and await _decided(tx, received, answer, person):
+    async with db.transaction(delivery.org_id) as tx:
+        if answer is not None and person is not None and await _decided(tx, delivery, answer, person):
             answer = replace(answer, result=RecordResult.OK)
-        kept = _kept(answer, refused)
-        mine = await notify_store.answer_webhook(tx, received.connection.id, received.event_id, kept)
+        reply = _stored_reply(answer, refused)
+        mine = await notify_store.answer_webhook(tx, delivery.connection.id, delivery.event_id, reply)
         if mine and refused is not None:
-            await _note(tx, received, refused)
+            await _note(tx, delivery, refused)
         if not mine:
-            kept = (
-                await notify_store.get_webhook_answer(tx, received.connection.id, received.event_id) or kept
+            reply = (
+                await notify_store.get_webhook_answer(tx, delivery.connection.id, delivery.event_id) or reply
             )
-    meters().called_back(CHANNEL, _mark(kept) if mine else "duplicate")
-    return _said(kept)
+    meters().called_back(CHANNEL, _mark(reply) if mine else "duplicate")
+    return _answer_of(reply)
 
 
-async def _decided(tx: Transaction, received: _Received, answer: EventAnswer, person: Actor) -> bool:
+async def _decided(tx: Transaction, delivery: _SignedEvent, answer: EventAnswer, person: Actor) -> bool:
     """Whether this very event decided, in whichever of its deliveries, also where a crash came before the answer was kept."""
-    approval, key = answer.approval_id, decisions.own_key(person, received.key)
+    approval, key = answer.approval_id, decisions.own_key(person, delivery.key)
     return approval is not None and await approvals_store.is_key_used(tx, approval, key)
 
 
-async def _done(db: Database, received: _Received) -> tuple[EventAnswer, Actor | None]:
+async def _done(db: Database, delivery: _SignedEvent) -> tuple[EventAnswer, Actor | None]:
     """The answer, and who decided."""
-    event = _parsed(InboundEvent, received.body)
+    event = _parsed(InboundEvent, delivery.body)
     if event.type is EventType.PING:
         return EventAnswer(type=EventType.PING, result=RecordResult.OK), None
-    wanted = _checked(DecisionEvent, event.data)
-    async with forgery_refusal(db, _sender_unknown), db.transaction(received.org_id) as tx:
-        person = await _person(tx, received.connection.id, wanted.external_user)
-        if wanted.decision is Choice.APPROVED:
-            await _require_no_login(tx, person, wanted.approval_id)
+    request = _checked(DecisionEvent, event.data)
+    async with forgery_refusal(db, _sender_unknown), db.transaction(delivery.org_id) as tx:
+        person = await _person(tx, delivery.connection.id, request.external_user)
+        if request.decision is Choice.APPROVED:
+            await _require_no_login(tx, person, request.approval_id)
     decision = Decision(
-        decision=wanted.decision, version=wanted.version, input_hash=wanted.input_hash, reason=wanted.reason
+        decision=request.decision,
+        version=request.version,
+        input_hash=request.input_hash,
+        reason=request.reason,
     )
-    once = IdempotencyKey(key=received.key, fingerprint=hashlib.sha256(received.body).digest())
-    receipt = await decisions.decide(db, person, wanted.approval_id, decision, Channel.WEBHOOK, once)
+    once = IdempotencyKey(key=delivery.key, fingerprint=hashlib.sha256(delivery.body).digest())
+    receipt = await decisions.decide(db, person, request.approval_id, decision, Channel.WEBHOOK, once)
     answer = EventAnswer(
         type=EventType.DECISION,
         result=receipt.result,
-        approval_id=wanted.approval_id,
+        approval_id=request.approval_id,
         status=receipt.approval.status,
     )
     return answer, person
@@ -238,8 +243,8 @@ def _sender_unknown() -> Forbidden:
 
 async def _require_no_login(tx: Transaction, person: Actor, approval_id: UUID) -> None:
     """One secret speaks for everybody behind the connection, so it lets nothing of high risk happen. It may prevent it."""
-    known = await approvals_store.get_approval(tx, approval_id, person)
-    if known is not None and known[0].template in ASKS_FOR_LOGIN:
+    approval = await approvals_store.get_approval(tx, approval_id, person)
+    if approval is not None and approval[0].template in ASKS_FOR_LOGIN:
         raise login_required("a webhook")
 
 
@@ -270,10 +275,10 @@ def _invalid(error: ValidationError, *under: str) -> InvalidInput:
     )
 
 
-async def _note(tx: Transaction, received: _Received, refused: CortexError) -> None:
+async def _note(tx: Transaction, delivery: _SignedEvent, error: CortexError) -> None:
     fact = Fact.of(
-        received.sender(), "webhook_refused", connection=str(received.connection.id), event=received.event_id,
-        code=refused.code,
+        delivery.sender(), "webhook_refused", connection=str(delivery.connection.id), event=delivery.event_id,
+        code=error.code,
     )  # fmt: skip
     await proof_store.append_to_org(tx, fact)
 
@@ -281,26 +286,26 @@ async def _note(tx: Transaction, received: _Received, refused: CortexError) -> N
 # Answers ----------------------------------------------------------------------------------------------------------
 
 
-def _kept(answer: EventAnswer | None, refused: CortexError | None) -> dict[str, Any]:
-    if refused is None:
-        kept: dict[str, Any] = adapter(EventAnswer).dump_python(answer, mode="json")
-        return kept
-    kind = next(kind for kind in _KEPT if isinstance(refused, kind))
-    return {"refused": kind.__name__, "message": refused.message, "code": refused.code, "hint": refused.hint}
+def _stored_reply(answer: EventAnswer | None, error: CortexError | None) -> dict[str, Any]:
+    if error is None:
+        reply: dict[str, Any] = adapter(EventAnswer).dump_python(answer, mode="json")
+        return reply
+    kind = next(kind for kind in _KEPT if isinstance(error, kind))
+    return {"refused": kind.__name__, "message": error.message, "code": error.code, "hint": error.hint}
 
 
-def _said(kept: dict[str, Any]) -> EventAnswer:
+def _answer_of(reply: dict[str, Any]) -> EventAnswer:
     """The answer, or the error that was."""
-    if "refused" not in kept:
-        return parse(EventAnswer, kept)
-    kind = next(kind for kind in _KEPT if kind.__name__ == kept["refused"])
-    raise kind(kept["message"], code=kept["code"], hint=kept["hint"])
+    if "refused" not in reply:
+        return parse(EventAnswer, reply)
+    kind = next(kind for kind in _KEPT if kind.__name__ == reply["refused"])
+    raise kind(reply["message"], code=reply["code"], hint=reply["hint"])
 
 
-def _mark(kept: dict[str, Any]) -> str:
-    if "refused" in kept:
+def _mark(reply: dict[str, Any]) -> str:
+    if "refused" in reply:
         return "conflict"
-    return _MARKS[RecordResult(kept["result"])]
+    return _MARKS[RecordResult(reply["result"])]
 
 
 # Trying out -------------------------------------------------------------------------------------------------------

@@ -226,8 +226,8 @@ def stricter_quorum(one: Quorum, other: Quorum) -> Quorum:
     if one == other:
         return one
     roles: dict[Role, int] = {}
-    for needed in (*one.roles, *other.roles):
-        roles[needed.role] = max(roles.get(needed.role, 0), needed.votes)
+    for role_votes in (*one.roles, *other.roles):
+        roles[role_votes.role] = max(roles.get(role_votes.role, 0), role_votes.votes)
     return Quorum(
         votes=max(one.votes, other.votes),
         roles=tuple(RoleVotes(role=role, votes=votes) for role, votes in sorted(roles.items())),
@@ -312,39 +312,40 @@ def independent(votes: Sequence[V]) -> list[V]:
     Those that only one person can have given come first: so one more vote never makes the number smaller. The number is never
     larger than that of the humans who must have voted.
     """
-    kept: list[V] = []
+    result: list[V] = []
     seen: set[UUID] = set()
     for vote in sorted(votes, key=lambda vote: len(vote.behind) > 1):
         if seen.isdisjoint(vote.behind):
-            kept.append(vote)
+            result.append(vote)
             seen.update(vote.behind)
-    return kept
+    return result
 
 
 def same_human(votes: Sequence[V], vote: V) -> V | None:
     """The vote that counts instead of this one; None where this one counts."""
-    counted = independent(votes)
-    if any(each is vote for each in counted):
+    counting = independent(votes)
+    if any(other is vote for other in counting):
         return None
-    return next((each for each in counted if not set(each.behind).isdisjoint(vote.behind)), None)
+    return next((other for other in counting if not set(other.behind).isdisjoint(vote.behind)), None)
 
 
 def is_reached(quorum: Quorum, votes: Sequence[CountedVote]) -> bool:
     """Whether these votes are enough."""
     return len(independent(votes)) >= quorum.votes and all(
-        len(independent([vote for vote in votes if needed.role in vote.roles])) >= needed.votes
-        for needed in quorum.roles
+        len(independent([vote for vote in votes if role_votes.role in vote.roles])) >= role_votes.votes
+        for role_votes in quorum.roles
     )
 
 
 def is_met(quorum: Quorum, roles_of_voters: Sequence[frozenset[Role]]) -> bool:
     """Whether these people could be enough: each of them may still prove to be a human of their own."""
     return len(roles_of_voters) >= quorum.votes and all(
-        sum(needed.role in roles for roles in roles_of_voters) >= needed.votes for needed in quorum.roles
+        sum(role_votes.role in roles for roles in roles_of_voters) >= role_votes.votes
+        for role_votes in quorum.roles
     )
 
 
 def quorum_said(quorum: Quorum) -> str:
-    roles = ", ".join(f"{needed.votes} {needed.role}" for needed in quorum.roles)
+    roles = ", ".join(f"{role_votes.votes} {role_votes.role}" for role_votes in quorum.roles)
     votes = f"{quorum.votes} vote{'s' if quorum.votes > 1 else ''}"
     return f"{votes}, of them {roles}" if roles else votes

@@ -173,18 +173,18 @@ class Explained:
 
 
 def row_as_json(row: PolicyRow) -> dict[str, Any]:
-    made: dict[str, Any] = adapter(PolicyRow).dump_python(row, mode="json")
-    return made
+    result: dict[str, Any] = adapter(PolicyRow).dump_python(row, mode="json")
+    return result
 
 
-def placed_as_json(placed: PlacedRow) -> dict[str, Any]:
+def placed_as_json(row: PlacedRow) -> dict[str, Any]:
     """A row as it is stored: the names in it are looked up."""
     return {
-        "position": placed.position,
-        "level": placed.level,
-        "team_id": None if placed.team_id is None else str(placed.team_id),
-        "team": placed.team,
-        **row_as_json(placed.row),
+        "position": row.position,
+        "level": row.level,
+        "team_id": None if row.team_id is None else str(row.team_id),
+        "team": row.team,
+        **row_as_json(row.row),
     }
 
 
@@ -194,8 +194,8 @@ class RowsDigest:
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
 
-    def add(self, placed: PlacedRow) -> None:
-        self._hash.update(canonical(placed_as_json(placed)) + b"\n")
+    def add(self, row: PlacedRow) -> None:
+        self._hash.update(canonical(placed_as_json(row)) + b"\n")
 
     def value(self) -> str:
         return self._hash.hexdigest()
@@ -203,21 +203,21 @@ class RowsDigest:
 
 def rows_digest(rows: Iterable[PlacedRow]) -> str:
     digest = RowsDigest()
-    for placed in rows:
-        digest.add(placed)
+    for row in rows:
+        digest.add(row)
     return digest.value()
 
 
 def policy_set(
     version: str,
-    placed: Iterable[PlacedRow],
+    entries: Iterable[PlacedRow],
     platform: Sequence[PolicyRow],
     confirmed: Mapping[tuple[str, str, str], Confirmed] | None = None,
 ) -> PolicySet:
     org: list[PolicyRow] = []
     teams: dict[UUID, list[PolicyRow]] = {}
-    for one in placed:
-        (org if one.team_id is None else teams.setdefault(one.team_id, [])).append(one.row)
+    for entry in entries:
+        (org if entry.team_id is None else teams.setdefault(entry.team_id, [])).append(entry.row)
     return PolicySet(
         version=version,
         platform=tuple(platform),
@@ -238,12 +238,12 @@ def difference(before: Sequence[PlacedRow], after: Sequence[PlacedRow]) -> Polic
             changes.append(_change("added", row, []))
             continue
         was_place, was = old[key]
-        found = _fields(was.row, row.row)
+        differences = _fields(was.row, row.row)
         if was_place != place:
-            found.append(FieldChange(field="place", before=was_place, after=place))
-        if found:
+            differences.append(FieldChange(field="place", before=was_place, after=place))
+        if differences:
             changed += 1
-            changes.append(_change("changed", row, found))
+            changes.append(_change("changed", row, differences))
     for key, (_, row) in old.items():
         if key not in new:
             removed += 1
@@ -251,13 +251,13 @@ def difference(before: Sequence[PlacedRow], after: Sequence[PlacedRow]) -> Polic
     return PolicyDiff(added=added, removed=removed, changed=changed, changes=changes[:MAX_SHOWN_CHANGES])
 
 
-def _by_name(placed: Sequence[PlacedRow]) -> dict[tuple[UUID | None, str], tuple[int, PlacedRow]]:
+def _by_name(placed_rows: Sequence[PlacedRow]) -> dict[tuple[UUID | None, str], tuple[int, PlacedRow]]:
     places: dict[UUID | None, int] = {}
-    found = {}
-    for one in placed:
-        places[one.team_id] = place = places.get(one.team_id, 0) + 1
-        found[one.team_id, one.row.name] = (place, one)
-    return found
+    rows = {}
+    for row in placed_rows:
+        places[row.team_id] = place = places.get(row.team_id, 0) + 1
+        rows[row.team_id, row.row.name] = (place, row)
+    return rows
 
 
 def _fields(before: PolicyRow, after: PolicyRow) -> list[FieldChange]:
@@ -272,8 +272,8 @@ def _shown(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int) else adapter(type(value)).dump_python(value)
 
 
-def _change(change: str, placed: PlacedRow, found: list[FieldChange]) -> RowChange:
-    return RowChange(change=change, level=placed.level, team=placed.team, name=placed.row.name, fields=found)
+def _change(change: str, row: PlacedRow, changes: list[FieldChange]) -> RowChange:
+    return RowChange(change=change, level=row.level, team=row.team, name=row.row.name, fields=changes)
 
 
 def placed(row: Mapping[str, Any]) -> PlacedRow:
@@ -441,8 +441,8 @@ def _small(details: dict[str, Any]) -> dict[str, Any]:
     return details
 
 
-def _distinct(named: list[Any]) -> list[Any]:
-    return list(dict.fromkeys(named))
+def _distinct(values: list[Any]) -> list[Any]:
+    return list(dict.fromkeys(values))
 
 
 Votes = Annotated[int, Field(strict=True, ge=1, le=MAX_VOTES)]
@@ -475,7 +475,7 @@ class QuorumDraft:
 def quorum_of(votes: int | None, roles: Mapping[Role, int]) -> Quorum:
     return Quorum(
         votes=votes if votes is not None else max(roles.values(), default=1),
-        roles=tuple(RoleVotes(role=role, votes=needed) for role, needed in sorted(roles.items())),
+        roles=tuple(RoleVotes(role=role, votes=role_votes) for role, role_votes in sorted(roles.items())),
     )
 
 

@@ -34,16 +34,16 @@ Found = tuple[int, str]
 """The place of a row in its file, and what is wrong with it."""
 
 
-def faults_of(placed: Sequence[PlacedRow], people: Sequence[Person]) -> Iterator[Found]:
-    known: dict[Terms, list[str]] = {}
+def faults_of(rows: Sequence[PlacedRow], people: Sequence[Person]) -> Iterator[Found]:
+    faults_by_terms: dict[Terms, list[str]] = {}
     by_id = {person.id: person for person in people}
-    for place, row in enumerate(one.row for one in placed):
+    for place, row in enumerate(row.row for row in rows):
         if row.effect is not PolicyVerdict.REQUIRES_APPROVAL:
             continue
         terms = _asked(row)
-        if terms not in known:
-            known[terms] = list(_faults(terms, people, by_id))
-        for fault in known[terms]:
+        if terms not in faults_by_terms:
+            faults_by_terms[terms] = list(_faults(terms, people, by_id))
+        for fault in faults_by_terms[terms]:
             yield place, fault
 
 
@@ -80,24 +80,24 @@ def _quorum_faults(terms: Terms, people: Sequence[Person]) -> Iterator[str]:
         most = max(_voters(terms, people))
         if most < quorum.votes:
             yield f"its quorum of {quorum.votes} votes could never be met: only {most} could be {who}."
-    for needed in quorum.roles:
-        of_role = [person for person in people if needed.role in person.roles]
+    for role_votes in quorum.roles:
+        of_role = [person for person in people if role_votes.role in person.roles]
         most = max(_voters(terms, of_role))
-        if most < needed.votes:
-            asked = f"{needed.votes} vote{'s' if needed.votes > 1 else ''} of {needed.role}"
-            yield f"its quorum with {asked} could never be met: only {most} of that role could be {who}."
+        if most < role_votes.votes:
+            votes = f"{role_votes.votes} vote{'s' if role_votes.votes > 1 else ''} of {role_votes.role}"
+            yield f"its quorum with {votes} could never be met: only {most} of that role could be {who}."
 
 
 def _voters(terms: Terms, people: Sequence[Person]) -> tuple[int, int]:
     """How many of these could decide: in a session that has an owner, whoever that is, and in one that has none."""
     able = [person for person in people if person.clearance >= terms.required_clearance]
-    named = sum(_is_named(person, terms.approvers) for person in able)
+    count = sum(_is_named(person, terms.approvers) for person in able)
     if not terms.approvers.owner:
-        return named, named
+        return count, count
     standing_in = sum(
         _is_named(person, terms.approvers) or not person.roles.isdisjoint(STANDS_IN) for person in able
     )
-    return min(named + 1, len(able)), standing_in
+    return min(count + 1, len(able)), standing_in
 
 
 def _is_named(person: Person, approvers: Approvers) -> bool:
@@ -118,11 +118,11 @@ def _named(approvers: Approvers) -> str:
 
 
 def warnings_of(
-    placed: Sequence[PlacedRow], people: Sequence[Person], platform: Sequence[PolicyRow] = ()
+    rows: Sequence[PlacedRow], people: Sequence[Person], platform: Sequence[PolicyRow] = ()
 ) -> Iterator[Found]:
-    yield from _shadowed(placed)
-    steps = _Steps(placed, people, platform)
-    for place, one in enumerate(placed):
+    yield from _shadowed(rows)
+    steps = _Steps(rows, people, platform)
+    for place, one in enumerate(rows):
         row = one.row
         literal = row.target.replace(STAR, "a")
         if not is_tool_name(literal) and not is_tool_name(f"a{literal}") and not _could_be_part(row.target):
@@ -155,25 +155,25 @@ class _Steps:
     """To whom the rows of a file could escalate: whether two rows match the same call is not asked."""
 
     def __init__(
-        self, placed: Sequence[PlacedRow], people: Sequence[Person], platform: Sequence[PolicyRow]
+        self, rows: Sequence[PlacedRow], people: Sequence[Person], platform: Sequence[PolicyRow]
     ) -> None:
         self._people = people
         self._known: dict[tuple[Approvers, int, Collection[Approvers]], bool] = {}
         self._levels: dict[UUID | None, frozenset[Approvers]] = {}
         self._rows: dict[UUID | None, set[Approvers]] = {}
-        for one in placed:
-            found = _step(one.row)
-            if found is not None:
-                self._rows.setdefault(one.team_id, set()).add(found)
-        self._platform = {found for row in platform if (found := _step(row)) is not None}
+        for row in rows:
+            approvers = _step(row.row)
+            if approvers is not None:
+                self._rows.setdefault(row.team_id, set()).add(approvers)
+        self._platform = {approvers for row in platform if (approvers := _step(row)) is not None}
 
     def add_somebody(self, one: PlacedRow, terms: Terms) -> bool:
-        asked, clearance = terms.approvers, terms.required_clearance
+        approvers, clearance = terms.approvers, terms.required_clearance
         steps = one.row.escalate_to if one.row.escalate_to is not None else self._above(one.team_id)
-        key = (asked, clearance, steps)
+        key = (approvers, clearance, steps)
         if key not in self._known:
             self._known[key] = any(
-                person.clearance >= clearance and _is_named(person, step) and not _is_named(person, asked)
+                person.clearance >= clearance and _is_named(person, step) and not _is_named(person, approvers)
                 for step in steps
                 for person in self._people
             )
@@ -203,9 +203,9 @@ def _alone(terms: Terms, people: Sequence[Person]) -> str | None:
     return first.name if first is not None and second is None else None
 
 
-def _shadowed(placed: Sequence[PlacedRow]) -> Iterator[Found]:
+def _shadowed(placed_rows: Sequence[PlacedRow]) -> Iterator[Found]:
     """Rows that never match, because an earlier one of their level always does."""
-    for rows, places in _levels(placed):
+    for rows, places in _levels(placed_rows):
         always = [n for n, row in enumerate(rows) if row.condition is None]
         index = LevelIndex([rows[n] for n in always])
         for n, row in enumerate(rows):
@@ -215,10 +215,10 @@ def _shadowed(placed: Sequence[PlacedRow]) -> Iterator[Found]:
                 yield places[n], f"`{row.name}` never matches: `{before.row.name}` before it always does."
 
 
-def _levels(placed: Sequence[PlacedRow]) -> Iterator[tuple[list[PolicyRow], list[int]]]:
+def _levels(placed_rows: Sequence[PlacedRow]) -> Iterator[tuple[list[PolicyRow], list[int]]]:
     levels: dict[UUID | None, tuple[list[PolicyRow], list[int]]] = {}
-    for place, one in enumerate(placed):
-        rows, places = levels.setdefault(one.team_id, ([], []))
-        rows.append(one.row)
+    for place, row in enumerate(placed_rows):
+        rows, places = levels.setdefault(row.team_id, ([], []))
+        rows.append(row.row)
         places.append(place)
     yield from levels.values()

@@ -323,33 +323,33 @@ def _matches(
     """The first row of a level that matches, after those that might: an agent must not step around a stricter row by making
     the condition of an earlier one fail."""
     matches: list[_Match] = []
-    for compiled in index.find(facts.action_type, facts.target):
-        row = compiled.row
-        matched, reason, sure = _applies(compiled, context)
+    for entry in index.find(facts.action_type, facts.target):
+        row = entry.row
+        matches_row, reason, sure = _applies(entry, context)
         if trace is not None:
             trace.considered.append(
                 Considered(
-                    level=level, name=row.name, target=row.target, effect=row.effect, matched=matched, reason=reason,
+                    level=level, name=row.name, target=row.target, effect=row.effect, matched=matches_row, reason=reason,
                 )
             )  # fmt: skip
-        if matched:
+        if matches_row:
             matches.append(_Match(level, row, sure))
             if sure:
                 break
     return matches
 
 
-def _applies(compiled: CompiledRow, context: Surroundings) -> tuple[bool, str, bool]:
+def _applies(entry: CompiledRow, context: Surroundings) -> tuple[bool, str, bool]:
     """Whether a row whose target matches does, why, and whether that is sure."""
-    if compiled.condition is None:
+    if entry.condition is None:
         return True, "the target matches", True
     try:
-        holds = compiled.condition.holds(context)
+        holds = entry.condition.holds(context)
     except ConditionFailed as error:
-        effect = compiled.row.effect
-        matched = effect is not PolicyVerdict.ALLOW
-        counts = "counts as a match" if matched else "counts as no match"
-        return matched, f"the condition failed ({error}): {counts}, because the row says {effect}", False
+        effect = entry.row.effect
+        matches_row = effect is not PolicyVerdict.ALLOW
+        counts = "counts as a match" if matches_row else "counts as no match"
+        return matches_row, f"the condition failed ({error}): {counts}, because the row says {effect}", False
     return holds, "target and condition match" if holds else "the condition is false", True
 
 

@@ -86,8 +86,8 @@ class PolicyReplay:
             if facts is None:
                 self._counts["unknown"] += 1
                 continue
-            asked = tuple(call.request_policies or ())
-            self._compare(call, _decide(self._before, facts, asked), _decide(self._after, facts, asked))
+            demands = tuple(call.request_policies or ())
+            self._compare(call, _decide(self._before, facts, demands), _decide(self._after, facts, demands))
 
     def _compare(self, call: PastCall, before: PolicyDecision, after: PolicyDecision) -> None:
         if call.recorded_verdict is not None and call.recorded_verdict is not before.verdict:
@@ -98,10 +98,10 @@ class PolicyReplay:
             self._counts["unchanged"] += 1
             self._counts["other_rule"] += was.rule != becomes.rule
             return
-        found = direction(before, after)
+        way = direction(before, after)
         self._counts["changed"] += 1
-        self._counts[found] += 1
-        key = (call.tool_name, call.agent, was, becomes, tuple(terms), found)
+        self._counts[way] += 1
+        key = (call.tool_name, call.agent, was, becomes, tuple(terms), way)
         group = self._groups.setdefault(key, _Group())
         group.calls += 1
         group.recorded[call.recorded_verdict, _without_version(call.recorded_rule)] += 1
@@ -123,11 +123,11 @@ class PolicyReplay:
 
 
 def _shown(key: Key, group: _Group) -> ChangeGroup:
-    tool, agent, before, after, terms, found = key
+    tool, agent, before, after, terms, direction = key
     return ChangeGroup(
         tool=tool,
         agent=agent,
-        direction=found,
+        direction=direction,
         before=before,
         after=after,
         terms=list(terms),
@@ -154,15 +154,15 @@ def _facts(call: PastCall) -> CallFacts | None:
     )
 
 
-def _decide(policies: CompiledPolicies, facts: CallFacts, asked: tuple[PolicyRow, ...]) -> PolicyDecision:
-    decision = policies.decide(facts, asked)
+def _decide(policies: CompiledPolicies, facts: CallFacts, demands: tuple[PolicyRow, ...]) -> PolicyDecision:
+    decision = policies.decide(facts, demands)
     if (
         facts.session_kind == SessionKind.EXTERNAL
         and facts.read_only
         and decision.rule.startswith("default:")
     ):
         # That a call only reads is its agent's claim: it counts where a row looks at it.
-        decision = policies.decide(replace(facts, read_only=False), asked)
+        decision = policies.decide(replace(facts, read_only=False), demands)
     return decision
 
 
@@ -195,20 +195,20 @@ def direction(before: PolicyDecision, after: PolicyDecision) -> Direction:
         return Direction.STRICTER if change > 0 else Direction.LOOSER
     if before.terms is None or after.terms is None:
         return Direction.OTHERWISE
-    found = set()
+    comparisons = set()
     for name, at_least in _AT_LEAST_AS_STRICT.items():
         old, new = getattr(before.terms, name), getattr(after.terms, name)
         if old != new:
-            found.add((at_least(new, old), at_least(old, new)))
-    if found == {(True, False)}:
+            comparisons.add((at_least(new, old), at_least(old, new)))
+    if comparisons == {(True, False)}:
         return Direction.STRICTER
-    return Direction.LOOSER if found == {(False, True)} else Direction.OTHERWISE
+    return Direction.LOOSER if comparisons == {(False, True)} else Direction.OTHERWISE
 
 
 def _quorum_is_at_least(one: Quorum, other: Quorum) -> bool:
-    votes = {needed.role: needed.votes for needed in one.roles}
+    votes = {role_votes.role: role_votes.votes for role_votes in one.roles}
     return one.votes >= other.votes and all(
-        votes.get(needed.role, 0) >= needed.votes for needed in other.roles
+        votes.get(role_votes.role, 0) >= role_votes.votes for role_votes in other.roles
     )
 
 

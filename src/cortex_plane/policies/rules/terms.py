@@ -59,36 +59,36 @@ def resolve_terms(
 ) -> tuple[Terms, Origins]:
     """A null inherits: row, its template, the platform's match and its template, the default. ``above`` are the matches of
     the levels over the row: it escalates to them where it does not say otherwise."""
-    said: dict[str, Any] = {"template": OWNER_DECIDES.template, "escalate_to": None}
+    values: dict[str, Any] = {"template": OWNER_DECIDES.template, "escalate_to": None}
     origins = dict(_DEFAULTS)
     for name in _TERMS:
-        said[name] = getattr(OWNER_DECIDES, name)
+        values[name] = getattr(OWNER_DECIDES, name)
     if platform is not None and platform is not row:
-        _say(said, origins, platform, "platform")
+        _say(values, origins, platform, "platform")
     if row is not None:
-        _say(said, origins, row, "platform" if row is platform else who)
-    steps = said.pop("escalate_to")
-    if said["escalation_seconds"]:
-        said["escalations"] = _escalations(said["approvers"], steps, above, said["template"])
+        _say(values, origins, row, "platform" if row is platform else who)
+    steps = values.pop("escalate_to")
+    if values["escalation_seconds"]:
+        values["escalations"] = _escalations(values["approvers"], steps, above, values["template"])
         if steps is None:
             origins["escalations"] = "the levels above"
-    return _fitting(Terms(**said)), origins
+    return _fitting(Terms(**values)), origins
 
 
-def _say(said: dict[str, Any], origins: Origins, row: PolicyRow, who: str) -> None:
+def _say(values: dict[str, Any], origins: Origins, row: PolicyRow, who: str) -> None:
     source = f"{who} {row.name}"
     if row.template is not None:
         template = TEMPLATES[row.template]
-        said["template"], origins["template"] = row.template, source
-        said["escalate_to"] = None
+        values["template"], origins["template"] = row.template, source
+        values["escalate_to"] = None
         for name in _OF_TEMPLATES:
-            said[name], origins[name] = getattr(template, name), f"template {row.template} of {source}"
+            values[name], origins[name] = getattr(template, name), f"template {row.template} of {source}"
     for name in _TERMS:
         value = getattr(row, name)
         if value is not None:
-            said[name], origins[name] = value, source
+            values[name], origins[name] = value, source
     if row.escalate_to is not None:
-        said["escalate_to"], origins["escalations"] = row.escalate_to, source
+        values["escalate_to"], origins["escalations"] = row.escalate_to, source
 
 
 def own_timeout(row: PolicyRow) -> int | None:
@@ -121,31 +121,31 @@ def _own_escalation(row: PolicyRow) -> int | None:
 
 
 def _escalations(
-    asked: Approvers, steps: Sequence[Approvers] | None, above: Sequence[PolicyRow], template: Template
+    approvers: Approvers, steps: Sequence[Approvers] | None, above: Sequence[PolicyRow], template: Template
 ) -> tuple[Approvers, ...]:
     """As the row says; else up the levels, and to the admins in the end."""
     if steps is not None:
-        return adding(asked, steps)
-    named = (own_approvers(row) for row in above if row.effect is PolicyVerdict.REQUIRES_APPROVAL)
-    found = adding(asked, [*(each for each in named if each is not None), ADMINS])
-    return found[:1] if TEMPLATES[template].escalates_once else found
+        return adding(approvers, steps)
+    named_above = (own_approvers(row) for row in above if row.effect is PolicyVerdict.REQUIRES_APPROVAL)
+    chain = adding(approvers, [*(each for each in named_above if each is not None), ADMINS])
+    return chain[:1] if TEMPLATES[template].escalates_once else chain
 
 
-def adding(asked: Approvers, steps: Sequence[Approvers]) -> tuple[Approvers, ...]:
+def adding(approvers: Approvers, steps: Sequence[Approvers]) -> tuple[Approvers, ...]:
     """The steps that ask somebody who was not asked before them."""
-    owner, roles, members = asked.owner, set(asked.roles), set(asked.members)
-    found = []
+    owner, roles, members = approvers.owner, set(approvers.roles), set(approvers.members)
+    new_steps = []
     for step in steps:
         if (
             (step.owner and not owner)
             or not roles.issuperset(step.roles)
             or not members.issuperset(step.members)
         ):
-            found.append(step)
+            new_steps.append(step)
         owner = owner or step.owner
         roles.update(step.roles)
         members.update(step.members)
-    return tuple(found)
+    return tuple(new_steps)
 
 
 # Limits ----------------------------------------------------------------------------------------------------------
@@ -175,32 +175,32 @@ def limit_terms(
 
 
 def tighten_terms(
-    terms: Terms, origins: Origins, asked: PolicyRow, rule: str, *, by_default: bool
+    terms: Terms, origins: Origins, demand: PolicyRow, rule: str, *, by_default: bool
 ) -> tuple[Terms, Origins]:
     """Who decides is not the request's to say where the rest already said it: there it only chooses among them. Where
     nothing but the default speaks (``by_default``), those whom it names decide instead of the owner."""
-    changes = _narrower(terms, asked)
-    if asked.template is not None:
-        changes["template"] = _stricter_template(terms.template, asked.template)
-        changes["self_approval"] = terms.self_approval and TEMPLATES[asked.template].self_approval
-        changes["reminder_seconds"] = terms.reminder_seconds or TEMPLATES[asked.template].reminder_seconds
-    if asked.self_approval is False:
+    changes = _narrower(terms, demand)
+    if demand.template is not None:
+        changes["template"] = _stricter_template(terms.template, demand.template)
+        changes["self_approval"] = terms.self_approval and TEMPLATES[demand.template].self_approval
+        changes["reminder_seconds"] = terms.reminder_seconds or TEMPLATES[demand.template].reminder_seconds
+    if demand.self_approval is False:
         changes["self_approval"] = False
-    if asked.reminder_seconds:
-        changes["reminder_seconds"] = asked.reminder_seconds
-    if asked.on_deny is OnDeny.FAIL:
-        changes["on_deny"] = asked.on_deny
-    changes |= _instead(terms, asked) if by_default else _among(terms, asked)
-    changes |= _of_request(asked)
+    if demand.reminder_seconds:
+        changes["reminder_seconds"] = demand.reminder_seconds
+    if demand.on_deny is OnDeny.FAIL:
+        changes["on_deny"] = demand.on_deny
+    changes |= _instead(terms, demand) if by_default else _among(terms, demand)
+    changes |= _of_request(demand)
     return _changed(terms, origins, changes, f"request {rule}")
 
 
-def _instead(terms: Terms, asked: PolicyRow) -> dict[str, Any]:
+def _instead(terms: Terms, demand: PolicyRow) -> dict[str, Any]:
     """What a request says where nobody else did."""
     changes: dict[str, Any] = {}
-    approvers = Approvers(members=asked.named) if asked.named else terms.approvers
-    seconds = _own_escalation(asked)
-    if asked.named:
+    approvers = Approvers(members=demand.named) if demand.named else terms.approvers
+    seconds = _own_escalation(demand)
+    if demand.named:
         changes["approvers"] = approvers
     if seconds:
         changes["escalation_seconds"] = seconds
@@ -208,33 +208,33 @@ def _instead(terms: Terms, asked: PolicyRow) -> dict[str, Any]:
     return changes
 
 
-def _among(terms: Terms, asked: PolicyRow) -> dict[str, Any]:
+def _among(terms: Terms, demand: PolicyRow) -> dict[str, Any]:
     """What a request says where a row decided: it chooses among those who may decide, and when the others are asked."""
     changes: dict[str, Any] = {}
-    if asked.named:
-        changes["named"] = asked.named
-    if asked.escalation_seconds is not None and terms.escalations:
-        changes["escalation_seconds"] = asked.escalation_seconds
+    if demand.named:
+        changes["named"] = demand.named
+    if demand.escalation_seconds is not None and terms.escalations:
+        changes["escalation_seconds"] = demand.escalation_seconds
     return changes
 
 
 def requested_terms(
-    asked: PolicyRow, platform: PolicyRow | None, above: Sequence[PolicyRow]
+    demand: PolicyRow, platform: PolicyRow | None, above: Sequence[PolicyRow]
 ) -> tuple[Terms, Origins]:
     """Where a request demands an approval that nothing else asks for: it says by whom."""
-    row = replace(asked, approvers=Approvers(members=asked.named)) if asked.named else asked
+    row = replace(demand, approvers=Approvers(members=demand.named)) if demand.named else demand
     terms, origins = resolve_terms(row, platform, above, "request")
-    told = _of_request(asked)
-    return replace(terms, **told), origins | dict.fromkeys(told, f"request {asked.name}")
+    shown_fields = _of_request(demand)
+    return replace(terms, **shown_fields), origins | dict.fromkeys(shown_fields, f"request {demand.name}")
 
 
-def _of_request(asked: PolicyRow) -> dict[str, Any]:
-    told = {"action": asked.action, "details": asked.details}
-    return {name: value for name, value in told.items() if value is not None}
+def _of_request(demand: PolicyRow) -> dict[str, Any]:
+    fields = {"action": demand.action, "details": demand.details}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
-def _fewer(channels: tuple[str, ...] | None, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    return wanted if channels is None else tuple(channel for channel in channels if channel in wanted)
+def _fewer(channels: tuple[str, ...] | None, limit: tuple[str, ...]) -> tuple[str, ...]:
+    return limit if channels is None else tuple(channel for channel in channels if channel in limit)
 
 
 def _narrower(terms: Terms, row: PolicyRow) -> dict[str, Any]:
@@ -282,8 +282,8 @@ def both_terms(
     if other.channels is not None:
         changes["channels"] = _fewer(terms.channels, other.channels)
     if other.named is not None:
-        named = other.named if terms.named is None else [id for id in terms.named if id in other.named]
-        changes["named"] = tuple(named) or terms.named
+        members = other.named if terms.named is None else [id for id in terms.named if id in other.named]
+        changes["named"] = tuple(members) or terms.named
     return _changed(terms, origins, changes, who)
 
 
@@ -297,12 +297,12 @@ def _of_both(one: Approvers, other: Approvers, *, owner: bool) -> Approvers:
         one = other
     if not owner and not (other.roles or other.members):
         other = one
-    found = Approvers(
+    common = Approvers(
         owner=owner,
         roles=tuple(role for role in one.roles if role in other.roles),
         members=tuple(id for id in one.members if id in other.members),
     )
-    return found if found.owner or found.roles or found.members else ADMINS
+    return common if common.owner or common.roles or common.members else ADMINS
 
 
 def _stricter_template(one: Template, other: Template) -> Template:
@@ -310,10 +310,10 @@ def _stricter_template(one: Template, other: Template) -> Template:
 
 
 def _changed(terms: Terms, origins: Origins, changes: dict[str, Any], who: str) -> tuple[Terms, Origins]:
-    changed = {name: value for name, value in changes.items() if getattr(terms, name) != value}
-    if not changed:
+    differences = {name: value for name, value in changes.items() if getattr(terms, name) != value}
+    if not differences:
         return terms, origins
-    return _fitting(replace(terms, **changed)), origins | dict.fromkeys(changed, who)
+    return _fitting(replace(terms, **differences)), origins | dict.fromkeys(differences, who)
 
 
 def _fitting(terms: Terms) -> Terms:

@@ -62,12 +62,12 @@ async def apply_policies(
                 hint="Look at what changed with `cortex policy show`, then apply your file again.",
                 current_version=now.version,
             )
-        applied = await _apply_policies(tx, actor, file, draft, digest, now)
+        result = await _apply_policies(tx, actor, file, draft, digest, now)
         if once is not None and not file.dry_run:
             await orgs_store.settle_idempotency_key(
-                tx, actor.key_id, "policies.apply", once, orjson.loads(to_json(applied))
+                tx, actor.key_id, "policies.apply", once, orjson.loads(to_json(result))
             )
-        return applied
+        return result
 
 
 async def _apply_policies(
@@ -77,9 +77,9 @@ async def _apply_policies(
     before = await policies_store.list_rows(tx, now.version) if now.version and now.true else []
     rows, warnings = await examine(tx, draft)
     diff = await asyncio.to_thread(difference, before, rows)
-    changed = bool(diff.added or diff.removed or diff.changed) or not now.true
-    version = now.newest + 1 if changed else now.version
-    if changed and not file.dry_run:
+    differs = bool(diff.added or diff.removed or diff.changed) or not now.true
+    version = now.newest + 1 if differs else now.version
+    if differs and not file.dry_run:
         await policies_store.insert_policies(
             tx, version, rows, file.text, digest, file.note, actor.name, actor.identity
         )
@@ -93,7 +93,7 @@ async def _apply_policies(
         )  # fmt: skip
     return Applied(
         version=version,
-        changed=changed,
+        changed=differs,
         dry_run=file.dry_run,
         rows=len(rows),
         diff=diff,
@@ -105,8 +105,8 @@ async def examine(tx: Transaction, draft: Draft) -> tuple[list[PlacedRow], list[
     """The rows of a file with the names in them looked up, and what seems odd about them. Raises ``InvalidInput`` that
     names every line at fault."""
     people = [_person(row) for row in await policies_store.list_people(tx)]
-    known = await orgs_store.find_teams(tx, list(draft.team_lines))
-    slugs = {slug: known[slug] for slug in draft.team_lines if slug in known}
+    ids = await orgs_store.find_teams(tx, list(draft.team_lines))
+    slugs = {slug: ids[slug] for slug in draft.team_lines if slug in ids}
     if len(slugs) < len(draft.team_lines):
         slugs = {team.slug: team.id for team in (await orgs_store.list_teams(tx, None, 1000)).items} | slugs
     return await asyncio.to_thread(_examine, draft, slugs, people, await policies_store.platform_rows(tx))
@@ -146,19 +146,19 @@ async def list_policy_versions(
 async def get_policies(db: Database, actor: Actor, version: int | None = None) -> PolicyVersionDetails:
     """One version; without a number, the one that holds now."""
     async with db.transaction(actor.org_id, snapshot=True) as tx:
-        wanted = version
-        if wanted is None:
-            wanted = int(require_found(await policies_store.current_version(tx), "org").partition(".")[0])
+        number = version
+        if number is None:
+            number = int(require_found(await policies_store.current_version(tx), "org").partition(".")[0])
         platform = await policies_store.platform_rows(tx)
-        if wanted == 0:
+        if number == 0:
             return PolicyVersionDetails(
                 version=0, digest=None, note=None, applied_by=None, created_at=None, source="", total=0, rows=[],
                 platform=platform,
             )  # fmt: skip
-        row = require_found(await policies_store.get_policy_version(tx, wanted), "policy_version")
-        rows = await policies_store.list_rows(tx, wanted, MAX_SHOWN_ROWS)
+        row = require_found(await policies_store.get_policy_version(tx, number), "policy_version")
+        rows = await policies_store.list_rows(tx, number, MAX_SHOWN_ROWS)
         return PolicyVersionDetails(
-            version=wanted, digest=row["digest"], note=row["note"], applied_by=row["applied_by"],
+            version=number, digest=row["digest"], note=row["note"], applied_by=row["applied_by"],
             created_at=row["created_at"], source=row["source"], total=row["rows"], rows=rows, platform=platform,
         )  # fmt: skip
 

@@ -9,14 +9,14 @@ from uuid import UUID
 
 from cortex_plane.agents import store as agents_store
 from cortex_plane.db.database import Database, Transaction
-from cortex_plane.kernel.caches import LruCache, SharedLoads
 from cortex_plane.kernel.errors import Conflict, InvalidInput, NotFound
 from cortex_plane.kernel.fields import parse
+from cortex_plane.kernel.shares import LruCache, SharedLoads
 from cortex_plane.policies import store as policies_store
 from cortex_plane.policies.model.policies import PolicyRow, PolicySet
 from cortex_plane.policies.model.versions import policy_set
 from cortex_plane.policies.rules.engine import CompiledPolicies
-from cortex_plane.tenancy.rules import Forged, Kind
+from cortex_plane.tenancy.rules import Forged, MacKind
 from cortex_plane.tenancy.verbs.access import report_forgery
 
 Key = tuple[UUID, str]
@@ -62,9 +62,9 @@ class PolicyCache:
             async with db.transaction(org_id, snapshot=True) as tx:
                 in_force = await require_in_force(tx, version)
                 rows = await load(tx, version) if policies is None else None
-        except Forged as forged:
-            await report_forgery(db, forged)
-            raise policy_corrupt(forged) from None
+        except Forged as forgery:
+            await report_forgery(db, forgery)
+            raise policy_corrupt(forgery) from None
         if rows is not None:
             policies = await compiled(rows)
         if policies is None:
@@ -81,13 +81,13 @@ async def require_in_force(tx: Transaction, version: str) -> bool:
     if now is None:
         raise NotFound("There is no such org.", code="org_not_found")
     if org_version > now:
-        raise Forged(Kind.POLICY_IN_FORCE, tx.org, str(org_version))
+        raise Forged(MacKind.POLICY_IN_FORCE, tx.org, str(org_version))
     return org_version == now
 
 
-def policy_corrupt(forged: Forged) -> Conflict:
+def policy_corrupt(forgery: Forged) -> Conflict:
     return Conflict(
-        f"The policies of the org were not put in force by the plane: the MAC of version {forged.id} is false.",
+        f"The policies of the org were not put in force by the plane: the MAC of version {forgery.id} is false.",
         code="policy_corrupt",
         hint="Nothing is allowed meanwhile. Look at `cortex audit verify`, then apply your policies again: `cortex policy apply`.",
     )
@@ -99,15 +99,15 @@ async def load(tx: Transaction, version: str) -> PolicySet:
     org_version = int(version.partition(".")[0])
     platform_version = (await _version(tx)).partition(".")[2]
     rows = await policies_store.require_true_rows(tx, org_version) if org_version else []
-    confirmed = await agents_store.active_confirmations(tx)
+    confirmations = await agents_store.active_confirmations(tx)
     return policy_set(
-        f"{org_version}.{platform_version}", rows, await policies_store.platform_rows(tx), confirmed
+        f"{org_version}.{platform_version}", rows, await policies_store.platform_rows(tx), confirmations
     )
 
 
-async def compiled(found: PolicySet) -> CompiledPolicies:
+async def compiled(policies: PolicySet) -> CompiledPolicies:
     """In a thread: a condition takes milliseconds to compile, and there may be thousands."""
-    return await asyncio.to_thread(CompiledPolicies, found)
+    return await asyncio.to_thread(CompiledPolicies, policies)
 
 
 async def _version(tx: Transaction) -> str:
@@ -124,27 +124,27 @@ book = PolicyCache()
 async def current_policies(tx: Transaction) -> CompiledPolicies:
     """Those that are in force in this transaction, which may not wait for a load of the cache."""
     version = await _version(tx)
-    known = book.known(tx.org, version)
-    if known is not None:
-        return known
+    policies = book.known(tx.org, version)
+    if policies is not None:
+        return policies
     try:
         await require_in_force(tx, version)
         return await compiled(await load(tx, version))
-    except Forged as forged:
-        raise policy_corrupt(forged) from None
+    except Forged as forgery:
+        raise policy_corrupt(forgery) from None
 
 
-def request_rows(stored: Sequence[dict[str, Any]] | None) -> list[PolicyRow]:
+def request_rows(rows: Sequence[dict[str, Any]] | None) -> list[PolicyRow]:
     """The rows that a job brought along, as they are kept with it."""
-    return [parse(PolicyRow, row) for row in stored or ()]
+    return [parse(PolicyRow, row) for row in rows or ()]
 
 
 async def require_members(tx: Transaction, rows: Sequence[PolicyRow]) -> None:
     """Whom a request names must be there: better said when it is made than when it asks."""
-    named = {id for row in rows for id in row.named or ()}
-    if not named:
+    ids = {id for row in rows for id in row.named or ()}
+    if not ids:
         return
-    unknown = named - await policies_store.list_deciding_members(tx, list(named))
+    unknown = ids - await policies_store.list_deciding_members(tx, list(ids))
     if unknown:
         raise InvalidInput(
             f"There is no active member with the id {min(unknown)}, who is named as an approver.",

@@ -35,65 +35,69 @@ BATCH = 100
 
 
 @verb(Permission.POLICY_READ)
-async def explain_policies(db: Database, actor: Actor, asked: ExplainRequest) -> Explained:
+async def explain_policies(db: Database, actor: Actor, question: ExplainRequest) -> Explained:
     """What would be said about a call that nobody made, and why."""
     async with db.transaction(actor.org_id) as tx:
-        agent = require_found(await agents_store.get_agent(tx, asked.agent), "agent")
+        agent = require_found(await agents_store.get_agent(tx, question.agent), "agent")
         team = require_found(await orgs_store.get_team(tx, str(agent.team_id)), "team")
         app = SkillSettings.of(agent.skill_config).app
-        version = await agents_store.newest_tools(tx, app, asked.tool)
+        version = await agents_store.newest_tools(tx, app, question.tool)
         # Whoever runs elsewhere declares the risk: there, what any app says of the tool counts too.
-        external = asked.session_kind == SessionKind.EXTERNAL
-        known = (await agents_store.known_risks(tx, [asked.tool])).get(asked.tool) if external else None
-    _, compiled = await book.current(db, actor.org_id)
-    confirmed = compiled.confirmed.get((app, asked.tool, version.digest)) if version is not None else None
-    read_only, risk = _declared(version, confirmed, asked)
-    risk = highest_risk(risk, known)
+        external = question.session_kind == SessionKind.EXTERNAL
+        known_risk = (
+            (await agents_store.known_risks(tx, [question.tool])).get(question.tool) if external else None
+        )
+    _, policies = await book.current(db, actor.org_id)
+    confirmation = (
+        policies.confirmed.get((app, question.tool, version.digest)) if version is not None else None
+    )
+    read_only, risk = _declared(version, confirmation, question)
+    risk = highest_risk(risk, known_risk)
     facts = CallFacts(
-        target=asked.tool,
-        arguments=asked.arguments,
+        target=question.tool,
+        arguments=question.arguments,
         read_only=read_only,
         risk=risk,
         agent=agent.slug,
         teams=tuple(id for id in (team.id, team.parent_id) if id is not None),
-        session_kind=asked.session_kind,
+        session_kind=question.session_kind,
     )
-    request = [policy.as_row() for policy in asked.policies]
+    request = [policy.as_row() for policy in question.policies]
     return Explained(
         agent=agent.slug,
-        tool=asked.tool,
+        tool=question.tool,
         read_only=read_only,
         risk=risk,
         published=version is not None,
-        explanation=compiled.explain(facts, request),
+        explanation=policies.explain(facts, request),
     )
 
 
 def _declared(
-    version: ToolVersion | None, confirmed: Confirmed | None, asked: ExplainRequest
+    version: ToolVersion | None, confirmation: Confirmed | None, question: ExplainRequest
 ) -> tuple[bool, Risk]:
     """As the tool was last published, and what a steward confirmed about that, unless the question says otherwise; the
     cautious answer where it never was."""
     read_only = version.read_only if version is not None else False
     risk = version.risk if version is not None else Risk.MEDIUM
-    if confirmed is not None:
-        read_only, risk = confirmed.read_only, confirmed.risk or risk
+    if confirmation is not None:
+        read_only, risk = confirmation.read_only, confirmation.risk or risk
     return (
-        read_only if asked.read_only is None else asked.read_only,
-        risk if asked.risk is None else asked.risk,
+        read_only if question.read_only is None else question.read_only,
+        risk if question.risk is None else question.risk,
     )
 
 
 @verb(Permission.POLICY_WRITE, heavy=True)
-async def simulate_policies(db: Database, actor: Actor, asked: SimulationRequest) -> Simulation:
+async def simulate_policies(db: Database, actor: Actor, request: SimulationRequest) -> Simulation:
     """Nothing is written: calls, people and policies are those of one moment."""
-    draft = await read_file(asked.text)
+    draft = await read_file(request.text)
     async with db.transaction(actor.org_id, snapshot=True) as tx:
-        since, until = await _span(tx, asked)
+        since, until = await _span(tx, request)
         rows, warnings = await examine(tx, draft)
         before = await current_policies(tx)
         replay = PolicyReplay(before, await _proposed(tx, before.version, rows))
-        stopped = await _look(tx, replay, since, until, asked.limit)
+        is_cut = await _look(tx, replay, since, until, request.limit)
     groups = await asyncio.to_thread(replay.groups)
     return Simulation(
         version=before.version,
@@ -101,7 +105,7 @@ async def simulate_policies(db: Database, actor: Actor, asked: SimulationRequest
         warnings=warnings,
         since=since,
         until=until,
-        stopped=stopped,
+        stopped=is_cut,
         oldest=replay.oldest,
         totals=replay.totals,
         groups=groups,
@@ -109,9 +113,9 @@ async def simulate_policies(db: Database, actor: Actor, asked: SimulationRequest
     )
 
 
-async def _span(tx: Transaction, asked: SimulationRequest) -> tuple[datetime, datetime]:
-    until = asked.until or await policies_store.simulation_start(tx)
-    since = asked.since or until - timedelta(seconds=asked.within_seconds or DEFAULT_SECONDS)
+async def _span(tx: Transaction, request: SimulationRequest) -> tuple[datetime, datetime]:
+    until = request.until or await policies_store.simulation_start(tx)
+    since = request.since or until - timedelta(seconds=request.within_seconds or DEFAULT_SECONDS)
     if since >= until:
         raise InvalidInput(
             f"The time span is empty: it begins at {since.isoformat()} and ends at {until.isoformat()}.",
@@ -130,9 +134,9 @@ async def _proposed(tx: Transaction, version: str, rows: list[PlacedRow]) -> Com
 
 async def _look(tx: Transaction, replay: PolicyReplay, since: datetime, until: datetime, limit: int) -> bool:
     """Whether there are more calls than may be looked at. Conditions take time: they run beside everything else."""
-    left = limit
+    remaining = limit
     async with aclosing(policies_store.list_past_calls(tx, since, until, limit + 1, BATCH)) as batches:
         async for calls in batches:
-            await asyncio.to_thread(replay.look_at, calls[: max(0, left)])
-            left -= len(calls)
-    return left < 0
+            await asyncio.to_thread(replay.look_at, calls[: max(0, remaining)])
+            remaining -= len(calls)
+    return remaining < 0

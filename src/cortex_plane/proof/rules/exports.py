@@ -160,19 +160,19 @@ Line = dict[str, Any]
 
 
 def verify_export(
-    lines: Iterable[bytes], held: Held | None = None, times: Times | None = None
+    lines: Iterable[bytes], copies: Held | None = None, times: Times | None = None
 ) -> Verification:
-    """Raises ``InvalidInput`` where this is no export, or not all of one. ``held``: copies of roots to compare with, but those
+    """Raises ``InvalidInput`` where this is no export, or not all of one. ``copies``: copies of roots to compare with, but those
     that by ``times`` are newer than the export."""
-    reader = _Reader(held or {}, times or {})
+    reader = _Reader(copies or {}, times or {})
     for line in lines:
         reader.take(line)
     return reader.result()
 
 
 class _Reader:
-    def __init__(self, held: Held, times: Times) -> None:
-        self._held = held
+    def __init__(self, copies: Held, times: Times) -> None:
+        self._held = copies
         self._times = times
         self._newer = 0
         self._digest = hashlib.sha256()
@@ -193,8 +193,8 @@ class _Reader:
 
     def take(self, line: bytes) -> None:
         self._number += 1
-        found = self._read(line)
-        kind = found["type"]
+        content = self._read(line)
+        kind = content["type"]
         place = ORDER[kind]
         if place < self._place or self._place == ORDER["trailer"] or (place == 0) != (self._number == 1):
             raise _no_export(f"line {self._number} is not where it belongs")
@@ -202,7 +202,7 @@ class _Reader:
         if self._chain is not None and kind not in ("entry", "rooted", "head"):
             self._left_open()
         try:
-            getattr(self, f"_{kind}")(found)
+            getattr(self, f"_{kind}")(content)
         except _MALFORMED:
             raise _no_export(f"line {self._number} is malformed") from None
         if kind != "trailer":
@@ -226,10 +226,10 @@ class _Reader:
     def _read(self, line: bytes) -> Line:
         """One meaning, one spelling."""
         try:
-            found: Line = orjson.loads(line)
-            again = orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE)
-            if again == line and " ".join(found) == self._fields(found["type"]):
-                return found
+            content: Line = orjson.loads(line)
+            again = orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
+            if again == line and " ".join(content) == self._fields(content["type"]):
+                return content
         except _MALFORMED:
             pass
         raise _no_export(f"line {self._number} is not a line of an export")
@@ -245,18 +245,20 @@ class _Reader:
         self._version = line["version"]
         self._org, self._session = UUID(line["org"]["id"]), line["session"]
         # An export of one session has no roots.
-        known = self._held.get(self._org, {}) if self._session is None else {}
-        held = {
-            seq: digest for seq, digest in known.items() if self._times.get(digest, "") <= line["exported_at"]
+        org_copies = self._held.get(self._org, {}) if self._session is None else {}
+        hashes = {
+            seq: digest
+            for seq, digest in org_copies.items()
+            if self._times.get(digest, "") <= line["exported_at"]
         }
-        self._newer = len(known) - len(held)
-        if self._held and not held:
+        self._newer = len(org_copies) - len(hashes)
+        if self._held and not hashes:
             raise InvalidInput(
                 "The copies of roots say nothing about this export.",
                 code="no_root_held",
                 hint="Give an export of the whole trail, and copies of the roots of its org.",
             )
-        self._verifier = RootsVerifier(self._org, held)
+        self._verifier = RootsVerifier(self._org, hashes)
 
     def _entry(self, line: Line) -> None:
         chain = self._of(line)
@@ -289,11 +291,11 @@ class _Reader:
         chain = self._of(line)
         self._chains += 1
         self._named += str(chain.chain_id) == (self._session or str(self._org))
-        gone = line["seq"] is None
+        is_gone = line["seq"] is None
         head = ChainHead(
             chain_id=chain.chain_id,
-            seq=None if gone else _number(line["seq"]),
-            hash=None if gone else _hex(line["hash"], 32),
+            seq=None if is_gone else _number(line["seq"]),
+            hash=None if is_gone else _hex(line["hash"], 32),
         )
         if not self._broken:
             self._fault(chain.finish(head))
@@ -320,8 +322,8 @@ class _Reader:
 
     def _trailer(self, line: Line) -> None:
         self._root_faults += self._verifier.finish()
-        counted = (self._chains, self._entries, self._digest.hexdigest())
-        if (line["chains"], line["entries"], line["sha256"]) != counted:
+        totals = (self._chains, self._entries, self._digest.hexdigest())
+        if (line["chains"], line["entries"], line["sha256"]) != totals:
             raise _no_export("its trailer does not fit what stands before it")
         if self._named != 1 or (self._session is not None and self._chains != 1):
             raise _no_export("it does not hold the chains that its header names")

@@ -72,7 +72,7 @@ approve it; they stay valid."""
 # The card --------------------------------------------------------------------------------------------------------
 
 
-class Shown(Protocol):
+class ApprovalView(Protocol):
     """What a person was shown: a whole approval, not one of a list."""
 
     @property
@@ -113,7 +113,7 @@ CARD = (
 )  # fmt: skip
 
 
-def card_digest(approval: Shown) -> str:
+def card_digest(approval: ApprovalView) -> str:
     """SHA-256 of the card as it was decided, an edit included: whoever has the approval can compute it again."""
     return hashlib.sha256(canonical({name: getattr(approval, name) for name in CARD})).hexdigest()
 
@@ -193,7 +193,7 @@ class Decided:
 
 def receipt_body(
     org_id: UUID,
-    decided: Decided,
+    decision_row: Decided,
     *,
     decision: Choice,
     member_id: UUID | None,
@@ -209,22 +209,22 @@ def receipt_body(
             "format": FORMAT,
             "version": VERSION,
             "org": str(org_id),
-            "approval": str(decided.id),
-            "approval_version": decided.version,
-            "kind": decided.kind.value,
-            "session": str(decided.session_id),
-            "job": str(decided.job_id),
-            "agent": str(decided.agent_id),
-            "tool": {"name": decided.tool_name, "digest": decided.tool_digest},
-            "arguments": {"digest": decided.input_hash, "original_digest": decided.original_hash},
+            "approval": str(decision_row.id),
+            "approval_version": decision_row.version,
+            "kind": decision_row.kind.value,
+            "session": str(decision_row.session_id),
+            "job": str(decision_row.job_id),
+            "agent": str(decision_row.agent_id),
+            "tool": {"name": decision_row.tool_name, "digest": decision_row.tool_digest},
+            "arguments": {"digest": decision_row.input_hash, "original_digest": decision_row.original_hash},
             "calls": sorted(str(call) for call in calls),
             "policy": {
-                "rule": decided.rule,
-                "version": decided.policy_version,
-                "file_digest": decided.policy_digest,
-                "self_approval": decided.self_approval,
+                "rule": decision_row.rule,
+                "version": decision_row.policy_version,
+                "file_digest": decision_row.policy_digest,
+                "self_approval": decision_row.self_approval,
             },
-            "card": {"digest": card_digest(decided)},
+            "card": {"digest": card_digest(decision_row)},
             "decision": decision.value,
             "by": {"id": str(member_id) if member_id else None, "name": name},
             "via": channel.value,
@@ -235,7 +235,7 @@ def receipt_body(
                     "via": vote.channel.value,
                     "at": iso(vote.at),
                 }
-                for vote in decided.votes
+                for vote in decision_row.votes
             ],
             "delegations": [
                 {
@@ -244,17 +244,17 @@ def receipt_body(
                     "automatic": hop.automatic,
                     "at": iso(hop.at),
                 }
-                for hop in decided.delegations
+                for hop in decision_row.delegations
             ],
             "checkpoints": [
                 {"job": str(mark.job), "step_index": mark.step_index, "crc32": mark.crc32, "mac": mark.mac}
-                for mark in decided.checkpoints
+                for mark in decision_row.checkpoints
             ],
             "standing": {"id": str(standing.id), **standing.bounds()} if standing else None,
-            "requested_at": iso(decided.requested_at),
-            "decided_at": iso(decided.decided_at),
-            "expires_at": iso(decided.expires_at) if decided.expires_at else None,
-            "issued_at": iso(decided.now),
+            "requested_at": iso(decision_row.requested_at),
+            "decided_at": iso(decision_row.decided_at),
+            "expires_at": iso(decision_row.expires_at) if decision_row.expires_at else None,
+            "issued_at": iso(decision_row.now),
             "key_id": str(key_id),
         }
     )
@@ -266,13 +266,13 @@ def receipt_body(
 def said_by(body: bytes) -> dict[str, Any] | None:
     """What a body says; None where it is no receipt of a version that we know."""
     try:
-        found = orjson.loads(body)
+        receipt = orjson.loads(body)
     except orjson.JSONDecodeError:
         return None
-    version = found.get("version") if isinstance(found, dict) else None
+    version = receipt.get("version") if isinstance(receipt, dict) else None
     shape = SHAPES.get(version) if type(version) is int else None
-    known = shape is not None and _fits(found, shape) and found["format"] == FORMAT
-    return found if known else None
+    is_known = shape is not None and _fits(receipt, shape) and receipt["format"] == FORMAT
+    return receipt if is_known else None
 
 
 def names_key(says: dict[str, Any], key_id: str) -> bool:
@@ -330,7 +330,7 @@ def why_not_standing(stamp: Stamp, standing: StandingApproval, org_id: UUID) -> 
         return says
     if says["standing"] is None:
         return "its receipt is for one call, and for no more"
-    told = {
+    terms = {
         **says["standing"],
         **{name: says[name] for name in ("approval", "session")},
         "by": says["by"]["id"],
@@ -339,7 +339,7 @@ def why_not_standing(stamp: Stamp, standing: StandingApproval, org_id: UUID) -> 
         **standing.bounds(), "id": str(standing.id), "approval": str(standing.approval_id),
         "session": str(standing.session_id), "by": str(standing.granted_by_id),
     }  # fmt: skip
-    other = sorted(name for name in here if told[name] != here[name])
+    other = sorted(name for name in here if terms[name] != here[name])
     return f"its receipt says something else: {', '.join(other)}" if other else None
 
 
@@ -387,8 +387,8 @@ class Checked:
 
 def as_file(receipt: Receipt) -> bytes:
     """All that is needed to verify it elsewhere."""
-    kept = {name: getattr(receipt, name) for name in IN_A_FILE} | {"key_id": str(receipt.key_id)}
-    return orjson.dumps(kept, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    content = {name: getattr(receipt, name) for name in IN_A_FILE} | {"key_id": str(receipt.key_id)}
+    return orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def check_file(content: bytes, trusted: str | None = None) -> Checked:
@@ -396,40 +396,40 @@ def check_file(content: bytes, trusted: str | None = None) -> Checked:
 
     Raises ``InvalidInput`` where this is no receipt at all.
     """
-    kept = _opened(content)
-    body = kept["body"].encode()
-    public_key = from_base64(kept["public_key"], KEY_BYTES)
-    signature = from_base64(kept["signature"], SIGNATURE_BYTES)
+    receipt = _opened(content)
+    body = receipt["body"].encode()
+    public_key = from_base64(receipt["public_key"], KEY_BYTES)
+    signature = from_base64(receipt["signature"], SIGNATURE_BYTES)
     if public_key is None or signature is None:
         raise _no_receipt("its key or its signature is no base64 of the right length")
     says = said_by(body)
     fault = None
-    if fingerprint(public_key) != kept["fingerprint"]:
+    if fingerprint(public_key) != receipt["fingerprint"]:
         fault = "its fingerprint is not that of its key"
-    elif trusted is not None and kept["fingerprint"] != trusted:
-        fault = f"it is signed with another key than the one you trust: {kept['fingerprint']}"
+    elif trusted is not None and receipt["fingerprint"] != trusted:
+        fault = f"it is signed with another key than the one you trust: {receipt['fingerprint']}"
     elif not is_signed(public_key, signature, body):
         fault = "its signature is false: what it says was changed, or somebody else signed it"
     elif says is None:
         fault = "what was signed is not a receipt of this version"
-    elif not names_key(says, kept["key_id"]):
+    elif not names_key(says, receipt["key_id"]):
         fault = "its `key_id` is not the one that was signed"
-    return Checked(says=says or {}, fingerprint=kept["fingerprint"], fault=fault)
+    return Checked(says=says or {}, fingerprint=receipt["fingerprint"], fault=fault)
 
 
 def _opened(content: bytes) -> dict[str, str]:
     if len(content) > MAX_FILE_BYTES:
         raise _no_receipt("it is too large")
     try:
-        kept = orjson.loads(content)
+        receipt = orjson.loads(content)
         json.loads(content, object_pairs_hook=unique)
     except InvalidInput as error:
         raise _no_receipt(error.message.removesuffix(".")) from None
     except (orjson.JSONDecodeError, RecursionError):
         raise _no_receipt("it is not JSON") from None
-    if not isinstance(kept, dict) or not all(isinstance(kept.get(name), str) for name in IN_A_FILE):
+    if not isinstance(receipt, dict) or not all(isinstance(receipt.get(name), str) for name in IN_A_FILE):
         raise _no_receipt(f"it lacks one of {', '.join(IN_A_FILE)}")
-    return kept
+    return receipt
 
 
 def _no_receipt(why: str) -> InvalidInput:

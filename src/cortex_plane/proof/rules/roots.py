@@ -81,10 +81,10 @@ class _Covered:
 class RootsVerifier:
     """Compares roots with the heads that the chains were seen to have. Keeps one digest for each root, and no head."""
 
-    def __init__(self, org_id: UUID, held: Mapping[int, bytes] | None = None) -> None:
-        """``held``: hashes of roots by their numbers, as somebody keeps them elsewhere."""
+    def __init__(self, org_id: UUID, copies: Mapping[int, bytes] | None = None) -> None:
+        """``copies``: hashes of roots by their numbers, as somebody keeps them elsewhere."""
         self._org = str(org_id)
-        self._held = dict(held or {})
+        self._held = dict(copies or {})
         self._replaced: int | None = None
         self._covered: dict[int, _Covered] = {}
         self._chain: UUID | None = None
@@ -97,10 +97,10 @@ class RootsVerifier:
 
     def saw(self, head: RootedHead) -> None:
         """A head that a root covers; chain by chain, in the order of their ids."""
-        covered = self._covered.setdefault(head.root_seq, _Covered())
-        covered.digest.update(head_bytes(head))
-        covered.count += 1
-        covered.new += head.chain_id != self._chain
+        cover = self._covered.setdefault(head.root_seq, _Covered())
+        cover.digest.update(head_bytes(head))
+        cover.count += 1
+        cover.new += head.chain_id != self._chain
         self._chain = head.chain_id
 
     def follow(
@@ -162,12 +162,12 @@ class RootsVerifier:
         return self._wrong_heads(root.seq, body)
 
     def _wrong_heads(self, seq: int, body: dict[str, Any]) -> str | None:
-        covered = self._covered.pop(seq, None) or _Covered()
-        self._total += covered.new
-        told = body["heads"]
-        if told["count"] != covered.count:
-            return f"it covers {told['count']} chains, and {covered.count} of them are here"
-        if told["sha256"] != covered.digest.hexdigest():
+        cover = self._covered.pop(seq, None) or _Covered()
+        self._total += cover.new
+        heads = body["heads"]
+        if heads["count"] != cover.count:
+            return f"it covers {heads['count']} chains, and {cover.count} of them are here"
+        if heads["sha256"] != cover.digest.hexdigest():
             return "the heads that it covers are not those that are here"
         if body["chains"] != self._total:
             return f"it says that there are {body['chains']} chains, and {self._total} are here"
@@ -176,13 +176,13 @@ class RootsVerifier:
 
 def _read(body: bytes) -> dict[str, Any] | None:
     try:
-        found = orjson.loads(body)
+        root = orjson.loads(body)
     except orjson.JSONDecodeError:
         return None
-    if not isinstance(found, dict) or found.keys() != FIELDS or not isinstance(found["heads"], dict):
+    if not isinstance(root, dict) or root.keys() != FIELDS or not isinstance(root["heads"], dict):
         return None
-    known = (found["format"], found["version"]) == (FORMAT, VERSION)
-    return found if known and found["heads"].keys() == {"count", "sha256"} else None
+    is_known = (root["format"], root["version"]) == (FORMAT, VERSION)
+    return root if is_known and root["heads"].keys() == {"count", "sha256"} else None
 
 
 Held = dict[UUID, dict[int, bytes]]
@@ -213,7 +213,7 @@ class RootCopy:
     created_at: datetime
 
     def as_line(self) -> bytes:
-        copied = {
+        copy = {
             "org": str(self.org_id),
             "seq": self.seq,
             "hash": self.hash.hex(),
@@ -224,17 +224,17 @@ class RootCopy:
             "public_key": to_base64(self.public_key),
             "fingerprint": fingerprint(self.public_key),
         }
-        return orjson.dumps(copied, option=orjson.OPT_APPEND_NEWLINE)
+        return orjson.dumps(copy, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def read_copy(line: bytes) -> tuple[UUID, RootMark] | None:
     """What a line copies; None where it is no copy of a root."""
     try:
-        copied: dict[str, Any] = orjson.loads(line)
-        org_id, seq, digest = UUID(copied["org"]), int(copied["seq"]), bytes.fromhex(copied["hash"])
-        body = orjson.loads(copied["body"])
+        copy: dict[str, Any] = orjson.loads(line)
+        org_id, seq, digest = UUID(copy["org"]), int(copy["seq"]), bytes.fromhex(copy["hash"])
+        body = orjson.loads(copy["body"])
         is_its_own = body.keys() == FIELDS and (body["org"], body["seq"]) == (str(org_id), seq)
-        if is_its_own and root_hash(bytes.fromhex(body["previous"]), copied["body"].encode()) == digest:
+        if is_its_own and root_hash(bytes.fromhex(body["previous"]), copy["body"].encode()) == digest:
             return org_id, RootMark(seq, digest)
     except (ValueError, TypeError, KeyError, AttributeError):
         pass
@@ -243,20 +243,20 @@ def read_copy(line: bytes) -> tuple[UUID, RootMark] | None:
 
 def read_copies(lines: Iterable[bytes]) -> Held:
     """Raises ``InvalidInput`` with the number of the first line that is no copy of a root."""
-    held: Held = {}
+    copies: Held = {}
     for number, line in enumerate(lines, 1):
-        copied = read_copy(line)
-        if copied is None or copied[1].hash is None:
+        copy = read_copy(line)
+        if copy is None or copy[1].hash is None:
             raise _no_copy(number, "it is not a copy of a root")
-        org_id, root = copied
-        if held.setdefault(org_id, {}).setdefault(root.seq, copied[1].hash) != root.hash:
+        org_id, root = copy
+        if copies.setdefault(org_id, {}).setdefault(root.seq, copy[1].hash) != root.hash:
             raise _no_copy(number, f"an earlier line holds another root {root.seq} of this org")
-    return held
+    return copies
 
 
 def read_times(lines: Iterable[bytes]) -> Times:
     """Of lines that `read_copies` has read."""
-    return {bytes.fromhex(copied["hash"]): copied["created_at"] for copied in map(orjson.loads, lines)}
+    return {bytes.fromhex(copy["hash"]): copy["created_at"] for copy in map(orjson.loads, lines)}
 
 
 def _no_copy(number: int, why: str) -> InvalidInput:

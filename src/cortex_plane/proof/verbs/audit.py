@@ -34,7 +34,7 @@ from cortex_plane.proof.verbs.row_checks import Trail, row_faults
 from cortex_plane.sessions import store as sessions_store
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.store import orgs as orgs_store
-from cortex_plane.tenancy.verbs.frame import require_found, verb
+from cortex_plane.tenancy.verbs.frame import every_org, require_found, verb
 
 T = TypeVar("T", bound=AuditEntry | ChainHead | RootedHead)
 
@@ -60,41 +60,41 @@ async def verify(db: Database, actor: Actor) -> Verification:
         return await verify_org(db, actor.org_id)
 
 
-async def verify_org(db: Database, org_id: UUID, held: Mapping[int, bytes] | None = None) -> Verification:
+async def verify_org(db: Database, org_id: UUID, copies: Mapping[int, bytes] | None = None) -> Verification:
     """Follow every chain and every signed root of an org in one snapshot and in flat memory; names the first bad entry of
-    each chain, the first bad root, and rows that are not what the trail says of them. ``held``: hashes of roots, by their
+    each chain, the first bad root, and rows that are not what the trail says of them. ``copies``: hashes of roots, by their
     numbers, as somebody keeps them outside of the database."""
     async with db.transaction(org_id, snapshot=True) as tx:
         rows_checked = db.credential_key_at_hand is not None
-        return await _verified(tx, db.vault_at_hand, held, rows_checked=rows_checked)
+        return await _verified(tx, db.vault_at_hand, copies, rows_checked=rows_checked)
 
 
 async def _verified(
     tx: Transaction,
     vault: Vault | None,
-    held: Mapping[int, bytes] | None = None,
+    copies: Mapping[int, bytes] | None = None,
     *,
     rows_checked: bool = False,
 ) -> Verification:
     """Whoever can write to the database can put a key there; only one that the plane sealed is believed."""
-    followed, trail = _Followed(tx.org, held), Trail()
+    chains, trail = _Followed(tx.org, copies), Trail()
     async for item in chain_by_chain(tx):
-        followed.take(item)
+        chains.take(item)
         if isinstance(item, AuditEntry) and item.session_id is None:
             trail.take(item)
     keys, strangers = await receipts.verifying(tx, vault)
     async for root in proof_store.stream_roots(tx):
-        followed.root(root, keys, strangers)
+        chains.root(root, keys, strangers)
     rows = await row_checks.contradictions(tx, keys, strangers, vault)
     if rows_checked:
         rows += await row_faults(tx, trail)
-    return followed.result(rows, keys_checked=vault is not None)
+    return chains.result(rows, keys_checked=vault is not None)
 
 
 class _Followed:
     """What was found so far."""
 
-    def __init__(self, org_id: UUID, held: Mapping[int, bytes] | None) -> None:
+    def __init__(self, org_id: UUID, copies: Mapping[int, bytes] | None) -> None:
         self._chains = self._entries = self._roots = 0
         self._faults: list[Fault] = []
         self._root_faults: list[RootFault] = []
@@ -102,7 +102,7 @@ class _Followed:
         self._blanked_entries: list[Blanked] = []
         self._chain: ChainVerifier | None = None
         self._broken = False
-        self._verifier = RootsVerifier(org_id, held)
+        self._verifier = RootsVerifier(org_id, copies)
 
     def take(self, item: AuditEntry | RootedHead | ChainHead) -> None:
         chain = self._chain = self._chain or ChainVerifier(item.chain_id)
@@ -158,11 +158,11 @@ class _Stream(Generic[T]):
         return stream
 
     async def take(self) -> T:
-        taken = self.next
-        if taken is None:
+        item = self.next
+        if item is None:
             raise AssertionError("it was looked at before it is taken")
         self.next = await anext(self._items, None)
-        return taken
+        return item
 
 
 async def chain_by_chain(
@@ -172,21 +172,21 @@ async def chain_by_chain(
     chain as far as an entry, its word follows that entry. One session alone comes without roots: they cover all chains."""
     entries = await _Stream.of(proof_store.stream_all_entries(tx, session_id))
     heads = await _Stream.of(proof_store.stream_heads(tx, session_id))
-    rooted = await _Stream.of(proof_store.root_heads(tx) if session_id is None else _nothing())
+    roots = await _Stream.of(proof_store.root_heads(tx) if session_id is None else _nothing())
     while True:
-        waiting = [item.chain_id for item in (entries.next, heads.next, rooted.next) if item is not None]
+        waiting = [item.chain_id for item in (entries.next, heads.next, roots.next) if item is not None]
         if not waiting:
             return
         chain = min(waiting)
         while (entry := entries.next) is not None and entry.chain_id == chain:
             yield await entries.take()
-            while (root := rooted.next) is not None and root.chain_id == chain and root.seq <= entry.seq:
-                yield await rooted.take()
-        while (root := rooted.next) is not None and root.chain_id == chain:
-            yield await rooted.take()
+            while (root := roots.next) is not None and root.chain_id == chain and root.seq <= entry.seq:
+                yield await roots.take()
+        while (root := roots.next) is not None and root.chain_id == chain:
+            yield await roots.take()
         head = heads.next
-        known = head is not None and head.chain_id == chain
-        yield await heads.take() if known else ChainHead(chain_id=chain, is_orphan=True)
+        has_head = head is not None and head.chain_id == chain
+        yield await heads.take() if has_head else ChainHead(chain_id=chain, is_orphan=True)
 
 
 async def _nothing() -> AsyncIterator[RootedHead]:
@@ -195,22 +195,17 @@ async def _nothing() -> AsyncIterator[RootedHead]:
         yield head
 
 
-async def verify_all(db: Database, held: Held | None = None) -> dict[str, Verification]:
-    """Every org, by slug: for whoever holds the database. ``held``: copies of roots to compare with."""
+async def verify_all(db: Database, root_copies: Held | None = None) -> dict[str, Verification]:
+    """Every org, by slug: for whoever holds the database. ``root_copies``: to compare with."""
     results: dict[str, Verification] = {}
-    copies = dict(held or {})
-    position = None
-    while True:
-        page = await orgs_store.list_orgs(db, position, 100)
-        for org in page.items:
-            results[org.slug] = await verify_org(db, org.id, copies.pop(org.id, None))
-        if page.next is None:
-            return results | {str(id): _gone(roots) for id, roots in copies.items()}
-        position = page.next
+    copies = dict(root_copies or {})
+    async for org in every_org(db):
+        results[org.slug] = await verify_org(db, org.id, copies.pop(org.id, None))
+    return results | {str(id): _gone(roots) for id, roots in copies.items()}
 
 
-def _gone(held: Mapping[int, bytes]) -> Verification:
-    fault = RootFault(root=min(held), reason="a copy of it is held outside, and its org is gone")
+def _gone(copies: Mapping[int, bytes]) -> Verification:
+    fault = RootFault(root=min(copies), reason="a copy of it is held outside, and its org is gone")
     return Verification(chains=0, entries=0, faults=[], root_faults=[fault])
 
 

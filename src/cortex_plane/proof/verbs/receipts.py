@@ -41,9 +41,9 @@ class Signer:
 
 async def get_signer(db: Database, tx: Transaction, active: UUID | None = None) -> Signer:
     """The org's active key, made where there is none. ``active``: its id, where the caller has read it just now."""
-    known = _signers.get(active) if active is not None else None
-    if known is not None:
-        return known
+    signer = _signers.get(active) if active is not None else None
+    if signer is not None:
+        return signer
     row = await proof_store.active_signing_key(tx)
     if row is not None:
         return _kept(_opened(db.vault, tx.org, row))
@@ -131,19 +131,19 @@ async def rotate_signing_key(db: Database, actor: Actor) -> SigningKey:
                 "Somebody else made a new key at this moment.", hint="Look at `cortex audit keys`."
             )
         new = next(key for key in await public_keys(tx) if key.retired_at is None)
-        told = {
+        details = {
             "old": fingerprint(old["public_key"]) if old else None,
             "new": new.fingerprint,
             "key": str(new.id),
         }
-        await proof_store.append_to_org(tx, Fact.of(actor, "signing_key_rotated", **told))
+        await proof_store.append_to_org(tx, Fact.of(actor, "signing_key_rotated", **details))
     return new
 
 
 async def write_receipt(
     db: Database,
     tx: Transaction,
-    decided: Decided,
+    decision_row: Decided,
     *,
     actor: Actor,
     decision: Choice,
@@ -152,10 +152,10 @@ async def write_receipt(
     standing: StandingApproval | None = None,
 ) -> None:
     """Sign what was decided, and the yes to more calls that came with it, in the transaction that closed the approval."""
-    key = await get_signer(db, tx, decided.active_key)
+    key = await get_signer(db, tx, decision_row.active_key)
     body = receipt_body(
         tx.org,
-        decided,
+        decision_row,
         decision=decision,
         member_id=actor.user_account_id,
         name=actor.name,
@@ -164,7 +164,7 @@ async def write_receipt(
         key_id=key.id,
         standing=standing,
     )
-    await proof_store.insert_receipt(tx, decided.id, key.id, body, key.sign(body), decided.now)
+    await proof_store.insert_receipt(tx, decision_row.id, key.id, body, key.sign(body), decision_row.now)
 
 
 def receipt_fault(

@@ -17,8 +17,7 @@ from cortex_plane.proof.model import GENESIS, AuditRoot, RootMade, fingerprint, 
 from cortex_plane.proof.rules.roots import KeptRoot, RootCopy, RootMark, root_body, root_hash
 from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.store import orgs as orgs_store
-from cortex_plane.tenancy.verbs.frame import verb
+from cortex_plane.tenancy.verbs.frame import every_org, verb
 
 
 class RootPlace(Protocol):
@@ -69,34 +68,30 @@ async def copy_all_roots(db: Database) -> None:
     """The roots of every org, where a process ended between its commit and the copy."""
     if not _places:
         return
-    position = None
-    while True:
-        page = await orgs_store.list_orgs(db, position, 100)
-        for org in page.items:
-            await copy_roots(db, org.id)
-        if page.next is None:
-            return
-        position = page.next
+    async for org in every_org(db):
+        await copy_roots(db, org.id)
 
 
 async def _copy_to(place: RootPlace, db: Database, org_id: UUID) -> None:
     last = await place.last(org_id)
     async with db.transaction(org_id, snapshot=True) as tx:
         if last is None and place.begins_with_the_newest:
-            found = await proof_store.newest_root(tx)
+            roots = await proof_store.newest_root(tx)
         else:
-            known = last is not None and last.hash is not None
-            found = await proof_store.roots_above(tx, (last.seq - known) if last else 0, AT_ONCE + known)
+            has_hash = last is not None and last.hash is not None
+            roots = await proof_store.roots_above(
+                tx, (last.seq - has_hash) if last else 0, AT_ONCE + has_hash
+            )
     if last is not None and last.hash is not None:
         # The place keeps what it has: whoever verifies compares it with the roots that are here now.
-        if not found or (found[0].seq, found[0].hash) != (last.seq, last.hash):
+        if not roots or (roots[0].seq, roots[0].hash) != (last.seq, last.hash):
             log.error(
                 "roots do not go on from their copy", place=place.name, org_id=str(org_id), root=last.seq
             )
             return
-        found = found[1:]
-    if found:
-        await place.add(found)
+        roots = roots[1:]
+    if roots:
+        await place.add(roots)
 
 
 EVERY_SECONDS = 3600.0
@@ -113,8 +108,8 @@ anew; whoever restores one starts its processes anew too."""
 async def keep_roots(db: Database) -> None:
     """Make the roots that are due. Any number of schedulers may do this at once, as often as they like."""
     after = NOBODY
-    while found := await proof_store.unrooted_chains(db, EVERY_SECONDS, after, ORGS_AT_ONCE):
-        for org_id in found:
+    while org_ids := await proof_store.unrooted_chains(db, EVERY_SECONDS, after, ORGS_AT_ONCE):
+        for org_id in org_ids:
             try:
                 await make_root(db, org_id)
             except Unavailable:
@@ -124,20 +119,20 @@ async def keep_roots(db: Database) -> None:
                 log.warning("root not made", org_id=str(org_id), error=str(error))
             except Exception:
                 log.exception("root not made", org_id=str(org_id))
-        after = found[-1]
+        after = org_ids[-1]
 
 
 async def make_root(db: Database, org_id: UUID) -> int:
     """Roots over everything that was appended so far; returns how many this call made."""
-    made, more = 0, True
+    count, more = 0, True
     while more:
         async with db.transaction(org_id) as tx:
             one_more = await _make_org_root(db, tx)
-        made += one_more is not None
+        count += one_more is not None
         more = bool(one_more)
-    if made:
+    if count:
         await copy_roots(db, org_id)
-    return made
+    return count
 
 
 async def _make_org_root(db: Database, tx: Transaction) -> bool | None:
@@ -159,8 +154,8 @@ async def _make_org_root(db: Database, tx: Transaction) -> bool | None:
         seq=seq, body=body, hash=root_hash(previous, body), key_id=key.id, signature=key.sign(body)
     )
     # As long as something is left over, the next one starts where this one did.
-    covered = since if more else grown.snapshot
-    if not await proof_store.insert_root(tx, root, previous, chains, covered, grown.now):
+    snapshot = since if more else grown.snapshot
+    if not await proof_store.insert_root(tx, root, previous, chains, snapshot, grown.now):
         return None
     await proof_store.insert_root_heads(tx, seq, heads)
     if not more:
@@ -171,11 +166,11 @@ async def _make_org_root(db: Database, tx: Transaction) -> bool | None:
 @verb(Permission.AUDIT_READ)
 async def make_root_now(db: Database, actor: Actor) -> RootMade:
     """A root over everything so far. It adds proof and changes nothing, so whoever reads the trail may."""
-    made = await make_root(db, actor.org_id)
+    count = await make_root(db, actor.org_id)
     async with db.transaction(actor.org_id) as tx:
         # An org has a chain from its first moment on, so there is one.
         (newest,) = await proof_store.list_roots(tx, NEWEST, 1)
-    return RootMade(made=made > 0, root=_shown(newest))
+    return RootMade(made=count > 0, root=_shown(newest))
 
 
 @verb(Permission.AUDIT_READ)

@@ -19,7 +19,7 @@ from cortex_plane.policies.model.versions import RowsDigest
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import AuditEntry, RowFault, body_of, is_signed
 from cortex_plane.proof.rules.receipts import said_by
-from cortex_plane.tenancy.rules import Forged, Kind
+from cortex_plane.tenancy.rules import Forged, MacKind
 from cortex_plane.tenancy.store import credentials as credentials_store
 
 MOST_FAULTS = 100
@@ -73,23 +73,23 @@ async def row_faults(tx: Transaction, trail: Trail) -> list[RowFault]:
 
 
 async def _row_faults(tx: Transaction, trail: Trail) -> AsyncIterator[RowFault]:
-    for kind, rows in credentials_store.PEOPLE.items():
-        async for row in rows(tx, False, None):
+    for kind in credentials_store.PEOPLE:
+        async for row in credentials_store.stream_rows(tx, kind):
             id = str(row["id"])
             reason = _row_reason(tx, kind, row, over=id in trail.ended) if row["live"] else None
             if reason is not None:
                 yield RowFault(subject=f"{kind} {id}", reason=reason)
-    async for row in credentials_store.stream_atlas_versions(tx, False, None):
+    async for row in credentials_store.stream_rows(tx, MacKind.ATLAS_VERSION):
         id = f"{row['atlas_id']} {row['version']}"
-        reason = _row_reason(tx, Kind.ATLAS_VERSION, row, over=id in trail.retired and not row["retired"])
+        reason = _row_reason(tx, MacKind.ATLAS_VERSION, row, over=id in trail.retired and not row["retired"])
         if reason is not None:
-            yield RowFault(subject=f"{Kind.ATLAS_VERSION} {id}", reason=reason)
+            yield RowFault(subject=f"{MacKind.ATLAS_VERSION} {id}", reason=reason)
     policy = await _policy_fault(tx)
     if policy is not None:
         yield policy
 
 
-def _row_reason(tx: Transaction, kind: Kind, row: Row, *, over: bool) -> str | None:
+def _row_reason(tx: Transaction, kind: MacKind, row: Row, *, over: bool) -> str | None:
     if not tx.credential_key.is_true(kind, row, row["mac"]):
         return "its MAC is false: the plane did not write it as it stands"
     return "it ended on the trail, and is there again" if over else None
@@ -100,9 +100,9 @@ async def _policy_fault(tx: Transaction) -> RowFault | None:
         version = await policies_store.policies_in_force(tx)
         if version:
             await policies_store.require_true_rows(tx, version)
-    except Forged as forged:
+    except Forged as forgery:
         reason = "its MAC is false: the plane did not put it in force as it stands"
-        return RowFault(subject=f"{forged.kind} {forged.id}", reason=reason)
+        return RowFault(subject=f"{forgery.kind} {forgery.id}", reason=reason)
     return None
 
 
@@ -122,32 +122,32 @@ async def contradictions(
     tx: Transaction, keys: Mapping[UUID, bytes], strangers: Collection[UUID], vault: Vault | None
 ) -> list[RowFault]:
     """Every row that is not what the trail says of it, in the snapshot of ``tx``; ``keys`` are the org's public ones."""
-    found: list[RowFault] = []
+    faults: list[RowFault] = []
     for compare in _IN_SQL:
-        found += await compare(tx, AT_MOST)
+        faults += await compare(tx, AT_MOST)
     for kind in (
         _policy_contradictions(tx),
         _receipt_contradictions(tx, keys, strangers),
         _result_contradictions(tx),
         _checkpoint_contradictions(tx, vault),
     ):
-        found += await _first_contradictions(kind)
-    return found
+        faults += await _first_contradictions(kind)
+    return faults
 
 
 async def _first_contradictions(faults: AsyncIterator[RowFault]) -> list[RowFault]:
-    found: list[RowFault] = []
+    first: list[RowFault] = []
     async for fault in faults:
-        found.append(fault)
-        if len(found) == AT_MOST:
+        first.append(fault)
+        if len(first) == AT_MOST:
             break
-    return found
+    return first
 
 
 async def _policy_contradictions(tx: Transaction) -> AsyncIterator[RowFault]:
     """The rows of each version, with the teams and people that the names in the file stood for when it was applied."""
-    expected = await proof_store.policy_digests(tx)
-    digests = {version: RowsDigest() for version in expected}
+    trail_digests = await proof_store.policy_digests(tx)
+    digests = {version: RowsDigest() for version in trail_digests}
     unreadable: set[str] = set()
     async for version, row in proof_store.policy_rows(tx):
         if row is None:
@@ -155,7 +155,7 @@ async def _policy_contradictions(tx: Transaction) -> AsyncIterator[RowFault]:
         elif version in digests:
             digests[version].add(row)
     for version, digest in digests.items():
-        if version in unreadable or digest.value() != expected[version]:
+        if version in unreadable or digest.value() != trail_digests[version]:
             yield RowFault(
                 subject=f"policy version {version}", reason="its rows are not those that the trail applied"
             )

@@ -29,7 +29,7 @@ LOOKED_AT = 20_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Replay:
+class EventReplay:
     """Events after a number, and what a stream needs to go on from there."""
 
     org_id: UUID
@@ -46,7 +46,9 @@ class Replay:
 
 
 @verb(Permission.SESSION_READ)
-async def of_session(db: Database, actor: Actor, session_id: UUID, after: int, limit: int = PAGE) -> Replay:
+async def of_session(
+    db: Database, actor: Actor, session_id: UUID, after: int, limit: int = PAGE
+) -> EventReplay:
     """Everything that happened in a session after number ``after``."""
     async with db.transaction(actor.org_id) as tx:
         require_found(await sessions_store.get_session(tx, session_id, actor.sees), "session")
@@ -54,7 +56,7 @@ async def of_session(db: Database, actor: Actor, session_id: UUID, after: int, l
 
 
 @verb(Permission.JOB_READ)
-async def of_job(db: Database, actor: Actor, job_id: UUID, after: int, limit: int = PAGE) -> Replay:
+async def of_job(db: Database, actor: Actor, job_id: UUID, after: int, limit: int = PAGE) -> EventReplay:
     """What one job did after number ``after``. Numbers are the session's, so they have gaps."""
     async with db.transaction(actor.org_id) as tx:
         # The job first: whatever it says of its end, the events of that are there by then.
@@ -65,7 +67,9 @@ async def of_job(db: Database, actor: Actor, job_id: UUID, after: int, limit: in
 
 
 @verb(Permission.JOB_READ)
-async def of_jobs_session(db: Database, actor: Actor, job_id: UUID, after: int, limit: int = PAGE) -> Replay:
+async def of_jobs_session(
+    db: Database, actor: Actor, job_id: UUID, after: int, limit: int = PAGE
+) -> EventReplay:
     """Everything in the session that a job belongs to, whatever becomes of the job."""
     async with db.transaction(actor.org_id) as tx:
         job = require_found(await jobs_store.get_job(tx, job_id, actor.sees), "job")
@@ -83,11 +87,11 @@ async def of_gates(db: Database, actor: Actor, job_id: UUID, limit: int = PAGE) 
 
 async def _replay(
     tx: Transaction, session_id: UUID, job_id: UUID | None, after: int, limit: int, *, over: JobStatus | None
-) -> Replay:
+) -> EventReplay:
     # Before the events: whoever follows from there on misses nothing.
     latest = await sessions_store.latest_event(tx, session_id)
     read = await sessions_store.list_events_after(tx, session_id, job_id, after, limit)
-    return Replay(
+    return EventReplay(
         org_id=tx.org,
         session_id=session_id,
         job_id=job_id,
@@ -102,17 +106,17 @@ async def _replay(
 
 
 async def append_chunks(
-    db: Database, given: Assignment, worker_id: UUID, step: int, texts: Sequence[str]
+    db: Database, assignment: Assignment, worker_id: UUID, step: int, texts: Sequence[str]
 ) -> bool:
     """What the model of a step is saying; False where nobody may hear it from this worker any more."""
     return await sessions_store.append_chunks(
-        db, given.org_id, given.job_id, worker_id, given.epoch, step, list(texts)
+        db, assignment.org_id, assignment.job_id, worker_id, assignment.epoch, step, list(texts)
     )
 
 
-async def void_chunks(db: Database, given: Assignment, step: int) -> None:
+async def void_chunks(db: Database, assignment: Assignment, step: int) -> None:
     """The answer of a step broke off: nobody should go on showing what there is of it."""
-    await sessions_store.void_chunks(db, given.org_id, given.job_id, given.epoch, step)
+    await sessions_store.void_chunks(db, assignment.org_id, assignment.job_id, assignment.epoch, step)
 
 
 async def forget_chunks(db: Database, limit: int = 10_000) -> int:
@@ -120,9 +124,9 @@ async def forget_chunks(db: Database, limit: int = 10_000) -> int:
     return await sessions_store.forget_chunks(db, limit)
 
 
-async def drop_chunks(db: Database, given: Assignment, step: int) -> bool:
+async def drop_chunks(db: Database, assignment: Assignment, step: int) -> bool:
     """Forget chunks of steps that are durable; whether none of this step are left."""
-    return await sessions_store.drop_chunks(db, given.org_id, given.job_id, step)
+    return await sessions_store.drop_chunks(db, assignment.org_id, assignment.job_id, step)
 
 
 log = structlog.get_logger()
@@ -156,10 +160,10 @@ class Subscription:
                 async with asyncio.timeout(seconds):
                     await self._woken.wait()
         self._woken.clear()
-        taken, self._events = list(self._events), deque()
+        events, self._events = list(self._events), deque()
         if self.closed or self.overflowed:
             self._woken.set()
-        return taken
+        return events
 
     def give(self, new: Sequence[Event]) -> None:
         if self.overflowed:
@@ -213,13 +217,13 @@ class EventFeed:
 
         A reader that joins others may get some again: it skips what it knows by number.
         """
-        watched = self._sessions.setdefault(org_id, {}).setdefault(session_id, _Watched(latest))
+        session = self._sessions.setdefault(org_id, {}).setdefault(session_id, _Watched(latest))
         try:
-            with self._reading(watched.readers) as subscription:
+            with self._reading(session.readers) as subscription:
                 yield subscription
         finally:
             of_org = self._sessions.get(org_id, {})
-            if not watched.readers and of_org.get(session_id) is watched:
+            if not session.readers and of_org.get(session_id) is session:
                 del of_org[session_id]
             if not of_org:
                 self._sessions.pop(org_id, None)
@@ -243,7 +247,7 @@ class EventFeed:
         self.closed = True
         self.heard.set()
         for readers in [
-            *(watched.readers for of_org in self._sessions.values() for watched in of_org.values()),
+            *(session.readers for of_org in self._sessions.values() for session in of_org.values()),
             *(inbox.readers for inbox in self._inboxes.values()),
         ]:
             for subscription in readers:
@@ -265,19 +269,19 @@ class EventFeed:
     # Reading ---------------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
-        warned = False
+        was_warned = False
         while (self._sessions or self._inboxes) and not self.closed:
             self.heard.clear()
-            started = time.monotonic()
+            start = time.monotonic()
             try:
                 full = await self._look()
-                warned = False
+                was_warned = False
             except CortexError as error:
                 # Streams stay open: whatever they missed is still there when the database is back.
                 full = False
-                if not warned:
+                if not was_warned:
                     log.warning("cannot read events", error=str(error))
-                warned = True
+                was_warned = True
             except Exception:
                 full = False
                 log.exception("cannot read events")
@@ -287,7 +291,7 @@ class EventFeed:
                 jitter = random.uniform(0.8, 1.0)  # noqa: S311 -- jitter
                 async with asyncio.timeout(self._poll_seconds * jitter):
                     await self.heard.wait()
-            await asyncio.sleep(max(0.0, PAUSE_SECONDS - (time.monotonic() - started)))
+            await asyncio.sleep(max(0.0, PAUSE_SECONDS - (time.monotonic() - start)))
 
     async def _look(self) -> bool:
         """One look at everything that is watched; whether there is more of something."""
@@ -297,12 +301,12 @@ class EventFeed:
             async with some:
                 return await self._look_at(org_id)
 
-        watched = set(self._sessions) | set(self._inboxes)
-        return any(await asyncio.gather(*(look(org_id) for org_id in watched)))
+        org_ids = set(self._sessions) | set(self._inboxes)
+        return any(await asyncio.gather(*(look(org_id) for org_id in org_ids)))
 
     async def _look_at(self, org_id: UUID) -> bool:
         of_org = self._sessions.get(org_id, {})
-        cursors = {session_id: watched.cursor for session_id, watched in of_org.items()}
+        cursors = {session_id: session.cursor for session_id, session in of_org.items()}
         inbox = self._inboxes.get(org_id)
         self.looks += 1
         async with self.db.transaction(org_id) as tx:
@@ -313,10 +317,10 @@ class EventFeed:
             by_session.setdefault(session_id, []).append(event)
         for session_id, new in by_session.items():
             # Looked up again: whoever came or went while the database answered.
-            watched = of_org.get(session_id)
-            if watched is not None and watched.cursor == cursors[session_id]:
-                watched.cursor = new[-1].seq
-                for subscription in watched.readers:
+            session = of_org.get(session_id)
+            if session is not None and session.cursor == cursors[session_id]:
+                session.cursor = new[-1].seq
+                for subscription in session.readers:
                     subscription.give(new)
         if inbox is not None:
             _tell(inbox, lately)

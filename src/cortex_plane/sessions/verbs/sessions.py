@@ -19,14 +19,16 @@ from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.sessions import store as sessions_store
-from cortex_plane.sessions.model.memories import Memory, SessionMemory
 from cortex_plane.sessions.model.sessions import (
     InboundMessage,
     IngestedMessage,
+    Memory,
     Message,
     MessageDraft,
     Session,
     SessionChange,
+    SessionKind,
+    SessionMemory,
     SessionStatus,
     title_from,
 )
@@ -44,6 +46,46 @@ async def agent_for_new_session(tx: Transaction, ref: str) -> Agent:
             hint="Activate it with `cortex agent update --status ACTIVE`, or choose another agent.",
         )
     return agent
+
+
+async def open_programmatic_session(tx: Transaction, actor: Actor, agent_ref: str) -> tuple[Agent, UUID]:
+    agent = await agent_for_new_session(tx, agent_ref)
+    id = new_id()
+    await sessions_store.insert_session(
+        tx, id, SessionKind.PROGRAMMATIC, actor.user_account_id, agent.id, None, {}, actor
+    )
+    await sessions_store.set_session_status(tx, id, SessionStatus.ACTIVE)
+    await proof_store.append_to_session(
+        tx, id, [Fact.of(actor, "session_created", session=str(id), agent=str(agent.id))]
+    )
+    return agent, id
+
+
+async def require_open_session(tx: Transaction, actor: Actor, session_id: UUID, agent_id: UUID) -> None:
+    """Lock the session, so that it cannot end while a job is added to it."""
+    session = require_found(await sessions_store.lock_session(tx, session_id, actor.sees), "session")
+    if session["agent_id"] != agent_id:
+        raise Conflict(
+            "This session belongs to another agent.",
+            code="wrong_agent",
+            hint="Name the agent of the session, or leave out `session_id` to open a new one.",
+        )
+    if session["kind"] == SessionKind.EXTERNAL:
+        raise Conflict(
+            "The agent of this session runs elsewhere: no worker takes its jobs.",
+            code="external_session",
+            hint="Open a new session where the agent is to go on, or submit the job without a session.",
+        )
+    status = session["status"]
+    if status == SessionStatus.CREATED:
+        await sessions_store.set_session_status(tx, session_id, SessionStatus.ACTIVE)
+        await proof_store.append_to_session(tx, session_id, [Fact.of(actor, "session_activated")])
+    elif status != SessionStatus.ACTIVE:
+        raise Conflict(
+            f"This session is {status} and takes no new jobs.",
+            code="session_not_active",
+            hint="A message from its user makes a paused session active again; an ended one needs a new session.",
+        )
 
 
 @verb(Permission.SESSION_READ)
@@ -75,9 +117,9 @@ async def update_session(
     db: Database, actor: Actor, id: UUID, change: SessionChange, revision: int | None
 ) -> Session:
     async with db.transaction(actor.org_id) as tx:
-        locked = require_found(await sessions_store.lock_session(tx, id, actor.sees), "session")
-        require_revision(locked["revision"], revision)
-        if locked["status"] == SessionStatus.TERMINATED:
+        session_row = require_found(await sessions_store.lock_session(tx, id, actor.sees), "session")
+        require_revision(session_row["revision"], revision)
+        if session_row["status"] == SessionStatus.TERMINATED:
             raise Conflict("This session has ended.", code="session_terminated", hint="Open a new session.")
         await sessions_store.update_session(tx, id, change.title, change.context, actor)
         await proof_store.append_to_session(
@@ -96,8 +138,8 @@ async def end_approvals(
     tx: Transaction, session_id: UUID, job_ids: Sequence[UUID], actor: Actor, reason: str
 ) -> None:
     """Nobody is asked any more about jobs that ended."""
-    ended = await approvals_store.cancel_approvals(tx, job_ids, reason)
-    if ended:
+    rows = await approvals_store.cancel_approvals(tx, job_ids, reason)
+    if rows:
         await proof_store.append_to_session(
             tx,
             session_id,
@@ -105,9 +147,9 @@ async def end_approvals(
                 Fact.of(actor, "approval_cancelled", approval=str(e["id"]), reason=reason).concerning(
                     e["job_id"]
                 )
-                for e in ended
+                for e in rows
             ],
-            [("approval_cancelled", e["job_id"], {"approval_id": str(e["id"])}) for e in ended],
+            [("approval_cancelled", e["job_id"], {"approval_id": str(e["id"])}) for e in rows],
         )
 
 
@@ -198,9 +240,9 @@ async def post_message(
     db: Database, actor: Actor, session_id: UUID, draft: MessageDraft, once: IdempotencyKey | None = None
 ) -> IngestedMessage:
     job = new_id()
-    received = Fact.of(actor, "message_received", text_sha256=_digest(draft.text))
-    created = Fact.of(actor, "job_created", job=str(job))
-    activated = Fact.of(actor, "session_activated")
+    message = Fact.of(actor, "message_received", text_sha256=_digest(draft.text))
+    creation = Fact.of(actor, "job_created", job=str(job))
+    activation = Fact.of(actor, "session_activated")
     delivery = await sessions_store.post_message(
         db,
         actor.org_id,
@@ -210,7 +252,7 @@ async def post_message(
         title=title_from(draft.text),
         author=actor.user_account_id,
         job=job,
-        bodies=(received.body, created.body, activated.body),
+        bodies=(message.body, creation.body, activation.body),
         caller=actor.key_id,
         once=once,
     )

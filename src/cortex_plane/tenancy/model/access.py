@@ -199,8 +199,8 @@ class Actor:
                 hint="An admin makes it a key with it:"
                 f" `cortex key create NAME --service --role ROLE --permission {permission}`.",
             )
-        needed = ", ".join(sorted(GRANTS[permission]))
-        raise Forbidden(f"This needs one of the roles: {needed}.")
+        permissions = ", ".join(sorted(GRANTS[permission]))
+        raise Forbidden(f"This needs one of the roles: {permissions}.")
 
     @property
     def sees(self) -> UUID | None:

@@ -162,8 +162,8 @@ def form_token(session_secret: str) -> str:
     return hmac.new(session_secret.encode(), b"cortex form", hashlib.sha256).hexdigest()
 
 
-def is_form_token(session_secret: str, given: str) -> bool:
-    return hmac.compare_digest(form_token(session_secret).encode(), given.encode())
+def is_form_token(session_secret: str, token: str) -> bool:
+    return hmac.compare_digest(form_token(session_secret).encode(), token.encode())
 
 
 CODE_PREFIX = "cortex_enrol_"

@@ -156,9 +156,9 @@ _ATOM = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~\u0080-\U0010ffff-]+")
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
-def normal_address(given: str) -> str:
+def normal_address(address: str) -> str:
     """The one spelling of a mail address that is kept and compared. Raises ``ValueError`` with what is wrong with it."""
-    text = given.strip(" ")
+    text = address.strip(" ")
     local, at, domain = text.rpartition("@")
     if not at or not local or not domain:
         raise ValueError("is not a mail address: it needs a name, an @ and a domain")
@@ -190,9 +190,9 @@ def _domain(domain: str) -> str:
     return ascii_domain
 
 
-def _email(given: str) -> str:
+def _email(address: str) -> str:
     try:
-        return normal_address(given)
+        return normal_address(address)
     except ValueError as error:
         raise PydanticCustomError("email", "{reason}", {"reason": str(error)}) from None
 
@@ -262,7 +262,7 @@ class Purpose(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verification:
+class AddressVerification:
     """What a link in a mail would do now."""
 
     id: UUID
@@ -317,9 +317,9 @@ def nonce(code: str, shown_at: datetime, mark: str) -> str:
     return f"{stamp}.{_signed(code, stamp)}"
 
 
-def is_nonce(code: str, given: str, now: datetime) -> bool:
-    stamp, _, signature = given.rpartition(".")
-    if not given.isascii() or not hmac.compare_digest(_signed(code, stamp), signature):
+def is_nonce(code: str, text: str, now: datetime) -> bool:
+    stamp, _, signature = text.rpartition(".")
+    if not text.isascii() or not hmac.compare_digest(_signed(code, stamp), signature):
         return False
     age = now.timestamp() - int(stamp.partition(".")[0])
     return -60 <= age <= NONCE_LIFE.total_seconds()

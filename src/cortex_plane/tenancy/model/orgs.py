@@ -213,19 +213,19 @@ def span_of(member_id: UUID, draft: AbsenceDraft, now: datetime) -> Span:
     )
 
 
-def way_back(planned: Span, others: Iterable[Span]) -> list[UUID] | None:
+def way_back(span: Span, others: Iterable[Span]) -> list[UUID] | None:
     """Through whom it would lead back to whoever is absent, at some moment of the span; None: it would not."""
     of_person: dict[UUID, list[Span]] = {}
     for other in others:
         of_person.setdefault(other.member_id, []).append(other)
-    ways = [([planned.delegate_id], planned.starts_at, planned.ends_at)]
+    ways = [([span.delegate_id], span.starts_at, span.ends_at)]
     while ways:
         way, starts, ends = ways.pop()
         for absence in of_person.get(way[-1], ()):
             begin, end = max(starts, absence.starts_at), min(ends, absence.ends_at)
             if begin >= end or absence.delegate_id in way:
                 continue
-            if absence.delegate_id == planned.member_id:
+            if absence.delegate_id == span.member_id:
                 return way
             ways.append(([*way, absence.delegate_id], begin, end))
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -23,7 +23,7 @@ from cortex_plane.tenancy.model.credentials import (
     key_digest,
 )
 from cortex_plane.tenancy.model.orgs import Role
-from cortex_plane.tenancy.rules import Kind
+from cortex_plane.tenancy.rules import MacKind
 
 queries = Queries("tenancy")
 
@@ -89,58 +89,33 @@ async def reseal_values(tx: Transaction, values: Sequence[SealedValue]) -> None:
 
 
 # Rows with a MAC ------------------------------------------------------------------------------------------------------
-# ``unsigned``: only those that have none. `live` says whether a row is in use: not revoked, used or removed.
+# `live` says whether a row is in use: not revoked, used or removed.
 
-
-def stream_api_keys(tx: Transaction, unsigned: bool, limit: int | None) -> AsyncIterator[Row]:
-    return tx.stream(queries.stream_api_keys, unsigned, limit)
-
-
-def stream_browser_sessions(tx: Transaction, unsigned: bool, limit: int | None) -> AsyncIterator[Row]:
-    return tx.stream(queries.stream_browser_sessions, unsigned, limit)
-
-
-def stream_login_links(tx: Transaction, unsigned: bool, limit: int | None) -> AsyncIterator[Row]:
-    return tx.stream(queries.stream_login_links, unsigned, limit)
-
-
-def stream_enrolment_codes(tx: Transaction, unsigned: bool, limit: int | None) -> AsyncIterator[Row]:
-    return tx.stream(queries.stream_enrolment_codes, unsigned, limit)
-
-
-def stream_approval_tokens(tx: Transaction, unsigned: bool, limit: int | None) -> AsyncIterator[Row]:
-    return tx.stream(queries.stream_approval_tokens, unsigned, limit)
-
-
-def stream_identity_codes(tx: Transaction, unsigned: bool, limit: int | None) -> AsyncIterator[Row]:
-    return tx.stream(queries.stream_identity_codes, unsigned, limit)
-
-
-def stream_mappings(tx: Transaction, unsigned: bool, limit: int | None) -> AsyncIterator[Row]:
-    return tx.stream(queries.stream_mappings, unsigned, limit)
-
-
-def stream_atlas_versions(tx: Transaction, unsigned: bool, limit: int | None) -> AsyncIterator[Row]:
-    return tx.stream(queries.stream_atlas_versions, unsigned, limit)
-
-
-Rows = Callable[[Transaction, bool, int | None], AsyncIterator[Row]]
-
-CREDENTIALS: Final[Mapping[Kind, tuple[Rows, str, str]]] = {
-    Kind.KEY: (stream_api_keys, "api_key", "secret_hash"),
-    Kind.BROWSER_SESSION: (stream_browser_sessions, "browser_session", "secret_hash"),
-    Kind.LOGIN_LINK: (stream_login_links, "login_link", "secret_hash"),
-    Kind.ENROLMENT_CODE: (stream_enrolment_codes, "enrolment_code", "code_hash"),
-    Kind.APPROVAL_TOKEN: (stream_approval_tokens, "approval_token", "token_hash"),
-    Kind.IDENTITY_CODE: (stream_identity_codes, "identity_code", "code_hash"),
+CREDENTIALS: Final[Mapping[MacKind, tuple[str, str, str]]] = {
+    MacKind.KEY: (queries.stream_api_keys, "api_key", "secret_hash"),
+    MacKind.BROWSER_SESSION: (queries.stream_browser_sessions, "browser_session", "secret_hash"),
+    MacKind.LOGIN_LINK: (queries.stream_login_links, "login_link", "secret_hash"),
+    MacKind.ENROLMENT_CODE: (queries.stream_enrolment_codes, "enrolment_code", "code_hash"),
+    MacKind.APPROVAL_TOKEN: (queries.stream_approval_tokens, "approval_token", "token_hash"),
+    MacKind.IDENTITY_CODE: (queries.stream_identity_codes, "identity_code", "code_hash"),
 }
-"""The rows of each kind of credential, their table, and the column that they are found by."""
+"""The query for the rows of each kind of credential, their table, and the column that they are found by."""
 
-PEOPLE: Final[Mapping[Kind, Rows]] = {
-    **{kind: rows for kind, (rows, _, _) in CREDENTIALS.items()},
-    Kind.MAPPING: stream_mappings,
+_QUERIES: Final[Mapping[MacKind, str]] = {
+    **{kind: query for kind, (query, _, _) in CREDENTIALS.items()},
+    MacKind.MAPPING: queries.stream_mappings,
+    MacKind.ATLAS_VERSION: queries.stream_atlas_versions,
 }
-"""Whatever leads to a person."""
+
+PEOPLE: Final = (*CREDENTIALS, MacKind.MAPPING)
+"""The kinds of rows that lead to a person."""
+
+
+def stream_rows(
+    tx: Transaction, kind: MacKind, *, without_mac: bool = False, limit: int | None = None
+) -> AsyncIterator[Row]:
+    """The rows of a kind; with ``without_mac`` only those that have no MAC."""
+    return tx.stream(_QUERIES[kind], without_mac, limit)
 
 
 # Conversion -----------------------------------------------------------------------------------------------------------
@@ -148,17 +123,17 @@ PEOPLE: Final[Mapping[Kind, Rows]] = {
 
 async def convert_some(tx: Transaction) -> int:
     """Gives some rows of the org their lookups and MACs, but for policies; how many. 0 where none is left."""
-    converted = 0
+    count = 0
     for kind in CREDENTIALS:
-        converted += await _convert_credentials(tx, kind)
+        count += await _convert_credentials(tx, kind)
     for convert in (convert_mappings, _convert_atlases):
-        converted += await convert(tx)
-    return converted
+        count += await convert(tx)
+    return count
 
 
-async def _convert_credentials(tx: Transaction, kind: Kind) -> int:
-    found, table, column = CREDENTIALS[kind]
-    key, rows = tx.credential_key, [row async for row in found(tx, True, BATCH)]
+async def _convert_credentials(tx: Transaction, kind: MacKind) -> int:
+    _, table, column = CREDENTIALS[kind]
+    key, rows = tx.credential_key, [row async for row in stream_rows(tx, kind, without_mac=True, limit=BATCH)]
     if not rows:
         return 0
     lookups = [key.lookup(row[column]) for row in rows]
@@ -168,8 +143,8 @@ async def _convert_credentials(tx: Transaction, kind: Kind) -> int:
 
 
 async def convert_mappings(tx: Transaction) -> int:
-    rows = [row async for row in stream_mappings(tx, True, BATCH)]
-    macs = [tx.credential_key.mac(Kind.MAPPING, row) for row in rows]
+    rows = [row async for row in stream_rows(tx, MacKind.MAPPING, without_mac=True, limit=BATCH)]
+    macs = [tx.credential_key.mac(MacKind.MAPPING, row) for row in rows]
     await sign_mappings(tx, [row["id"] for row in rows], macs)
     return len(rows)
 
@@ -189,8 +164,8 @@ async def unsigned_policy_version(tx: Transaction) -> int | None:
 
 
 async def _convert_atlases(tx: Transaction) -> int:
-    rows = [row async for row in stream_atlas_versions(tx, True, BATCH)]
-    macs = [tx.credential_key.mac(Kind.ATLAS_VERSION, row) for row in rows]
+    rows = [row async for row in stream_rows(tx, MacKind.ATLAS_VERSION, without_mac=True, limit=BATCH)]
+    macs = [tx.credential_key.mac(MacKind.ATLAS_VERSION, row) for row in rows]
     await sign_atlases(tx, rows, macs)
     return len(rows)
 
@@ -219,7 +194,7 @@ async def authenticate_key(db: Database, secret_hash: bytes, org_slug: str | Non
         "expires_at": row["expires_at"],
         "secret_hash": lookup,
     }
-    key.require(Kind.KEY, written, row["mac"])
+    key.require(MacKind.KEY, written, row["mac"])
     return Actor(
         org_id=row["org_id"],
         key_id=row["key_id"],
@@ -257,7 +232,7 @@ async def insert_key(
     }  # fmt: skip
     (row,) = await tx.rows(
         queries.insert_key, tx.org, id, name, kind, member_id, roles, platform, lookup, secret[-4:],
-        expires_at, made_with, list(permissions), made_by, tx.credential_key.mac(Kind.KEY, written),
+        expires_at, made_with, list(permissions), made_by, tx.credential_key.mac(MacKind.KEY, written),
     )  # fmt: skip
     return parse(Key, row)
 
@@ -309,7 +284,7 @@ async def authenticate_session(
     if not rows:
         return None
     (row,) = rows
-    key.require(Kind.BROWSER_SESSION, row, row["mac"])
+    key.require(MacKind.BROWSER_SESSION, row, row["mac"])
     return session_person(row["org_id"], row["id"], row["user_account_id"], row["name"], row)
 
 
@@ -336,13 +311,13 @@ async def insert_link(
 ) -> datetime:
     expires_at = await ends_after(tx, life)
     lookup = tx.credential_key.lookup(secret_hash)
-    mac = _link_mac(tx, Kind.LOGIN_LINK, id, member_id, key_id, expires_at, lookup)
+    mac = _link_mac(tx, MacKind.LOGIN_LINK, id, member_id, key_id, expires_at, lookup)
     await tx.rows(queries.insert_link, tx.org, id, member_id, lookup, expires_at, issued_by, key_id, mac)
     return expires_at
 
 
 def _link_mac(
-    tx: Transaction, kind: Kind, id: UUID, member_id: UUID, key_id: UUID | None, expires_at: datetime, lookup: bytes
+    tx: Transaction, kind: MacKind, id: UUID, member_id: UUID, key_id: UUID | None, expires_at: datetime, lookup: bytes
 ) -> bytes:  # fmt: skip
     written = {
         "org_id": tx.org, "id": id, "user_account_id": member_id, "key_id": key_id, "expires_at": expires_at,
@@ -356,7 +331,7 @@ async def link_member(tx: Transaction, id: UUID) -> UUID | None:
     row = await tx.row(queries.link_member, id)
     if row is None:
         return None
-    tx.credential_key.require(Kind.LOGIN_LINK, row, row["mac"])
+    tx.credential_key.require(MacKind.LOGIN_LINK, row, row["mac"])
     member_id: UUID = row["user_account_id"]
     return member_id
 
@@ -366,7 +341,7 @@ async def link_holder(tx: Transaction, id: UUID) -> str | None:
     row = await tx.row(queries.link_holder, id)
     if row is None:
         return None
-    tx.credential_key.require(Kind.LOGIN_LINK, row, row["mac"])
+    tx.credential_key.require(MacKind.LOGIN_LINK, row, row["mac"])
     name: str = row["display_name"]
     return name
 
@@ -400,7 +375,7 @@ async def insert_session(
     """``key_id``: the key that it came from, and with which it ends."""
     expires_at = await ends_after(tx, life)
     lookup = tx.credential_key.lookup(secret_hash)
-    mac = _link_mac(tx, Kind.BROWSER_SESSION, id, member_id, key_id, expires_at, lookup)
+    mac = _link_mac(tx, MacKind.BROWSER_SESSION, id, member_id, key_id, expires_at, lookup)
     await tx.rows(queries.insert_session, tx.org, id, member_id, lookup, expires_at, key_id, mac)
 
 
@@ -468,7 +443,7 @@ async def insert_enrolment_code(
     }  # fmt: skip
     await tx.rows(
         queries.insert_enrolment_code, tx.org, id, member_id, written["code_hash"], issuer.identity, issuer.name,
-        issuer.key_id, expires_at, tx.credential_key.mac(Kind.ENROLMENT_CODE, written),
+        issuer.key_id, expires_at, tx.credential_key.mac(MacKind.ENROLMENT_CODE, written),
     )  # fmt: skip
     return expires_at
 
@@ -487,7 +462,7 @@ async def show_enrolment_code(tx: Transaction, id: UUID) -> Enrolment | None:
     """Raises ``Forged`` where the row of the code is not the plane's."""
     row = await tx.row(queries.show_enrolment_code, id)
     if row is not None:
-        tx.credential_key.require(Kind.ENROLMENT_CODE, row, row["mac"])
+        tx.credential_key.require(MacKind.ENROLMENT_CODE, row, row["mac"])
     return one(Enrolment, row)
 
 

@@ -15,15 +15,15 @@ from cortex_plane.db.database import Database, Queries, Row, Transaction, after,
 from cortex_plane.db.vault import Vault
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.pages import Page, Position
-from cortex_plane.tenancy.model.identities import Claim, Connection, Mapping, Purpose, Verification
-from cortex_plane.tenancy.rules import CredentialKey, Kind
+from cortex_plane.tenancy.model.identities import AddressVerification, Claim, Connection, Mapping, Purpose
+from cortex_plane.tenancy.rules import CredentialKey, MacKind
 from cortex_plane.tenancy.store.credentials import ends_after
 
 queries = Queries("tenancy")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sealed:
+class SealedConnection:
     """A connection with what opens its messages, as of a moment."""
 
     id: UUID
@@ -78,18 +78,18 @@ async def update_connection(
     return one(Connection, await tx.row(queries.update_connection, id, name, enabled, revision, url))
 
 
-async def sealed_connection(tx: Transaction, id: UUID) -> Sealed | None:
-    return one(Sealed, await tx.row(queries.sealed_connection, id))
+async def sealed_connection(tx: Transaction, id: UUID) -> SealedConnection | None:
+    return one(SealedConnection, await tx.row(queries.sealed_connection, id))
 
 
-async def get_connection_name(tx: Transaction, name: str) -> Sealed | None:
+async def get_connection_name(tx: Transaction, name: str) -> SealedConnection | None:
     """By its name or its id; where several have the name, the webhook."""
-    return one(Sealed, await tx.row(queries.get_connection_name, name))
+    return one(SealedConnection, await tx.row(queries.get_connection_name, name))
 
 
-async def lock_connection(tx: Transaction, id: UUID) -> Sealed | None:
+async def lock_connection(tx: Transaction, id: UUID) -> SealedConnection | None:
     """As ``sealed``, for whoever is about to change it."""
-    return one(Sealed, await tx.row(queries.lock_connection, id))
+    return one(SealedConnection, await tx.row(queries.lock_connection, id))
 
 
 async def add_set_up(tx: Transaction, id: UUID, by: UUID) -> None:
@@ -112,7 +112,7 @@ async def verified_mapping(tx: Transaction, connection_id: UUID, channel_user_id
     """Whose this name is on this connection. Raises ``Forged`` where the row that says so is not the plane's."""
     row = await tx.row(queries.verified_mapping, connection_id, channel_user_id)
     if row is not None:
-        tx.credential_key.require(Kind.MAPPING, row, row["mac"])
+        tx.credential_key.require(MacKind.MAPPING, row, row["mac"])
     return one(Mapping, row)
 
 
@@ -179,7 +179,7 @@ def mapping_mac(
         "org_id": org_id, "id": id, "connection_id": connection_id, "channel_user_id": sender,
         "user_account_id": member_id, "verified": verified,
     }  # fmt: skip
-    return key.mac(Kind.MAPPING, written)
+    return key.mac(MacKind.MAPPING, written)
 
 
 async def get_mapping(tx: Transaction, id: UUID) -> Mapping | None:
@@ -205,8 +205,8 @@ async def mapping_refusal(tx: Transaction, connection_id: UUID, sender: str, mem
 
 
 async def is_mailed(tx: Transaction, mapping_id: UUID, pause: timedelta) -> bool:
-    found: bool = await tx.value(queries.is_mailed, tx.org, mapping_id, pause)
-    return found
+    mailed_before: bool = await tx.value(queries.is_mailed, tx.org, mapping_id, pause)
+    return mailed_before
 
 
 async def count_mails(tx: Transaction, by: dict[str, Any]) -> int:
@@ -240,7 +240,7 @@ async def insert_code(
         "org_id": tx.org, "id": id, "user_account_id": member_id, "mapping_id": mapping_id, "purpose": purpose,
         "expires_at": expires_at, "code_hash": lookup,
     }  # fmt: skip
-    mac = tx.credential_key.mac(Kind.IDENTITY_CODE, written)
+    mac = tx.credential_key.mac(MacKind.IDENTITY_CODE, written)
     await tx.rows(
         queries.insert_code, tx.org, id, member_id, mapping_id, lookup, purpose, issued_by, expires_at, mac
     )
@@ -251,12 +251,12 @@ async def forget_codes(tx: Transaction, member_id: UUID) -> None:
     await tx.rows(queries.forget_codes, member_id)
 
 
-async def show_code(tx: Transaction, id: UUID) -> Verification | None:
+async def show_code(tx: Transaction, id: UUID) -> AddressVerification | None:
     """Raises ``Forged`` where the row of the code is not the plane's."""
     row = await tx.row(queries.show_code, id)
     if row is not None:
-        tx.credential_key.require(Kind.IDENTITY_CODE, row, row["mac"])
-    return one(Verification, row)
+        tx.credential_key.require(MacKind.IDENTITY_CODE, row, row["mac"])
+    return one(AddressVerification, row)
 
 
 async def use_codes(tx: Transaction, mapping_id: UUID) -> None:
@@ -276,7 +276,7 @@ async def use_sender_code(tx: Transaction, code_hash: bytes) -> Row | None:
     """The code's id, and whose it is. Raises ``Forged`` where its row is not the plane's."""
     row = await tx.row(queries.use_sender_code, tx.org, tx.credential_key.lookup(code_hash))
     if row is not None:
-        tx.credential_key.require(Kind.IDENTITY_CODE, row, row["mac"])
+        tx.credential_key.require(MacKind.IDENTITY_CODE, row, row["mac"])
     return row
 
 

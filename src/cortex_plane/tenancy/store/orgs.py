@@ -12,7 +12,7 @@ from cortex_plane.kernel.fields import parse, split_ref
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.tenancy.model.orgs import Absence, Member, Org, Span, Team
-from cortex_plane.tenancy.rules import Kind
+from cortex_plane.tenancy.rules import MacKind
 
 queries = Queries("tenancy")
 
@@ -39,18 +39,7 @@ async def list_orgs(db: Database, position: Position | None, limit: int) -> Page
 
 
 def in_force_mac(tx: Transaction, version: int) -> bytes:
-    return tx.credential_key.mac(Kind.POLICY_IN_FORCE, {"org_id": tx.org, "policy_version": version})
-
-
-async def first_org(db: Database) -> Org | None:
-    """The oldest org: the one that was set up with the plane."""
-    position, oldest = None, None
-    while True:
-        page = await list_orgs(db, position, 100)
-        oldest = page.items[-1] if page.items else oldest
-        if page.next is None:
-            return oldest
-        position = page.next
+    return tx.credential_key.mac(MacKind.POLICY_IN_FORCE, {"org_id": tx.org, "policy_version": version})
 
 
 async def insert_team(tx: Transaction, id: UUID, slug: str, name: str, parent_id: UUID | None) -> Team:
@@ -66,11 +55,11 @@ async def find_teams(tx: Transaction, refs: list[str]) -> dict[str, UUID]:
     """The ids of the teams that exist, by the reference they were asked with."""
     ids = [id for id, _ in map(split_ref, refs) if id is not None]
     slugs = [slug for _, slug in map(split_ref, refs) if slug is not None]
-    found: dict[str, UUID] = {}
+    team_ids: dict[str, UUID] = {}
     for row in await tx.rows(queries.find_teams, ids, slugs):
-        found[str(row["id"])] = row["id"]
-        found[row["slug"]] = row["id"]
-    return found
+        team_ids[str(row["id"])] = row["id"]
+        team_ids[row["slug"]] = row["id"]
+    return team_ids
 
 
 async def list_teams(tx: Transaction, position: Position | None, limit: int) -> Page[Team]:

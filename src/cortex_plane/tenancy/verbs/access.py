@@ -80,12 +80,12 @@ class EndedAccess:
 
 async def end_access(tx: Transaction, member_id: UUID) -> EndedAccess:
     """Ends every credential of a member for good, and what came from it. Whoever calls this holds their access."""
-    ended = await credentials_store.revoke_keys(tx, member_id)
+    keys = await credentials_store.revoke_keys(tx, member_id)
     return EndedAccess(
-        keys=ended,
+        keys=keys,
         browser_sessions=await credentials_store.end_sessions(tx, member_id),
         others=[
-            *await credentials_store.end_enrolment_codes_of_keys(tx, ended),
+            *await credentials_store.end_enrolment_codes_of_keys(tx, keys),
             *await credentials_store.void_enrolment_codes(tx, member_id),
             *await credentials_store.end_links(tx, member_id),
             *await identities_store.void_codes(tx, member_id),
@@ -147,21 +147,21 @@ async def forgery_refusal(db: Database, refusal: Callable[[], CortexError]) -> A
     Open no transaction around it: what is reported is committed, and what was begun is not."""
     try:
         yield
-    except Forged as forged:
-        await report_forgery(db, forged)
+    except Forged as forgery:
+        await report_forgery(db, forgery)
         raise refusal() from None
 
 
-async def report_forgery(db: Database, forged: Forged) -> None:
+async def report_forgery(db: Database, forgery: Forged) -> None:
     """In the log, in a metric and on the org's trail."""
-    meters().forged(forged.kind)
-    told = {"kind": forged.kind.value, "id": str(forged.id)}
-    log.error("a row has a false MAC and was refused", org_id=str(forged.org_id), **told)
-    if not _is_due((forged.org_id, forged.kind.value, str(forged.id))):
+    meters().forged(forgery.kind)
+    details = {"kind": forgery.kind.value, "id": str(forgery.id)}
+    log.error("a row has a false MAC and was refused", org_id=str(forgery.org_id), **details)
+    if not _is_due((forgery.org_id, forgery.kind.value, str(forgery.id))):
         return
-    plane = scheduler_actor(forged.org_id, UUID(int=0), "plane")
-    async with db.transaction(forged.org_id) as tx:
-        await proof_store.append_to_org(tx, Fact.of(plane, "credential_refused", **told))
+    plane = scheduler_actor(forgery.org_id, UUID(int=0), "plane")
+    async with db.transaction(forgery.org_id) as tx:
+        await proof_store.append_to_org(tx, Fact.of(plane, "credential_refused", **details))
 
 
 def _is_due(row: tuple[UUID, str, str]) -> bool:

@@ -41,7 +41,7 @@ from cortex_plane.tenancy.model.identities import (
 )
 from cortex_plane.tenancy.store import identities as identities_store
 from cortex_plane.tenancy.store import orgs as orgs_store
-from cortex_plane.tenancy.store.identities import Sealed
+from cortex_plane.tenancy.store.identities import SealedConnection
 from cortex_plane.tenancy.verbs.access import (
     forgery_refusal,
     new_sender_code,
@@ -81,9 +81,9 @@ async def create_connection(
             )  # fmt: skip
             return id
 
-        id, replayed = await once_only(tx, actor, "connections.create", once, make)
-        made = require_found(await identities_store.get_connection(tx, id), "connection")
-    return NewConnection(**asdict(made), secret=None if replayed else secret)
+        id, is_replay = await once_only(tx, actor, "connections.create", once, make)
+        connection = require_found(await identities_store.get_connection(tx, id), "connection")
+    return NewConnection(**asdict(connection), secret=None if is_replay else secret)
 
 
 async def _insert(
@@ -126,10 +126,10 @@ async def update_connection(
                 change.url,
                 allowed,
             )
-        changed = await identities_store.update_connection(
+        connection = await identities_store.update_connection(
             tx, id, change.name, change.enabled, revision, change.url
         )
-        if changed is None:
+        if connection is None:
             require_revision(
                 require_found(await identities_store.get_connection(tx, id), "connection").revision, revision
             )
@@ -142,7 +142,7 @@ async def update_connection(
                 url=change.url,
             ),
         )  # fmt: skip
-        return require_found(changed, "connection")
+        return require_found(connection, "connection")
 
 
 @verb(Permission.CONNECTION_WRITE)
@@ -151,9 +151,9 @@ async def rotate_secret(db: Database, actor: Actor, id: UUID) -> NewSecret:
     secret = new_webhook_secret()
     async with db.transaction(actor.org_id) as tx:
         connection = require_webhook(await identities_store.lock_connection(tx, id))
-        kept = Secrets.of(identities_store.open_secret(db.vault, tx.org, id, connection.sealed))
-        rotated = kept.rotated(secret, connection.now)
-        sealed = await identities_store.seal_secret(tx, db, id, rotated.kept())
+        secrets = Secrets.of(identities_store.open_secret(db.vault, tx.org, id, connection.sealed))
+        new_secrets = secrets.rotated(secret, connection.now)
+        sealed = await identities_store.seal_secret(tx, db, id, new_secrets.kept())
         await identities_store.reseal_connection(tx, id, sealed)
         await note_set_up(tx, actor, id)
         await proof_store.append_to_org(tx, Fact.of(actor, "connection_secret_rotated", connection=str(id)))
@@ -178,7 +178,7 @@ async def map_member(db: Database, actor: Actor, id: UUID, draft: MappingDraft) 
         guest, mine = displaced(claims, member.id), own(claims, member.id)
         mapping_id = mine.id if mine else new_id()
         if mine is None or mine.verified_at is None:
-            await _vouch(tx, connection, draft, mapping_id, guest, known=mine is not None)
+            await _vouch(tx, connection, draft, mapping_id, guest, exists=mine is not None)
             await note_set_up(tx, actor, id)
             await notify_store.add_connection_notice(tx, mapping_id)
             await proof_store.append_to_org(
@@ -199,16 +199,16 @@ async def note_set_up(tx: Transaction, actor: Actor, id: UUID) -> None:
 
 async def _vouch(
     tx: Transaction,
-    connection: Sealed,
+    connection: SealedConnection,
     draft: MappingDraft,
     mapping_id: UUID,
     guest: Claim | None,
     *,
-    known: bool,
+    exists: bool,
 ) -> None:
     if guest is not None:
         await identities_store.remove_mapping(tx, guest.id)
-    if known:
+    if exists:
         await identities_store.verify_mapping(
             tx, mapping_id, connection.id, draft.member_id, draft.external_user
         )
@@ -218,7 +218,7 @@ async def _vouch(
         )
 
 
-def require_webhook(given: Sealed | None) -> Sealed:
+def require_webhook(given: SealedConnection | None) -> SealedConnection:
     connection = require_found(given, "connection")
     if connection.channel_type != CHANNEL or connection.sealed is None:
         raise Conflict(
@@ -238,9 +238,9 @@ async def issue_link_code(db: Database, actor: Actor) -> LinkCode:
         await require_room(tx, member_id)
         await identities_store.forget_codes(tx, member_id)
         await identities_store.void_sender_codes(tx, member_id)
-        hashed = sender_digest(actor.org_id, code)
+        code_digest = sender_digest(actor.org_id, code)
         expires_at = await identities_store.insert_code(
-            tx, id, member_id, None, hashed, Purpose.SENDER, actor.name, LINK_LIFE
+            tx, id, member_id, None, code_digest, Purpose.SENDER, actor.name, LINK_LIFE
         )
         await proof_store.append_to_org(tx, Fact.of(actor, "link_code_created", code=str(id)))
     return LinkCode(code=shown_code(code), expires_at=expires_at)
@@ -305,13 +305,13 @@ async def redeem_link_code(db: Database, actor: Actor, connection_id: UUID, draf
                 code="too_many_codes",
                 hint="They can try again in ten minutes, with a new code: `cortex user link`.",
             )
-        linked = await _link(tx, actor, connection_id, sender, draft.code)
-        if linked is None:
+        mapping = await _link(tx, actor, connection_id, sender, draft.code)
+        if mapping is None:
             # Kept, although the answer is an error: it is what is counted.
             await identities_store.guessed_wrong(tx, connection_id, sender, WRONG_LIFE)
-    if linked is None:
+    if mapping is None:
         raise _invalid_code()
-    return linked
+    return mapping
 
 
 def _invalid_code() -> InvalidInput:
@@ -322,9 +322,9 @@ def _invalid_code() -> InvalidInput:
     )
 
 
-def _sender(channel_type: str, given: str) -> str:
+def _sender(channel_type: str, sender: str) -> str:
     try:
-        return normal_address(given) if channel_type == "email" else given
+        return normal_address(sender) if channel_type == "email" else sender
     except ValueError as error:
         raise InvalidInput(f"`external_user_id` {error}.", field="external_user_id") from None
 
@@ -334,10 +334,10 @@ async def _link(
 ) -> Mapping | None:
     """The member's mapping; None where the code is not one."""
     code = read_code(typed)
-    used = await identities_store.use_sender_code(tx, sender_digest(tx.org, code)) if code else None
-    if used is None:
+    code_row = await identities_store.use_sender_code(tx, sender_digest(tx.org, code)) if code else None
+    if code_row is None:
         return None
-    member_id: UUID = used["user_account_id"]
+    member_id: UUID = code_row["user_account_id"]
     claims = await identities_store.claims(tx, connection_id, sender)
     guest, mine = displaced(claims, member_id), own(claims, member_id)
     if guest is not None:
@@ -355,7 +355,7 @@ async def _link(
     await proof_store.append_to_org(
         tx,
         Fact.of(
-            actor, "identity_linked", member=str(member_id), mapping=str(mapping_id), code=str(used["id"]),
+            actor, "identity_linked", member=str(member_id), mapping=str(mapping_id), code=str(code_row["id"]),
             connection=str(connection_id), address=sender, instead_of=str(guest.id) if guest else None,
         ),
     )  # fmt: skip

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from uuid import UUID
 
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.errors import NotFound, Stale
 from cortex_plane.kernel.ids import IdempotencyKey
+from cortex_plane.kernel.pages import Position
 from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.model.orgs import Org
 from cortex_plane.tenancy.store import orgs as orgs_store
 
 P = ParamSpec("P")
@@ -51,11 +53,23 @@ def verb(
             with db.heavy_read(actor.org_id):
                 return await operation(db, actor, *args, **kwargs)
 
-        made = bounded if heavy else guarded
-        made.permission, made.heavy = permission, heavy  # type: ignore[attr-defined]
-        return made  # type: ignore[return-value]
+        wrapper = bounded if heavy else guarded
+        wrapper.permission, wrapper.heavy = permission, heavy  # type: ignore[attr-defined]
+        return wrapper  # type: ignore[return-value]
 
     return decorate
+
+
+async def every_org(db: Database) -> AsyncIterator[Org]:
+    """Newest first, for the duties of the whole plane."""
+    position: Position | None = None
+    while True:
+        page = await orgs_store.list_orgs(db, position, 100)
+        for org in page.items:
+            yield org
+        if page.next is None:
+            return
+        position = page.next
 
 
 def require_found(thing: T | None, noun: str) -> T:
@@ -79,6 +93,6 @@ async def once_only(
     earlier: dict[str, Any] | None = await orgs_store.claim_idempotency_key(tx, actor.key_id, name, once)
     if earlier is not None:
         return UUID(earlier["id"]), True
-    made = await make()
-    await orgs_store.settle_idempotency_key(tx, actor.key_id, name, once, {"id": str(made)})
-    return made, False
+    id = await make()
+    await orgs_store.settle_idempotency_key(tx, actor.key_id, name, once, {"id": str(id)})
+    return id, False

@@ -22,12 +22,12 @@ from cortex_plane.tenancy.model.identities import (
     MAX_CHANNELS,
     VERIFY_LIFE,
     AddressDraft,
+    AddressVerification,
     Claim,
     InvitationDraft,
     Invited,
     Mapping,
     Purpose,
-    Verification,
     digest,
     displaced,
     is_verify_code,
@@ -167,27 +167,27 @@ async def add_address(db: Database, actor: Actor, draft: AddressDraft, *, mailin
 
 async def _email_connection(tx: Transaction, actor: Actor, mailing: bool) -> UUID:
     """Where the org's mail goes out; made where the plane can send mail and the org has none yet."""
-    kept = await identities_store.email_connection(tx)
-    if kept is None and mailing:
+    connection = await identities_store.email_connection(tx)
+    if connection is None and mailing:
         if await identities_store.ensure_email_connection(tx, id := new_id()):
             fact = Fact.of(
                 actor, "connection_created", connection=str(id), channel_type="email", name="email"
             )
             await proof_store.append_to_org(tx, fact)
-        kept = await identities_store.email_connection(tx)
-    if kept is None:
+        connection = await identities_store.email_connection(tx)
+    if connection is None:
         raise Conflict(
             "This plane sends no mail.",
             code="mail_not_configured",
             hint="Whoever runs it sets CORTEX_SMTP_URL and CORTEX_MAIL_FROM.",
         )
-    if kept["disabled_at"] is not None:
+    if connection["disabled_at"] is not None:
         raise Conflict(
             "The org's mail is turned off.",
             code="connection_disabled",
-            hint=f"Turn it on: `cortex connection enable {kept['id']}`.",
+            hint=f"Turn it on: `cortex connection enable {connection['id']}`.",
         )
-    id_: UUID = kept["id"]
+    id_: UUID = connection["id"]
     return id_
 
 
@@ -260,17 +260,17 @@ async def require_room(tx: Transaction, member_id: UUID) -> None:
 # Links ----------------------------------------------------------------------------------------------------------------
 
 
-async def shown(db: Database, code: str) -> Verification | None:
+async def shown(db: Database, code: str) -> AddressVerification | None:
     """What a link would do now; None: nothing. Asking does not use it up."""
-    resolved = await identities_store.resolve_code(db, digest(code)) if is_verify_code(code) else None
-    if resolved is None:
+    ids = await identities_store.resolve_code(db, digest(code)) if is_verify_code(code) else None
+    if ids is None:
         return None
-    org_id, id = resolved
+    org_id, id = ids
     try:
         async with db.transaction(org_id) as tx:
             return await identities_store.show_code(tx, id)
-    except Forged as forged:
-        await report_forgery(db, forged)
+    except Forged as forgery:
+        await report_forgery(db, forgery)
         return None
 
 
@@ -279,71 +279,82 @@ async def verify(db: Database, code: str, visitor: Actor | None) -> str | None:
 
     Unknown, used and old links are answered alike.
     """
-    resolved = await identities_store.resolve_code(db, digest(code)) if is_verify_code(code) else None
-    if resolved is None:
+    ids = await identities_store.resolve_code(db, digest(code)) if is_verify_code(code) else None
+    if ids is None:
         raise _refused()
-    org_id, id = resolved
+    org_id, id = ids
     async with forgery_refusal(db, _refused), db.transaction(org_id) as tx:
         before = await identities_store.show_code(tx, id)
         if before is None:
             raise _refused()
         await identities_store.claim_one(tx, before.connection_id, before.address)
         # Somebody may have been faster while this one waited.
-        asked = await identities_store.show_code(tx, id)
-        if asked is None:
+        verification = await identities_store.show_code(tx, id)
+        if verification is None:
             raise _refused()
-        if asked.needs_login and not _is(visitor, org_id, asked.user_account_id):
+        if verification.needs_login and not _is(visitor, org_id, verification.user_account_id):
             raise Forbidden(
-                f"Only {asked.member} can confirm this address, and you are not logged in as them.",
+                f"Only {verification.member} can confirm this address, and you are not logged in as them.",
                 code="login_needed",
                 hint="Log in with `cortex member login-link`, then open the link in the mail again.",
             )
-        return await _prove(tx, asked, known=_is(visitor, org_id, asked.user_account_id))
+        return await _prove(tx, verification, logged_in=_is(visitor, org_id, verification.user_account_id))
 
 
 def _is(visitor: Actor | None, org_id: UUID, member_id: UUID) -> bool:
     return visitor is not None and (visitor.org_id, visitor.user_account_id) == (org_id, member_id)
 
 
-async def _prove(tx: Transaction, asked: Verification, *, known: bool) -> str | None:
-    """``known``: they are logged in as the person whose address it is. Whoever is not starts anew: what others made in their name
+async def _prove(tx: Transaction, verification: AddressVerification, *, logged_in: bool) -> str | None:
+    """``logged_in``: they are logged in as the person whose address it is. Whoever is not starts anew: what others made in their name
     meanwhile, with an enrolment code, ends."""
     secret, session_id = new_session_secret(), new_id()
-    await orgs_store.hold_access(tx, asked.user_account_id)
+    await orgs_store.hold_access(tx, verification.user_account_id)
     person = await access.actor_for_member(
-        tx, asked.user_account_id, asked.id if asked.needs_login else session_id
+        tx, verification.user_account_id, verification.id if verification.needs_login else session_id
     )
     if person is None:
         raise _refused()
     guest = displaced(
-        await identities_store.claims(tx, asked.connection_id, asked.address), asked.user_account_id
+        await identities_store.claims(tx, verification.connection_id, verification.address),
+        verification.user_account_id,
     )
     if guest is not None:
         await identities_store.remove_mapping(tx, guest.id)
     await identities_store.verify_mapping(
-        tx, asked.mapping_id, asked.connection_id, asked.user_account_id, asked.address
+        tx,
+        verification.mapping_id,
+        verification.connection_id,
+        verification.user_account_id,
+        verification.address,
     )
-    await identities_store.use_codes(tx, asked.mapping_id)
-    await notify_store.add_connection_notice(tx, asked.mapping_id)
-    told = {"mapping": str(asked.mapping_id), "address": asked.address, "link": str(asked.id)}
+    await identities_store.use_codes(tx, verification.mapping_id)
+    await notify_store.add_connection_notice(tx, verification.mapping_id)
+    details = {
+        "mapping": str(verification.mapping_id),
+        "address": verification.address,
+        "link": str(verification.id),
+    }
     instead_of = str(guest.id) if guest else None
-    await proof_store.append_to_org(tx, Fact.of(person, "identity_verified", **told, instead_of=instead_of))
-    if asked.needs_login:
+    await proof_store.append_to_org(
+        tx, Fact.of(person, "identity_verified", **details, instead_of=instead_of)
+    )
+    if verification.needs_login:
         return None
-    ended = {} if known else (await access.end_access(tx, asked.user_account_id)).as_audit()
-    await credentials_store.forget_ended_logins(tx, asked.user_account_id, IDLE_LIFE)
+    access_end = {} if logged_in else (await access.end_access(tx, verification.user_account_id)).as_audit()
+    await credentials_store.forget_ended_logins(tx, verification.user_account_id, IDLE_LIFE)
     await credentials_store.insert_session(
-        tx, session_id, asked.user_account_id, session_digest(secret), WHOLE_LIFE
+        tx, session_id, verification.user_account_id, session_digest(secret), WHOLE_LIFE
     )
     await proof_store.append_to_org(
         tx,
         Fact.of(
             person,
             "logged_in",
-            link=str(asked.id),
+            link=str(verification.id),
             session=str(session_id),
-            issued_by=asked.issued_by,
-            **ended,
+            issued_by=verification.issued_by,
+            **access_end,
         ),
     )
     return secret

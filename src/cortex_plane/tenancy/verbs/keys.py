@@ -7,7 +7,7 @@ from uuid import UUID
 import structlog
 
 from cortex_plane.db.database import Database, Transaction
-from cortex_plane.db.pool import Purpose
+from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.db.vault import Vault
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, Unauthenticated
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
@@ -28,11 +28,12 @@ from cortex_plane.tenancy.model.credentials import (
     is_well_formed,
     key_digest,
 )
+from cortex_plane.tenancy.model.orgs import Org
 from cortex_plane.tenancy.rules import Forged
 from cortex_plane.tenancy.store import credentials as credentials_store
 from cortex_plane.tenancy.store import orgs as orgs_store
 from cortex_plane.tenancy.verbs.access import new_key_secret, report_forgery
-from cortex_plane.tenancy.verbs.frame import once_only, require_found, verb
+from cortex_plane.tenancy.verbs.frame import every_org, once_only, require_found, verb
 
 
 async def authenticate_key(db: Database, secret: str, org_slug: str | None = None) -> Actor:
@@ -40,13 +41,13 @@ async def authenticate_key(db: Database, secret: str, org_slug: str | None = Non
     try:
         actor = (
             await credentials_store.authenticate_key(
-                db.own(Purpose.AUTHENTICATION), key_digest(secret), org_slug
+                db.own(PoolPurpose.AUTHENTICATION), key_digest(secret), org_slug
             )
             if is_well_formed(secret)
             else None
         )
-    except Forged as forged:
-        await report_forgery(db, forged)
+    except Forged as forgery:
+        await report_forgery(db, forgery)
         actor = None
     if actor is None:
         raise Unauthenticated("This key is not known.", code="key_unknown")
@@ -82,24 +83,24 @@ async def create_key(
     async with db.transaction(actor.org_id) as tx:
 
         async def make() -> UUID:
-            id, roles, granted = new_id(), [*(draft.roles or [])], sorted(set(draft.permissions))
+            id, roles, permissions = new_id(), [*(draft.roles or [])], sorted(set(draft.permissions))
             await credentials_store.insert_key(
                 tx, id, draft.name, KeyKind.SERVICE, None, roles, secret, draft.expires_in_days,
-                made_with=await _own_key(tx, actor), permissions=granted,
+                made_with=await _own_key(tx, actor), permissions=permissions,
                 made_by=actor.identity,
             )  # fmt: skip
             await proof_store.append_to_org(
                 tx,
                 Fact.of(
                     actor, "key_created", key_id=str(id), name=draft.name, kind=KeyKind.SERVICE, roles=roles,
-                    permissions=granted, member=None, expires_in_days=draft.expires_in_days,
+                    permissions=permissions, member=None, expires_in_days=draft.expires_in_days,
                 ),
             )  # fmt: skip
             return id
 
-        id, replayed = await once_only(tx, actor, "keys.create", once, make)
+        id, is_replay = await once_only(tx, actor, "keys.create", once, make)
         key = require_found(await credentials_store.get_key(tx, id), "key")
-    return NewKey(key=key, secret=None if replayed else secret)
+    return NewKey(key=key, secret=None if is_replay else secret)
 
 
 # A person's own -------------------------------------------------------------------------------------------------------
@@ -130,9 +131,9 @@ async def create_own_key(
             )  # fmt: skip
             return id
 
-        id, replayed = await once_only(tx, actor, "keys.create", once, make)
+        id, is_replay = await once_only(tx, actor, "keys.create", once, make)
         key = require_found(await credentials_store.get_key(tx, id), "key")
-    return NewKey(key=key, secret=None if replayed else secret)
+    return NewKey(key=key, secret=None if is_replay else secret)
 
 
 async def _own_key(tx: Transaction, actor: Actor) -> UUID | None:
@@ -230,7 +231,9 @@ async def issue_key_for_owner(db: Database) -> str | None:
 
     None when there is no org yet.
     """
-    first = await orgs_store.first_org(db)
+    first: Org | None = None
+    async for org in every_org(db):
+        first = org  # the last one is the oldest: the one that was set up with the plane
     if first is None:
         return None
     secret = new_key_secret()
@@ -265,21 +268,21 @@ async def get_model_key(db: Database, actor: Actor, provider: Provider) -> Model
 async def put_model_key(db: Database, actor: Actor, provider: Provider, draft: ModelKeyDraft) -> ModelKey:
     """Set it, in the place of the one before. Workers use it within seconds."""
     async with db.transaction(actor.org_id) as tx:
-        kept = await credentials_store.put_model_key(tx, db, provider, draft.key, actor.name)
+        model_key = await credentials_store.put_model_key(tx, db, provider, draft.key, actor.name)
         await proof_store.append_to_org(
-            tx, Fact.of(actor, "model_key_set", provider=provider, last_characters=kept.last_characters)
+            tx, Fact.of(actor, "model_key_set", provider=provider, last_characters=model_key.last_characters)
         )
-        return kept
+        return model_key
 
 
 @verb(Permission.KEY_WRITE)
 async def remove_model_key(db: Database, actor: Actor, provider: Provider) -> None:
     """Workers stop using it within seconds."""
     async with db.transaction(actor.org_id) as tx:
-        kept = require_found(await credentials_store.get_model_key(tx, provider), "model_key")
+        model_key = require_found(await credentials_store.get_model_key(tx, provider), "model_key")
         if await credentials_store.remove_model_key(tx, provider):
             fact = Fact.of(
-                actor, "model_key_removed", provider=provider, last_characters=kept.last_characters
+                actor, "model_key_removed", provider=provider, last_characters=model_key.last_characters
             )
             await proof_store.append_to_org(tx, fact)
 
@@ -299,17 +302,10 @@ async def convert_credentials(db: Database) -> int:
     _ = db.credential_key  # without it nothing can be converted, and nobody can log in
     if await credentials_store.is_converted(db):
         return 0
-    converted, position = 0, None
-    while True:
-        page = await orgs_store.list_orgs(db, position, 100)
-        for org in page.items:
-            converted += await _convert_org(db, org.id)
-        if page.next is None:
-            break
-        position = page.next
+    count = sum([await _convert_org(db, org.id) async for org in every_org(db)])
     await credentials_store.set_converted(db)
-    log.info("credentials converted", rows=converted)
-    return converted
+    log.info("credentials converted", rows=count)
+    return count
 
 
 async def _convert_org(db: Database, org_id: UUID) -> int:
@@ -317,24 +313,24 @@ async def _convert_org(db: Database, org_id: UUID) -> int:
     while True:
         try:
             async with db.transaction(org_id) as tx:
-                converted = await credentials_store.convert_some(tx) + await _convert_policies(tx)
-                if not converted:
+                count = await credentials_store.convert_some(tx) + await _convert_policies(tx)
+                if not count:
                     return total
                 plane = scheduler_actor(org_id, UUID(int=0), "plane")
-                await proof_store.append_to_org(tx, Fact.of(plane, "credentials_converted", rows=converted))
+                await proof_store.append_to_org(tx, Fact.of(plane, "credentials_converted", rows=count))
         except Conflict as error:
             # Another process was faster, with all of them.
             if error.code == "credentials_converted":
                 return total
             raise
-        total += converted
+        total += count
 
 
 async def _convert_policies(tx: Transaction) -> int:
     versions = await credentials_store.unsigned_policies(tx)
     for version in versions:
         await policies_store.sign_policy_version(tx, version)
-    unsigned = await credentials_store.unsigned_policy_version(tx)
-    if unsigned is not None:
-        await policies_store.set_policy_version(tx, unsigned)
-    return len(versions) + (unsigned is not None)
+    version_in_force = await credentials_store.unsigned_policy_version(tx)
+    if version_in_force is not None:
+        await policies_store.set_policy_version(tx, version_in_force)
+    return len(versions) + (version_in_force is not None)

@@ -6,7 +6,7 @@ import contextlib
 from uuid import UUID
 
 from cortex_plane.db.database import Database, Transaction
-from cortex_plane.db.pool import Purpose
+from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.kernel.errors import Conflict, Forbidden, Unauthenticated
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.pages import Page, Position
@@ -74,43 +74,40 @@ async def issue_own_login_link(db: Database, actor: Actor) -> LoginLink:
 
 async def link_holder(db: Database, token: str) -> str | None:
     """Whom a link would log in now, by name; None: nobody. Asking does not use it up."""
-    resolved = (
-        await credentials_store.resolve_link(db, session_digest(token)) if is_link_token(token) else None
-    )
-    if resolved is None:
+    ids = await credentials_store.resolve_link(db, session_digest(token)) if is_link_token(token) else None
+    if ids is None:
         return None
-    org_id, id = resolved
+    org_id, id = ids
     try:
         async with db.transaction(org_id) as tx:
             return await credentials_store.link_holder(tx, id)
-    except Forged as forged:
-        await report_forgery(db, forged)
+    except Forged as forgery:
+        await report_forgery(db, forgery)
         return None
 
 
 async def log_in(db: Database, token: str) -> str:
     """Use a link up; returns the secret of a new session. Unknown, used and old links are answered alike."""
-    resolved = (
-        await credentials_store.resolve_link(db, session_digest(token)) if is_link_token(token) else None
-    )
-    if resolved is None:
+    ids = await credentials_store.resolve_link(db, session_digest(token)) if is_link_token(token) else None
+    if ids is None:
         raise _link_refused()
-    org_id, link_id = resolved
+    org_id, link_id = ids
     secret, id = new_session_secret(), new_id()
     async with forgery_refusal(db, _link_refused), db.transaction(org_id) as tx:
         member_id = await credentials_store.link_member(tx, link_id)
         if member_id is None:
             raise _link_refused()
         await orgs_store.hold_access(tx, member_id)
-        used = await credentials_store.use_link(tx, link_id, id)
-        if used is None:
+        login = await credentials_store.use_link(tx, link_id, id)
+        if login is None:
             raise _link_refused()
         await credentials_store.forget_ended_logins(tx, member_id, IDLE_LIFE)
         await credentials_store.insert_session(
-            tx, id, member_id, session_digest(secret), WHOLE_LIFE, used.key_id
+            tx, id, member_id, session_digest(secret), WHOLE_LIFE, login.key_id
         )
         await proof_store.append_to_org(
-            tx, Fact.of(used.actor, "logged_in", link=str(link_id), session=str(id), issued_by=used.issued_by)
+            tx,
+            Fact.of(login.actor, "logged_in", link=str(link_id), session=str(id), issued_by=login.issued_by),
         )
     return secret
 
@@ -129,10 +126,10 @@ async def authenticate_session(db: Database, secret: str, *, touch: bool = True)
     if is_session_secret(secret):
         try:
             actor = await credentials_store.authenticate_session(
-                db.own(Purpose.AUTHENTICATION), session_digest(secret), IDLE_LIFE, touch
+                db.own(PoolPurpose.AUTHENTICATION), session_digest(secret), IDLE_LIFE, touch
             )
-        except Forged as forged:
-            await report_forgery(db, forged)
+        except Forged as forgery:
+            await report_forgery(db, forgery)
     if actor is None:
         raise Unauthenticated(
             "You are not logged in, or your session has ended.",
@@ -211,14 +208,14 @@ async def _end_sessions(db: Database, actor: Actor, member_id: UUID) -> EndedSes
     """With the links that would open new ones."""
     async with db.transaction(actor.org_id) as tx:
         await orgs_store.hold_access(tx, member_id)
-        ended = await credentials_store.end_sessions(tx, member_id, but=actor.key_id)
+        session_ids = await credentials_store.end_sessions(tx, member_id, but=actor.key_id)
         links = await credentials_store.end_links(tx, member_id)
         fact = Fact.of(
-            actor, "browser_sessions_ended", member=str(member_id), ended=len(ended),
-            credentials_ended=[str(id) for id in (*ended, *links)],
+            actor, "browser_sessions_ended", member=str(member_id), ended=len(session_ids),
+            credentials_ended=[str(id) for id in (*session_ids, *links)],
         )  # fmt: skip
         await proof_store.append_to_org(tx, fact)
-    return EndedSessions(ended=len(ended))
+    return EndedSessions(ended=len(session_ids))
 
 
 async def end_sessions(db: Database, secret: str) -> None:
@@ -256,7 +253,7 @@ async def issue_enrolment_code(db: Database, actor: Actor, member_id: UUID) -> E
 
 async def make_enrolment_code(tx: Transaction, actor: Actor, member_id: UUID) -> EnrolmentCode:
     code, id = new_enrolment_code(), new_id()
-    voided = await credentials_store.void_enrolment_codes(tx, member_id)
+    codes = await credentials_store.void_enrolment_codes(tx, member_id)
     expires_at = await credentials_store.insert_enrolment_code(
         tx, id, member_id, enrolment_digest(code), actor, CODE_LIFE
     )
@@ -267,7 +264,7 @@ async def make_enrolment_code(tx: Transaction, actor: Actor, member_id: UUID) ->
             "enrolment_code_created",
             code=str(id),
             member=str(member_id),
-            credentials_ended=[str(id) for id in voided],
+            credentials_ended=[str(id) for id in codes],
         ),
     )
     return EnrolmentCode(member_id=member_id, code=code, url_path=enrolment_path(code), expires_at=expires_at)
@@ -278,17 +275,17 @@ async def make_enrolment_code(tx: Transaction, actor: Actor, member_id: UUID) ->
 
 async def show_enrolment_code(db: Database, code: str) -> Enrolment | None:
     """What a code would do now; None: nothing. Asking does not use it up."""
-    resolved = (
+    ids = (
         await credentials_store.resolve_enrolment_code(db, enrolment_digest(code)) if is_code(code) else None
     )
-    if resolved is None:
+    if ids is None:
         return None
-    org_id, id = resolved
+    org_id, id = ids
     try:
         async with db.transaction(org_id) as tx:
             return await credentials_store.show_enrolment_code(tx, id)
-    except Forged as forged:
-        await report_forgery(db, forged)
+    except Forged as forgery:
+        await report_forgery(db, forgery)
         return None
 
 
@@ -324,12 +321,12 @@ async def redeem_for_key(db: Database, redemption: Redemption) -> NewKey:
 
 
 async def _resolve_code(db: Database, code: str) -> tuple[UUID, UUID]:
-    resolved = (
+    ids = (
         await credentials_store.resolve_enrolment_code(db, enrolment_digest(code)) if is_code(code) else None
     )
-    if resolved is None:
+    if ids is None:
         raise _enrolment_refused()
-    return resolved
+    return ids
 
 
 async def _redeem(tx: Transaction, code_id: UUID, credential_id: UUID) -> Actor:
@@ -346,13 +343,13 @@ async def _redeem(tx: Transaction, code_id: UUID, credential_id: UUID) -> Actor:
     person = await access.actor_for_member(tx, before.member_id, credential_id)
     if issuer_id is None or person is None:
         raise _enrolment_refused()
-    ended = await access.end_access(tx, before.member_id)
+    access_end = await access.end_access(tx, before.member_id)
     await orgs_store.add_sponsor(tx, before.member_id, issuer_id)
     await proof_store.append_to_org(
         tx,
         Fact.of(
             person, "enrolled", code=str(code_id), issuer=str(issuer_id), issued_by=before.issued_by,
-            **ended.as_audit(*codes),
+            **access_end.as_audit(*codes),
         ),
     )  # fmt: skip
     return person

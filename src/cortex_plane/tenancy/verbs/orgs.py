@@ -161,13 +161,13 @@ async def list_teams(db: Database, actor: Actor, position: Position | None, limi
 async def update_team(db: Database, actor: Actor, ref: str, change: TeamChange, revision: int | None) -> Team:
     async with db.transaction(actor.org_id) as tx:
         team = require_found(await orgs_store.get_team(tx, ref), "team")
-        changed = await orgs_store.update_team(tx, team.id, revision, change.name)
-        if changed is None:
+        new_team = await orgs_store.update_team(tx, team.id, revision, change.name)
+        if new_team is None:
             require_revision(require_found(await orgs_store.get_team(tx, ref), "team").revision, revision)
         await proof_store.append_to_org(
             tx, Fact.of(actor, "team_changed", team=str(team.id), name=change.name)
         )
-        return require_found(changed, "team")
+        return require_found(new_team, "team")
 
 
 @verb(Permission.TEAM_WRITE)
@@ -187,12 +187,12 @@ async def delete_team(db: Database, actor: Actor, ref: str) -> None:
 
 async def resolve_teams(tx: Transaction, refs: list[str]) -> list[UUID]:
     """The ids of all the named teams, or an error that lists the unknown ones."""
-    known = await orgs_store.find_teams(tx, refs)
+    team_ids = await orgs_store.find_teams(tx, refs)
     names = {ref: str(split_ref(ref)[0] or ref) for ref in refs}  # an id has several spellings
-    unknown = [ref for ref, name in names.items() if name not in known]
+    unknown = [ref for ref, name in names.items() if name not in team_ids]
     if unknown:
         raise NotFound(f"There is no team {', '.join(unknown)}.", code="team_not_found")
-    return sorted({known[name] for name in names.values()})
+    return sorted({team_ids[name] for name in names.values()})
 
 
 @verb(Permission.MEMBER_WRITE)
@@ -250,15 +250,11 @@ async def update_member(
     db: Database, actor: Actor, id: UUID, change: MemberChange, revision: int | None
 ) -> Member:
     async with db.transaction(actor.org_id) as tx:
-        locked = {row["id"]: row for row in await orgs_store.lock_with_admins(tx, id)}
-        before = require_found(locked.get(id), "member")
+        rows = {row["id"]: row for row in await orgs_store.lock_with_admins(tx, id)}
+        before = require_found(rows.get(id), "member")
         require_revision(before["revision"], revision)
         stops = change.active is False or (change.roles is not None and Role.ADMIN not in change.roles)
-        if (
-            before["is_admin"]
-            and stops
-            and not any(r["is_admin"] for r in locked.values() if r is not before)
-        ):
+        if before["is_admin"] and stops and not any(r["is_admin"] for r in rows.values() if r is not before):
             raise Conflict(
                 "This is the last active admin of the org.",
                 code="last_admin",
@@ -269,11 +265,11 @@ async def update_member(
         if change.promotes(before["roles"], before["clearance"]):
             for sponsor in await sponsors_by(tx, actor):
                 await orgs_store.add_sponsor(tx, id, sponsor)
-        ended = EndedAccess()
+        access_end = EndedAccess()
         if change.active is False:
             # For good: reactivating them brings none of it back.
             await orgs_store.hold_access(tx, id)
-            ended = await end_access(tx, id)
+            access_end = await end_access(tx, id)
         if change.teams is not None:
             await orgs_store.set_teams(tx, id, await resolve_teams(tx, change.teams))
         await proof_store.append_to_org(
@@ -281,7 +277,7 @@ async def update_member(
             Fact.of(
                 actor, "member_changed", member=str(id), name=change.display_name, clearance=change.clearance,
                 roles=roles, teams=change.teams, active=change.active,
-                **ended.as_audit(),
+                **access_end.as_audit(),
             ),
         )  # fmt: skip
         return require_found(await orgs_store.get_member(tx, id), "member")
@@ -301,9 +297,9 @@ async def create_absence(
         return require_found(await orgs_store.get_absence(tx, id), "absence")
 
 
-def _absent_member(actor: Actor, asked: UUID | None) -> UUID:
+def _absent_member(actor: Actor, member_id: UUID | None) -> UUID:
     """Whose absence it is; other people's are for admins."""
-    if asked is None or asked == actor.user_account_id:
+    if member_id is None or member_id == actor.user_account_id:
         if actor.user_account_id is None:
             raise InvalidInput(
                 "This key belongs to nobody who could be absent.",
@@ -317,7 +313,7 @@ def _absent_member(actor: Actor, asked: UUID | None) -> UUID:
             code="not_your_absence",
             hint="Leave `member_id` out for yourself, or ask an admin.",
         )
-    return asked
+    return member_id
 
 
 async def _make_absence(tx: Transaction, actor: Actor, member_id: UUID, draft: AbsenceDraft) -> UUID:

@@ -90,14 +90,14 @@ class RequestRates:
 
     async def _refill(self, db: Database, org_id: UUID, subjects: list[UUID], batch: _Batch) -> None:
         self._resize(batch)
-        granted, wait = await orgs_store.take_requests(
+        count, wait = await orgs_store.take_requests(
             db, org_id, subjects, batch.want, self._per_second, self._burst
         )
-        now, batch.granted = self._clock(), granted
-        if granted == 0:
+        now, batch.granted = self._clock(), count
+        if count == 0:
             batch.left, batch.until = 0, now + wait
             raise self._too_many(wait)
-        batch.left, batch.until = granted - 1, now + (HELD_SECONDS if granted > 1 else 0.0)
+        batch.left, batch.until = count - 1, now + (HELD_SECONDS if count > 1 else 0.0)
 
     def _resize(self, batch: _Batch) -> None:
         """Twice as many as before where they were used up, twice what was used where some were not."""

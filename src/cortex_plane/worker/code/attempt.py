@@ -19,7 +19,7 @@ from cortex_plane.jobs.model.checkpoints import CheckpointStatus, Phase
 from cortex_plane.jobs.model.jobs import Hold, JobKind, JobStatus
 from cortex_plane.jobs.model.journal import StepFailed
 from cortex_plane.jobs.rules.attempts import Assignment, StepWrite
-from cortex_plane.jobs.verbs import attempts
+from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError, ErrorClass, TooLarge
 from cortex_plane.sessions.rules import SessionMessage
@@ -99,7 +99,7 @@ class CodeAttempt:
         lease = self.lease
         point = await resume(lease, self.gates, self.authorizer, self.limits.on_prompt_change)
         self.conversation.turns = point.turns
-        entries, signals = await attempts.list_past_entries(lease.db, lease.assignment)
+        entries, signals = await workers.list_past_entries(lease.db, lease.assignment)
         function = self._function()
         progress = lease.progress
         progress.phase = Phase.MODEL
@@ -298,7 +298,7 @@ class CodeAttempt:
             raise Ended(JobFailed(message, error.hint)) from error
         reply = (text.strip() or None) if lease.assignment.kind is JobKind.CONVERSATION else None
         while not await self._write_completion(reply, content):
-            messages = await attempts.messages_between(
+            messages = await workers.messages_between(
                 lease.db, lease.assignment, lease.progress.message_seq, lease.newest_message
             )
             if any(message.role == "user" for message in messages):

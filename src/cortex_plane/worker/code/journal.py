@@ -114,7 +114,7 @@ class JournalWriter:
         if self._has_due or self._lock.locked():
             async with self._lock:
                 if self._has_due:
-                    await self._steps.uninterrupted(self._commit, StepWrite(), False)
+                    await self._steps.write(StepWrite(), commit=self._commit)
 
     async def _flush_soon(self) -> None:
         # So many turns of the loop are enough for the function to come to its next operation, which writes it anyway.
@@ -133,7 +133,7 @@ class JournalWriter:
 
     async def write(self, step: StepWrite, *, keep_checkpoint: bool = False) -> WriteResult:
         async with self._lock:
-            return await self._steps.uninterrupted(self._commit, step, keep_checkpoint)
+            return await self._steps.write(step, keep_checkpoint=keep_checkpoint, commit=self._commit)
 
     async def _commit(self, step: StepWrite, keep_checkpoint: bool) -> WriteResult:
         due, self._due = self._due, StepWrite()

@@ -32,7 +32,7 @@ from cortex_plane.jobs.model.journal import (
     WaitTimeout,
 )
 from cortex_plane.jobs.rules.attempts import NewStep, StepWrite
-from cortex_plane.jobs.verbs import attempts
+from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.ids import new_id
@@ -101,7 +101,7 @@ class CodeParts:
         lease = self.lease
         content = self.journal.results.get(result_id)
         if content is None:
-            content = await attempts.stored_result(lease.db, lease.assignment, result_id)
+            content = await workers.stored_result(lease.db, lease.assignment, result_id)
         if content is None:
             raise RuntimeError(f"The result {result_id} of job {lease.assignment.job_id} is gone.")
         return orjson.loads(content)

@@ -54,7 +54,7 @@ class SessionOver(UncertainOutcome):
     code = "mcp_session_over"
 
 
-class Connection:
+class McpConnection:
     """``start`` and ``stop`` any number of times; it runs while anybody needs it."""
 
     def __init__(self, server: McpServer) -> None:

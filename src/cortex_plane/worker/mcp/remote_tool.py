@@ -25,8 +25,7 @@ from cortex_plane.agents.model.tools import (
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.schemas import Unusable, check, compiled, faults
 from cortex_plane.worker.mcp.servers import McpServer, Redaction
-from cortex_plane.worker.tools.arguments import Parsed, ToolContext, exact_bytes
-from cortex_plane.worker.tools.tool import Tool
+from cortex_plane.worker.tools.tool import Parsed, Tool, ToolContext, exact_bytes
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult

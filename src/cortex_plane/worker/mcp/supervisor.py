@@ -14,7 +14,7 @@ import structlog
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.errors import CortexError
-from cortex_plane.worker.mcp.connection import Connection
+from cortex_plane.worker.mcp.connection import McpConnection
 from cortex_plane.worker.mcp.remote_tool import RemoteTool, recall_tools
 from cortex_plane.worker.tools.app import App
 
@@ -24,7 +24,7 @@ START_SECONDS = 10.0
 """A worker waits so long for its servers before it begins without those that are not up."""
 TELL_AGAIN_SECONDS = 5.0
 
-_connections: WeakKeyDictionary[App, dict[str, Connection]] = WeakKeyDictionary()
+_connections: WeakKeyDictionary[App, dict[str, McpConnection]] = WeakKeyDictionary()
 """One for each server and process, whoever runs in it."""
 
 
@@ -33,7 +33,7 @@ class Servers:
         self._db = db
         self._worker_id = worker_id
         self._apps = [app for app in apps if app.mcp_servers]
-        self._started: list[tuple[App, Connection]] = []
+        self._started: list[tuple[App, McpConnection]] = []
         self._changed = asyncio.Event()
         self._telling: asyncio.Task[None] | None = None
 
@@ -52,7 +52,7 @@ class Servers:
             for app in self._apps:
                 connections = _connections.setdefault(app, {})
                 for server in app.mcp_servers.values():
-                    connection = connections.setdefault(server.name, Connection(server))
+                    connection = connections.setdefault(server.name, McpConnection(server))
                     await self._recall(app, connection)
                     connection.start(partial(self._offer, app, connection), self._changed.set)
                     self._started.append((app, connection))
@@ -81,7 +81,7 @@ class Servers:
             with contextlib.suppress(CortexError):
                 await workers.forget_servers(self._db, self._worker_id)
 
-    async def _recall(self, app: App, connection: Connection) -> None:
+    async def _recall(self, app: App, connection: McpConnection) -> None:
         """What waits for its tools waits on while the server is down, and is not mistaken for changed code."""
         server = connection.server
         if any(isinstance(tool, RemoteTool) and tool.server is server for tool in app.tools.values()):
@@ -90,7 +90,7 @@ class Servers:
             server.name, recall_tools(connection, server, await workers.known_tools(self._db, app.name, server.name))
         )  # fmt: skip
 
-    async def _offer(self, app: App, connection: Connection, tools: Sequence[RemoteTool]) -> None:
+    async def _offer(self, app: App, connection: McpConnection, tools: Sequence[RemoteTool]) -> None:
         """Published first: whoever is asked about a call can look its tool up."""
         versions = await workers.publish_tools(self._db, [tool.version(app.name) for tool in tools])
         for version in versions:

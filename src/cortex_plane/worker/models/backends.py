@@ -1,12 +1,14 @@
-"""Which backend answers for the name of a model, and the scripted model: no provider, no key, no cost."""
+"""Which backend answers for the name of a model, what an answer costs, and the scripted model: no provider, no key, no cost."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Protocol
 
 import orjson
@@ -15,34 +17,35 @@ from pydantic import ValidationError
 from cortex_plane.agents.model.completions import (
     CallRequest,
     ModelError,
-    Request,
+    ModelRequest,
+    ModelUsage,
     Response,
     Script,
     ScriptTurn,
     TextChunk,
     ToolTurn,
     Turn,
-    Usage,
     UserTurn,
     heard,
     length_of_calls,
     tokens,
 )
 from cortex_plane.agents.model.tools import provider_name
+from cortex_plane.jobs.model.usage import MICROS, is_scripted
 from cortex_plane.kernel.fields import adapter
-from cortex_plane.sessions.model.memories import extract_of
+from cortex_plane.sessions.model.sessions import extract_of
 from cortex_plane.tenancy.model.credentials import Provider
-from cortex_plane.worker.models.credentials import Clients, Keys, missing
+from cortex_plane.worker.models.credentials import Clients, ProviderKeys, missing
 from cortex_plane.worker.models.providers import ProviderModel
 
 
 class ModelBackend(Protocol):
     """Something that answers for a language model. Keeps nothing between two requests."""
 
-    def stream(self, request: Request) -> AsyncIterator[TextChunk | Usage | Response]:
+    def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | ModelUsage | Response]:
         """Any number of chunks, then exactly one response, last. Raises `ModelError`.
 
-        A `Usage` in between says what was counted so far: it is what counts where the answer breaks off.
+        A `ModelUsage` in between says what was counted so far: it is what counts where the answer breaks off.
         """
         ...
 
@@ -62,11 +65,13 @@ class Backends:
     """``scripted`` and ``scripted:anything`` are answered by the backend called ``scripted``, ``anthropic:…`` and
     ``openai:…`` by their providers."""
 
-    def __init__(self, more: Mapping[str, ModelBackend] | None = None, keys: Keys | None = None) -> None:
+    def __init__(
+        self, more: Mapping[str, ModelBackend] | None = None, keys: ProviderKeys | None = None
+    ) -> None:
         """Without ``keys`` only the environment's are used."""
         self._clients = Clients()
         self._scripted = ScriptedModel()
-        provider_keys = keys or Keys(None, b"")
+        provider_keys = keys or ProviderKeys(None, b"")
         providers = {
             provider.value: ProviderModel(provider, provider_keys, self._clients) for provider in Provider
         }
@@ -83,7 +88,7 @@ class Backends:
             )
         return backend
 
-    async def answering(self, request: Request) -> Answering:
+    async def answering(self, request: ModelRequest) -> Answering:
         """The backend for a request; where there is no key, the agent's script if the agent says so."""
         backend = self.find(request.model)
         if not isinstance(backend, ProviderModel):
@@ -108,7 +113,7 @@ _WORDS = re.compile(r"(?<=\s)(?=\S)")
 
 
 class ScriptedModel:
-    async def stream(self, request: Request) -> AsyncIterator[TextChunk | Response]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
         due = answer(_script_of(request.settings), request)
         if due.delay_ms:
             await asyncio.sleep(due.delay_ms / 1000)
@@ -153,7 +158,7 @@ class ScriptedAnswer:
     error_status: int | None
 
 
-def answer(script: Sequence[ScriptTurn] | None, request: Request) -> ScriptedAnswer:
+def answer(script: Sequence[ScriptTurn] | None, request: ModelRequest) -> ScriptedAnswer:
     """The turn that is due, its placeholders filled in. Without a script the model repeats what it hears."""
     if request.purpose == "summary":
         return _summary(request)
@@ -168,7 +173,7 @@ def answer(script: Sequence[ScriptTurn] | None, request: Request) -> ScriptedAns
         )
         for number, call in enumerate(turn.calls, start=1)
     )
-    usage = Usage(
+    usage = ModelUsage(
         prompt_tokens=tokens(heard(request)),
         completion_tokens=tokens(len(text or "") + length_of_calls(calls)),
     )
@@ -180,11 +185,11 @@ def answer(script: Sequence[ScriptTurn] | None, request: Request) -> ScriptedAns
     )
 
 
-def _summary(request: Request) -> ScriptedAnswer:
+def _summary(request: ModelRequest) -> ScriptedAnswer:
     """No turn of the script is used up: it tells what the agent says, not what is remembered of it."""
     prompt = next(turn.text for turn in request.turns if isinstance(turn, UserTurn))
     text = extract_of(prompt)
-    usage = Usage(prompt_tokens=tokens(len(prompt)), completion_tokens=tokens(len(text)))
+    usage = ModelUsage(prompt_tokens=tokens(len(prompt)), completion_tokens=tokens(len(text)))
     response = Response(text=text, calls=(), usage=usage, cost_micros=0)
     return ScriptedAnswer(response=response, delay_ms=0, chunk_delay_ms=0, error_status=None)
 
@@ -232,3 +237,44 @@ def _fill(value: Any, words: _Words) -> Any:
     if isinstance(value, list):
         return [_fill(item, words) for item in value]
     return value
+
+
+async def cost_micros(model: str, usage: ModelUsage) -> int | None:
+    """Millionths of a US dollar, rounded up; None where nobody knows. The list is large: it is read in a thread."""
+    if is_scripted(model):
+        return 0
+    provider, _, name = model.partition(":")
+    if not name:
+        return None
+    return await asyncio.to_thread(_cost, provider, name, usage)
+
+
+def _cost(provider: str, name: str, usage: ModelUsage) -> int | None:
+    if not _has_price(provider, name):
+        return None
+    from genai_prices import Usage as Counted
+    from genai_prices import calc_price
+
+    tokens = Counted(
+        input_tokens=usage.prompt_tokens,
+        output_tokens=usage.completion_tokens,
+        cache_read_tokens=usage.cache_read_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
+    )
+    try:
+        price: Decimal = calc_price(tokens, name, provider_id=provider).total_price
+    except (LookupError, ValueError):
+        return None
+    return math.ceil(price * MICROS)
+
+
+@functools.lru_cache(maxsize=1024)
+def _has_price(provider: str, name: str) -> bool:
+    from genai_prices import Usage as Counted
+    from genai_prices import calc_price
+
+    try:
+        calc_price(Counted(input_tokens=1, output_tokens=1), name, provider_id=provider)
+    except (LookupError, ValueError):
+        return False
+    return True

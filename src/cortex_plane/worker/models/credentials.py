@@ -54,7 +54,7 @@ class Credential:
         return text.replace(self.key, "…")
 
 
-class Keys:
+class ProviderKeys:
     def __init__(
         self, db: Database | None, master_key: bytes, environment: Mapping[str, str] | None = None
     ) -> None:

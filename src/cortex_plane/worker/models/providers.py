@@ -19,18 +19,18 @@ from cortex_plane.agents.model.completions import (
     CallRequest,
     CallResult,
     ModelError,
-    Request,
+    ModelRequest,
+    ModelUsage,
     Response,
     StopReason,
     TextChunk,
     ToolTurn,
     Turn,
-    Usage,
     UserTurn,
 )
 from cortex_plane.tenancy.model.credentials import Provider
 from cortex_plane.worker.calls import storable
-from cortex_plane.worker.models.credentials import VARIABLES, Clients, Credential, Keys, missing
+from cortex_plane.worker.models.credentials import VARIABLES, Clients, Credential, ProviderKeys, missing
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
@@ -54,7 +54,7 @@ _CACHED = {
 class ProviderModel:
     """Every model of one provider: ``anthropic:…`` or ``openai:…``."""
 
-    def __init__(self, provider: Provider, keys: Keys, clients: Clients) -> None:
+    def __init__(self, provider: Provider, keys: ProviderKeys, clients: Clients) -> None:
         self.provider = provider
         self._keys, self._clients = keys, clients
 
@@ -68,7 +68,7 @@ class ProviderModel:
         except ImportError as error:
             raise not_installed(model, error) from error
 
-    async def stream(self, request: Request) -> AsyncIterator[TextChunk | Usage | Response]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | ModelUsage | Response]:
         """A `Usage` says what was counted so far, for whoever does not hear the answer out."""
         credential = await self._keys.find(self.provider, request.org_id)
         if credential is None:
@@ -92,12 +92,12 @@ class ProviderModel:
 
 
 async def _stream_pieces(
-    model: Model[Any], request: Request, credential: Credential
-) -> AsyncIterator[TextChunk | Usage | Response]:
+    model: Model[Any], request: ModelRequest, credential: Credential
+) -> AsyncIterator[TextChunk | ModelUsage | Response]:
     from pydantic_ai.direct import model_request_stream
     from pydantic_ai.messages import PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta
 
-    usage: Usage | None = None
+    usage: ModelUsage | None = None
     async with model_request_stream(
         model,
         messages_of(request, marks_errors=credential.provider is Provider.ANTHROPIC),
@@ -128,7 +128,7 @@ def _complete(stream: StreamedResponse, credential: Credential) -> bool:
     )
 
 
-def _settings(request: Request, provider: Provider) -> ModelSettings:
+def _settings(request: ModelRequest, provider: Provider) -> ModelSettings:
     settings: dict[str, Any] = dict(_CACHED[provider])
     if request.temperature is not None:
         settings["temperature"] = request.temperature
@@ -149,7 +149,7 @@ _STOPS = {
 }
 
 
-def messages_of(request: Request, *, marks_errors: bool) -> list[ModelMessage]:
+def messages_of(request: ModelRequest, *, marks_errors: bool) -> list[ModelMessage]:
     """``marks_errors``: the protocol has a mark for a result that is an error; elsewhere its words must do."""
     from pydantic_ai.messages import (
         ModelRequest,
@@ -185,7 +185,7 @@ def messages_of(request: Request, *, marks_errors: bool) -> list[ModelMessage]:
     return messages
 
 
-def parameters_of(request: Request) -> ModelRequestParameters:
+def parameters_of(request: ModelRequest) -> ModelRequestParameters:
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.tools import ToolDefinition
 
@@ -231,8 +231,8 @@ def _call(part: ToolCallPart, cut: bool) -> CallRequest:
     return CallRequest(id=part.tool_call_id, name=part.tool_name, arguments=arguments or {}, truncated=cut)
 
 
-def usage_of(usage: RequestUsage) -> Usage:
-    return Usage(
+def usage_of(usage: RequestUsage) -> ModelUsage:
+    return ModelUsage(
         prompt_tokens=usage.input_tokens,
         completion_tokens=usage.output_tokens,
         cache_read_tokens=usage.cache_read_tokens,

@@ -1,0 +1,218 @@
+"""The context of a call: its session and its locks, and the call as policies and people look at it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+from uuid import UUID
+from weakref import WeakValueDictionary
+
+import orjson
+
+from cortex_plane.agents.model.agents import SkillSettings
+from cortex_plane.agents.model.tools import Risk, highest_risk
+from cortex_plane.approvals.model.approvals import ApprovalKind, NewRequest
+from cortex_plane.calls import store as calls_store
+from cortex_plane.calls.model import CallDraft, ExternalCall, advised
+from cortex_plane.calls.store import CallContext, StoredCall
+from cortex_plane.db.database import Database, NestedDatabase, NotAtHand
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.errors import AlreadyExists, Conflict, CortexError
+from cortex_plane.kernel.ids import new_id
+from cortex_plane.policies.model.policies import CallFacts, Terms
+from cortex_plane.sessions import store as sessions_store
+from cortex_plane.sessions.model.sessions import SessionKind
+from cortex_plane.tenancy.model.access import Actor, ActorKind
+from cortex_plane.tenancy.verbs.frame import require_found
+
+
+def not_external() -> Conflict:
+    return Conflict(
+        "The agent of this session does not run elsewhere.",
+        code="not_external",
+        hint="Open one with `kind: external`.",
+    )
+
+
+T = TypeVar("T")
+
+
+OVERTAKEN = frozenset({"policy_changed", "grant_refused", "gates_changed"})
+"""What was decided by does not hold any more: it is decided again."""
+
+
+RETRY = "retry"
+
+
+TRIES = 5
+"""Under the locks of the session: what still changes there, such as policies, changes seldom."""
+
+
+_turns: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
+"""Of those who wait for the same session in this process one has a connection meanwhile, so that others have some too."""
+
+
+async def retry_under_session_lock(
+    db: Database, actor: Actor, act: Callable[[Database], Awaitable[T]], *, session: UUID | None = None,
+    call: UUID | None = None,
+) -> T:  # fmt: skip
+    """Without a lock at first. Who was overtaken acts under the locks of the session, where nobody overtakes: of any number of
+    requests at once each gets its answer. ``session`` or one of its calls says which."""
+    try:
+        return await _once(act, db)
+    except Conflict as error:
+        if error.code != RETRY:
+            raise
+    if session is None:
+        session = (await read_call(db, actor, require_found(call, "call"))).call.session_id
+    async with _turns.setdefault(session, asyncio.Lock()):
+        for tries in range(TRIES):
+            try:
+                return await _under_locks(db, actor, session, act)
+            except NotAtHand as missing:
+                await missing.load(db)
+            except Conflict as error:
+                if error.code != RETRY or tries == TRIES - 1:
+                    raise
+    raise Conflict("What governs this session does not stay loaded.", code=RETRY, hint="Send it again.")
+
+
+async def _once(act: Callable[[Database], Awaitable[T]], db: Database) -> T:
+    try:
+        return await act(db)
+    except AlreadyExists as error:
+        # The same key, or the same question, at the same moment: with the next try it is there.
+        raise Conflict("Another request asks the same.", code=RETRY) from error
+    except Conflict as error:
+        if error.code in OVERTAKEN:
+            raise Conflict(error.message, code=RETRY, hint="Send it again.") from error
+        raise
+
+
+async def _under_locks(
+    db: Database, actor: Actor, session: UUID, act: Callable[[Database], Awaitable[T]]
+) -> T:
+    async with db.transaction(actor.org_id) as tx:
+        # Before its job, as everywhere: what is decided here may end it.
+        require_found(await sessions_store.lock_session(tx, session, call_sight(actor)), "session")
+        job = await calls_store.list_session_calls(tx, session)
+        if job is None:
+            raise not_external()
+        await calls_store.lock_asking(tx, job["id"], is_open=False)
+        try:
+            return await _once(act, NestedDatabase(db, tx))
+        except CortexError as error:
+            # What it wrote before it was refused stays, as it does without locks.
+            refusal = error
+    raise refusal
+
+
+def call_sight(actor: Actor) -> UUID | None:
+    """The plane's own scheduler sees every call, and asks for no permission."""
+    return None if actor.kind is ActorKind.SCHEDULER else actor.sees
+
+
+async def read_call(db: Database, actor: Actor, id: UUID) -> StoredCall:
+    return require_found(await calls_store.read_call(db, actor.org_id, id, call_sight(actor)), "call")
+
+
+def shown_call(stored: StoredCall, sender: str | None) -> ExternalCall:
+    return advised(stored.call, is_sender=sender is not None and stored.sender == sender)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestedCall:
+    """A call, as policies and people look at it."""
+
+    id: UUID
+    tool: str
+    digest: str
+    arguments: bytes
+    input_hash: str
+    read_only: bool
+    risk: Risk
+    says: str | None = None
+
+    @classmethod
+    def of(cls, call: ExternalCall) -> RequestedCall:
+        return cls(
+            id=call.id, tool=call.tool, digest=call.tool_digest, arguments=canonical(call.arguments),
+            input_hash=call.input_hash, read_only=call.read_only, risk=call.risk,
+        )  # fmt: skip
+
+    def known(self, context: CallContext) -> RequestedCall:
+        """Of the risk that its agent declares and the one that is known of its tool, the higher counts."""
+        return replace(self, risk=highest_risk(self.risk, context.known_risk))
+
+    def facts(self, context: CallContext) -> CallFacts:
+        return CallFacts(
+            target=self.tool, arguments=orjson.loads(self.arguments), read_only=self.read_only, risk=self.risk,
+            agent=context.agent, teams=tuple(context.teams), session_kind=SessionKind.EXTERNAL,
+        )  # fmt: skip
+
+
+def with_known_risk(call: ExternalCall, context: CallContext) -> ExternalCall:
+    return replace(call, risk=highest_risk(call.risk, context.known_risk))
+
+
+def skills_of(context: CallContext) -> SkillSettings:
+    return SkillSettings.of(context.skill_config)
+
+
+def tool_digest(draft: CallDraft) -> str:
+    """Names what was declared: a standing approval, a grant and an edit are for exactly this."""
+    declaration = {
+        "name": draft.tool, "parameters": draft.parameters, "read_only": draft.read_only, "risk": draft.risk,
+        "on_uncertain": draft.on_uncertain, "timeout_seconds": draft.timeout_seconds,
+    }  # fmt: skip
+    return hashlib.sha256(canonical(declaration)).hexdigest()
+
+
+async def call_context(
+    db: Database, actor: Actor, session_id: UUID, key: str | None, tool: str, input_hash: str,
+    *, asked_by: UUID | None = None, acts: bool = False,
+) -> CallContext:  # fmt: skip
+    """``asked_by``: the identity that asked for the call before, if that was another one. ``acts``: refused where an atlas of the session
+    keeps the actor out."""
+    acts_as = (actor.key_id, actor.user_account_id) if acts else None
+    try:
+        context = require_found(
+            await calls_store.call_context(
+                db, actor.org_id, session_id, call_sight(actor), key, tool, input_hash, acts_as
+            ),
+            "session",
+        )
+    except LookupError as error:
+        raise not_external() from error
+    asking_now = {actor.identity, asked_by or actor.identity}
+    return replace(context, askers=sorted(asking_now))
+
+
+def new_request(
+    context: CallContext, call: RequestedCall, step_index: int, rule: str, terms: Terms, *, question: str | None = None,
+    gate: str | None = None,
+) -> NewRequest:  # fmt: skip
+    """The card. ``question``: nobody knows whether it happened. ``gate``: what gates want a person to confirm."""
+    wants = f"{context.agent} wants to call {call.tool}, elsewhere"
+    doubts = f"Nobody knows whether {call.tool} of {context.agent} happened"
+    return NewRequest(
+        id=new_id(),
+        kind=ApprovalKind.CALL if question is None else ApprovalKind.UNCERTAIN_EFFECT,
+        call_id=call.id,
+        step_index=step_index,
+        tool_name=call.tool,
+        tool_digest=call.digest,
+        arguments=call.arguments,
+        input_hash=call.input_hash,
+        risk=call.risk,
+        summary=wants if question is None else doubts,
+        agent_says=call.says,
+        asked_for=None,
+        question=question or gate,
+        rule=rule,
+        policy_version=context.policies,
+        terms=terms,
+    )

@@ -1,0 +1,124 @@
+"""Answers of an agent that runs elsewhere to the questions of gates."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from cortex_plane.calls import store as calls_store
+from cortex_plane.calls.model import (
+    AnswerDraft,
+    AnswerReceipt,
+)
+from cortex_plane.calls.store import CallContext
+from cortex_plane.calls.verbs.context import call_context, call_sight, retry_under_session_lock
+from cortex_plane.db.database import Database
+from cortex_plane.gates.model.gates import (
+    Answered,
+    GatedCall,
+    Pass,
+    Shut,
+    call_name,
+)
+from cortex_plane.gates.rules.answers import meant
+from cortex_plane.gates.rules.external import ExternalGates
+from cortex_plane.gates.verbs import session_gates
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.kernel.errors import Conflict
+from cortex_plane.sessions import store as sessions_store
+from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.verbs.frame import require_found, verb
+
+
+@verb(Permission.JOB_SUBMIT)
+async def give_answers(db: Database, actor: Actor, session_id: UUID, draft: AnswerDraft) -> AnswerReceipt:
+    """What holds counts from the next call on. A wrong answer is one try less; a gate that ran out of them stays shut."""
+    return await retry_under_session_lock(
+        db, actor, lambda db: _give_answers(db, actor, session_id, draft), session=session_id
+    )
+
+
+async def _give_answers(db: Database, actor: Actor, session_id: UUID, draft: AnswerDraft) -> AnswerReceipt:
+    context = await agent_context(db, actor, session_id)
+    gates = await session_gates.of_agent(db, context)
+    if gates is None:
+        raise Conflict(
+            "No atlas governs this session, so no gate asks anything.",
+            code="not_governed",
+            hint="Go on without an answer.",
+        )
+    which = meant(gates.atlases, gates.state, draft.gate, draft.call)
+    if which.gate is None:
+        receipt = _passed_before(gates, draft)
+        if receipt is None:
+            raise session_gates.not_waiting(which)
+        return receipt
+    shut_gate, waiting = gates.state.ended, len(gates.waiting)
+    seen = gates.answered(which, draft.answers)
+    await _write_answers(db, actor, context, gates, shut_gate)
+    # Whatever waits still takes answers; the same gate for another call does not count.
+    shut = not seen.valid and len(gates.waiting) < waiting
+    return _answers_receipt(gates, seen, shut=shut)
+
+
+async def agent_context(
+    db: Database, actor: Actor, session_id: UUID, tool: str = "", input_hash: str = ""
+) -> CallContext:
+    try:
+        return await call_context(db, actor, session_id, None, tool, input_hash, acts=True)
+    except Conflict as error:
+        if error.code != "not_external":
+            raise
+        raise Conflict(
+            "A worker runs the agent of this session: its gates are answered by the agent itself.",
+            code="not_external",
+            hint="Watch it with `cortex job watch`; for an agent that runs elsewhere open a session with `kind: external`.",
+        ) from None
+
+
+def _passed_before(gates: ExternalGates, draft: AnswerDraft) -> AnswerReceipt | None:
+    """Whoever repeats an answer that was accepted hears the same again."""
+    for gate in gates.atlases.named(draft.gate):
+        own = [each for each in gates.state.passes if each.gate == gate.key]
+        matches = [each for each in own if draft.call in (None, _gate_name(each))]
+        if matches or (draft.call is None and gate.key in gates.state.passed and not gate.of_a_call):
+            waiting = gates.questions(gates.waiting)
+            return AnswerReceipt(
+                gate=gate.gate_id, passed=True, next="It is passed already. Go on.", questions=waiting
+            )
+    return None
+
+
+def _gate_name(receipt: Pass) -> str:
+    return call_name(GatedCall(action=receipt.action, arguments={}, input_hash=receipt.input_hash))
+
+
+async def _write_answers(
+    db: Database, actor: Actor, context: CallContext, gates: ExternalGates, ended_before: Shut | None
+) -> None:
+    """Where a gate of the session is shut by it, nothing can happen there any more: its job fails, with the reason."""
+    shut_gate = gates.state.ended
+    over = shut_gate if ended_before is None else None
+    async with db.transaction(actor.org_id) as tx:
+        if over is not None:
+            require_found(
+                await sessions_store.lock_session(tx, context.session_id, call_sight(actor)), "session"
+            )
+        await calls_store.lock_asking(tx, context.job_id, is_open=True)
+        if over is not None:
+            reason = f"The gate `{over.gate}` is shut: {over.reason}"
+            await steering.fail_job(tx, actor, context.session_id, context.job_id, reason, ends_session=True)
+            gates.boundary(ends=True)
+        await session_gates.write(tx, actor, context.session_id, context.job_id, gates)
+
+
+def _answers_receipt(gates: ExternalGates, seen: Answered, *, shut: bool) -> AnswerReceipt:
+    payload = seen.told
+    return AnswerReceipt(
+        gate=seen.gate or "",
+        passed=seen.valid,
+        next=str(payload.get("next", "")),
+        faults=dict(payload.get("faults", {})),
+        warnings=list(payload.get("warning", ())),
+        questions=gates.questions(gates.waiting),
+        shut=shut,
+    )

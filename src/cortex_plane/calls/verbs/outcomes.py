@@ -1,0 +1,179 @@
+"""What became of a call: its outcome as its agent reports it, and what follows where nobody knows it."""
+
+from __future__ import annotations
+
+import hashlib
+from uuid import UUID
+
+from cortex_plane.calls import store as calls_store
+from cortex_plane.calls.model import (
+    MAX_SENDS,
+    ExternalCall,
+    OutcomeDraft,
+    OutcomeReceipt,
+    OutcomeStatus,
+)
+from cortex_plane.calls.store import CallContext, EndedGatedCall
+from cortex_plane.calls.verbs.call_approvals import ask_about_doubt
+from cortex_plane.calls.verbs.context import call_context, call_sight, retry_under_session_lock
+from cortex_plane.db.database import Database, Row, Transaction
+from cortex_plane.gates.model.gates import GateRecord, UnseenCall
+from cortex_plane.gates.verbs import session_gates
+from cortex_plane.jobs.model.effects import CallStatus, doubt
+from cortex_plane.jobs.model.jobs import TERMINAL
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.errors import Conflict, CortexError, InvalidInput
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import Fact
+from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.verbs.frame import require_found, verb
+
+
+@verb(Permission.JOB_SUBMIT)
+async def settle_call(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft) -> OutcomeReceipt:
+    """What became of it. Told twice the same, nothing changes."""
+    if draft.status is OutcomeStatus.UNKNOWN:
+        if draft.result is not None or draft.probed:
+            raise InvalidInput(
+                "Whoever knows a result knows what happened.",
+                field="result",
+                hint="Send `completed` with it.",
+            )
+        return await record_reported(db, actor, id, draft.attempt, draft.error)
+    if draft.status is OutcomeStatus.FAILED and draft.result is not None:
+        raise InvalidInput(
+            "What failed has no result.", field="result", hint="Say what went wrong in `error`."
+        )
+    if draft.status is OutcomeStatus.COMPLETED and draft.error is not None:
+        raise InvalidInput("What is completed has no error.", field="error", hint="Leave `error` out.")
+    status = CallStatus(draft.status.value)
+    result = canonical(draft.result) if status is CallStatus.COMPLETED else None
+    error = (draft.error or "it failed, and nothing happened") if status is CallStatus.FAILED else None
+    by = "probe" if draft.probed else None
+    digest = hashlib.sha256(result).hexdigest() if result is not None else None
+    fact = Fact.of(
+        actor, "call_settled", call=str(id), status=status, attempt=draft.attempt, result_hash=digest, error=error,
+        settled_by=by,
+    )  # fmt: skip
+
+    async def written(db: Database, record: GateRecord | None) -> EndedGatedCall | None:
+        events, facts = (record.events, record.facts) if record is not None else ((), ())
+        more = None if record is None else {"gates": record.written} if record.written else {}
+        return await calls_store.settle_call(
+            db, actor.org_id, id, actor.sees, actor.identity, draft.attempt, status, result, error, by, events,
+            [fact, *facts], more,
+        )  # fmt: skip
+
+    ended_call = await written(db, None)
+    if ended_call is not None:
+        # Only a session that has gates pays for the look at them.
+        first = [ended_call]
+
+        async def once(db: Database) -> None:
+            seen = first.pop() if first else await written(db, None)
+            if seen is not None:
+                over = [UnseenCall(action=seen.tool, error=error)]
+                await written(db, await session_gates.after(db, actor, seen.bound, seen.at, over))
+
+        await retry_under_session_lock(db, actor, once, session=ended_call.session_id)
+    return OutcomeReceipt(id=id, status=status)
+
+
+SILENT = "its agent began and reported no outcome"
+
+
+async def record_reported(
+    db: Database, actor: Actor, id: UUID, attempt: int | None, error: str | None
+) -> OutcomeReceipt:
+    """Whoever ran it does not know. Told twice, nothing changes."""
+    seen, context = await doubt_context(db, actor, id)
+
+    async def once(unread: CortexError | None) -> OutcomeReceipt:
+        async with db.transaction(actor.org_id) as tx:
+            call, job = await lock_call(tx, actor, seen)
+            await calls_store.require_its_agent(tx, id, actor.identity)
+            if attempt is not None and call.attempt != attempt:
+                raise Conflict(
+                    f"This is the outcome of attempt {attempt}, and the call is at attempt {call.attempt}.",
+                    code="attempt_over",
+                    hint="Whoever began the last attempt reports its outcome.",
+                )
+            if call.status is CallStatus.INTENDED:
+                call = await settle_doubt(
+                    tx, actor, context, call, job, error or "it may have happened", unread
+                )
+            elif call.status is not CallStatus.UNCERTAIN and not _give_up(call):
+                raise Conflict(
+                    f"This call is {call.status}.",
+                    code="call_settled" if call.finished_at else "call_not_begun",
+                    hint="Read it with `cortex call show`.",
+                )
+        return _settled_receipt(call)
+
+    return await session_gates.with_gate_record(db, actor.org_id, once)
+
+
+async def doubt_context(db: Database, actor: Actor, id: UUID) -> tuple[ExternalCall, CallContext]:
+    async with db.transaction(actor.org_id) as tx:
+        call = require_found(await calls_store.get_call(tx, id, call_sight(actor)), "call").call
+    return call, await call_context(db, actor, call.session_id, None, call.tool, call.input_hash)
+
+
+async def lock_call(tx: Transaction, actor: Actor, call: ExternalCall) -> tuple[ExternalCall, Row]:
+    job = await calls_store.lock_asking(tx, call.job_id, is_open=False)
+    return require_found(await calls_store.get_call(tx, call.id, call_sight(actor)), "call").call, job
+
+
+async def settle_doubt(
+    tx: Transaction, actor: Actor, context: CallContext, call: ExternalCall, job: Row, error: str,
+    unread: CortexError | None, *, human: bool = False,
+) -> ExternalCall:  # fmt: skip
+    gives_up = call.fails_if_uncertain or job["status"] in TERMINAL
+    asks = human or call.asks_if_uncertain or call.attempt >= MAX_SENDS
+    status = CallStatus.FAILED if gives_up else CallStatus.UNCERTAIN
+    if gives_up:
+        error = f"Nobody knows whether it happened, and nobody is asked: {error}"
+    error = error[:4000]
+    fields = {
+        "call": str(call.id),
+        "tool": call.tool,
+        "status": status,
+        "attempt": call.attempt,
+        "error": error,
+    }
+    facts = [Fact.of(actor, "call_settled" if gives_up else "call_uncertain", **fields)]
+    events = [
+        ("tool_result", call.job_id, {
+            "step": call.step_index, "id": str(call.id), "tool": call.tool, "status": status, "error": error[:500]})
+    ]  # fmt: skip
+    if asks and not gives_up:
+        request = await ask_about_doubt(tx, actor, context, call, job, _question(call, error))
+        facts += request.facts
+        events.append((request.event[0], call.job_id, request.event[1]))
+    await calls_store.doubt_call(tx, call.id, status, error)
+    over = [UnseenCall(action=call.tool, error=error)] if gives_up else []
+    record = await session_gates.record_ended_calls(tx, actor, call.session_id, over, unread)
+    by_gates = [(kind, call.job_id, data) for kind, data in record.events]
+    await proof_store.append_to_session(
+        tx, call.session_id, [*facts, *record.facts], [*events, *by_gates], job=call.job_id
+    )
+    return require_found(await calls_store.get_call(tx, call.id, None), "call").call
+
+
+def _question(call: ExternalCall, error: str) -> str:
+    if error != SILENT:
+        return doubt(call.tool, error)
+    return (
+        f"`{call.tool}` began elsewhere and its agent reported no outcome, so the plane cannot tell whether it happened."
+        " Look at the outside world, then answer: happened, did_not_happen or fail."
+    )
+
+
+def _give_up(call: ExternalCall) -> bool:
+    return call.status is CallStatus.FAILED and call.settled_by == "fail"
+
+
+def _settled_receipt(call: ExternalCall) -> OutcomeReceipt:
+    return OutcomeReceipt(
+        id=call.id, status=call.status, approval_id=call.approval_id if call.is_asked else None
+    )

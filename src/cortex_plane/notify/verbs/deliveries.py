@@ -1,0 +1,182 @@
+"""Deliveries that were sent or failed, and their list for people."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from cortex_plane.approvals import store as approvals_store
+from cortex_plane.db.database import Database, Row, Transaction
+from cortex_plane.kernel.errors import Conflict
+from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.notify import rules as delivery_rules
+from cortex_plane.notify import store as notify_store
+from cortex_plane.notify.model.notifications import (
+    Sent,
+    TryAgain,
+    Undeliverable,
+)
+from cortex_plane.notify.rules import SCHEDULE
+from cortex_plane.notify.store import Lane
+from cortex_plane.notify.verbs.outbox import Prepared
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import Fact
+from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus, NotificationKind
+from cortex_plane.tenancy.verbs.frame import require_found, verb
+
+LONGEST_ERROR = 500
+
+
+async def record_delivered(
+    db: Database, actor: Actor, lane: Lane, prepared: Prepared, sent: Sent | None
+) -> bool:
+    """Written down, with the audit trail of its request where it is the first; ``sent`` is None where there was nothing to
+    say. False where somebody else took it over meanwhile: then they may send it again."""
+    first = prepared.first and sent is not None and prepared.kind is NotificationKind.APPROVAL
+    payload = {
+        "delivery": str(prepared.id),
+        "member_id": str(prepared.member_id),
+        "member": prepared.member,
+        "connection": prepared.connection,
+    }
+    fact = Fact.of(
+        actor,
+        "approval_dispatched",
+        approval=str(prepared.approval_id),
+        channel=prepared.channel_type,
+        **payload,
+    )
+    return await notify_store.record_delivery(
+        db, lane, prepared.id, prepared.version, sent=sent is not None, first=first,
+        ref=sent.message_ref if sent else None, shown=sent.shown if sent else {}, said=prepared.said,
+        payload=payload, facts=[fact] if first else [],
+    )  # fmt: skip
+
+
+async def record_failed(
+    db: Database,
+    actor: Actor,
+    lane: Lane,
+    id: UUID,
+    error: TryAgain | Undeliverable,
+    *,
+    begun: Prepared | None = None,
+    schedule: Sequence[float] = SCHEDULE,
+) -> str | None:
+    """`retry` or `dead`; None where somebody else took it over. ``begun`` is what the channel was given; None where it never
+    came to that."""
+    reason = error.message[:LONGEST_ERROR]
+    async with db.transaction(actor.org_id) as tx:
+        row = await notify_store.record_accepted(tx, id, lane.claim)
+        if row is None:
+            return None
+        attempts = row["attempts"] if begun else row["attempts"] + 1
+        if isinstance(error, TryAgain):
+            given_up = delivery_rules.gives_up(attempts, row["resolved_at"], row["now"], schedule)
+            if given_up is None:
+                chance = random.random()  # noqa: S311 -- jitter
+                wait = timedelta(
+                    seconds=delivery_rules.delay(attempts, chance, error.after_seconds, schedule)
+                )
+                version = begun.version if begun else delivery_rules.ANY_VERSION
+                if not await notify_store.retry_delivery(tx, id, lane.claim, version, attempts, reason, wait):
+                    return None
+                if begun:
+                    await notify_store.count_failures(tx, row["connection_id"])
+                return "retry"
+            reason = f"{given_up}: {reason}"
+        if not await notify_store.give_up_delivery(tx, id, lane.claim, attempts, reason):
+            return None
+        is_gone = isinstance(error, Undeliverable) and error.gone
+        is_refused = isinstance(error, Undeliverable) and error.address
+        await _give_up(tx, actor, id, row, reason, is_gone=is_gone, suppress=is_refused and not is_gone)
+    return "dead"
+
+
+async def _give_up(
+    tx: Transaction, actor: Actor, id: UUID, row: Row, reason: str, *, is_gone: bool, suppress: bool
+) -> None:
+    """A dead letter is seen: on its request, on the audit trail, and where nothing more will arrive on what it was sent to."""
+    payload: dict[str, Any] = {"delivery": str(id), "member": row["member"], "reason": reason}
+    if row["call_id"] is not None:
+        payload["call"] = str(row["call_id"])
+    elif row["kind"] == NotificationKind.NOTICE:
+        payload["connection"] = str(row["connection_id"])
+    else:
+        payload["member_id"] = str(row["member_id"])
+    if suppress and row["channel_type"] == "email" and row["mapping_id"] is not None:
+        payload["suppressed"] = await notify_store.suppress_delivery(tx, row["mapping_id"], reason)
+    name = await notify_store.disable_connection(tx, row["connection_id"], reason) if is_gone else None
+    if row["approval_id"] is not None:
+        await approvals_store.record_approval_event(
+            tx, row["approval_id"], "undeliverable", row["channel_type"], actor, payload
+        )
+        fact = Fact.of(
+            actor,
+            "approval_undeliverable",
+            approval=str(row["approval_id"]),
+            channel=row["channel_type"],
+            **payload,
+        )
+        await proof_store.append_to_session(tx, row["session_id"], [fact], job=row["job_id"])
+    facts = []
+    if row["approval_id"] is None:
+        kind = "notice" if row["kind"] == NotificationKind.NOTICE else "invitation"
+        facts.append(Fact.of(actor, f"{kind}_undeliverable", channel=row["channel_type"], **payload))
+    if name is not None:
+        facts.append(
+            Fact.of(
+                actor, "connection_disabled", connection=str(row["connection_id"]), name=name, reason=reason
+            )
+        )
+    if facts:
+        await proof_store.append_to_org(tx, *facts)
+
+
+@verb(Permission.DELIVERY_READ)
+async def list_deliveries(
+    db: Database,
+    actor: Actor,
+    position: Position | None,
+    limit: int,
+    *,
+    status: DeliveryStatus | None = None,
+    approval_id: UUID | None = None,
+) -> Page[Delivery]:
+    """Newest first."""
+    async with db.transaction(actor.org_id) as tx:
+        return await notify_store.list_deliveries(tx, position, limit, status, approval_id)
+
+
+@verb(Permission.DELIVERY_READ)
+async def get_delivery(db: Database, actor: Actor, id: UUID) -> Delivery:
+    async with db.transaction(actor.org_id) as tx:
+        return require_found(await notify_store.get_delivery(tx, id), "delivery")
+
+
+@verb(Permission.DELIVERY_WRITE)
+async def resend_delivery(db: Database, actor: Actor, id: UUID) -> Delivery:
+    """What was given up is due now, with all its tries; an address that nothing was sent to any more is trusted again."""
+    async with db.transaction(actor.org_id) as tx:
+        before = require_found(await notify_store.get_delivery(tx, id), "delivery")
+        again = await notify_store.resend_delivery(tx, id)
+        if again is None:
+            raise Conflict(
+                "Only what was given up can be sent again.",
+                code="delivery_not_dead",
+                hint="What is pending is tried by itself; what was delivered has arrived.",
+            )
+        is_trusted = await notify_store.reset_failures(tx, id)
+        fact = Fact.of(
+            actor, "delivery_resent", delivery=str(id), member=before.member, channel=before.channel_type,
+            reason=before.last_error, trusted_again=is_trusted,
+        )  # fmt: skip
+        if again["session_id"] is not None:
+            await proof_store.append_to_session(tx, again["session_id"], [fact], job=again["job_id"])
+        else:
+            await proof_store.append_to_org(tx, fact)
+        return require_found(await notify_store.get_delivery(tx, id), "delivery")

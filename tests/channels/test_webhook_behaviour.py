@@ -1,0 +1,84 @@
+"""Webhooks pass what every channel must pass, over TLS and with names that resolve as the test wants."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from uuid import UUID
+
+import orjson
+import pytest_asyncio
+
+from cortex_plane.channels.webhooks import WebhookChannel
+from cortex_plane.kernel.addresses import Allowed
+from cortex_plane.tenancy.model.identities import ConnectionDraft
+from cortex_plane.tenancy.verbs import connections
+from tests.channels.behaviour import Arrived, ChannelSuite, Failure
+from tests.fixtures.people import World
+from tests.fixtures.receivers import Got, Receiver, Reply, certified, receiving
+
+HOST = "hooks.example"
+
+
+class WebhookStage:
+    redelivers = False
+    """The other side knows a message by its `webhook-id`."""
+
+    def __init__(self, receiver: Receiver, channel: WebhookChannel) -> None:
+        self.channel = channel
+        self._receiver = receiver
+        self._secret = ""
+
+    async def connect(self, world: World) -> UUID:
+        url = f"https://{HOST}:{self._receiver.port}/cortex"
+        draft = ConnectionDraft(channel_type="webhook", name="hook", url=url)
+        made = await connections.create_connection(world.db, world.admin.actor, draft)
+        assert made.secret is not None
+        self._secret = made.secret
+        return made.id
+
+    def address(self, name: str) -> str:
+        return f"corp-{name}"
+
+    async def arrived(self) -> list[Arrived]:
+        taken: dict[str, Got] = {}
+        for got in self._receiver.got:
+            assert got.is_signed(self._secret)
+            if got.reply.broken or got.reply.status < 300:
+                taken.setdefault(got.headers["webhook-id"], got)
+        return [_arrived(got) for got in taken.values()]
+
+    def fail(self, how: Failure, times: int) -> None:
+        match how:
+            case Failure.PERMANENT:
+                self._receiver.replies += [Reply(410, body=b"gone")] * times
+            case Failure.TEMPORARY:
+                self._receiver.replies += [Reply(503, body=b"not now")] * times
+            case Failure.HANG:
+                self._receiver.replies += [Reply(599, silent=True)] * times
+            case Failure.LOST_ANSWER:
+                self._receiver.replies += [Reply(broken=True)] * times
+
+
+def _arrived(got: Got) -> Arrived:
+    data = got.data
+    return Arrived(
+        address=data["recipient"]["external_user"],
+        thread=data["notification_id"],
+        status=data["status"],
+        text=orjson.dumps(data).decode() + data["arguments"],
+        urls=[data["url"]],
+    )
+
+
+class TestWebhooks(ChannelSuite):
+    @pytest_asyncio.fixture
+    async def stage(self) -> AsyncIterator[WebhookStage]:
+
+        async def resolve(host: str, port: int) -> Sequence[str]:
+            return ["127.0.0.1"]
+
+        server, client = certified(HOST)
+        async with receiving(server) as receiver:
+            allowed = Allowed.parse("127.0.0.0/8")
+            channel = WebhookChannel(allowed, resolver=resolve, ssl_context=client)
+            yield WebhookStage(receiver, channel)

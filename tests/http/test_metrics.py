@@ -1,0 +1,212 @@
+"""The figures of spec 4, §11: each process counts what it did, and a scrape shows it under the spec's names."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import asyncpg
+import httpx
+import pytest
+
+from cortex_plane.db.database import Database
+from cortex_plane.http.metrics import Metrics
+from cortex_plane.jobs.model.jobs import Resumption
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.kernel.errors import SetupError
+from cortex_plane.kernel.meters import Meters, metered, meters
+from cortex_plane.main.worker_process import serve_metrics
+from cortex_plane.policies.model.policies import Template
+from cortex_plane.tenancy.model.orgs import Role
+from tests.conftest import Urls
+from tests.fixtures.people import World
+from tests.fixtures.servers import MASTER_KEY
+
+ORG, OTHER = UUID(int=5), UUID(int=6)
+DOCS = Path(__file__).parent.parent.parent / "docs" / "reference" / "metrics.md"
+
+
+def values(exposition: str) -> dict[str, float]:
+    """Each series, with its labels in order, and its value."""
+    found: dict[str, float] = {}
+    for line in exposition.splitlines():
+        if not line.startswith("#"):
+            series, _, value = line.rpartition(" ")
+            name, _, labels = series.rstrip("}").partition("{")
+            found[f"{name}{{{','.join(sorted(labels.split(',')))}}}"] = float(value)
+    return found
+
+
+def happen(by: Meters) -> None:
+    """Everything that is counted, once for one org, and a pause more for another."""
+    by.paused(ORG, "operator")
+    by.paused(OTHER, "approval")
+    by.suspended(ORG, 0.02)
+    by.resumed(ORG, "approval")
+    by.woken(ORG, 0.004)
+    by.requested(ORG, Template.DEV_REVIEW)
+    by.joined(ORG)
+    by.decided(ORG, Template.DEV_REVIEW, "approved", "dashboard", 3700)
+    by.expired(ORG, Template.CRITICAL_PATH)
+    by.ticked(0.3)
+
+
+EXPECTED = {
+    f'runtime_sessions_paused_total{{pause_source="operator",tenant_id="{ORG}"}}': 1,
+    f'runtime_sessions_paused_total{{pause_source="approval",tenant_id="{OTHER}"}}': 1,
+    f'runtime_sessions_resumed_total{{resumed_by="approval",tenant_id="{ORG}"}}': 1,
+    f'runtime_pause_latency_seconds_count{{tenant_id="{ORG}"}}': 1,
+    f'runtime_pause_latency_seconds_sum{{tenant_id="{ORG}"}}': 0.02,
+    f'runtime_resume_latency_seconds_bucket{{le="0.005",tenant_id="{ORG}"}}': 1,
+    f'approval_requests_total{{template="dev_review",tenant_id="{ORG}"}}': 1,
+    f'approval_decisions_total{{channel="dashboard",decision="approved",tenant_id="{ORG}"}}': 1,
+    f'approval_resolution_seconds_bucket{{le="3600.0",template="dev_review",tenant_id="{ORG}"}}': 0,
+    f'approval_resolution_seconds_bucket{{le="14400.0",template="dev_review",tenant_id="{ORG}"}}': 1,
+    f'approval_expiries_total{{template="critical_path",tenant_id="{ORG}"}}': 1,
+    f'approval_dedup_hits_total{{tenant_id="{ORG}"}}': 1,
+    "approval_scheduler_tick_duration_seconds_count{}": 1,
+}
+
+
+@pytest.fixture
+def metrics() -> Iterator[Metrics]:
+    made = Metrics()
+    with metered(made.meters):
+        yield made
+    made.close()
+
+
+@pytest.mark.proves("S4.30")
+def test_what_happens_is_counted_under_the_specs_names(metrics: Metrics) -> None:
+    happen(meters())
+    found = values(metrics.exposition().decode())
+    assert {series: found.get(series) for series in EXPECTED} == EXPECTED
+
+
+@pytest.mark.proves("S4.30")
+def test_each_figure_has_its_labels_and_its_line_in_the_docs(metrics: Metrics) -> None:
+    """No label holds an id but the tenant's; what the docs name is what a scrape shows, and nothing else."""
+    happen(meters())
+    metrics.meters.count_suspended({ORG: 1})
+    labels: dict[str, set[str]] = {}
+    for series in values(metrics.exposition().decode()):
+        name, _, inside = series.rstrip("}").partition("{")
+        base = re.sub(r"_(bucket|count|sum|created)$", "", name)
+        named = set(re.findall(r'(\w+)="', inside)) - {"le"}
+        if base.startswith(("runtime_", "approval_")):
+            labels.setdefault(base, set()).update(named)
+    documented = {
+        name: set(re.findall(r"`(\w+)`", told))
+        for name, told in re.findall(
+            r"^\| `((?:runtime|approval)_\w+)` \| \w+ \|([^|]*)\|", DOCS.read_text(), re.MULTILINE
+        )
+    }
+    assert labels == documented
+    assert len(labels) == 11
+    allowed = {"tenant_id", "pause_source", "resumed_by", "template", "decision", "channel"}
+    assert set().union(*labels.values()) == allowed
+
+
+def test_where_nobody_reads_nothing_is_counted() -> None:
+    happen(meters())
+    made = Metrics()
+    with metered(made.meters):
+        pass
+    happen(meters())
+    assert "approval_requests" not in made.exposition().decode()
+    made.close()
+
+
+def test_a_clock_that_went_back_counts_as_no_time(metrics: Metrics) -> None:
+    meters().suspended(ORG, -3)
+    found = values(metrics.exposition().decode())
+    assert found[f'runtime_pause_latency_seconds_sum{{tenant_id="{ORG}"}}'] == 0
+
+
+@pytest.mark.proves("S4.31")
+async def test_suspended_sessions_are_counted_at_the_scrape_for_every_tenant(
+    http: httpx.AsyncClient, db: Database, world: World, other: World, admin: asyncpg.Connection
+) -> None:
+    async def now() -> dict[str, float]:
+        found = values((await http.get("/metrics", headers=world.admin.headers)).text)
+        return {
+            k.split('"')[1]: v for k, v in found.items() if k.startswith("runtime_suspended_sessions_current")
+        }
+
+    assert await now() == {}
+    mine, theirs = await world.say(), await other.say()
+    second = await world.say("more", external_user_id="u-2")
+    assert await now() == {}, "nothing waits"
+    for delivery in (mine, second, theirs):
+        assert delivery.job_id is not None
+        await _park(admin, delivery.job_id)
+    assert await now() == {str(world.org_id): 2, str(other.org_id): 1}
+    assert theirs.job_id is not None
+    await steering.resume(db, other.admin.actor, theirs.job_id, Resumption())
+    assert await now() == {str(world.org_id): 2, str(other.org_id): 0}, "none is 0, and not nothing"
+    person = await world.person(Role.ADMIN)
+    assert (await http.get("/metrics", headers=person.headers)).status_code == 403
+
+
+async def _park(admin: asyncpg.Connection, job_id: UUID) -> None:
+    """As a worker leaves a job that somebody holds."""
+    await admin.execute("update job set status = 'RUNNING' where id = $1", job_id)
+    await admin.execute(
+        """
+        update job set status = 'PAUSED', holds = '{operator}', held_at = plane_now(), runnable_at = null
+        where id = $1
+        """,
+        job_id,
+    )
+
+
+@pytest.mark.proves("S4.31")
+def test_a_process_without_an_api_shows_its_own() -> None:
+    with serve_metrics(0) as address:
+        happen(meters())
+        found = values(httpx.get(address, trust_env=False).text)
+        assert {series: found.get(series) for series in EXPECTED} == EXPECTED
+        port = int(address.split(":")[2].split("/")[0])
+        assert address.startswith("http://127.0.0.1:")
+        with pytest.raises(SetupError) as taken, serve_metrics(port):
+            pass
+        assert (taken.value.code, "CORTEX_METRICS_PORT" in taken.value.hint) == ("cannot_listen", True)
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(address, trust_env=False)
+
+
+@pytest.mark.proves("S4.31")
+def test_a_worker_shows_what_it_counted_when_it_is_told_a_port(urls: Urls, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("CORTEX_", "DATABASE_"))}
+    environment |= {
+        "DATABASE_URL": urls.app, "CORTEX_METRICS_PORT": str(port), "CORTEX_MASTER_KEY": MASTER_KEY,
+    }  # fmt: skip
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "cortex_plane", "worker"],
+        cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert worker.stdout is not None
+    try:
+        said = []
+        for line in worker.stdout:
+            said.append(line)
+            if line.startswith("worker "):
+                break
+        assert worker.poll() is None, "".join(said)
+        answer = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False)
+        assert answer.status_code == 200
+        assert answer.headers["Content-Type"].startswith("text/plain")
+        assert f"http://127.0.0.1:{port}/metrics" in "".join(said)
+    finally:
+        worker.terminate()
+        worker.communicate(timeout=30)
+    assert worker.returncode == 0
