@@ -40,33 +40,16 @@ if TYPE_CHECKING:
 WAIT_SECONDS = 300.0
 PATIENCE_SECONDS = 10.0
 
-_NOUNS = {
-    "orgs": "tenancy.Orgs",
-    "teams": "tenancy.Teams",
-    "members": "tenancy.Members",
-    "identities": "tenancy.Identities",
-    "absences": "tenancy.Absences",
-    "keys": "tenancy.Keys",
-    "model_keys": "tenancy.ModelKeys",
-    "usage": "jobs.Usage",
-    "connections": "tenancy.Connections",
-    "agents": "agents.Agents",
-    "sessions": "sessions.Sessions",
-    "calls": "sessions.Calls",
-    "resolutions": "sessions.Resolutions",
-    "jobs": "jobs.Jobs",
-    "signals": "jobs.Signals",
-    "approvals": "approvals.Approvals",
-    "standing_approvals": "approvals.StandingApprovals",
-    "deliveries": "approvals.Deliveries",
-    "policies": "policies.Policies",
-    "atlases": "policies.Atlases",
-    "audit": "audit.Audit",
-    "workers": "jobs.Workers",
-    "tools": "agents.Tools",
-    "tool_confirmations": "agents.ToolConfirmations",
+_MODULES = {
+    "agents": ("agents", "tools", "tool_confirmations"),
+    "approvals": ("approvals", "deliveries", "standing_approvals"),
+    "audit": ("audit",),
+    "jobs": ("jobs", "signals", "usage", "workers"),
+    "policies": ("atlases", "policies"),
+    "sessions": ("calls", "resolutions", "sessions"),
+    "tenancy": ("absences", "connections", "identities", "keys", "members", "model_keys", "orgs", "teams"),
 }
-"""Attribute of the client: module and class."""
+"""Where the nouns of the client are."""
 
 
 class Client:
@@ -191,12 +174,14 @@ class Client:
         ``answers``: what to answer to gates, by gate and question. ``on_gate`` is asked instead, with the questions of one
         gate, and returns the answers, or None; without an answer the call raises `GateClosed`.
         """
-        from cortex_plane.client.guarding import guard
+        from cortex_plane.client.guarding import GuardOptions, guard
 
-        return guard(
-            self._lines, name, agent=agent, risk=risk, read_only=read_only, on_uncertain=on_uncertain, timeout=timeout,
-            wait=wait, patience=patience, key=key, probe=probe, leave_out=leave_out, answers=answers, on_gate=on_gate,
+        options = GuardOptions(
+            tool=name or "", agent=agent, risk=Risk(risk), read_only=read_only, on_uncertain=OnUncertain(on_uncertain),
+            timeout=timeout, wait=wait, patience=patience, key=key, probe=probe, leave_out=frozenset(leave_out),
+            answers=answers or {}, on_gate=on_gate,
         )  # fmt: skip
+        return guard(self._lines, options)
 
     async def me(self) -> Me:
         """Who the key stands for, and what it may do."""
@@ -217,11 +202,15 @@ class Client:
     ) -> None:
         await self.close()
 
-    def __getattr__(self, name: str) -> Any:
-        """A noun, imported when it is first used: most programs use two or three of them."""
-        if name not in _NOUNS:
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            """A noun, imported when it is first used: most programs use two or three of them."""
+            for module, nouns in _MODULES.items():
+                if name in nouns:
+                    kind = getattr(
+                        import_module(f"cortex_plane.client.{module}"), Client.__annotations__[name]
+                    )
+                    self.__dict__[name] = noun = kind(self._transport)
+                    return noun
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        module, _, kind = _NOUNS[name].partition(".")
-        noun = getattr(import_module(f"cortex_plane.client.{module}"), kind)(self._transport)
-        setattr(self, name, noun)
-        return noun

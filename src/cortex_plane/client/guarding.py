@@ -20,8 +20,8 @@ import threading
 import time
 import typing
 import weakref
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 from uuid import uuid4
 
@@ -93,6 +93,7 @@ class GuardOptions:
     """What a guard declares about its function."""
 
     tool: str
+    """Empty: named like the function."""
     agent: str
     risk: Risk
     read_only: bool
@@ -107,23 +108,7 @@ class GuardOptions:
     on_gate: OnGate | None
 
 
-def guard(
-    lines: Lines,
-    name: str | None,
-    *,
-    agent: str,
-    risk: Risk | str,
-    read_only: bool,
-    on_uncertain: OnUncertain | str,
-    timeout: float | None,
-    wait: float,
-    patience: float,
-    key: Callable[..., str] | str | None,
-    probe: Callable[..., Any] | None,
-    leave_out: Sequence[str],
-    answers: Answers | None,
-    on_gate: OnGate | None,
-) -> Callable[[F], F]:
+def guard(lines: Lines, declaration: GuardOptions) -> Callable[[F], F]:
     """What `Client.guard` does; see there, also for what is left out."""
 
     def decorate(function: F) -> F:
@@ -131,11 +116,7 @@ def guard(
             inner = decorate(function.__func__)
             return cast("F", type(function)(inner))
         _require_one_act(function)
-        options = GuardOptions(
-            tool=name or default_name(function), agent=agent, risk=Risk(risk), read_only=read_only,
-            on_uncertain=OnUncertain(on_uncertain), timeout=timeout, wait=wait, patience=patience, key=key,
-            probe=probe, leave_out=frozenset(leave_out), answers=answers or {}, on_gate=on_gate,
-        )  # fmt: skip
+        options = replace(declaration, tool=declaration.tool or default_name(function))
         _require_sense(options)
         function_guard = Guarded(lines, function, options)
 

@@ -34,24 +34,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_KINDS = (Unauthenticated, Forbidden, NotFound, Conflict, Stale, TooLarge, InvalidInput, TooMany, Unavailable)
 _BY_STATUS: dict[int, type[CortexError]] = {
-    401: Unauthenticated,
-    403: Forbidden,
-    404: NotFound,
-    409: Conflict,
-    412: Stale,
-    413: TooLarge,
-    422: InvalidInput,
-    429: TooMany,
-    502: Unavailable,
-    503: Unavailable,
-    504: Unavailable,
+    **{kind.http_status: kind for kind in _KINDS},
+    **dict.fromkeys((502, 504), Unavailable),  # of proxies
 }
-_BY_CODE: dict[str, type[CortexError]] = {
-    AlreadyExists.code: AlreadyExists,
-    InUse.code: InUse,
-    GateClosed.code: GateClosed,
-}
+_BY_CODE: dict[str, type[CortexError]] = {kind.code: kind for kind in (AlreadyExists, InUse, GateClosed)}
 
 
 def certificates(url: str) -> ssl.SSLContext | bool:

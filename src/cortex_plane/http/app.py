@@ -57,10 +57,6 @@ class Entry:
     app: ASGIApp
     in_document: bool
 
-    @property
-    def parts(self) -> list[str]:
-        return self.path.split("/")[1:]
-
 
 class PathTable(BaseRoute):
     """Finds the entry of a request by the length of its path and its first two parts."""
@@ -71,7 +67,7 @@ class PathTable(BaseRoute):
 
     def add(self, entry: Entry) -> None:
         self.entries.append(entry)
-        parts = entry.parts
+        parts = entry.path.split("/")[1:]
         second = parts[1] if len(parts) > 1 and not parts[1].startswith("{") else ""
         self._by_start[len(parts), parts[0], second].append((entry, parts))
 

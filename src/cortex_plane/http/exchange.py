@@ -51,36 +51,20 @@ _threads = Turns(2)
 
 ORG, ONCE, REVISION, LAST_EVENT = "Cortex-Org", "Idempotency-Key", "If-Match", "Last-Event-ID"
 HEADERS: Mapping[str, Any] = {
-    ORG: Annotated[
-        str,
-        Field(
-            min_length=2,
-            max_length=100,
-            pattern=SLUG_PATTERN,
-            description="For platform keys: the slug of the org to act in.",
-        ),
-    ],
-    ONCE: Annotated[
-        str,
-        Field(
-            min_length=1,
-            max_length=MAX_KEY_LENGTH,
-            pattern=r"^[\x21-\x7e]+$",
-            description="Repeat a request safely: the same key and body have one effect.",
-        ),
-    ],
-    REVISION: Annotated[
-        str, Field(description="The ETag you saw: the change is refused if it is no longer current.")
-    ],
-    LAST_EVENT: Annotated[
-        int,
-        Field(
-            ge=0,
-            le=2**31 - 1,
-            description="The number of the last event that you have: what came after it is sent first.",
-        ),
-    ],
-}
+    ORG: Annotated[str, Field(
+        min_length=2, max_length=100, pattern=SLUG_PATTERN, description="For platform keys: the slug of the org to act in.",
+    )],
+    ONCE: Annotated[str, Field(
+        min_length=1, max_length=MAX_KEY_LENGTH, pattern=r"^[\x21-\x7e]+$",
+        description="Repeat a request safely: the same key and body have one effect.",
+    )],
+    REVISION: Annotated[str, Field(
+        description="The ETag you saw: the change is refused if it is no longer current.",
+    )],
+    LAST_EVENT: Annotated[int, Field(
+        ge=0, le=2**31 - 1, description="The number of the last event that you have: what came after it is sent first.",
+    )],
+}  # fmt: skip
 
 
 class Exchange:
@@ -141,10 +125,13 @@ class Binding:
             headers.append(None if key is None else await _idempotency_key(request, key))
         if route.revision:
             headers.append(_expected_revision(request))
-        values = []
-        for name, text in request.path_params.items():
-            values.append(_validate(route.path_types.get(name, UUID), text, ("path", name), faults))
-        query = None if route.query is None else _validate(route.query, _query(request), ("query",), faults)
+        values = [
+            _validate(route.path_types.get(name, UUID), text, ("path", name), faults)
+            for name, text in request.path_params.items()
+        ]
+        query = None
+        if route.query is not None:
+            query = _validate(route.query, dict(request.query_params), ("query",), faults)
         if route.stream:
             values.append(_read_header(request, LAST_EVENT, faults))
         if route.body is not None:
@@ -284,11 +271,6 @@ def _validate(kind: Any, value: Any, place: tuple[str, ...], faults: list[dict[s
     except ValidationError as error:
         faults += _faults_at(place, error)
         return None
-
-
-def _query(request: Request) -> dict[str, Any]:
-    """The last value of each parameter."""
-    return dict(request.query_params)
 
 
 async def _idempotency_key(request: Request, key: str) -> IdempotencyKey:

@@ -160,7 +160,6 @@ class Metrics:
             "login_failures",
             description="Login links and forms of the dashboard that were refused, by reason.",
         )
-
         self.meters = SpecMeters(meter)
 
     def exposition(self) -> bytes:

@@ -81,21 +81,14 @@ def problem(
     detail: str,
     hint: str,
     *,
-    errors: list[FieldError] | None = None,
-    used_by: dict[str, int] | None = None,
-    questions: list[dict[str, Any]] | None = None,
     headers: dict[str, str] | None = None,
+    **details: Any,
 ) -> Response:
+    """``details`` are the other fields of a problem."""
+    request_id = request.scope.get("state", {}).get("request_id")
+    title = TITLES.get(status, "Error")
     body = Problem(
-        title=TITLES.get(status, "Error"),
-        status=status,
-        code=code,
-        detail=detail,
-        hint=hint,
-        request_id=request.scope.get("state", {}).get("request_id"),
-        errors=errors or [],
-        used_by=used_by,
-        questions=questions,
+        title=title, status=status, code=code, detail=detail, hint=hint, request_id=request_id, **details
     )
     content = orjson.dumps({name: value for name, value in vars(body).items() if value not in (None, [])})
     return Response(content, status, headers, MEDIA_TYPE)
@@ -117,7 +110,7 @@ async def _answer_refusal(request: Request, error: Exception) -> Response:
         error.code,
         error.message,
         error.hint,
-        errors=[FieldError(field=place, message=error.message)] if place else None,
+        errors=[FieldError(field=place, message=error.message)] if place else [],
         used_by=error.details.get("used_by"),
         questions=error.questions if isinstance(error, GateClosed) else None,
         headers=headers,
