@@ -44,6 +44,30 @@ NO_PARTICIPLES = frozenset(
     ]
 )
 """Words that end in -ed and are none."""
+STATES = frozenset(
+    [
+        "allowed",
+        "approved",
+        "cancelled",
+        "completed",
+        "confirmed",
+        "delivered",
+        "denied",
+        "enabled",
+        "expired",
+        "failed",
+        "granted",
+        "held",
+        "passed",
+        "published",
+        "removed",
+        "sealed",
+        "settled",
+        "truncated",
+        "verified",
+    ]
+)
+"""States, columns and fields that the specs and the API name so."""
 IRREGULAR = frozenset(
     [
         "told",
@@ -110,7 +134,11 @@ def names() -> None:
 
 
 def is_participle(name: str) -> bool:
-    word = name.strip("_").rpartition("_")[2]
+    """``is_known`` and ``was_sent`` are questions, not participles."""
+    name = name.strip("_")
+    word = name.rpartition("_")[2]
+    if name.startswith(("is_", "was_", "has_")) or name in STATES:
+        return False
     return word in IRREGULAR or (word.endswith("ed") and word not in NO_PARTICIPLES)
 
 
