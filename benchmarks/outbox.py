@@ -24,7 +24,7 @@ from benchmarks.plane import CALL, KEY, Counter, Plane, counting_app
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.notify.model.notifications import Card, Outgoing, Sent
-from cortex_plane.notify.verbs.outbox import Channel
+from cortex_plane.notify.verbs.outbox import ChannelPort
 from cortex_plane.policies.model.versions import PolicyFile
 from cortex_plane.policies.verbs import policies
 from cortex_plane.tenancy.model.orgs import OrgDraft
@@ -91,7 +91,7 @@ class Timed:
 
     channel_type = "email"
 
-    def __init__(self, inner: Channel) -> None:
+    def __init__(self, inner: ChannelPort) -> None:
         self._inner = inner
         self.sent: list[tuple[float, UUID, str]] = []
         self.target = 0

@@ -19,7 +19,7 @@ from cortex_plane.approvals.model.approvals import Channel, Choice
 from cortex_plane.approvals.model.credentials import (
     Confirmation,
     Link,
-    Secret,
+    SigningSecret,
     digest,
     read_confirmation,
     read_link,
@@ -229,7 +229,7 @@ def form_of(shown: Confirmation = SHOWN, link: Link = LINK) -> dict[str, str]:
 
 def is_good(form: dict[str, str], link: Link = LINK) -> bool:
     read = read_confirmation(form)
-    known = [Secret(id=APPROVAL, value=bytes(32)), Secret(id=OPERATOR, value=SECRET)]
+    known = [SigningSecret(id=APPROVAL, value=bytes(32)), SigningSecret(id=OPERATOR, value=SECRET)]
     return read is not None and read[0].was_shown(known, link, read[1])
 
 
@@ -266,4 +266,4 @@ def test_a_page_is_good_for_half_an_hour(minutes: float, fresh: bool) -> None:
 
 
 def test_secrets_do_not_show_where_they_are_printed() -> None:
-    assert "1f" not in repr(Secret(id=APPROVAL, value=b"\x1f" * 32))
+    assert "1f" not in repr(SigningSecret(id=APPROVAL, value=b"\x1f" * 32))

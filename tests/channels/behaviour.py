@@ -25,7 +25,7 @@ from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.notify.verbs import deliveries
-from cortex_plane.notify.verbs.outbox import Channel
+from cortex_plane.notify.verbs.outbox import ChannelPort
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.identities import ConnectionChange, Delivery, DeliveryStatus
 from cortex_plane.tenancy.model.orgs import Role
@@ -81,7 +81,7 @@ class ChannelStage(Protocol):
     """A channel with somebody at its other end."""
 
     @property
-    def channel(self) -> Channel: ...
+    def channel(self) -> ChannelPort: ...
 
     redelivers: bool
     """Whether a lost answer makes a second message; False where the other side can tell that it has it already."""

@@ -308,7 +308,7 @@ class Governed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Published:
+class ToolDefinition:
     """A tool of an app, as workers published it last."""
 
     name: str
@@ -354,8 +354,8 @@ async def list_governed(tx: Transaction, session_id: UUID, sees: UUID | None) ->
     return None if row is None else parse(Governed, row)
 
 
-async def list_resolution_tools(tx: Transaction, app: str) -> list[Published]:
-    return [parse(Published, row) for row in await tx.rows(queries.list_resolution_tools, app)]
+async def list_resolution_tools(tx: Transaction, app: str) -> list[ToolDefinition]:
+    return [parse(ToolDefinition, row) for row in await tx.rows(queries.list_resolution_tools, app)]
 
 
 async def forget_resolutions(db: Database, unused: timedelta, used: timedelta, limit: int) -> int:

@@ -29,7 +29,7 @@ from cortex_plane.notify.model.notifications import (
     TryAgain,
     Undeliverable,
 )
-from cortex_plane.notify.model.webhooks import EventType, Secrets, signed
+from cortex_plane.notify.model.webhooks import Secrets, WebhookEventType, signed
 from cortex_plane.tenancy.model.identities import CHANNEL
 
 MAX_BYTES = 20_000
@@ -105,7 +105,7 @@ class WebhookChannel:
             raise TryAgain("Too many connections are tried out at this moment; try again soon.") from None
         try:
             now = datetime.now(UTC)
-            body = _body(EventType.PING, now, {})
+            body = _body(WebhookEventType.PING, now, {})
             return await self._post(target, f"msg_{id}", now, body, self._trying)
         finally:
             self._pings.release()

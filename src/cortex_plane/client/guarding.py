@@ -37,7 +37,7 @@ from cortex_plane.client.dialogue import (
     Insist,
     Invocation,
     NotJson,
-    Pause,
+    PollPause,
     Probe,
     Run,
     Send,
@@ -218,7 +218,7 @@ class Guarded:
         match step:
             case Send():
                 return self._lines.send(step)
-            case Pause(seconds=seconds):
+            case PollPause(seconds=seconds):
                 time.sleep(seconds)
                 return None
             case Probe(arguments=arguments):
@@ -272,7 +272,7 @@ class Guarded:
         match step:
             case Send():
                 return await self._send_async(step)
-            case Pause(seconds=seconds):
+            case PollPause(seconds=seconds):
                 await asyncio.sleep(seconds)
                 return None
             case Probe(arguments=arguments):

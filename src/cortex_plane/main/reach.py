@@ -20,7 +20,7 @@ from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.main.settings import Settings
-from cortex_plane.notify.verbs.outbox import Channel
+from cortex_plane.notify.verbs.outbox import ChannelPort
 
 if TYPE_CHECKING:
     from aiosmtpd.smtp import SMTP, Envelope, Session
@@ -119,7 +119,7 @@ class Reach:
     """The Maildir of the sink, which the dashboard shows."""
 
     @property
-    def channels(self) -> Sequence[Channel]:
+    def channels(self) -> Sequence[ChannelPort]:
         return [self.webhooks] if self.email is None else [self.webhooks, self.email]
 
     async def close(self) -> None:

@@ -24,7 +24,7 @@ from cortex_plane.kernel.meters import meters
 from cortex_plane.notify.model.notifications import Outgoing, Sent, TryAgain, Undeliverable
 from cortex_plane.notify.store import Lane
 from cortex_plane.notify.verbs import deliveries, outbox
-from cortex_plane.notify.verbs.outbox import Channel, Prepared
+from cortex_plane.notify.verbs.outbox import ChannelPort, Prepared
 from cortex_plane.tenancy.model.access import Actor, scheduler_actor
 from cortex_plane.worker.limits import ticks
 
@@ -48,7 +48,7 @@ class Notifier:
     def __init__(
         self,
         db: Database,
-        channels: Sequence[Channel],
+        channels: Sequence[ChannelPort],
         public_url: str,
         *,
         concurrency: int = CONCURRENCY,
@@ -204,7 +204,7 @@ class Notifier:
                     raise
             await asyncio.sleep(self._poll * random.random())  # noqa: S311 -- jitter
 
-    async def _send(self, channel: Channel, outgoing: Outgoing) -> Sent:
+    async def _send(self, channel: ChannelPort, outgoing: Outgoing) -> Sent:
         try:
             async with asyncio.timeout(self._send_seconds):
                 return await channel.send(outgoing)
@@ -224,7 +224,7 @@ class Notifier:
         actor: Actor,
         error: TryAgain | Undeliverable,
         begun: Prepared | None = None,
-        channel: Channel | None = None,
+        channel: ChannelPort | None = None,
     ) -> bool:
         outcome = await deliveries.record_failed(
             self.db, actor, lane, id, error, begun=begun, schedule=outbox.schedule_of(channel)

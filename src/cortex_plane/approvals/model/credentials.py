@@ -92,7 +92,7 @@ class Token:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Secret:
+class SigningSecret:
     id: UUID
     value: bytes = field(repr=False)
 
@@ -298,7 +298,7 @@ class Confirmation:
         text = "|".join(map(str, (*parts, self.version, self.input_hash, self.issued)))
         return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
 
-    def was_shown(self, secrets: Iterable[Secret], link: Link, nonce: str) -> bool:
+    def was_shown(self, secrets: Iterable[SigningSecret], link: Link, nonce: str) -> bool:
         fitting = [hmac.compare_digest(self.nonce(each.value, link), nonce) for each in secrets]
         return any(fitting)
 
@@ -338,7 +338,7 @@ class Visitor:
     """Its time is past: it shows what became of the request, and decides nothing."""
     logged_in: bool
     """Their own browser session is there too: without it they see no more than their message may show."""
-    secrets: tuple[Secret, ...] = field(repr=False)
+    secrets: tuple[SigningSecret, ...] = field(repr=False)
     """The current one first."""
 
     def confirmation(self, version: int, input_hash: str) -> tuple[Confirmation, str]:

@@ -20,9 +20,9 @@ from cortex_plane.approvals.model.approvals import Channel, Choice, Decision, De
 from cortex_plane.approvals.model.credentials import (
     Confirmation,
     Link,
-    Secret,
     SecretRotation,
     SecretRotationDraft,
+    SigningSecret,
     Token,
     TokenDecision,
     Visitor,
@@ -96,7 +96,7 @@ async def links(
     return links
 
 
-async def _current(db: Database, tx: Transaction) -> Secret:
+async def _current(db: Database, tx: Transaction) -> SigningSecret:
     """What signs now; made where nothing was signed before."""
     row = await approvals_store.current_secret(tx, CALLBACK)
     if row is None:
@@ -111,8 +111,8 @@ async def _new_secret(db: Database, tx: Transaction) -> bytes:
     return await db.seal(tx, CALLBACK, secrets.token_bytes(SECRET_BYTES))
 
 
-def _opened(db: Database, org_id: UUID, id: UUID, sealed: bytes) -> Secret:
-    return Secret(id=id, value=db.vault.open(org_id, CALLBACK, sealed))
+def _opened(db: Database, org_id: UUID, id: UUID, sealed: bytes) -> SigningSecret:
+    return SigningSecret(id=id, value=db.vault.open(org_id, CALLBACK, sealed))
 
 
 # Tokens -----------------------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ async def visitor(
     return visitor
 
 
-def _signer(signing_secrets: Sequence[Secret], link: Link, signature: str) -> Secret | None:
+def _signer(signing_secrets: Sequence[SigningSecret], link: Link, signature: str) -> SigningSecret | None:
     """Compares with all of them, whichever fits."""
     fitting = [each for each in signing_secrets if link.is_signed_by(each.value, signature)]
     return fitting[0] if fitting else None

@@ -23,7 +23,7 @@ from cortex_plane.calls.rules import (
     limits_of_all,
     permissions_of,
 )
-from cortex_plane.calls.store import Governed, Published
+from cortex_plane.calls.store import Governed, ToolDefinition
 from cortex_plane.db.database import Database
 from cortex_plane.gates.model.gates import (
     OF_THE_PLANE,
@@ -85,7 +85,7 @@ async def get_permissions(
     )  # fmt: skip
 
 
-def _names(skills: SkillSettings, gates: ExternalGates | None, tools: dict[str, Published]) -> list[str]:
+def _names(skills: SkillSettings, gates: ExternalGates | None, tools: dict[str, ToolDefinition]) -> list[str]:
     """What atlases name, what the agent's settings name, and what workers published for its app."""
     names = dict.fromkeys(gates.atlases.known_actions if gates is not None else ())
     own = set(tools) if skills.tools is None else set(skills.tools)
@@ -95,7 +95,7 @@ def _names(skills: SkillSettings, gates: ExternalGates | None, tools: dict[str, 
 
 def _answer(
     session: Governed, skills: SkillSettings, app: str, policies: CompiledPolicies, gates: ExternalGates | None, action: str,
-    tool: Published | None, risks: Risk | None,
+    tool: ToolDefinition | None, risks: Risk | None,
 ) -> tuple[ActionAnswer, Ruling | None]:  # fmt: skip
     own = highest_risk(tool.risk if tool is not None else Risk.MEDIUM, risks)
     reads = tool is not None and tool.read_only

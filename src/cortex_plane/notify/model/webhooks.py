@@ -153,7 +153,7 @@ def _signatures(header: str) -> list[bytes]:
 # What comes in ----------------------------------------------------------------------------------------------------
 
 
-class EventType(StrEnum):
+class WebhookEventType(StrEnum):
     PING = "ping"
     DECISION = "approval.decision"
 
@@ -175,7 +175,7 @@ class DecisionEvent:
 class InboundEvent:
     """The body of a webhook to the plane."""
 
-    type: EventType
+    type: WebhookEventType
     timestamp: datetime
     data: dict[str, Any] = Field(default_factory=dict)
 
@@ -184,7 +184,7 @@ class InboundEvent:
 class EventAnswer:
     """What the plane did with an event; a redelivered one is answered alike."""
 
-    type: EventType
+    type: WebhookEventType
     result: RecordResult
     approval_id: UUID | None = None
     status: ApprovalStatus | None = None

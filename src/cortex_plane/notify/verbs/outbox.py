@@ -41,7 +41,7 @@ PER_LANE = 20
 LONGEST_REASON = 500
 
 
-class Channel(Protocol):
+class ChannelPort(Protocol):
     """Carries messages to people. Keeps nothing between two messages that it could not do without.
 
     Two things it may say besides. ``retry_schedule``: how many seconds to wait after each failure; without it the plane's own
@@ -89,7 +89,7 @@ async def claim_deliveries(
     )
 
 
-def schedule_of(channel: Channel | None) -> Sequence[float]:
+def schedule_of(channel: ChannelPort | None) -> Sequence[float]:
     """When a channel wants to try again."""
     schedule: Sequence[float] = getattr(channel, "retry_schedule", SCHEDULE)
     return schedule
@@ -104,7 +104,7 @@ async def release_deliveries(db: Database, lane: Lane, ids: Sequence[UUID]) -> N
 
 
 async def prepare_delivery(
-    db: Database, channels: Mapping[str, Channel], public_url: str, lane: Lane, id: UUID
+    db: Database, channels: Mapping[str, ChannelPort], public_url: str, lane: Lane, id: UUID
 ) -> Prepared | None:
     """None where it is not for now, nor what is behind it: somebody else has taken it over, or its connection is disabled. Raises ``Undeliverable`` where it cannot reach its person any more."""
     async with forgery_refusal(db, _not_theirs), db.transaction(lane.org_id) as tx:
@@ -153,7 +153,13 @@ async def _callback(tx: Transaction, row: Row, approval: Approval) -> Callback:
 
 
 async def _card(
-    db: Database, tx: Transaction, channel: Channel, public_url: str, id: UUID, row: Row, approval: Approval
+    db: Database,
+    tx: Transaction,
+    channel: ChannelPort,
+    public_url: str,
+    id: UUID,
+    row: Row,
+    approval: Approval,
 ) -> tuple[Card | None, Mapping[str, Any]]:
     hops = [parse(Delegation, hop) for hop in row["delegations"]]
     source = cards.CardSource(
@@ -180,7 +186,7 @@ async def _card(
     return card, remark
 
 
-def _require_reachable(row: Row, channel: Channel) -> None:
+def _require_reachable(row: Row, channel: ChannelPort) -> None:
     problem = None
     if row["attempts"] > len(schedule_of(channel)):
         # Failures are counted and given up where they are written down; who died each time could not.

@@ -46,10 +46,10 @@ from cortex_plane.notify.model.notifications import Target, TryAgain, Undelivera
 from cortex_plane.notify.model.webhooks import (
     DecisionEvent,
     EventAnswer,
-    EventType,
     InboundEvent,
     Ping,
     Secrets,
+    WebhookEventType,
     forged,
     verify,
 )
@@ -200,8 +200,8 @@ async def _decided(tx: Transaction, delivery: _SignedEvent, answer: EventAnswer,
 async def _done(db: Database, delivery: _SignedEvent) -> tuple[EventAnswer, Actor | None]:
     """The answer, and who decided."""
     event = _parsed(InboundEvent, delivery.body)
-    if event.type is EventType.PING:
-        return EventAnswer(type=EventType.PING, result=RecordResult.OK), None
+    if event.type is WebhookEventType.PING:
+        return EventAnswer(type=WebhookEventType.PING, result=RecordResult.OK), None
     request = _checked(DecisionEvent, event.data)
     async with forgery_refusal(db, _sender_unknown), db.transaction(delivery.org_id) as tx:
         person = await _person(tx, delivery.connection.id, request.external_user)
@@ -216,7 +216,7 @@ async def _done(db: Database, delivery: _SignedEvent) -> tuple[EventAnswer, Acto
     once = IdempotencyKey(key=delivery.key, fingerprint=hashlib.sha256(delivery.body).digest())
     receipt = await decisions.decide(db, person, request.approval_id, decision, Channel.WEBHOOK, once)
     answer = EventAnswer(
-        type=EventType.DECISION,
+        type=WebhookEventType.DECISION,
         result=receipt.result,
         approval_id=request.approval_id,
         status=receipt.approval.status,
