@@ -1,6 +1,6 @@
 """What a guard says to the plane, and when it lets the function run: written once, without any I/O.
 
-A dialogue is a generator. It yields what must be done next (`Send`, `Run`, `Probe`, `Ask`, `PollPause`) and gets the answer; a driver does
+A dialogue is a generator. It yields what must be done next (`Send`, `Run`, `Probe`, `Ask`, `Delay`) and gets the answer; a driver does
 it, in a thread or in an event loop. Every request may be repeated: the key, the name of this try and the number of the attempt
 see to it that it counts once.
 """
@@ -131,11 +131,11 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class PollPause:
+class Delay:
     seconds: float
 
 
-Step = Send | Run | Probe | Ask | PollPause
+Step = Send | Run | Probe | Ask | Delay
 Dialogue = Generator[Step, Any, Any]
 Insist = Callable[[Send], Dialogue]
 
@@ -210,7 +210,7 @@ class Invocation:
             except Conflict as error:
                 if error.code != "external_held" or time.monotonic() >= self.ends:
                     raise
-                yield PollPause(HELD_SECONDS)
+                yield Delay(HELD_SECONDS)
 
     def _wait(self, call: dict[str, Any]) -> Dialogue:
         rest = self.ends - time.monotonic()
@@ -220,7 +220,7 @@ class Invocation:
             raise ApprovalPending(f"`{call['tool']}` was not run: {call['reason']}", call)
         seconds = max(0.05, min(rest, POLL_SECONDS))
         if call["held"]:
-            yield PollPause(min(HELD_SECONDS, seconds))
+            yield Delay(min(HELD_SECONDS, seconds))
             if call["status"] == "intended":
                 # It may be ours, begun before somebody held it: only its sender is told.
                 return (yield from self._begin(call))
@@ -229,7 +229,7 @@ class Invocation:
             return (yield Send(routes.GET_CALL, (call["id"],), query=query, seconds=seconds + 30))
         except (Unavailable, TooMany):
             # The decision is kept there; whoever waits for it has time.
-            yield PollPause(min(HELD_SECONDS, seconds))
+            yield Delay(min(HELD_SECONDS, seconds))
             return call
 
     def _begin(self, call: dict[str, Any], *, renew: bool = False, did_not_happen: bool = False) -> Dialogue:
@@ -243,7 +243,7 @@ class Invocation:
             if error.code not in _LOOK_AGAIN:
                 raise
         if time.monotonic() < self.ends:
-            yield PollPause(0.05)
+            yield Delay(0.05)
         return (yield from self._insist(Send(routes.GET_CALL, (call["id"],))))
 
     def _send_through_gates(self, send: Send, session: str) -> Dialogue:
@@ -308,7 +308,7 @@ class Invocation:
             except Conflict as error:
                 if error.code != "retry" or time.monotonic() + pause >= ends:
                     raise
-            yield PollPause(pause)
+            yield Delay(pause)
             pause = min(pause * 2, 2.0)
 
     def _probe(self, call: dict[str, Any]) -> Dialogue:

@@ -33,11 +33,11 @@ from cortex_plane.agents.model.tools import OnUncertain, Risk, is_tool_name
 from cortex_plane.calls import routes as call_routes
 from cortex_plane.client.dialogue import (
     Ask,
+    Delay,
     Dialogue,
     Insist,
     Invocation,
     NotJson,
-    PollPause,
     Probe,
     Run,
     Send,
@@ -218,7 +218,7 @@ class Guarded:
         match step:
             case Send():
                 return self._lines.send(step)
-            case PollPause(seconds=seconds):
+            case Delay(seconds=seconds):
                 time.sleep(seconds)
                 return None
             case Probe(arguments=arguments):
@@ -272,7 +272,7 @@ class Guarded:
         match step:
             case Send():
                 return await self._send_async(step)
-            case PollPause(seconds=seconds):
+            case Delay(seconds=seconds):
                 await asyncio.sleep(seconds)
                 return None
             case Probe(arguments=arguments):

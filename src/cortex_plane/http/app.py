@@ -49,7 +49,7 @@ BINDINGS: tuple[Binding, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class RouteEntry:
+class PathEntry:
     """A path of the application."""
 
     path: str
@@ -62,12 +62,12 @@ class PathTable(BaseRoute):
     """Finds the entry of a request by the length of its path and its first two parts."""
 
     def __init__(self) -> None:
-        self.entries: list[RouteEntry] = []
-        self._by_start: defaultdict[tuple[int, str, str], list[tuple[RouteEntry, list[str]]]] = defaultdict(
+        self.entries: list[PathEntry] = []
+        self._by_start: defaultdict[tuple[int, str, str], list[tuple[PathEntry, list[str]]]] = defaultdict(
             list
         )
 
-    def add(self, entry: RouteEntry) -> None:
+    def add(self, entry: PathEntry) -> None:
         self.entries.append(entry)
         parts = entry.path.split("/")[1:]
         second = parts[1] if len(parts) > 1 and not parts[1].startswith("{") else ""
@@ -97,7 +97,7 @@ class PathTable(BaseRoute):
         return (Match.NONE, {}) if other is None else (Match.PARTIAL, other)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        entry: RouteEntry = scope["route"]
+        entry: PathEntry = scope["route"]
         if scope["method"] not in entry.methods:
             raise HTTPException(405, headers={"Allow": ", ".join(entry.methods)})
         await entry.app(scope, receive, send)
@@ -113,14 +113,14 @@ class Api(Starlette):
         self._document: bytes | None = None
         for binding in BINDINGS:
             route = binding.route
-            self._table.add(RouteEntry(route.path, [route.method], binding, route.in_document))
+            self._table.add(PathEntry(route.path, [route.method], binding, route.in_document))
             if route.also_at is not None:
                 path = route.also_at + route.path.removeprefix("/v1")
-                self._table.add(RouteEntry(path, [route.method], binding, in_document=False))
+                self._table.add(PathEntry(path, [route.method], binding, in_document=False))
         self.add_route("/openapi.json", self._send_document)
 
     @property
-    def entries(self) -> Sequence[RouteEntry]:
+    def entries(self) -> Sequence[PathEntry]:
         return self._table.entries
 
     def add_page(self, page: PageRoute) -> None:
@@ -129,7 +129,7 @@ class Api(Starlette):
             response: Response = await page.endpoint(Request(scope, receive, send), **scope["path_params"])
             await response(scope, receive, send)
 
-        self._table.add(RouteEntry(page.path, page.methods, app, in_document=False))
+        self._table.add(PathEntry(page.path, page.methods, app, in_document=False))
 
     def openapi(self) -> dict[str, Any]:
         return openapi_document()
