@@ -68,8 +68,12 @@ select id, sealed from signing_secret where purpose = $1 and retire_at is null
 
 
 -- name: deciders_of_approval
--- By name; $3 limit, null: all of them.
-select d.id, d.display_name, d.roles from approval_deciders($1, $2) d order by d.display_name limit $3
+-- By name; $3 limit, null: all of them. Those who count as one human with a cause are among them: they may prove a channel of their own.
+select u.id, u.display_name, u.roles
+from approval_request r join user_account u on u.org_id = r.org_id and u.deactivated_at is null and u.roles <> '{guest}'
+where r.org_id = $1 and r.id = $2 and decider_refusal(r, u.id, u.roles, u.clearance, null, null, null) is null
+order by u.display_name
+limit $3
 
 
 -- name: delegates_of_approval
