@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from datetime import UTC, datetime, timedelta
-from unittest import mock
 from uuid import UUID
 
 import asyncpg
@@ -18,13 +15,10 @@ from cortex_plane.kernel.errors import Forbidden, NotFound
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.tenancy.model.credentials import Provider
 from cortex_plane.tenancy.model.orgs import Role
-from tests.cli.test_cli import Shell, shell
 from tests.fixtures.people import Person, World
 from tests.fixtures.visitors import Visitor
 from tests.fixtures.workers import ended, make_agent, submit, turn, working
 from tests.http.test_http_bad_input import problem
-
-__all__ = ["shell"]
 
 OWN = "sk-ant-of-the-org-itself-4711"
 
@@ -179,36 +173,3 @@ async def test_the_page_of_a_job_shows_tokens_and_cost(
     assert "2 answers of the model" in page
     await _spent(admin, world, job, "openai:mine", None, datetime(2031, 5, 1, tzinfo=UTC))
     assert "cost $1.2345 and 1 of unknown price" in (await visitor.get(f"/jobs/{job}")).text
-
-
-@pytest.mark.proves("D.223")
-def test_keys_and_usage_from_the_command_line(shell: Shell) -> None:
-    with mock.patch.object(sys, "stdin", io.StringIO(f"{OWN}\n")):
-        told = shell.run("model-key", "set", "anthropic").stdout
-    assert "4711" in told
-    assert OWN not in told
-    (kept,) = shell.many("model-key", "list")
-    assert (kept["provider"], kept["last_characters"]) == ("anthropic", "4711")
-    assert shell.one("model-key", "show", "anthropic") == kept
-    shell.run("model-key", "remove", "anthropic")
-    assert shell.many("model-key", "list") == []
-    assert "model_key_not_found" in shell.run("model-key", "remove", "anthropic", expect=3).stderr
-    with mock.patch.object(sys, "stdin", io.StringIO("")):
-        assert "no key on standard input" in shell.run("model-key", "set", "openai", expect=2).stderr
-    with mock.patch.object(sys, "stdin", io.StringIO("too-short-secret")):
-        shell.run("model-key", "set", "openai")
-    with mock.patch.object(sys, "stdin", io.StringIO("a secret with spaces in it")):
-        refused = shell.run("model-key", "set", "openai", expect=2)
-    assert "a secret with spaces in it" not in refused.stderr + refused.stdout
-    shell.run("model-key", "set", "acme", expect=2)
-    agent = shell.one("agent", "create", "talker", "--model", "scripted")
-    job = str(shell.one("job", "submit", str(agent["slug"]))["id"])
-    shell.run("job", "watch", job)
-    (row,) = shell.many("usage", "--by", "agent", "--agent", "talker")
-    assert (row["agent"], row["calls"], row["cost_micros"]) == ("talker", 1, 0)
-    table = shell.run("usage", "--by", "model").stdout
-    assert "scripted" in table
-    assert "$0.0000" in table
-    assert shell.many("usage", "--since", "2100-01-01") == []
-    shown = shell.run("job", "show", job).stdout
-    assert "in 1 call; cost: $0.0000" in shown
