@@ -7,9 +7,11 @@ import re
 import asyncpg
 import httpx
 import pytest
+from starlette.routing import Match
 from structlog.testing import capture_logs
 
 from cortex_plane.db.database import Database
+from cortex_plane.http.app import PathTable
 from tests.fixtures.people import World
 
 
@@ -124,3 +126,10 @@ async def test_a_request_is_one_log_line_without_its_secrets(http: httpx.AsyncCl
     assert first["key"] == str(world.admin.actor.key_id)
     assert (second["status"], second["org"], second["key"]) == (401, None, None)
     assert "cortex_key_" not in str(lines)
+
+
+@pytest.mark.parametrize("path", ["*", ""])
+async def test_a_target_that_is_no_path_is_not_found(path: str) -> None:
+    """`OPTIONS * HTTP/1.1` is a legal request."""
+    match, _ = PathTable().matches({"type": "http", "path": path, "method": "OPTIONS"})
+    assert match is Match.NONE

@@ -766,15 +766,16 @@ _UNSURE_SETS = st.builds(
 
 
 def alone(policies: PolicySet, facts: CallFacts) -> Iterator[PolicySet]:
-    """Whatever could be the case where nobody can tell: of each level one of its matches for sure, and nothing of those
-    before the one that decides."""
+    """Whatever could be the case where nobody can tell: of each level one of its matches for sure, or none where no match is
+    sure, and nothing of those before the one that decides."""
     levels = [policies.teams[TEAM], policies.teams[PARENT], policies.org, policies.platform]
     found = [naive(rows, facts) for rows in levels]
     for first, matches in enumerate(found):
         if not matches:
             continue
         chosen: list[Sequence[PolicyRow | None]] = [
-            [None] if place < first else list(rows) or [None] for place, rows in enumerate(found)
+            [None] if place < first else _choices(rows, decides=place == first)
+            for place, rows in enumerate(found)
         ]
         for team, parent, org, platform in itertools.product(*chosen):
             yield PolicySet(
@@ -785,6 +786,11 @@ def alone(policies: PolicySet, facts: CallFacts) -> Iterator[PolicySet]:
             )
         if matches[-1].condition != "args.missing":
             break
+
+
+def _choices(rows: Sequence[PolicyRow], *, decides: bool) -> list[PolicyRow | None]:
+    is_unsure = not rows or rows[-1].condition == "args.missing"
+    return [*rows, None] if is_unsure and not decides else [*rows]
 
 
 def only(one: PolicyRow | None) -> tuple[PolicyRow, ...]:
@@ -1072,3 +1078,19 @@ def test_a_request_may_fail_a_job_on_a_denial_and_not_let_it_go_on() -> None:
         terms = policies.decide(call("pay"), [request]).terms
         assert terms is not None
         assert terms.on_deny is expected
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        row(ASK, final=True, condition="args.missing"),
+        row(ASK, final=True, condition="args.missing", approvers=BOB),
+    ],
+)
+def test_an_unsure_final_row_does_not_replace_the_approvers_of_a_sure_one(limit: PolicyRow) -> None:
+    """Its condition may be false, and then it limits nothing: only whom both name may decide."""
+    mine = row(ASK, approvers=ADMINS)
+    for levels in ({"org": [limit]}, {"platform": [limit]}):
+        decision = decide(call("pay"), team=[mine], **levels)
+        assert terms(decision).approvers == ADMINS
+        assert not terms(decision).approvers.owner

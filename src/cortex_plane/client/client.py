@@ -202,15 +202,19 @@ class Client:
     ) -> None:
         await self.close()
 
-    if not TYPE_CHECKING:
 
-        def __getattr__(self, name):
-            """A noun, imported when it is first used: most programs use two or three of them."""
-            for module, nouns in _MODULES.items():
-                if name in nouns:
-                    kind = getattr(
-                        import_module(f"cortex_plane.client.{module}"), Client.__annotations__[name]
-                    )
-                    self.__dict__[name] = noun = kind(self._transport)
-                    return noun
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+def _noun(module: str, name: str) -> cached_property[Any]:
+    """A noun, imported when it is first used: most programs use two or three of them."""
+
+    def make(client: Client) -> Any:
+        kind = getattr(import_module(f"cortex_plane.client.{module}"), Client.__annotations__[name])
+        return kind(client._transport)
+
+    noun = cached_property(make)
+    noun.__set_name__(Client, name)
+    return noun
+
+
+for _module, _names in _MODULES.items():
+    for _name in _names:
+        setattr(Client, _name, _noun(_module, _name))

@@ -74,7 +74,7 @@ class PathTable(BaseRoute):
         self._by_start[len(parts), parts[0], second].append((entry, parts))
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        if scope["type"] != "http":
+        if scope["type"] != "http" or not scope["path"].startswith("/"):  # `OPTIONS *`
             return Match.NONE, {}
         parts = scope["path"].split("/")[1:]
         count, first, second = len(parts), parts[0], parts[1] if len(parts) > 1 else ""

@@ -244,7 +244,7 @@ select fingerprint, previous, resealed_org_created_at, resealed_org, resealed_jo
 
 
 -- name: begin_rotation
-update plane_key set fingerprint = $1, previous = $2
+update plane_key set fingerprint = $1, previous = $2, resealed_org_created_at = null, resealed_org = null, resealed_job = null
 
 
 -- name: move_rotation
@@ -256,7 +256,7 @@ update plane_key set previous = null, resealed_org_created_at = null, resealed_o
 
 
 -- name: forget_ended_workers
-delete from worker w where w.expires_at <= (select plane_now())
+delete from worker w where w.expires_at < (select plane_now())
   and not exists (select from find_orphans(null) o where o.worker_id = w.id)
 
 

@@ -56,10 +56,18 @@ async def install_next_master_key(settings: Settings, db: Database) -> None:
     with contextlib.suppress(FileNotFoundError):  # another process was faster
         new, old = (Vault(parse_master_key(file.read_text(), str(file))) for file in (path, current))
         if plane_key is not None and plane_key.fingerprint == new.fingerprint:
-            with contextlib.suppress(FileExistsError):
-                os.link(current, current.with_name(f"{KEY_FILE}.{old.fingerprint.hex()[:8]}"))
-            path.replace(current)
-            _sync_folder(settings.home)
+            try:
+                if old.fingerprint != new.fingerprint:
+                    with contextlib.suppress(FileExistsError):
+                        os.link(current, current.with_name(f"{KEY_FILE}.{old.fingerprint.hex()[:8]}"))
+                path.replace(current)
+                _sync_folder(settings.home)
+            except PermissionError as error:
+                raise SetupError(
+                    f"{current} cannot be replaced: {error.strerror}.",
+                    code="home_unusable",
+                    hint=f"{path} holds the master key of this database now: put it into the place of {current}.",
+                ) from error
 
 
 def existing_master_key(settings: Settings) -> bytes | None:

@@ -68,7 +68,9 @@ grant select on approval_shown to cortex_app;
 -- Whoever is not staff (p_sees) sees requests of their own sessions, and those that name them or a role of theirs.
 create or replace function sees_approval(p_sees uuid, p_roles text[], p_owner uuid, p_opener uuid, p_approvers jsonb) returns boolean
   language sql immutable parallel safe
-  return p_sees is null or p_sees in (p_owner, p_opener) or p_approvers -> 'members' ? p_sees::text or p_approvers -> 'roles' ?| p_roles;
+  -- A session may have no owner.
+  return (p_sees is null or p_sees in (p_owner, p_opener) or p_approvers -> 'members' ? p_sees::text
+    or p_approvers -> 'roles' ?| p_roles) is true;
 
 -- The whole record, as p_person sees it (see approval_refusal).
 create or replace function approval_record(p_org uuid, p_approval uuid, p_person jsonb) returns jsonb

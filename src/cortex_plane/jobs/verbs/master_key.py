@@ -56,11 +56,15 @@ async def require_known_key(db: Database, vault: Vault) -> None:
     plane_key = await read_plane_key(db)
     _require(plane_key, vault)
     if plane_key is not None and plane_key.previous is not None:
-        raise SetupError(
-            "A rotation of the master key is under way, so not every secret and checkpoint can be read.",
-            code="rotation_under_way",
-            hint="Finish it with `cortex db rotate-key`, or start a process of the plane: that finishes it too.",
-        )
+        raise _under_rotation()
+
+
+def _under_rotation() -> SetupError:
+    return SetupError(
+        "A rotation of the master key is under way, so not every secret and checkpoint can be read.",
+        code="rotation_under_way",
+        hint="Finish it with `cortex db rotate-key`, or start a process of the plane: that finishes it too.",
+    )
 
 
 def _require(plane_key: PlaneKey | None, vault: Vault) -> None:
@@ -98,7 +102,10 @@ async def begin_rotation(db: Database, old: Vault, new: Vault, poison_deaths: in
     while len(await adopt_jobs(db, new_id(), "rotate-key", poison_deaths)) == ORPHANS_AT_ONCE:
         pass
     async with db.transaction(NOBODY) as tx:
-        _require(await jobs_store.lock_plane_key(tx), old)
+        plane_key = await jobs_store.lock_plane_key(tx)
+        _require(plane_key, old)
+        if plane_key is not None and plane_key.previous is not None:
+            raise _under_rotation()
         await _require_no_worker(tx)
         sealed = await credentials_store.sealed_credential_key(tx)
         if sealed is not None:

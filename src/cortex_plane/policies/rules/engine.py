@@ -106,14 +106,18 @@ class _Walk:
 
 
 def _walks(matches: Sequence[_Match]) -> list[_Walk] | None:
-    """Every walk that could be the case; None where there are too many. A sure match of a level ends the choice of the first."""
+    """Every walk that could be the case; None where there are too many. A sure match of a level ends the choice of the first.
+
+    Above the first, a level without a sure match may also have none: its limits would then not hold."""
     levels = [list(group) for _, group in itertools.groupby(matches, key=lambda match: match.level)]
+    choices: list[list[_Match | None]] = [[*level] if level[-1].sure else [*level, None] for level in levels]
     walks: list[_Walk] = []
-    for first, matches_of_level in enumerate(levels):
-        if len(walks) + math.prod(map(len, levels[first:])) > MAX_COMBINATIONS:
+    for first, level in enumerate(levels):
+        if len(walks) + len(level) * math.prod(map(len, choices[first + 1 :])) > MAX_COMBINATIONS:
             return None
-        walks += map(_Walk, itertools.product(*levels[first:]))
-        if matches_of_level[-1].sure:
+        for choice in itertools.product(level, *choices[first + 1 :]):
+            walks.append(_Walk([match for match in choice if match is not None]))
+        if level[-1].sure:
             break
     return walks or [_Walk(())]
 
