@@ -3679,7 +3679,7 @@ $$;
 
 CREATE FUNCTION public.sees_approval(p_sees uuid, p_roles text[], p_owner uuid, p_opener uuid, p_approvers jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN ((p_sees IS NULL) OR (p_sees = ANY (ARRAY[p_owner, p_opener])) OR ((p_approvers -> 'members'::text) ? (p_sees)::text) OR ((p_approvers -> 'roles'::text) ?| p_roles));
+    RETURN (((p_sees IS NULL) OR (p_sees = ANY (ARRAY[p_owner, p_opener])) OR ((p_approvers -> 'members'::text) ? (p_sees)::text) OR ((p_approvers -> 'roles'::text) ?| p_roles)) IS TRUE);
 
 CREATE FUNCTION public.send_signal(p_org uuid, p_id uuid, p_name text, p_key text, p_payload text, p_sender uuid, p_sent_by text, p_limit integer) RETURNS TABLE(id uuid, made boolean, same boolean, waits jsonb, more boolean)
     LANGUAGE plpgsql
