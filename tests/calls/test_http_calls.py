@@ -142,6 +142,18 @@ async def test_the_ledger_is_the_same_as_a_workers(
 
 
 @pytest.mark.proves("D.271")
+async def test_a_request_of_a_session_without_owner_is_not_found_by_strangers(
+    http: httpx.AsyncClient, strict: World
+) -> None:
+    call = await asked(http, strict.service, await opened(http, strict.service))
+    stranger = await strict.person(Role.MEMBER)
+    path = f"/v1/approvals/{call['approval_id']}/decide"
+    decision = {"decision": "denied", "version": 1, "input_hash": call["input_hash"]}
+    refused = await post(http, stranger, path, status=404, **decision)
+    assert refused["code"] == "approval_not_found"
+
+
+@pytest.mark.proves("D.271")
 async def test_a_call_waits_for_a_person_and_runs_once(http: httpx.AsyncClient, strict: World) -> None:
     session = await opened(http, strict.service)
     call = await asked(http, strict.service, session, dispatch=True, key="k1")
