@@ -54,9 +54,7 @@ async def _write_back(admin_url: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="Measure, beside the floor and peers."
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure, beside the floor and peers.")
     parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; all unless named")
     parser.add_argument("--smoke", action="store_true", help="little work each: that they run, not how fast")
     asked = parser.parse_args()

@@ -177,9 +177,7 @@ async def decisions_per_second(url: str, n: int, concurrency: int) -> float:
             await server.wait()
 
 
-async def with_pending(
-    url: str, few: int, many: int, *, rounds: int, each: int
-) -> dict[tuple[str, int], float]:
+async def with_pending(url: str, few: int, many: int, *, rounds: int, each: int) -> dict[tuple[str, int], float]:
     """Seconds of a decision and of a look at the clock, with few and with many that merely wait."""
     taken: dict[tuple[str, int], list[float]] = {}
     async with waiting(url) as (made, asked, connection):
@@ -194,9 +192,7 @@ async def with_pending(
                 ids = iter(await copies(connection, asked, each))
 
                 async def decide(_: int, ids: Any = ids) -> None:
-                    decision = Decision(
-                        decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash
-                    )
+                    decision = Decision(decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash)
                     await decisions.decide(made.db, made.actor, next(ids), decision, Channel.API)
 
                 taken.setdefault(("decision", pending), []).append(await seconds_each(decide, each, 1))

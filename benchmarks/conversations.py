@@ -41,9 +41,7 @@ async def turns(url: str, count: int) -> list[float]:
         taken: list[float] = []
         async with working(made, App("bench"), 1), completions(url) as waiting:
             for number in range(count + 3):
-                said = InboundMessage(
-                    external_user_id="somebody", agent="talker", text=words(SAID_BYTES, 10 + number)
-                )
+                said = InboundMessage(external_user_id="somebody", agent="talker", text=words(SAID_BYTES, 10 + number))
                 started = time.perf_counter()
                 delivery = await sessions.ingest_message(made.db, actor, connection.id, said)
                 ended = waiting[delivery.job_id] = asyncio.Event()

@@ -78,9 +78,7 @@ async def ratios(url: str, rounds: int, each: int) -> dict[str, float]:
         secret = str(await keys.issue_key_for_owner(made.db))
         server, port = await serve(made.app_url)
         try:
-            async with httpx.AsyncClient(
-                base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30
-            ) as http:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as http:
                 doors = Doors(made, asked, http, secret)
                 ways: dict[str, Decide] = {"id": doors.by_id, "token": doors.by_token, "link": doors.by_link}
                 for number in range(rounds + 1):
@@ -103,7 +101,5 @@ async def run(admin_url: str, *, rounds: int = ROUNDS, each: int = EACH) -> bool
         ratio = seconds / taken["id"]
         missed = ratio > AIM
         met = met and not missed
-        print(
-            f"{f'  by {name}':36}{seconds * 1e3:>10.2f}{ratio:>12.2f}{f'< {AIM}':>8}{'  MISSED' if missed else ''}"
-        )
+        print(f"{f'  by {name}':36}{seconds * 1e3:>10.2f}{ratio:>12.2f}{f'< {AIM}':>8}{'  MISSED' if missed else ''}")
     return met

@@ -66,9 +66,7 @@ def _app(turnstile: Turnstile) -> App:
     async def act(tool: str, region: str, count: int, dry_run: bool, note: str) -> dict[str, Any]:
         """The side effect of the measured steps."""
         await turnstile.pass_through(tool)
-        return await effect(
-            {"tool": tool, "region": region, "count": count, "dry_run": dry_run, "note": note}
-        )
+        return await effect({"tool": tool, "region": region, "count": count, "dry_run": dry_run, "note": note})
 
     return app
 

@@ -62,9 +62,7 @@ def _filling(number: int) -> Gate:
         trigger = Trigger(type=TriggerType.ACTION_PRE, patterns=(_SHAPES[number % 5].format(n=number),))
     else:
         mode = (MatchMode.ANY, MatchMode.PHRASE)[number % 4 // 2]
-        trigger = Trigger(
-            type=TriggerType.KEYWORD, patterns=(f"topic {number}", f"word{number}"), match_mode=mode
-        )
+        trigger = Trigger(type=TriggerType.KEYWORD, patterns=(f"topic {number}", f"word{number}"), match_mode=mode)
     return _gate(f"g{number}", trigger)
 
 
@@ -144,18 +142,14 @@ def _measured(rivals: dict[str, Work], rounds: int, count: int) -> dict[str, flo
     return {name: statistics.median(times) for name, times in taken.items()}
 
 
-def _growth(
-    made: dict[int, CompiledAtlases], title: str, work: Callable[[CompiledAtlases], Work], count: int
-) -> bool:
+def _growth(made: dict[int, CompiledAtlases], title: str, work: Callable[[CompiledAtlases], Work], count: int) -> bool:
     medians = _measured({f"{size:,} gates": work(made[size]) for size in SIZES}, rounds=9, count=count)
     few, *_, many = medians.values()
     missed = many / few > AIM
     print(f"\n{title:44}{'µs':>10}{'ratio':>10}{'aim':>8}")
     for name, seconds in medians.items():
         last = name == f"{SIZES[-1]:,} gates"
-        told = (
-            f"{seconds / few:>9.2f}×{f'≤ {AIM:g}' if last else '':>8}{'  MISSED' if last and missed else ''}"
-        )
+        told = f"{seconds / few:>9.2f}×{f'≤ {AIM:g}' if last else '':>8}{'  MISSED' if last and missed else ''}"
         print(f"{'  ' + name:44}{seconds * 1e6:>10.1f}{told}")
     return not missed
 
@@ -170,9 +164,7 @@ def _rules() -> tuple[CompiledAtlases, str, list[str]]:
         AtlasPolicy(policy_id=f"p{n}", type=AtlasPolicyType.DENY if n % 2 else AtlasPolicyType.ALLOW, actions=(name,))
         for n, name in enumerate(names)
     )  # fmt: skip
-    ours = Atlas(
-        atlas_id=ID, version="1", name=ID, digest="", steward=Steward(id=ID, name=ID), policies=policies
-    )
+    ours = Atlas(atlas_id=ID, version="1", name=ID, digest="", steward=Steward(id=ID, name=ID), policies=policies)
     cedar = "\n".join(
         f'{"forbid" if n % 2 else "permit"}(principal == User::"agent", action == Action::"{name}", resource);'
         for n, name in enumerate(names)
@@ -212,9 +204,7 @@ def _beside_cedar(count: int) -> bool:
     for name, seconds in medians.items():
         aim = "≤ 1" if name == "gates" else ""
         ratio = seconds / medians["Cedar, one by one"]
-        print(
-            f"{'  ' + name:44}{seconds * 1e6:>10.1f}{ratio:>9.2f}×{aim:>8}{'  MISSED' if aim and missed else ''}"
-        )
+        print(f"{'  ' + name:44}{seconds * 1e6:>10.1f}{ratio:>9.2f}×{aim:>8}{'  MISSED' if aim and missed else ''}")
     return not missed
 
 

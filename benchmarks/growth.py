@@ -37,9 +37,7 @@ async def own_growth(url: str, steps: int) -> tuple[int, int, int]:
             await ended.wait()
         wal = await connection.fetchval("select pg_current_wal_lsn() - $1::pg_lsn", start)
         raw = await connection.fetchval("select sum(length(response::text)) from step where job_id = $1", id)
-        results = await connection.fetchval(
-            "select sum(length(result::text)) from tool_call where job_id = $1", id
-        )
+        results = await connection.fetchval("select sum(length(result::text)) from tool_call where job_id = $1", id)
         await compact(connection)
         kept = await _kept(connection) - before
         await connection.close()

@@ -44,8 +44,7 @@ async def _two_commits(made: Plane, pool: asyncpg.Pool, concurrency: int) -> Wor
         places.append(tuple(row))
     intent, outcome = ((HERE / f"floor_{name}.sql").read_text() for name in ("intent", "outcome"))
     arguments, result, checkpoint = (
-        orjson.dumps(value).decode()
-        for value in (TOOL_ARGUMENTS, TOOL_RESULT, {"filler": "x" * CHECKPOINT_BYTES})
+        orjson.dumps(value).decode() for value in (TOOL_ARGUMENTS, TOOL_RESULT, {"filler": "x" * CHECKPOINT_BYTES})
     )
     response = orjson.dumps({"text": None, "calls": []}).decode()
     mac, digest, body = os.urandom(32), os.urandom(32), os.urandom(400)
@@ -60,9 +59,7 @@ async def _two_commits(made: Plane, pool: asyncpg.Pool, concurrency: int) -> Wor
             2 * index + 100,
         )  # fmt: skip
         await act(TOOL_ARGUMENTS["note"])
-        await pool.execute(
-            outcome, org, session, job, checkpoint, mac, id, result, digest, body, 2 * index + 101
-        )
+        await pool.execute(outcome, org, session, job, checkpoint, mac, id, result, digest, body, 2 * index + 101)
 
     return call
 
@@ -107,7 +104,5 @@ def _print(concurrency: int, medians: dict[str, float]) -> bool:
         aim = f"≤ {AIMS[concurrency]:g}" if name == "guarded" else ""
         missed = bool(aim) and seconds / floor > AIMS[concurrency]
         met = met and not missed
-        print(
-            f"{'  ' + name:36}{seconds * 1e6:>10.0f}{seconds / floor:>9.2f}×{aim:>8}{'  MISSED' if missed else ''}"
-        )
+        print(f"{'  ' + name:36}{seconds * 1e6:>10.0f}{seconds / floor:>9.2f}×{aim:>8}{'  MISSED' if missed else ''}")
     return met

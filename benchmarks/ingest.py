@@ -104,13 +104,9 @@ async def prepare(db: Database, admin: Actor, floor: asyncpg.Pool, port: int) ->
     agent = await agents.create_agent(
         db,
         admin,
-        AgentDraft(
-            name="Bench", slug="bench", role="Bench", team="main", model_config=ModelConfig(model="none")
-        ),
+        AgentDraft(name="Bench", slug="bench", role="Bench", team="main", model_config=ModelConfig(model="none")),
     )
-    connection = await connections.create_connection(
-        db, admin, ConnectionDraft(channel_type="web", name="bench")
-    )
+    connection = await connections.create_connection(db, admin, ConnectionDraft(channel_type="web", name="bench"))
     service = await keys.create_key(db, admin, KeyDraft(name="bench", roles=[Role.MEMBER]))
     secret = str(service.secret)
     actor = await keys.authenticate_key(db, secret)

@@ -38,9 +38,7 @@ BURST = 10_000
 AIM_DELAY = 1.0
 HOST, PUBLIC_URL = "127.0.0.1", "https://plane.example"
 
-_ANYBODY = (
-    'policies: [{name: ask, target: "*", effect: requires_approval, approvers: {roles: [approver, admin]}}]'
-)
+_ANYBODY = 'policies: [{name: ask, target: "*", effect: requires_approval, approvers: {roles: [approver, admin]}}]'
 _APPROVER = """
 with c as (insert into channel_connection (org_id, id, channel_type, name) values ($1, gen_random_uuid(), 'email', $2)
   returning id),

@@ -71,9 +71,7 @@ class Plane:
             role="Bench",
             team="main",
             model_config=adapter(ModelConfig).validate_python({"model": model, "script": list(script)}),
-            skill_config={"app": app}
-            | ({"run": run} if run else {})
-            | ({"atlases": list(atlases)} if atlases else {}),
+            skill_config={"app": app} | ({"run": run} if run else {}) | ({"atlases": list(atlases)} if atlases else {}),
             resource_limits=adapter(ResourceLimits).validate_python(bounds),
         )
         return await agents.create_agent(self.db, self.actor, draft)
@@ -134,9 +132,7 @@ def counting_app(counter: Counter) -> App:
     async def act(tool: str, region: str, count: int, dry_run: bool, note: str) -> dict[str, Any]:
         """The side effect of the measured steps."""
         counter.add()
-        return await effect(
-            {"tool": tool, "region": region, "count": count, "dry_run": dry_run, "note": note}
-        )
+        return await effect({"tool": tool, "region": region, "count": count, "dry_run": dry_run, "note": note})
 
     return app
 

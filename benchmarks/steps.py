@@ -117,9 +117,7 @@ async def floor_step(url: str, n: int, concurrency: int) -> float:
                 intent, org, session, job, checkpoint, mac, index, response, uuid4(), call, arguments, digest, body,
                 2 * index + 100,
             )  # fmt: skip
-            await pool.execute(
-                outcome, org, session, job, checkpoint, mac, call, result, digest, body, 2 * index + 101
-            )
+            await pool.execute(outcome, org, session, job, checkpoint, mac, call, result, digest, body, 2 * index + 101)
 
         await seconds_each(step, WARM_STEPS * concurrency, concurrency)
         return 1 / await seconds_each(step, n, concurrency)

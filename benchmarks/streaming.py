@@ -131,9 +131,7 @@ async def run(admin_url: str, *, rounds: int = 9) -> bool:
 
 
 def _print(medians: dict[str, tuple[float, float]]) -> bool:
-    print(
-        f"\n{'a streamed token':36}{'µs':>10}{'busy, µs':>10}{'above bare':>12}{'above library':>15}{'aim':>8}"
-    )
+    print(f"\n{'a streamed token':36}{'µs':>10}{'busy, µs':>10}{'above bare':>12}{'above library':>15}{'aim':>8}")
     bare_busy, library_busy, above = medians["bare stream"][1], medians["the library"][1], 0.0
     for name, (seconds, busy) in medians.items():
         above = busy - library_busy

@@ -100,7 +100,5 @@ async def run(url: str, *, streams: int = STREAMS) -> bool:
     print(f"\n{'event to client':34}{'events':>10}{'p50 ms':>10}{'p95 ms':>10}{'aim':>8}")
     mark = "" if met else "  MISSED"
     label = f"{streams} open streams while jobs run"
-    print(
-        f"{label:34}{len(heard.seconds):>10}{p50 * 1e3:>10.0f}{p95 * 1e3:>10.0f}{AIM_P95 * 1e3:>8.0f}{mark}"
-    )
+    print(f"{label:34}{len(heard.seconds):>10}{p50 * 1e3:>10.0f}{p95 * 1e3:>10.0f}{AIM_P95 * 1e3:>8.0f}{mark}")
     return met

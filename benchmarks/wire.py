@@ -14,9 +14,7 @@ class Wire:
         self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        reader, writer = (
-            self._free.pop() if self._free else await asyncio.open_connection("127.0.0.1", self._port)
-        )
+        reader, writer = self._free.pop() if self._free else await asyncio.open_connection("127.0.0.1", self._port)
         content = json.dumps(body).encode()
         writer.write(
             f"POST {path} HTTP/1.1\r\nHost: plane\r\nAuthorization: Bearer {self._key}\r\n"

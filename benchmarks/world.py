@@ -88,9 +88,7 @@ async def _converse(ledger: Ledger, reader: asyncio.StreamReader, writer: asynci
     try:
         while head := (await reader.readuntil(b"\r\n\r\n")).decode("latin-1"):
             request, *lines = head.split("\r\n")
-            headers = {
-                name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
-            }
+            headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
             method, path, _ = request.split(" ", 2)
             size = int(headers.get("content-length", 0))
             if size > _MOST_BYTES:

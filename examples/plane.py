@@ -27,9 +27,7 @@ Decide = Callable[[Client, Approval], Awaitable[object]]
 def model(prompt: str, script: Any) -> ModelConfig:
     """Claude; where only OPENAI_API_KEY is set, GPT. Without a key the script answers, and every step says so."""
     openai = "OPENAI_API_KEY" in os.environ and "ANTHROPIC_API_KEY" not in os.environ
-    name = os.environ.get("EXAMPLE_MODEL") or (
-        "openai:gpt-5-mini" if openai else "anthropic:claude-sonnet-4-5"
-    )
+    name = os.environ.get("EXAMPLE_MODEL") or ("openai:gpt-5-mini" if openai else "anthropic:claude-sonnet-4-5")
     return ModelConfig(model=name, system_prompt=prompt, stand_in="script", script=script)
 
 

@@ -104,9 +104,7 @@ class Chain:
     def rooted(self, head: dict[str, Any]) -> None:
         """What a root says of the entry that was just read."""
         if head["seq"] != self.seq:
-            self.fault = (
-                self.fault or f"entry {head['seq']!a}: it is missing, and root {head['root']!a} covers it"
-            )
+            self.fault = self.fault or f"entry {head['seq']!a}: it is missing, and root {head['root']!a} covers it"
         elif head["hash"] != self.hash.hex():
             self.fault = self.fault or f"entry {self.seq}: root {head['root']!a} holds another hash of it"
 
@@ -148,12 +146,7 @@ class Roots:
     def saw(self, head: dict[str, Any]) -> None:
         """A head of a root: chain by chain, in the order of their ids."""
         chain, digest = bytes.fromhex(head["chain"].replace("-", "")), bytes.fromhex(head["hash"])
-        if (
-            type(head["root"]) is not int
-            or len(chain) != 16
-            or len(digest) != 32
-            or digest.hex() != head["hash"]
-        ):
+        if type(head["root"]) is not int or len(chain) != 16 or len(digest) != 32 or digest.hex() != head["hash"]:
             raise ValueError
         covered = self.covered.setdefault(head["root"], [hashlib.sha256(), 0, 0])
         covered[0].update(chain + head["seq"].to_bytes(8, "big") + digest)
@@ -213,9 +206,7 @@ class Roots:
         if self.held:
             found.append(f"root {min(self.held)}: you hold a copy of it, and it is missing")
         if trusted:
-            found += [
-                f"signed with {used}, which you did not name" for used in self.used if used not in trusted
-            ]
+            found += [f"signed with {used}, which you did not name" for used in self.used if used not in trusted]
             found += [] if self.used else ["no root is signed with a key that you named"]
         return found
 
@@ -341,9 +332,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Verify an audit export without the plane that made it.")
     parser.add_argument("file", help="the export; - for standard input")
     parser.add_argument("--find", metavar="ACTION", help="also print the verified entries of this action")
-    parser.add_argument(
-        "--key", metavar="FINGERPRINT", action="append", default=[], help="a key that you trust"
-    )
+    parser.add_argument("--key", metavar="FINGERPRINT", action="append", default=[], help="a key that you trust")
     parser.add_argument("--roots", metavar="FILE", help="copies of roots that were kept elsewhere")
     asked = parser.parse_args()
     try:

@@ -115,9 +115,7 @@ def _roles(permission: Permission) -> str:
 def events_table() -> str:
     lines = ["| event | what it tells | its data |", "|---|---|---|"]
     for kind, carries in events.CARRIES.items():
-        lines.append(
-            f"| `{kind}` | {carries.meaning} | {', '.join(f'`{name}`' for name in carries.fields)} |"
-        )
+        lines.append(f"| `{kind}` | {carries.meaning} | {', '.join(f'`{name}`' for name in carries.fields)} |")
     return "\n".join(lines)
 
 

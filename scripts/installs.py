@@ -43,9 +43,7 @@ class Environment:
 
     def run(self, name: str, *words: str, expect: int = 0, variables: Mapping[str, str] | None = None) -> str:
         """What it says on both channels. Variables of this process that name a plane or a database do not reach it."""
-        kept = {
-            key: value for key, value in os.environ.items() if not key.startswith(("CORTEX_", "DATABASE_"))
-        }
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("CORTEX_", "DATABASE_"))}
         done = subprocess.run(
             [self.program(name), *words],
             cwd=self.folder,
@@ -61,11 +59,7 @@ class Environment:
     def packages(self) -> dict[str, str]:
         lines = self.run("pip", "list", "--format=json").splitlines()
         found = json.loads(next(line for line in lines if line.startswith("[")))
-        return {
-            each["name"].lower(): each["version"]
-            for each in found
-            if each["name"] not in ("pip", "setuptools")
-        }
+        return {each["name"].lower(): each["version"] for each in found if each["name"] not in ("pip", "setuptools")}
 
 
 @contextlib.contextmanager

@@ -97,9 +97,7 @@ def sizes() -> None:
     print(f"Python files    {len(python):>7}  ({len(modules)} modules)")
     print(f"SQL files       {len([*SOURCE.rglob('*.sql')]):>7}")
     print(f"lines of Python {sum(python.values()):>7}")
-    print(
-        f"splinters       {sum(lines < SPLINTER for lines in modules.values()):>7}  (fewer than {SPLINTER} lines)"
-    )
+    print(f"splinters       {sum(lines < SPLINTER for lines in modules.values()):>7}  (fewer than {SPLINTER} lines)")
     print(f"piles           {sum(lines > PILE for lines in modules.values()):>7}  (more than {PILE} lines)")
     print(f"largest folder  {most:>7}  {largest.relative_to(SOURCE)}")
 

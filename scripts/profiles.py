@@ -95,9 +95,7 @@ async def profile_all(on: TestServer, names: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m scripts.profiles", description="CPU by function.")
-    parser.add_argument(
-        "names", nargs="*", metavar="operation", help=f"of {', '.join(OPERATIONS)}; all unless named"
-    )
+    parser.add_argument("names", nargs="*", metavar="operation", help=f"of {', '.join(OPERATIONS)}; all unless named")
     asked = parser.parse_args()
     if unknown := sorted(set(asked.names) - set(OPERATIONS)):
         parser.error(f"there is no operation {', '.join(unknown)}")

@@ -36,9 +36,7 @@ HEADER = """\
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     arguments.add_argument("--check", action="store_true", help="compare instead of writing")
-    arguments.add_argument(
-        "--server", help="a running PostgreSQL of the embedded version to use; default: start one"
-    )
+    arguments.add_argument("--server", help="a running PostgreSQL of the embedded version to use; default: start one")
     given = arguments.parse_args()
     if given.server:
         fresh = scratch_schema(given.server)

@@ -32,9 +32,7 @@ async def work(script: Script) -> None:
     working.register_task("job")(job)
     await submitting.create_queue()
     task = await submitting.spawn("job", {}, queue=QUEUE, idempotency_key=script.job)
-    running = asyncio.create_task(
-        working.start_worker(claim_timeout=CLAIM_SECONDS, poll_interval=POLL_SECONDS)
-    )
+    running = asyncio.create_task(working.start_worker(claim_timeout=CLAIM_SECONDS, poll_interval=POLL_SECONDS))
     result = await submitting.await_task_result(task["task_id"])
     working.stop_worker()
     await running

@@ -54,9 +54,7 @@ class ProcessEngine:
                     worker.kill()
             _, said = await worker.communicate()
             if worker.returncode != KILLED:
-                raise RuntimeError(
-                    f"{self.name} did not die {place} step {FATAL_STEP}: {said.decode()[-2000:]}"
-                )
+                raise RuntimeError(f"{self.name} did not die {place} step {FATAL_STEP}: {said.decode()[-2000:]}")
 
     async def _recover(self, job: str, place: Place) -> str | None:
         """What kept the job from finishing."""

@@ -20,9 +20,7 @@ from benchmarks.crash.outcomes import FATAL_STEP, Place, act_key
 from benchmarks.peers.payloads import TOOL_ARGUMENTS
 from benchmarks.world import World
 
-WINDOW_MS = (
-    60_000  # how long the world keeps its answer back; the worker is killed as soon as the act is seen
-)
+WINDOW_MS = 60_000  # how long the world keeps its answer back; the worker is killed as soon as the act is seen
 
 
 @dataclass(frozen=True)
@@ -52,9 +50,7 @@ def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def run_worker(
-    start: Callable[[Script], Awaitable[None]], recover: Callable[[Script], Awaitable[None]]
-) -> None:
+def run_worker(start: Callable[[Script], Awaitable[None]], recover: Callable[[Script], Awaitable[None]]) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--phase", choices=["start", "recover"], required=True)
     parser.add_argument("--place", type=Place, required=True)

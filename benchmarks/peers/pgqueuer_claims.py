@@ -71,9 +71,7 @@ async def leases(url: str, n: int, batch_size: int, *, limit: int = 0) -> float:
             jobs = await queries.dequeue(batch_size, wanted, uuid.uuid4(), None, timedelta(seconds=60))
             taken += time.perf_counter() - started
             claimed += len(jobs)
-            await queries.log_jobs(
-                [(job, "successful", None) for job in jobs]
-            )  # not timed: a slot is free again
+            await queries.log_jobs([(job, "successful", None) for job in jobs])  # not timed: a slot is free again
         return n / taken
 
 

@@ -5,9 +5,7 @@ from pathlib import Path
 
 from cortex_plane import Client, CortexError
 
-plane = (
-    Client.here()
-)  # line 1, after the import: CORTEX_URL and CORTEX_KEY, or the plane of `make up` in this folder
+plane = Client.here()  # line 1, after the import: CORTEX_URL and CORTEX_KEY, or the plane of `make up` in this folder
 
 
 @plane.guard("refund", agent="refund-script", risk="high")  # line 2: the same function, now with permission

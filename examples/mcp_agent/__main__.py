@@ -26,14 +26,10 @@ async def main(auto: bool) -> int:
         tool = await published(client, "notes.list_notes")
         # A server's own word that a tool is harmless counts for nothing. A steward's does, until the tool changes.
         await client.tool_confirmations.confirm(
-            ConfirmationDraft(
-                tool=tool.name, app=tool.app, digest=tool.digest, read_only=True, note="I read its code."
-            )
+            ConfirmationDraft(tool=tool.name, app=tool.app, digest=tool.digest, read_only=True, note="I read its code.")
         )
         print("steward confirms that notes.list_notes only reads", flush=True)
-        job = await client.jobs.submit(
-            JobDraft(agent=AGENT.slug, payload={"text": "Note that lamps are sold out."})
-        )
+        job = await client.jobs.submit(JobDraft(agent=AGENT.slug, payload={"text": "Note that lamps are sold out."}))
         job = await follow(client, job.id, approve if auto else ask)
         print(f"job     {job.status}")
         print(

@@ -5,9 +5,7 @@ from typing import Any
 from cortex_plane import AgentDraft, App, ToolContext, ToolError
 from examples.plane import did, model
 
-app = App(
-    "release-example", instructions="You ship releases. Read before you act; say in one sentence what you do."
-)
+app = App("release-example", instructions="You ship releases. Read before you act; say in one sentence what you do.")
 
 
 @app.tool(read_only=True)

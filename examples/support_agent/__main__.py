@@ -30,9 +30,7 @@ async def main(auto: bool) -> int:
             sent = await client.sessions.send(session.id, message)
             job = await follow(client, sent.job_id, deny if auto else ask)
             statuses.append(job.status)
-        print(
-            f"jobs    {', '.join(statuses)}; {len([m async for m in client.sessions.messages(session.id)])} messages"
-        )
+        print(f"jobs    {', '.join(statuses)}; {len([m async for m in client.sessions.messages(session.id)])} messages")
         print("world  ", ", ".join(world()))
         return 0 if set(statuses) == {"COMPLETED"} else 1
 

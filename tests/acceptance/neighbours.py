@@ -148,9 +148,7 @@ def p99(seconds: list[float]) -> float:
 
 async def main(url: str, callers: int, agent: str, connection: str, card: str, *keys: str) -> None:
     """A flood in a process of its own, until it is ended."""
-    async with httpx.AsyncClient(
-        base_url=url, timeout=30, limits=httpx.Limits(max_connections=callers)
-    ) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=30, limits=httpx.Limits(max_connections=callers)) as http:
         bridge, *headers = [{"Authorization": f"Bearer {key}"} for key in keys]
         await Flood(http, bridge, headers, agent, connection, card).run(callers)
 

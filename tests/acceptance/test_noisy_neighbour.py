@@ -146,9 +146,7 @@ async def test_times_of_the_other_org_stay_within_three_times_those_of_a_quiet_p
         await _analyze(urls)
         await quiet.rounds(ROUNDS)
         words = [url, str(CALLERS), sleeper, str(world.connection.id), str(world.agent.id), *keys]
-        with _process(
-            "tests.acceptance.neighbours", *words, env=dict(os.environ), log=tmp_path / "flood.log"
-        ):
+        with _process("tests.acceptance.neighbours", *words, env=dict(os.environ), log=tmp_path / "flood.log"):
             await Neighbour(http, strict.admin.headers, asker).rounds(20)
             await _analyze(urls)
             await loud.rounds(ROUNDS)

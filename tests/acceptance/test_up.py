@@ -47,9 +47,7 @@ def test_work_survives_a_stop_and_a_kill_of_everything(folder: Path) -> None:
             url = first.wait_until_ready()
             assert not url.endswith(f":{port}")
             assert first.api.get("/readyz").status_code == 200
-            assert "cortex_key_" not in first.said, (
-                "a platform key is written to its file, and printed nowhere"
-            )
+            assert "cortex_key_" not in first.said, "a platform key is written to its file, and printed nowhere"
             assert "access.json" in first.said
             assert (folder / ".cortex" / "access.json").stat().st_mode & 0o077 == 0
             assert (folder / ".cortex" / "database.json").stat().st_mode & 0o077 == 0

@@ -27,9 +27,7 @@ DRAFT: dict[str, Any] = {
 }  # fmt: skip
 
 
-async def _patch(
-    http: httpx.AsyncClient, world: World, change: dict[str, Any], slug: str = "deployer"
-) -> Any:
+async def _patch(http: httpx.AsyncClient, world: World, change: dict[str, Any], slug: str = "deployer") -> Any:
     answer = await http.patch(f"/v1/agents/{slug}", json=change, headers=world.admin.headers)
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -53,9 +51,7 @@ async def test_an_agent_has_all_that_the_spec_gives_it(http: httpx.AsyncClient, 
         assert (await http.get(path, headers=world.admin.headers)).json() == agent
     plain = {key: DRAFT[key] for key in ("role", "team")} | {"name": "Plain", "slug": "plain"}
     defaults = (
-        await http.post(
-            "/v1/agents", json={**plain, "model_config": {"model": "m"}}, headers=world.admin.headers
-        )
+        await http.post("/v1/agents", json={**plain, "model_config": {"model": "m"}}, headers=world.admin.headers)
     ).json()
     assert defaults["resource_limits"] == {
         "max_concurrent_jobs": 5, "max_memory_mb": 512, "timeout_seconds": 3600, "step_timeout_seconds": 600,
@@ -167,9 +163,7 @@ async def test_a_disabled_agent_refuses_new_sessions_while_existing_ones_go_on(
             assert (refused.status_code, refused.json()["code"]) == (409, "agent_not_active")
         assert await digests(admin) == before
         assert (await world.say("Again", "u-1")).session_id == delivery.session_id
-        more = await http.post(
-            "/v1/jobs", json={"agent": "deployer", "session_id": own["id"]}, headers=headers
-        )
+        more = await http.post("/v1/jobs", json={"agent": "deployer", "session_id": own["id"]}, headers=headers)
         assert more.status_code == 201
     await _patch(http, world, {"status": "ACTIVE"})
     assert (await world.say("Hi", "u-2")).created == ["account", "session", "job"]

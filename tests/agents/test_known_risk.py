@@ -37,9 +37,7 @@ async def test_a_call_declared_low_is_judged_by_the_risk_that_is_published(
 ) -> None:
     await apply_policies(world.db, world.admin.actor, RULES)
     session = await opened(http, world.service)
-    assert (await asked(http, world.service, session, **PAY, risk="low"))["verdict"] == "allow", (
-        "nobody knows it"
-    )
+    assert (await asked(http, world.service, session, **PAY, risk="low"))["verdict"] == "allow", "nobody knows it"
     await published(world)
     call = await asked(http, world.service, session, **PAY, risk="low")
     assert (call["verdict"], call["status"], call["risk"]) == ("deny", "rejected", "critical")

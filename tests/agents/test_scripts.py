@@ -104,9 +104,7 @@ def test_calls_have_provider_names_and_ids_of_their_own() -> None:
     calls = [
         each
         for index in (0, 1)
-        for each in answer(
-            [ScriptTurn(calls=[call, call], repeat=True)], _request(index=index)
-        ).response.calls
+        for each in answer([ScriptTurn(calls=[call, call], repeat=True)], _request(index=index)).response.calls
     ]
     assert {each.name for each in calls} == {"github_create_issue"}
     assert [each.id for each in calls] == ["call_1_1", "call_1_2", "call_2_1", "call_2_2"]
@@ -114,9 +112,7 @@ def test_calls_have_provider_names_and_ids_of_their_own() -> None:
 
 def test_raw_arguments_are_sent_as_they_are() -> None:
     call = ScriptCall(tool="find", arguments={"a": 1}, raw_arguments="{message")
-    assert (
-        answer([ScriptTurn(calls=[call])], _request(UserTurn("x"))).response.calls[0].arguments == "{message"
-    )
+    assert answer([ScriptTurn(calls=[call])], _request(UserTurn("x"))).response.calls[0].arguments == "{message"
 
 
 def test_delays_and_errors_are_passed_on() -> None:
@@ -142,9 +138,7 @@ def test_tokens_are_a_quarter_of_the_characters() -> None:
     ).response.usage
     # Only what is new since the model last spoke: the result of its call.
     assert (made.prompt_tokens, made.completion_tokens) == ((4 + 4) // 4, 1)
-    made = answer(
-        [ScriptTurn(text="1234")], _request(turns[0], tools=tools, system_prompt="1234")
-    ).response.usage
+    made = answer([ScriptTurn(text="1234")], _request(turns[0], tools=tools, system_prompt="1234")).response.usage
     assert (made.prompt_tokens, made.completion_tokens) == ((4 + 4 + 8 + 8 + 8) // 4, 1)
 
 
@@ -154,9 +148,7 @@ _texts_or_none = st.none() | st.text(min_size=1, max_size=30).filter(lambda t: "
 @given(text=_texts_or_none, index=st.integers(0, 5), message=st.text(max_size=30))
 def test_the_same_request_has_the_same_answer(text: str | None, index: int, message: str) -> None:
     def once() -> ScriptedAnswer:
-        return answer(
-            [ScriptTurn(text=text, calls=[ScriptCall(tool="a")])], _request(UserTurn(message), index=index)
-        )
+        return answer([ScriptTurn(text=text, calls=[ScriptCall(tool="a")])], _request(UserTurn(message), index=index))
 
     assert once() == once()
 
@@ -224,9 +216,7 @@ def test_a_turn_may_be_for_certain_messages_alone() -> None:
     ]
 
     def said(message: str, index: int) -> str | None:
-        return answer(
-            script, _request(UserTurn("refund thanks"), UserTurn(message), index=index)
-        ).response.text
+        return answer(script, _request(UserTurn("refund thanks"), UserTurn(message), index=index)).response.text
 
     assert [said("a refund, please", n) for n in range(3)] == ["How much?", "Anything else?", THE_END]
     assert [said("thanks", n) for n in range(2)] == ["You are welcome.", "Anything else?"]

@@ -41,9 +41,7 @@ async def test_a_steward_confirms_and_takes_back(http: httpx.AsyncClient, world:
     assert answer.status_code == 201
     made = answer.json()
     assert (made["digest"], made["confirmed_by"], made["current"]) == (DIGEST, "Stella", True)
-    again = await http.post(
-        "/v1/tools/confirmations", json={**body, "idempotent": True}, headers=steward.headers
-    )
+    again = await http.post("/v1/tools/confirmations", json={**body, "idempotent": True}, headers=steward.headers)
     listed = await http.get("/v1/tools/confirmations", params={"holding": "true"}, headers=steward.headers)
     assert [each["id"] for each in listed.json()["items"]] == [again.json()["id"]]
     everything = await http.get("/v1/tools/confirmations", headers=steward.headers)
@@ -119,9 +117,7 @@ async def test_a_confirmation_is_part_of_the_policies_of_its_org_alone(world: Wo
     assert shown.version == 1
     file = PolicyFile(text=EVERYTHING_GOES.replace("everything", "anything"))
     assert (await policies.apply_policies(db, world.admin.actor, file)).version == 2
-    tried = await simulations.simulate_policies(
-        db, world.admin.actor, SimulationRequest(text=EVERYTHING_GOES)
-    )
+    tried = await simulations.simulate_policies(db, world.admin.actor, SimulationRequest(text=EVERYTHING_GOES))
     assert tried.version == "2.1.1"
     await agents.revoke_confirmation(db, world.admin.actor, made.id)
     version, compiled = await book.current(db, world.org_id)

@@ -131,9 +131,7 @@ def test_a_tool_may_be_declared_bare_or_with_arguments_and_stays_a_function() ->
     assert repr(app) == "App('release', tools=['first', 'second', 'github.create_issue'])"
 
 
-@pytest.mark.parametrize(
-    "name", ["", "a", "Release", "re lease", "-x", "a_b", "x" * 101, 5, None, str(UUID(int=1))]
-)
+@pytest.mark.parametrize("name", ["", "a", "Release", "re lease", "-x", "a_b", "x" * 101, 5, None, str(UUID(int=1))])
 def test_an_app_has_a_slug_for_a_name(name: Any) -> None:
     with pytest.raises(InvalidApp, match="cannot be the name of an app"):
         App(name)
@@ -144,9 +142,7 @@ def test_instructions_must_be_storable() -> None:
         App("release", instructions="\x00")
 
 
-@pytest.mark.parametrize(
-    "name", ["", "Deploy", "1st", "a..b", ".a", "a.", "a-b", "a b", "a\n", "ä", "x" * 65, 5]
-)
+@pytest.mark.parametrize("name", ["", "Deploy", "1st", "a..b", ".a", "a.", "a-b", "a b", "a\n", "ä", "x" * 65, 5])
 def test_a_tool_name_is_made_of_dotted_words(name: Any) -> None:
     assert "name of a tool" in _refused(deploy, name=name).message
 
@@ -561,9 +557,7 @@ def test_a_probe_takes_what_the_tool_takes() -> None:
 
     for probe in (fewer, others):
         assert "takes other parameters" in _refused(act, on_uncertain="probe", probe=probe).message
-    assert (
-        "`a` of the probe of `act` has no type" in _refused(act, on_uncertain="probe", probe=untyped).message
-    )
+    assert "`a` of the probe of `act` has no type" in _refused(act, on_uncertain="probe", probe=untyped).message
     assert "not a function" in _refused(act, on_uncertain="probe", probe="same").message
     tool = Tool(act, on_uncertain="probe", probe=same)
     assert asyncio.run(tool.ask_probe(tool.parse({"a": 1}).values, CONTEXT)) is None

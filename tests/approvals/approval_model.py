@@ -185,9 +185,7 @@ class Model:
                 request.calls.append(call)
                 return
         deadline = self.now + RULES[call.tool].timeout
-        made = Request(
-            job.session, call.tool, call.version, job.owner, deadline, calls=[call], causes={*causes}
-        )
+        made = Request(job.session, call.tool, call.version, job.owner, deadline, calls=[call], causes={*causes})
         self.requests.append(made)
 
     def hold(self, job: Job) -> str:
@@ -279,9 +277,7 @@ class Model:
                 # A level or a part lets them say yes to this call, not to one that the policy asks others about.
                 return "not_an_approver"
             rule = RULES[request.tool]
-            if (rule.quorum > 1 or not rule.self_approval) and self._waits(
-                request.session, request.tool, edited
-            ):
+            if (rule.quorum > 1 or not rule.self_approval) and self._waits(request.session, request.tool, edited):
                 return "edit_duplicates"
             if not rule.self_approval and not self.able(request) - {person}:
                 return "edit_leaves_nobody"

@@ -126,9 +126,7 @@ class Ledger:
 
     # What humans did --------------------------------------------------------------------------------------------
 
-    def add_job(
-        self, id: UUID, session: UUID, agent: str, version: int, *who: str, conversation: bool = False
-    ) -> None:
+    def add_job(self, id: UUID, session: UUID, agent: str, version: int, *who: str, conversation: bool = False) -> None:
         thread = self.threads.setdefault(session, Thread(agent))
         known = self.jobs.setdefault(id, Job(thread, conversation))
         known.submitters |= {*who}
@@ -202,9 +200,7 @@ class Ledger:
         call.granted, call.standing = granted, standing
         return call.permit
 
-    def sent(
-        self, id: UUID, by: UUID | None, version: int, standing: UUID | None, argument: str
-    ) -> str | None:
+    def sent(self, id: UUID, by: UUID | None, version: int, standing: UUID | None, argument: str) -> str | None:
         """A call was sent; why it must not have been."""
         call = self.calls[id]
         call.sends.append(by)
@@ -213,9 +209,7 @@ class Ledger:
             giver = self.standing.get(standing)
             call.shaped = self.shapers(call, argument) | call.begun_by
             if giver is None or wanted > 1 or giver in call.shaped:
-                return (
-                    f"{call.tool} was sent by a standing approval of {giver}, shaped by {sorted(call.shaped)}"
-                )
+                return f"{call.tool} was sent by a standing approval of {giver}, shaped by {sorted(call.shaped)}"
         elif by is None:
             return f"{call.tool} was sent and nobody was asked"
         else:

@@ -102,9 +102,7 @@ class Stage:
             person = await self.world.person(*roles, name=name)
             self.mains[name], self.accounts[person.member_id] = person.member_id, name
             self.credentials.append(Credential(name, person.secret, name, person.member_id))
-        await policies.apply_policies(
-            self.db, self.world.admin.actor, PolicyFile(text=POLICIES.format(roles=ROLES[0]))
-        )
+        await policies.apply_policies(self.db, self.world.admin.actor, PolicyFile(text=POLICIES.format(roles=ROLES[0])))
         for slug, script in {"clerk": ["refund", "refund"], "mover": ["ship", "refund"]}.items():
             await make_agent(self.world, self.script(script), slug=slug)
             self.ledger.agents[slug, 1] = "Ada"
@@ -187,9 +185,7 @@ class Stage:
         if own and self.chance.random() < 0.7:
             self.link_codes.remove(own[-1])
             draft = LinkDraft(code=own[-1][1], external_user_id=f"chat-{who.holder}")
-            await connections.redeem_link_code(
-                self.db, self.world.service.actor, self.world.connection.id, draft
-            )
+            await connections.redeem_link_code(self.db, self.world.service.actor, self.world.connection.id, draft)
             return "types a code in a chat"
         if who.account != self.mains[who.holder] or who.account in self.taken:
             raise nothing()

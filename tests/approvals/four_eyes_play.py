@@ -70,7 +70,9 @@ SENT = """
     from tool_call c where c.id = $1"""
 VERSION = "select version from approval_request where id = $1"
 ENDED = "select id from job where status in ('FAILED', 'CANCELLED') and kind <> 'external' order by finished_at, id"
-JOB = "select j.session_id, j.kind, j.agent_version, a.slug from job j join agent a on a.id = j.agent_id where j.id = $1"
+JOB = (
+    "select j.session_id, j.kind, j.agent_version, a.slug from job j join agent a on a.id = j.agent_id where j.id = $1"
+)
 PENDING = "select id from approval_request where status = 'pending' and kind = $1 order by requested_at, id"
 
 DULL = (
@@ -155,9 +157,7 @@ class Play(Stage):
     async def bring(self, by: Actor, who: Credential) -> str:
         """A program hands over what it says that somebody else wrote."""
         author = self.chance.choice(list(self.mains))
-        inbound = InboundMessage(
-            external_user_id=f"chat-{author}", agent=self.chance.choice(SOURCES), text="Go."
-        )
+        inbound = InboundMessage(external_user_id=f"chat-{author}", agent=self.chance.choice(SOURCES), text="Go.")
         sent = await sessions.ingest_message(self.db, by, self.world.connection.id, inbound)
         await self._wrote(sent.session_id, sent.job_id, who)
         return f"brings a message of {author} to {_short(sent.session_id)}, read by {_short(sent.job_id)}"
@@ -169,9 +169,7 @@ class Play(Stage):
     async def signal(self, by: Actor, who: Credential) -> str:
         payload = f"signal {next(self.numbers)}"
         order = self._some(self.orders)
-        await steering.send_signal(
-            self.db, by, SignalDraft(name="payee", key=f"order-{order}", payload=payload)
-        )
+        await steering.send_signal(self.db, by, SignalDraft(name="payee", key=f"order-{order}", payload=payload))
         self.ledger.signals[payload] = who.holder
         return f"sends {payload} for order {order}"
 

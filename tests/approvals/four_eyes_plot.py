@@ -63,9 +63,7 @@ class Plot:
 
     def _one_of(self, acts: dict[Act, int]) -> Act:
         """What did not happen yet comes sooner."""
-        return self.chance.choices(list(acts), [n if act in self.done else 3 * n for act, n in acts.items()])[
-            0
-        ]
+        return self.chance.choices(list(acts), [n if act in self.done else 3 * n for act, n in acts.items()])[0]
 
     def _episode(self) -> Scene:
         play, me = self.play, self.leader

@@ -48,9 +48,7 @@ async def _asks(world: World, worker: UUID, *calls: dict[str, Any], session: UUI
 
 
 @pytest.mark.proves("D.100")
-async def test_two_jobs_that_share_a_request_are_cancelled_at_once(
-    strict: World, admin: asyncpg.Connection
-) -> None:
+async def test_two_jobs_that_share_a_request_are_cancelled_at_once(strict: World, admin: asyncpg.Connection) -> None:
     """Each sees the other still waiting, so that both would leave the request to the other."""
     worker = await make_worker(strict.db)
     first = await _asks(strict, worker, call())
@@ -160,9 +158,7 @@ async def test_a_notifier_that_begins_and_whoever_ends_two_requests_do_not_block
         await tx.rows(RAISE, strict.org_id, asked[1 - first])
     assert await beginning
     await _no_deadlocks(admin)
-    rows = await admin.fetch(
-        "select id, attempts, taken_until > plane_now() + interval '45 seconds' from notification"
-    )
+    rows = await admin.fetch("select id, attempts, taken_until > plane_now() + interval '45 seconds' from notification")
     found = {row[0]: tuple(row)[1:] for row in rows}
     assert found[messages[asked[begun]]] == (1, True)
     # What was in other hands is renewed with the next message; what was free is renewed now.

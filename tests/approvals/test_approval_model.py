@@ -322,9 +322,7 @@ class Approvals(RuleBasedStateMachine):
     def cancel(self, n: int) -> None:
         job = self._job(n)
         told = self.model.cancel(job)
-        assert (
-            self._steered(steering.cancel(self.db, self.people["Op"].actor, job.id, Cancellation())) == told
-        )
+        assert self._steered(steering.cancel(self.db, self.people["Op"].actor, job.id, Cancellation())) == told
 
     @precondition(lambda self: len(self._open_sessions()) > 1)
     @rule(n=st.integers(0, 99))
@@ -388,10 +386,7 @@ class Approvals(RuleBasedStateMachine):
         }  # fmt: skip
 
         async def look() -> dict[str, set[tuple[Any, ...]]]:
-            return {
-                name: {tuple(row) for row in await self.admin.fetch(query)}
-                for name, query in SNAPSHOT.items()
-            }
+            return {name: {tuple(row) for row in await self.admin.fetch(query)} for name, query in SNAPSHOT.items()}
 
         found = self.run(look())
         for name in SNAPSHOT:

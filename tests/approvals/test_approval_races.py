@@ -267,9 +267,7 @@ async def _judge(world: World, admin: asyncpg.Connection, each: Round) -> set[st
     return set(ends.values())
 
 
-async def _trail_agrees(
-    admin: asyncpg.Connection, asked: Approval, answers: Counter[str], status: str
-) -> None:
+async def _trail_agrees(admin: asyncpg.Connection, asked: Approval, answers: Counter[str], status: str) -> None:
     """The read model and the audit trail tell of every attempt, and tell the same."""
     found = await admin.fetch("select event_type, times from approval_event where approval_id = $1", asked.id)
     events, rows_of = (
@@ -294,12 +292,8 @@ async def _trail_agrees(
 
 
 async def _job_follows(admin: asyncpg.Connection, job: UUID, ends: set[str]) -> None:
-    row = await admin.fetchrow(
-        "select status, holds, open_approvals, runnable_at from job where id = $1", job
-    )
-    history = await admin.fetch(
-        "select new_status from job_history where job_id = $1 and previous_status = $2", job, W
-    )
+    row = await admin.fetchrow("select status, holds, open_approvals, runnable_at from job where id = $1", job)
+    history = await admin.fetch("select new_status from job_history where job_id = $1 and previous_status = $2", job, W)
     assert len(history) == 1, "it left the waiting once"
     (left,) = history[0]
     assert row["open_approvals"] == 0
@@ -449,7 +443,5 @@ async def test_the_last_two_decisions_at_the_same_instant_resume_the_job_once(
 
 
 @pytest.mark.soak
-async def test_the_last_two_decisions_a_thousand_times(
-    urls: Urls, strict: World, admin: asyncpg.Connection
-) -> None:
+async def test_the_last_two_decisions_a_thousand_times(urls: Urls, strict: World, admin: asyncpg.Connection) -> None:
     await _pairs(urls, strict, admin, PAIRS)

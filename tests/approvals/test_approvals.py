@@ -216,9 +216,7 @@ async def test_a_decision_after_the_deadline_is_refused_before_and_after_a_sched
     assert job.status is JobStatus.FAILED
     assert "timed out after 24 hours" in (job.error_message or "")
     for choice in Choice:
-        error = await refused(
-            strict, admin, asked, "approval_conflict", choice=choice, event="channel_conflict"
-        )
+        error = await refused(strict, admin, asked, "approval_conflict", choice=choice, event="channel_conflict")
         assert "It is expired already" in error.message
 
 
@@ -233,9 +231,7 @@ async def test_nothing_of_a_terminated_session_is_decided(strict: World, admin: 
     _, (asked,) = await waiting(strict, Shipping())
     await session_lifecycle.terminate(strict.db, strict.admin.actor, asked.session_id, Termination())
     for choice in Choice:
-        error = await refused(
-            strict, admin, asked, "approval_conflict", choice=choice, event="channel_conflict"
-        )
+        error = await refused(strict, admin, asked, "approval_conflict", choice=choice, event="channel_conflict")
         assert "It is cancelled already" in error.message
 
 
@@ -247,9 +243,7 @@ async def test_what_was_decided_otherwise_stays_so(strict: World, admin: asyncpg
     assert error.message == "It is denied already by Ada: not today."
 
 
-async def test_a_refusal_on_a_held_job_changes_nothing_of_the_hold(
-    strict: World, admin: asyncpg.Connection
-) -> None:
+async def test_a_refusal_on_a_held_job_changes_nothing_of_the_hold(strict: World, admin: asyncpg.Connection) -> None:
     id, (asked,) = await waiting(strict, Shipping())
     await steering.pause(strict.db, strict.admin.actor, id, Pause())
     other = await strict.person(Role.APPROVER)
@@ -269,9 +263,7 @@ policies:
 
 
 @pytest.mark.proves("S4.15")
-async def test_edited_arguments_must_fit_the_schema_of_the_tool(
-    strict: World, admin: asyncpg.Connection
-) -> None:
+async def test_edited_arguments_must_fit_the_schema_of_the_tool(strict: World, admin: asyncpg.Connection) -> None:
     _, (asked,) = await waiting(strict, Shipping())
     bad: list[tuple[dict[str, Any], str]] = [
         ({}, "version"),
@@ -286,9 +278,7 @@ async def test_edited_arguments_must_fit_the_schema_of_the_tool(
         assert named in error.message
 
 
-async def test_edited_arguments_that_a_policy_denies_are_refused(
-    strict: World, admin: asyncpg.Connection
-) -> None:
+async def test_edited_arguments_that_a_policy_denies_are_refused(strict: World, admin: asyncpg.Connection) -> None:
     await strict.person(Role.APPROVER, name="Cleared", clearance=7)
     reviewer = await strict.person(Role.APPROVER, name="Reviewer", clearance=1)
     await apply_policies(strict.db, strict.admin.actor, FREEZE)
@@ -307,9 +297,7 @@ async def test_a_policy_that_came_after_the_request_holds_for_its_edit(
     strict: World, admin: asyncpg.Connection
 ) -> None:
     _, (asked,) = await waiting(strict, Shipping())
-    await apply_policies(
-        strict.db, strict.admin.actor, "policies: [{name: freeze, target: '*', effect: deny}]"
-    )
+    await apply_policies(strict.db, strict.admin.actor, "policies: [{name: freeze, target: '*', effect: deny}]")
     await refused(strict, admin, asked, "edit_denied", arguments={"version": "1.1"})
 
 
@@ -318,9 +306,7 @@ async def test_arguments_do_not_go_with_a_denial(strict: World, admin: asyncpg.C
     await refused(strict, admin, asked, "invalid_request", choice=Choice.DENIED, arguments={"version": "1.1"})
 
 
-async def test_a_tool_that_nobody_knows_any_more_cannot_be_edited(
-    strict: World, admin: asyncpg.Connection
-) -> None:
+async def test_a_tool_that_nobody_knows_any_more_cannot_be_edited(strict: World, admin: asyncpg.Connection) -> None:
     _, (asked,) = await waiting(strict, Shipping())
     await admin.execute("delete from tool_version")
     await refused(strict, admin, asked, "schema_unknown", arguments={"version": "1.1"})

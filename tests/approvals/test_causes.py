@@ -150,9 +150,7 @@ async def test_an_edit_that_leaves_nobody_is_refused_and_changes_nothing(
 async def test_a_vote_given_before_its_author_edits_is_void(
     http: httpx.AsyncClient, world: World, bea: Person, cal: Person
 ) -> None:
-    await apply_policies(
-        world.db, world.admin.actor, FOUR_EYES.replace("dev_review, on", "dev_review, quorum: 2, on")
-    )
+    await apply_policies(world.db, world.admin.actor, FOUR_EYES.replace("dev_review, on", "dev_review, quorum: 2, on"))
     dan = await world.person(Role.APPROVER, name="Dan")
     await make_agent(world, [turn(ship())], slug="shipper")
     card = await asking(http, world, await submitted(http, world.admin), bea)
@@ -187,9 +185,7 @@ async def test_whoever_sends_the_signal_that_it_waits_for(
 
 
 @pytest.mark.proves("D.441")
-async def test_whoever_writes_the_agent(
-    http: httpx.AsyncClient, world: World, bea: Person, cal: Person
-) -> None:
+async def test_whoever_writes_the_agent(http: httpx.AsyncClient, world: World, bea: Person, cal: Person) -> None:
     await make_agent(world, [turn(ship())], slug="shipper")
     script = [{"text": "I ship.", "calls": [ship("evil")]}]
     change = {"model_config": {"model": "scripted", "script": script}}
@@ -217,9 +213,7 @@ async def test_whoever_owns_the_service_key_that_submitted_or_asked(
 
 
 @pytest.mark.proves("D.441")
-async def test_whoever_wrote_to_its_session(
-    http: httpx.AsyncClient, world: World, bea: Person, cal: Person
-) -> None:
+async def test_whoever_wrote_to_its_session(http: httpx.AsyncClient, world: World, bea: Person, cal: Person) -> None:
     """The context of the session, and a message in it, count for tasks too."""
     dan = await world.person(Role.ADMIN, name="Dan")
     await make_agent(world, [turn(ship())], slug="shipper")
@@ -250,9 +244,7 @@ async def test_whoever_gave_a_reason_that_it_has_read(
     await decide(http, bea, card, choice="denied", reason="Ship evil instead.")
     card = await asking(http, world, job, bea)
     await refused(http, bea, card, "gave a reason that it has read")
-    assert (await decide(http, bea, card, choice="denied"))["approval"]["status"] == "denied", (
-        "a cause may deny"
-    )
+    assert (await decide(http, bea, card, choice="denied"))["approval"]["status"] == "denied", "a cause may deny"
 
 
 @pytest.mark.proves("D.442")
@@ -268,9 +260,7 @@ async def test_where_nobody_is_left_the_request_fails_at_once_and_names_whom_it_
     assert "Ada (submitted the job)" in told
     assert "Bea (wrote version 1 of the agent)" in told
     call = await asked(http, world.admin, await opened(http, world.admin))
-    assert (call["status"], call["approval_id"]) == ("awaiting", call["approval_id"]), (
-        "Bea shaped nothing of it"
-    )
+    assert (call["status"], call["approval_id"]) == ("awaiting", call["approval_id"]), "Bea shaped nothing of it"
     answer = await http.patch("/v1/agents/deployer", json={"skill_config": {"x": 1}}, headers=bea.headers)
     assert answer.status_code == 200
     nobody = await asked(http, world.admin, await opened(http, world.admin))
@@ -291,9 +281,7 @@ async def test_a_policy_may_allow_self_approval_and_card_and_receipt_say_so(
     card = await asking(http, world, await submitted(http, world.admin), world.admin)
     assert card["self_approval"] is True
     assert {cause["name"] for cause in card["caused"]} == {"Ada"}
-    assert (await decide(http, world.admin, card, arguments={"version": "2.0"}))["approval"][
-        "status"
-    ] == "approved"
+    assert (await decide(http, world.admin, card, arguments={"version": "2.0"}))["approval"]["status"] == "approved"
     receipt = (await http.get(f"/v1/approvals/{card['id']}/receipt", headers=world.admin.headers)).json()
     says = orjson.loads(receipt["body"])
     assert says["policy"]["self_approval"] is True
@@ -334,9 +322,7 @@ async def test_whoever_changes_the_rules_of_a_call_that_is_asked_for_again(
 async def test_what_a_program_changed_is_on_the_card_of_the_call_that_profits_from_it(
     http: httpx.AsyncClient, world: World, bea: Person, cal: Person
 ) -> None:
-    program = await world.service_with(
-        Role.MEMBER, permissions=[Grantable.POLICY_WRITE, Grantable.AGENT_WRITE]
-    )
+    program = await world.service_with(Role.MEMBER, permissions=[Grantable.POLICY_WRITE, Grantable.AGENT_WRITE])
     await make_agent(world, [turn(ship())], slug="shipper")
     changed = await http.patch(
         "/v1/agents/shipper", json={"resource_limits": {"max_concurrent_jobs": 3}}, headers=program.headers

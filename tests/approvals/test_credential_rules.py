@@ -205,9 +205,7 @@ def test_a_link_lives_to_its_deadline_and_five_minutes_of_skew(late: int, over: 
     assert rules.is_over(LINK, at) == over
 
 
-@pytest.mark.parametrize(
-    ("off", "fits"), [(0.9, True), (300, True), (-300, True), (301, False), (-301, False)]
-)
+@pytest.mark.parametrize(("off", "fits"), [(0.9, True), (300, True), (-300, True), (301, False), (-301, False)])
 def test_a_link_fits_the_deadline_that_it_was_made_for(off: float, fits: bool) -> None:
     assert rules.fits(LINK, datetime.fromtimestamp(LINK.deadline + off, UTC)) == fits
     assert not rules.fits(LINK, None)

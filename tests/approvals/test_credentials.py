@@ -238,9 +238,7 @@ async def test_a_token_is_over_with_its_request(strict: World, admin: asyncpg.Co
     unused = await token_for(strict, approval.id, strict.admin.actor)
     assert approval.deadline is not None
     await clock.set(approval.deadline - timedelta(microseconds=1))
-    short = await token_for(
-        strict, approval.id, strict.admin.actor, expires_at=approval.deadline - timedelta(hours=1)
-    )
+    short = await token_for(strict, approval.id, strict.admin.actor, expires_at=approval.deadline - timedelta(hours=1))
     assert await use(strict, short) == "token_expired"
     await clock.set(approval.deadline)
     assert await use(strict, unused) == "token_expired"
@@ -264,16 +262,12 @@ async def test_a_used_token_tells_what_was_recorded_also_after_its_time(
 
 async def _deactivated(world: World, pat: Person, approval: Approval) -> None:
     assert pat.actor.user_account_id is not None
-    await orgs.update_member(
-        world.db, world.admin.actor, pat.actor.user_account_id, MemberChange(active=False), None
-    )
+    await orgs.update_member(world.db, world.admin.actor, pat.actor.user_account_id, MemberChange(active=False), None)
 
 
 async def _less_cleared(world: World, pat: Person, approval: Approval) -> None:
     assert pat.actor.user_account_id is not None
-    await orgs.update_member(
-        world.db, world.admin.actor, pat.actor.user_account_id, MemberChange(clearance=1), None
-    )
+    await orgs.update_member(world.db, world.admin.actor, pat.actor.user_account_id, MemberChange(clearance=1), None)
 
 
 async def _guest(world: World, pat: Person, approval: Approval) -> None:
@@ -293,9 +287,7 @@ async def _other_role(world: World, pat: Person, approval: Approval) -> None:
 async def _delegated(world: World, pat: Person, approval: Approval) -> None:
     quinn = await world.person(Role.APPROVER, name="Quinn", clearance=9)
     assert quinn.actor.user_account_id is not None
-    await approvals.delegate(
-        world.db, pat.actor, approval.id, DelegationDraft(to=quinn.actor.user_account_id)
-    )
+    await approvals.delegate(world.db, pat.actor, approval.id, DelegationDraft(to=quinn.actor.user_account_id))
 
 
 async def _cancelled(world: World, pat: Person, approval: Approval) -> None:
@@ -337,9 +329,7 @@ async def test_authority_is_the_person_at_this_moment_and_never_the_string(
 
 
 @pytest.mark.proves("D.151")
-async def test_a_token_names_its_org_whoever_carries_it(
-    strict: World, other: World, admin: asyncpg.Connection
-) -> None:
+async def test_a_token_names_its_org_whoever_carries_it(strict: World, other: World, admin: asyncpg.Connection) -> None:
     await apply_policies(other.db, other.admin.actor, ANY_APPROVER)
     ours, theirs = await one(strict), await one(other)
     token = await token_for(strict, ours.id, strict.admin.actor)
@@ -456,9 +446,7 @@ async def test_a_link_lives_to_its_deadline(strict: World, admin: asyncpg.Connec
 
 
 @pytest.mark.proves("D.154")
-async def test_without_the_nonce_of_its_own_page_nothing_is_decided(
-    strict: World, admin: asyncpg.Connection
-) -> None:
+async def test_without_the_nonce_of_its_own_page_nothing_is_decided(strict: World, admin: asyncpg.Connection) -> None:
     clock = await Clock.install(admin, datetime(2026, 5, 1, 12, tzinfo=UTC))
     approval = await one(strict)
     pat = await strict.person(Role.ADMIN, name="Pat")
@@ -521,9 +509,7 @@ async def test_opposite_decisions_race_and_everybody_is_told_the_same(strict: Wo
     approval = await one(strict)
     yes = [await token_for(strict, approval.id, strict.admin.actor) for _ in range(4)]
     no = await link_for(strict, approval, Choice.DENIED, to=pat)
-    answers = await asyncio.gather(
-        *(use(strict, token) for token in yes), *(click(strict, no) for _ in range(4))
-    )
+    answers = await asyncio.gather(*(use(strict, token) for token in yes), *(click(strict, no) for _ in range(4)))
     after = await shown(strict, approval.id)
     said, other = (answers[:4], answers[4:]) if after.status == "approved" else (answers[4:], answers[:4])
     assert Counter(said) == {"OK": 1, "DUPLICATE": 3}
@@ -531,9 +517,7 @@ async def test_opposite_decisions_race_and_everybody_is_told_the_same(strict: Wo
 
 
 @pytest.mark.proves("D.156")
-async def test_two_people_with_their_own_tokens_are_two_votes(
-    strict: World, admin: asyncpg.Connection
-) -> None:
+async def test_two_people_with_their_own_tokens_are_two_votes(strict: World, admin: asyncpg.Connection) -> None:
     pat = await strict.person(Role.APPROVER, name="Pat")
     await apply_policies(strict.db, strict.admin.actor, TWO_OF_THREE)
     approval = await one(strict)
@@ -619,9 +603,7 @@ async def test_secrets_rotate_every_ninety_days_once_for_any_number_of_keepers(
 
 
 @pytest.mark.proves("D.157")
-async def test_concurrent_rotations_leave_one_secret_that_signs(
-    strict: World, admin: asyncpg.Connection
-) -> None:
+async def test_concurrent_rotations_leave_one_secret_that_signs(strict: World, admin: asyncpg.Connection) -> None:
     approval = await one(strict)
     link = await link_for(strict, approval)
     again = await asyncio.gather(

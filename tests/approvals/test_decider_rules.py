@@ -72,9 +72,7 @@ def job(id: UUID = JOB, open_approvals: int = 1, holds: tuple[str, ...] = ()) ->
     )
 
 
-def waiting_call(
-    id: UUID = CALL, job_id: UUID = JOB, status: CallStatus = CallStatus.AWAITING
-) -> WaitingCall:
+def waiting_call(id: UUID = CALL, job_id: UUID = JOB, status: CallStatus = CallStatus.AWAITING) -> WaitingCall:
     return WaitingCall(id=id, job_id=job_id, status=status, step_index=3)
 
 
@@ -93,9 +91,7 @@ def opened(
 
 def test_approvers_are_named_in_words() -> None:
     everybody = Approvers(owner=True, roles=(Role.ADMIN,), members=(ME, OTHER))
-    assert (
-        describe_approvers(everybody) == "the session's owner, anybody with the role admin, 2 named members"
-    )
+    assert describe_approvers(everybody) == "the session's owner, anybody with the role admin, 2 named members"
     assert describe_approvers(Approvers(members=(ME,))) == "1 named member"
     assert describe_approvers(Approvers()) == "nobody"
 
@@ -163,9 +159,7 @@ def test_with_the_last_approval_a_job_goes_on_unless_it_is_held(
     open_approvals: int, holds: tuple[str, ...], status: str | None
 ) -> None:
     closing = approved(opened(job(open_approvals=open_approvals, holds=holds)))
-    assert closing.jobs == [
-        JobOutcome(id=JOB, open=open_approvals - 1, status=JobStatus(status) if status else None)
-    ]
+    assert closing.jobs == [JobOutcome(id=JOB, open=open_approvals - 1, status=JobStatus(status) if status else None)]
     assert closing.calls == [(CALL, CallStatus.APPROVED, None)]
     assert closing.cancelled == []
 
@@ -178,9 +172,7 @@ def test_several_calls_of_one_job_count_once() -> None:
 
 def test_a_job_whose_call_waits_no_more_is_left_alone() -> None:
     """It ended meanwhile; another job still waits for the same request."""
-    both = opened(
-        job(), job(JOB2), calls=[waiting_call(status=CallStatus.REJECTED), waiting_call(CALL2, JOB2)]
-    )
+    both = opened(job(), job(JOB2), calls=[waiting_call(status=CallStatus.REJECTED), waiting_call(CALL2, JOB2)])
     for closing in (approved(both), denied(both, "Bea", None), expired(both)):
         assert [each.id for each in closing.jobs] == [JOB2]
         assert [id for id, _, _ in closing.calls] == [CALL2]

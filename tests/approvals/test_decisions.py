@@ -42,9 +42,7 @@ async def keyed(
     seen = {"version": asked.version, "input_hash": asked.input_hash}
     decision = Decision(decision=choice, **{**seen, **more})
     once = IdempotencyKey(key=key, fingerprint=b"")
-    receipt = await decisions.decide(
-        world.db, (by or world.admin).actor, asked.id, decision, Channel.API, once
-    )
+    receipt = await decisions.decide(world.db, (by or world.admin).actor, asked.id, decision, Channel.API, once)
     return receipt.result
 
 
@@ -77,9 +75,7 @@ async def test_the_same_decision_again_is_a_duplicate_and_another_one_a_conflict
     await refused(strict, admin, asked, "approval_conflict", choice=Choice.DENIED, **conflict)
     await refused(strict, admin, asked, "approval_conflict", arguments={"version": "2"}, **conflict)
     details = await approvals.get_approval(strict.db, strict.admin.actor, asked.id)
-    assert [(vote.member, vote.decision, vote.reason) for vote in details.votes] == [
-        ("Ada", "approved", "fine")
-    ]
+    assert [(vote.member, vote.decision, vote.reason) for vote in details.votes] == [("Ada", "approved", "fine")]
     assert await admin.fetchval("select count(*) from approval_grant") == 1
 
 
@@ -92,9 +88,7 @@ async def test_after_an_edited_approval_only_the_same_edit_is_the_same(
     await unchanged(strict, admin, asked, arguments=edited)
     await unchanged(strict, admin, await shown(strict, asked.id))
     await refused(strict, admin, asked, "approval_conflict", event="channel_conflict")
-    await refused(
-        strict, admin, asked, "approval_conflict", event="channel_conflict", arguments={"version": "3"}
-    )
+    await refused(strict, admin, asked, "approval_conflict", event="channel_conflict", arguments={"version": "3"})
     # Whoever may not decide it is told that, and not what became of it.
     other = await strict.person(Role.APPROVER)
     await refused(strict, admin, asked, "not_an_approver", by=other)
@@ -104,9 +98,7 @@ async def test_an_idempotency_key_has_one_effect_for_one_person_and_one_decision
     strict: World, admin: asyncpg.Connection
 ) -> None:
     second = await strict.person(Role.ADMIN, name="Bea")
-    await apply_policies(
-        strict.db, strict.admin.actor, ask(approvers="{roles: [admin]}", self_approval="true")
-    )
+    await apply_policies(strict.db, strict.admin.actor, ask(approvers="{roles: [admin]}", self_approval="true"))
     _, (asked,) = await waiting(strict, Shipping())
     edited: dict[str, Any] = {"arguments": {"version": "1.1"}}
     assert await keyed(strict, asked, "k", **edited) is RecordResult.OK

@@ -35,9 +35,7 @@ async def asked_of(world: World, *people: Person, more: str = "") -> Approval:
     return asked
 
 
-async def hand_on(
-    world: World, asked: Approval, by: Person, to: Person | UUID, reason: str | None = None
-) -> Approval:
+async def hand_on(world: World, asked: Approval, by: Person, to: Person | UUID, reason: str | None = None) -> Approval:
     target = to if isinstance(to, UUID) else to.actor.user_account_id
     assert target is not None
     return await approvals.delegate(world.db, by.actor, asked.id, DelegationDraft(to=target, reason=reason))
@@ -58,9 +56,7 @@ async def test_a_part_goes_from_hand_to_hand_and_the_last_one_decides(strict: Wo
     told = await decide(strict, asked, by=dan)
     assert (told.approval.status, told.approval.resolved_by_name) == (ApprovalStatus.APPROVED, "Dan")
     details = await approvals.get_approval(strict.db, strict.admin.actor, asked.id)
-    assert [
-        (d.from_member, d.to_member, d.to_clearance, d.reason, d.automatic) for d in details.delegations
-    ] == [
+    assert [(d.from_member, d.to_member, d.to_clearance, d.reason, d.automatic) for d in details.delegations] == [
         ("Bea", "Cal", 2, "I know too little about it", False),
         ("Cal", "Dan", 3, None, False),
     ]

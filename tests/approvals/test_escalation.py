@@ -52,9 +52,7 @@ def hours_before(asked: Approval, hours: float) -> datetime:
 
 
 @pytest.mark.proves("S4.20", "D.195")
-async def test_it_goes_up_level_by_level_and_the_deadline_stays(
-    strict: World, admin: asyncpg.Connection
-) -> None:
+async def test_it_goes_up_level_by_level_and_the_deadline_stays(strict: World, admin: asyncpg.Connection) -> None:
     root = await strict.person(Role.ADMIN, name="Root")
     asked = await going_up(strict)
     assert (asked.escalations, asked.escalation_level) == (2, 0)
@@ -95,9 +93,7 @@ async def test_a_late_scheduler_does_not_leap_over_anybody(strict: World, admin:
 
 
 @pytest.mark.proves("D.195")
-async def test_two_schedulers_at_once_go_up_once(
-    strict: World, admin: asyncpg.Connection, urls: Urls
-) -> None:
+async def test_two_schedulers_at_once_go_up_once(strict: World, admin: asyncpg.Connection, urls: Urls) -> None:
     asked = await going_up(strict)
     clock = await Clock.install(admin, hours_before(asked, 6))
     others = [await Database.open(urls.app, vault=VAULT) for _ in range(3)]

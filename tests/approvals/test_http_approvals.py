@@ -162,9 +162,7 @@ async def test_refusals_have_their_status_code_and_hint_and_stand_on_the_trail(
     assert await whole(strict)
 
 
-async def test_a_late_decision_is_told_that_it_is_late(
-    strict: World, door: Door, admin: asyncpg.Connection
-) -> None:
+async def test_a_late_decision_is_told_that_it_is_late(strict: World, door: Door, admin: asyncpg.Connection) -> None:
     id, (asked,) = await waiting(strict, Shipping())
     card = await door.card(id)
     assert asked.deadline is not None

@@ -106,9 +106,7 @@ async def test_what_a_policy_does_not_allow_is_forbidden(org: World, http: httpx
     await apply_policies(org.db, org.admin.actor, policy(standing="false"))
     job, (asked,) = await waiting(org, Shipping())
     door = Door(http, org.admin)
-    refused = problem(
-        await door.decide(await door.card(job), standing={"calls": 1}), 403, "standing_not_allowed"
-    )
+    refused = problem(await door.decide(await door.card(job), standing={"calls": 1}), 403, "standing_not_allowed")
     assert "leave `standing` out" in refused["hint"]
     assert (await shown(org, asked.id)).status is ApprovalStatus.PENDING
 

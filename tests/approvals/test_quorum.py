@@ -141,9 +141,7 @@ async def test_an_impossible_quorum_is_refused_at_once(strict: World, admin: asy
     assert "9" in refused.value.message
     assert await digests(admin) == before
     for person in (bea,):
-        await orgs.update_member(
-            strict.db, strict.admin.actor, person.member_id, MemberChange(active=False), None
-        )
+        await orgs.update_member(strict.db, strict.admin.actor, person.member_id, MemberChange(active=False), None)
     shipping = Shipping()
     agent = await make_agent(strict, [turn(ship(), text="I ship.")], slug="shipper")
     id = await submit(strict, agent)
@@ -180,9 +178,7 @@ async def test_votes_at_the_same_instant_decide_once(strict: World) -> None:
     people = [*(await two(strict)), *[await strict.person(Role.APPROVER, name=f"P{n}") for n in range(6)]]
     for n in range(5):
         id, (asked,) = await waiting(strict, Shipping(), ship(str(n)), slug=f"shipper-{n}")
-        told = await asyncio.gather(
-            *(decide(strict, asked, by=person) for person in people), return_exceptions=True
-        )
+        told = await asyncio.gather(*(decide(strict, asked, by=person) for person in people), return_exceptions=True)
         ended_it = [t for t in told if not isinstance(t, BaseException) and t.result is RecordResult.OK]
         assert len(ended_it) == 2
         final = await shown(strict, asked.id)

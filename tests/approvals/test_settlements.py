@@ -94,9 +94,7 @@ async def test_a_requester_who_is_no_approver_does_not_settle_what_they_asked_fo
 
 
 @pytest.mark.proves("D.444")
-async def test_a_cause_settles_nothing_but_may_give_it_up(
-    http: httpx.AsyncClient, world: World, dan: Person
-) -> None:
+async def test_a_cause_settles_nothing_but_may_give_it_up(http: httpx.AsyncClient, world: World, dan: Person) -> None:
     both = await world.person(Role.ADMIN, Role.APPROVER, name="Ann")
     await make_agent(world, [turn(call("pay", amount=7))], app="staging", slug="payer")
     job = await submitted(http, both, "payer")
@@ -129,9 +127,7 @@ async def test_settling_needs_the_same_quorum_and_answers_that_agree(
     assert card["quorum"]["votes"] == 2
     first = await answer(http, dan, card, "did_not_happen")
     assert first["approval"]["status"] == "pending"
-    assert (await answer(http, dan, card, "did_not_happen"))["approval"]["status"] == "pending", (
-        "one person is one"
-    )
+    assert (await answer(http, dan, card, "did_not_happen"))["approval"]["status"] == "pending", "one person is one"
     assert (await answer(http, eve, card, "happened"))["approval"]["status"] == "pending", "they do not agree"
     assert (await answer(http, eve, card, "did_not_happen"))["approval"]["status"] == "approved"
 
@@ -166,9 +162,7 @@ async def test_the_second_repetition_needs_a_new_grant_and_their_number_is_cappe
             assert (again["kind"], again["repeats"]) == ("call", times)
             await decide(http, await world.person(Role.APPROVER, name=f"New {times}"), again)
         await run(world, job, PAUSED)
-        dan = await world.person(
-            Role.APPROVER, name=f"Dan {times}"
-        )  # whoever answered is a cause of the next request
+        dan = await world.person(Role.APPROVER, name=f"Dan {times}")  # whoever answered is a cause of the next request
     card = await card_of(http, dan, job)
     assert card["repeats"] == MAX_REPEATS
     told = await answer(http, dan, card, "did_not_happen", 409)
@@ -219,9 +213,7 @@ async def test_a_call_under_a_standing_approval_is_sent_again_once_and_then_aske
 
 
 @pytest.mark.proves("D.444")
-async def test_a_call_that_needed_no_approval_is_settled_as_before(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_a_call_that_needed_no_approval_is_settled_as_before(http: httpx.AsyncClient, world: World) -> None:
     await apply_policies(world.db, world.admin.actor, 'policies: [{name: all, target: "*", effect: allow}]')
     held = await held_job(world)
     card = await card_of(http, world.admin, held.job)

@@ -89,9 +89,7 @@ async def test_a_no_stands_for_nothing_else(org: World, admin: asyncpg.Connectio
     assert await _untouched(org, admin, asked.id)
 
 
-@pytest.mark.parametrize(
-    "draft", [{"calls": 0}, {"calls": 1001}, {"seconds": 604_801}, {"condition": "x" * 3000}]
-)
+@pytest.mark.parametrize("draft", [{"calls": 0}, {"calls": 1001}, {"seconds": 604_801}, {"condition": "x" * 3000}])
 def test_what_is_out_of_range_is_not_even_sent(draft: dict[str, Any]) -> None:
     with pytest.raises(pydantic.ValidationError):
         StandingDraft(**draft)

@@ -63,18 +63,14 @@ def asked(arguments: dict[str, Any] | None = None, **changes: Any) -> Uncovered:
     facts = CallFacts(
         target="ship", arguments=arguments or {"amount": 5}, read_only=False, risk=Risk.HIGH, agent="shipper"
     )
-    call = Uncovered(
-        call_id=uuid4(), tool_name="ship", tool_digest="d1", input_hash=HASH, facts=facts, terms=TERMS
-    )
+    call = Uncovered(call_id=uuid4(), tool_name="ship", tool_digest="d1", input_hash=HASH, facts=facts, terms=TERMS)
     return replace(call, **changes)
 
 
 def granter(**changes: Any) -> Granter:
     """Whoever gave it, with what the SQL rule says about them: tests/storage/test_deciders.py."""
     return replace(
-        Granter(
-            id=GRANTER, name="Pat", roles=frozenset({Role.APPROVER}), clearance=3, active=True, refusal=None
-        ),
+        Granter(id=GRANTER, name="Pat", roles=frozenset({Role.APPROVER}), clearance=3, active=True, refusal=None),
         **changes,
     )
 
@@ -97,10 +93,7 @@ def why(
 
 def test_within_its_bounds_it_covers() -> None:
     assert why() is None
-    assert (
-        why(replace(STANDING, input_hash=HASH, max_calls=2, used_calls=1, condition="args.amount < 6"))
-        is None
-    )
+    assert why(replace(STANDING, input_hash=HASH, max_calls=2, used_calls=1, condition="args.amount < 6")) is None
 
 
 @pytest.mark.proves("D.160")
@@ -219,9 +212,7 @@ def test_any_bound_is_enough(draft: StandingDraft) -> None:
         ({}, {"condition": "'a'.matches('(a{1000}){1000}')"}, "invalid_condition"),
     ],
 )
-def test_what_cannot_be_given_is_refused(
-    changes: dict[str, Any], draft: dict[str, Any], expected: str
-) -> None:
+def test_what_cannot_be_given_is_refused(changes: dict[str, Any], draft: dict[str, Any], expected: str) -> None:
     refused = check(request(**changes), StandingDraft(**draft))
     assert code(refused) == expected
     assert refused is not None

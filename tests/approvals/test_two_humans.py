@@ -111,9 +111,7 @@ async def test_two_accounts_of_one_human_do_not_settle_what_needs_two(
 
 async def hook_of(http: httpx.AsyncClient, world: World, owner: Person, member: Person) -> tuple[str, str]:
     """A webhook that ``owner`` set up, behind which the name `cal@corp` is the member's: its path and secret."""
-    made = await post(
-        http, owner, "/v1/connections", status=201, channel_type="webhook", name="hook", url=URL
-    )
+    made = await post(http, owner, "/v1/connections", status=201, channel_type="webhook", name="hook", url=URL)
     path = f"/v1/connections/{made['id']}/mappings"
     body = {"member_id": str(member.member_id), "external_user": "cal@corp"}
     mapped = await http.post(path, json=body, headers=owner.headers)
@@ -236,9 +234,7 @@ async def test_an_invitation_that_its_person_follows_ends_what_others_made_in_th
     http: httpx.AsyncClient, world: World, bea: Person, cal: Person
 ) -> None:
     """Bea invites Fay, enrols as Fay herself, and keeps that key until Fay has proven that she is somebody else."""
-    invited = await mail.invite(
-        replace(world, admin=bea), "fay@example.com", "Fay", roles=[Role.APPROVER, Role.ADMIN]
-    )
+    invited = await mail.invite(replace(world, admin=bea), "fay@example.com", "Fay", roles=[Role.APPROVER, Role.ADMIN])
     path = f"/v1/members/{invited.member.id}/enrolment-codes"
     code = (await post(http, bea, path, status=201))["code"]
     stolen = Person(bea.actor, (await http.post("/v1/enrolments", json={"code": code})).json()["secret"])

@@ -19,13 +19,10 @@ def test_generated_parts_are_current() -> None:
 def test_every_setting_has_a_heading() -> None:
     headings = set(re.findall(r"^## (\S+)$", (DOCS / "reference" / "settings.md").read_text(), re.MULTILINE))
     settings = {
-        name.upper() if name.startswith("database_") else f"CORTEX_{name.upper()}"
-        for name in Settings.model_fields
+        name.upper() if name.startswith("database_") else f"CORTEX_{name.upper()}" for name in Settings.model_fields
     }
     client = set(
-        re.findall(
-            r'environ\.get\("(CORTEX_\w+)"\)', (ROOT / "src/cortex_plane/client/client.py").read_text()
-        )
+        re.findall(r'environ\.get\("(CORTEX_\w+)"\)', (ROOT / "src/cortex_plane/client/client.py").read_text())
     )
     assert headings == settings | client
 
@@ -46,14 +43,10 @@ def error_codes() -> set[str]:
         if path.relative_to(source).parts[0] in ("embedded", "cli", "main"):
             continue
         text = path.read_text()
-        codes |= set(re.findall(r'\bcode(?:: str)? = "(\w+)"', text)) | set(
-            re.findall(r'\bcode="(\w+)"', text)
-        )
+        codes |= set(re.findall(r'\bcode(?:: str)? = "(\w+)"', text)) | set(re.findall(r'\bcode="(\w+)"', text))
         codes |= {f"{noun}_not_found" for noun in re.findall(r'\brequire_found\(.*, "(\w+)"\)', text)}
     problems = (source / "http/problems.py").read_text()
-    codes |= set(re.findall(r'\d+: \("(\w+)",', problems)) | set(
-        re.findall(r'request,\s+\d+,\s+"(\w+)"', problems)
-    )
+    codes |= set(re.findall(r'\d+: \("(\w+)",', problems)) | set(re.findall(r'request,\s+\d+,\s+"(\w+)"', problems))
     for path in source.rglob("*.sql"):
         codes |= set(re.findall(r"detail = '(\w+)'", path.read_text()))
     return codes
@@ -115,13 +108,9 @@ def test_every_command_is_in_the_docs() -> None:
 
 
 def test_every_threat_that_is_met_names_a_test_that_exists() -> None:
-    rows = [line for line in (DOCS / "why" / "threats.md").read_text().splitlines() if line.startswith("| ")][
-        1:
-    ]
+    rows = [line for line in (DOCS / "why" / "threats.md").read_text().splitlines() if line.startswith("| ")][1:]
     named = [
-        (row, re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", row))
-        for row in rows
-        if "**not prevented**" not in row
+        (row, re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", row)) for row in rows if "**not prevented**" not in row
     ]
     assert [row for row, tests in named if not tests] == []
     missing = [

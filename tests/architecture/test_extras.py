@@ -108,9 +108,7 @@ for name in ("client", "cli"):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else value,
 )
-def test_a_command_whose_extra_is_missing_says_so_in_one_line(
-    tmp_path: Path, words: list[str], extra: str
-) -> None:
+def test_a_command_whose_extra_is_missing_says_so_in_one_line(tmp_path: Path, words: list[str], extra: str) -> None:
     (tmp_path / "atlas.yaml").write_text("atlas_id: com.acme.empty\n")
     done = command(tmp_path, *words)
     assert done.returncode == 1

@@ -15,9 +15,7 @@ def plain(name: str) -> str:
 
 
 def pinned(text: str) -> dict[str, str]:
-    return {
-        plain(name): version for name, version in re.findall(r"^([\w.-]+)==([^\s;]+)", text, re.MULTILINE)
-    }
+    return {plain(name): version for name, version in re.findall(r"^([\w.-]+)==([^\s;]+)", text, re.MULTILINE)}
 
 
 def names(requirements: list[str]) -> set[str]:
@@ -26,9 +24,7 @@ def names(requirements: list[str]) -> set[str]:
 
 def test_the_lock_has_the_versions_of_the_constraints() -> None:
     lock, constraints = pinned(LOCK.read_text()), pinned(CONSTRAINTS.read_text())
-    assert {
-        name: version for name, version in lock.items() if constraints.get(name, version) != version
-    } == {}
+    assert {name: version for name, version in lock.items() if constraints.get(name, version) != version} == {}
 
 
 def test_the_lock_has_all_that_is_required_and_what_builds_it() -> None:

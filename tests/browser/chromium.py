@@ -13,9 +13,7 @@ FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--no-first-run",
 ]  # fmt: skip
-MISSING = (
-    "there is no Chromium: `apt-get install chromium-headless-shell`, or set CORTEX_CHROMIUM to its path"
-)
+MISSING = "there is no Chromium: `apt-get install chromium-headless-shell`, or set CORTEX_CHROMIUM to its path"
 
 
 def found() -> str | None:

@@ -173,9 +173,7 @@ class People:
                 if page.url.startswith("http"):
                     self.complaints += page.evaluate("window.violations || []") if _has_scripts(page) else []
         broken = re.compile(
-            r"^\[object Event\]$|net::ERR_FAILED|^htmx:(?:afterRequest|sendError), "
-            if self.streams_break
-            else r"(?!)"
+            r"^\[object Event\]$|net::ERR_FAILED|^htmx:(?:afterRequest|sendError), " if self.streams_break else r"(?!)"
         )
         assert [said for said in self.complaints if not broken.search(said)] == []
 
@@ -248,9 +246,7 @@ def picture() -> Callable[[Page, str], None]:
     def take(page: Page, name: str) -> None:
         if folder:
             Path(folder).mkdir(parents=True, exist_ok=True)
-            with suppress(
-                Error
-            ):  # a picture is for people: a busy machine that cannot take one fails no test
+            with suppress(Error):  # a picture is for people: a busy machine that cannot take one fails no test
                 page.screenshot(path=str(Path(folder) / f"{name}.png"))
 
     return take

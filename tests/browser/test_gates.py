@@ -20,9 +20,7 @@ EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>\u202egnp.exe\u200b
 
 
 @pytest.mark.proves("D.397", "D.398", "D.399")
-def test_pass_a_gate_on_a_phone_and_see_what_gates_did(
-    stage: Stage, people: People, picture: Picture
-) -> None:
+def test_pass_a_gate_on_a_phone_and_see_what_gates_did(stage: Stage, people: People, picture: Picture) -> None:
     deny_all(stage)  # an empty inbox shows an arrival at once
     page = people.logged_in(phone=True)
     job = stage.submit(DEMO, MESSAGE)
@@ -46,9 +44,7 @@ def test_pass_a_gate_on_a_phone_and_see_what_gates_did(
     panel = other.locator("#may")
     expect(panel.get_by_role("heading", name="What it may do now")).to_be_visible()
     expect(panel.locator("li", has_text="ticket.get").locator(".may-allowed")).to_have_text("Allowed now")
-    expect(panel.locator("li", has_text="refund.pay").locator(".may-asks_first")).to_have_text(
-        "Asks a person first"
-    )
+    expect(panel.locator("li", has_text="refund.pay").locator(".may-asks_first")).to_have_text("Asks a person first")
     deleting = panel.locator("li", has_text="ticket.delete").first
     expect(deleting.locator(".may-asks_first")).to_have_text("Asks the agent first")
     expect(deleting).to_contain_text("gate delete-confirm")

@@ -82,9 +82,7 @@ def test_approve_on_a_phone_and_watch_it_finish(stage: Stage, people: People, pi
     expect(page.locator(".json").first).to_contain_text(f'"version": "{release}"')
     bar = page.locator("#actions").bounding_box()
     assert bar is not None
-    assert bar["y"] + bar["height"] == pytest.approx(844, abs=1), (
-        "the actions stand at the bottom of the window"
-    )
+    assert bar["y"] + bar["height"] == pytest.approx(844, abs=1), "the actions stand at the bottom of the window"
     sizes = {
         name: page.locator(f"#actions {name}").bounding_box()
         for name in ("[data-approve]", "[data-deny]", "[data-edit]")
@@ -100,9 +98,7 @@ def test_approve_on_a_phone_and_watch_it_finish(stage: Stage, people: People, pi
     left_box, button_box = left.bounding_box(), button.bounding_box()
     assert left_box is not None
     assert button_box is not None
-    assert 0 <= button_box["y"] - (left_box["y"] + left_box["height"]) <= 12, (
-        "the time left is beside Approve"
-    )
+    assert 0 <= button_box["y"] - (left_box["y"] + left_box["height"]) <= 12, "the time left is beside Approve"
     approve(page)
     expect(page.locator("#card")).to_have_attribute("data-status", "approved")
     page.get_by_role("link", name="Watch the job").click()
@@ -188,9 +184,7 @@ def test_a_card_that_expires_says_so_by_itself(stage: Stage, people: People, pic
 
 
 @pytest.mark.proves("D.76")
-def test_a_card_that_changes_is_announced_and_cannot_be_decided(
-    stage: Stage, people: People, picture: Picture
-) -> None:
+def test_a_card_that_changes_is_announced_and_cannot_be_decided(stage: Stage, people: People, picture: Picture) -> None:
     request = waiting(stage)
     page = people.with_session()
     open_card(page, stage, request)
@@ -215,9 +209,7 @@ def test_a_card_that_changes_is_announced_and_cannot_be_decided(
 
 
 @pytest.mark.proves("D.76")
-def test_of_two_browsers_one_wins_and_the_other_is_told(
-    stage: Stage, people: People, picture: Picture
-) -> None:
+def test_of_two_browsers_one_wins_and_the_other_is_told(stage: Stage, people: People, picture: Picture) -> None:
     request = waiting(stage)
     first, second = people.with_session(), people.with_session(phone=True)
     for page in (first, second):
@@ -253,9 +245,7 @@ def test_of_two_browsers_one_wins_and_the_other_is_told(
 
 
 @pytest.mark.proves("D.74")
-def test_arrivals_wait_behind_a_banner_and_focus_stays(
-    stage: Stage, people: People, picture: Picture
-) -> None:
+def test_arrivals_wait_behind_a_banner_and_focus_stays(stage: Stage, people: People, picture: Picture) -> None:
     first = waiting(stage)
     page = people.logged_in()
     row = page.locator(f"#row-{first['id']} [data-row]")
@@ -446,9 +436,7 @@ def test_the_session_is_out_of_reach_of_scripts_and_of_other_sites(stage: Stage,
 
 
 @pytest.mark.proves("D.70")
-def test_a_link_works_once_and_a_session_ends_everywhere(
-    stage: Stage, people: People, picture: Picture
-) -> None:
+def test_a_link_works_once_and_a_session_ends_everywhere(stage: Stage, people: People, picture: Picture) -> None:
     link = stage.link()
     page = people.somebody()
     page.goto(link)
@@ -548,8 +536,7 @@ def test_two_at_the_same_instant(stage: Stage, people: People) -> None:
             codes.append(client.post(f"/approvals/{request['id']}/decide", data=fields).status_code)
 
     threads = [
-        threading.Thread(target=press, args=(*cookies[n % 2], "approved" if n % 2 else "denied"))
-        for n in range(8)
+        threading.Thread(target=press, args=(*cookies[n % 2], "approved" if n % 2 else "denied")) for n in range(8)
     ]
     for thread in threads:
         thread.start()

@@ -98,9 +98,7 @@ def test_hand_it_on_from_a_phone_without_scripts(
 
 
 @pytest.mark.proves("D.184", "D.188")
-def test_two_browsers_meet_a_quorum(
-    stage: Stage, people: People, team: dict[str, str], picture: Picture
-) -> None:
+def test_two_browsers_meet_a_quorum(stage: Stage, people: People, team: dict[str, str], picture: Picture) -> None:
     request = asked(stage, 2)
     first, second = people.with_session(team["Bea"]), people.with_session(team["Cal"], phone=True)
     open_card(second, stage, request)
@@ -119,9 +117,7 @@ def test_two_browsers_meet_a_quorum(
 
 
 @pytest.mark.proves("D.186", "D.188")
-def test_allow_the_next_calls_too(
-    stage: Stage, people: People, team: dict[str, str], picture: Picture
-) -> None:
+def test_allow_the_next_calls_too(stage: Stage, people: People, team: dict[str, str], picture: Picture) -> None:
     request = asked(stage, 3)
     page = people.with_session(team["Dot"], phone=True)
     open_card(page, stage, request)

@@ -47,9 +47,7 @@ def main() -> None:
         parser.error(f"there is no operation {', '.join(sorted(unknown))}")
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     with server() as started:
-        measured = asyncio.run(
-            measure(started, [*(asked.names or OPERATIONS), *([KNOWN] if asked.json else [])])
-        )
+        measured = asyncio.run(measure(started, [*(asked.names or OPERATIONS), *([KNOWN] if asked.json else [])]))
     if asked.json:
         json.dump(measured, sys.stdout)
         return

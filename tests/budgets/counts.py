@@ -194,9 +194,7 @@ class Meter:
     async def _connections(self) -> AsyncIterator[Sequence[Any]]:
         async with AsyncExitStack() as stack:
             pools = {self._db._pool: CONNECTIONS, **{pool: OWN[p] for p, pool in self._db._pools.items()}}
-            yield [
-                await stack.enter_async_context(pool.acquire()) for pool, n in pools.items() for _ in range(n)
-            ]
+            yield [await stack.enter_async_context(pool.acquire()) for pool, n in pools.items() for _ in range(n)]
 
     async def _settle(self) -> None:
         """A hint of work is sent in the background; it belongs to the operation before."""
@@ -238,9 +236,7 @@ class Meter:
                     }
                 )
             parts.sequential_scans = await self._scans() - scans
-        medians: dict[str, Any] = {
-            name: int(statistics.median(each[name] for each in known)) for name in known[0]
-        }
+        medians: dict[str, Any] = {name: int(statistics.median(each[name] for each in known)) for name in known[0]}
         medians["sequential_scans"] = math.ceil(parts.sequential_scans.total() / REPETITIONS)
         if sys.version_info[:2] != PYTHON:
             medians["python_calls"] = None

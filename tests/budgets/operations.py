@@ -146,9 +146,7 @@ class Hands:
     async def register(self) -> None:
         names = sorted(self.worker.apps)
         lease = timedelta(hours=1)
-        await workers.register_worker(
-            self._db, self.worker.id, self.worker.name, "nowhere", 1, names, 1000, lease
-        )
+        await workers.register_worker(self._db, self.worker.id, self.worker.name, "nowhere", 1, names, 1000, lease)
         await workers.publish_tools(self._db, [v for app in self.worker.apps.values() for v in app.versions])
 
     async def claim(self) -> Assignment:
@@ -164,9 +162,7 @@ def unique(label: str) -> str:
 
 
 @asynccontextmanager
-async def _steps(
-    world: World, label: str, calls: Sequence[dict[str, Any]], **skills: Any
-) -> AsyncIterator[Perform]:
+async def _steps(world: World, label: str, calls: Sequence[dict[str, Any]], **skills: Any) -> AsyncIterator[Perform]:
     """One job without an end; each repetition is its next step."""
     pace, name = Pace(), unique(label)
     hands = Hands(world, effects(name, pace), Backends({"scripted": PacedModel(pace)}))
@@ -363,9 +359,7 @@ async def policy_apply(stage: Stage, times: int) -> AsyncIterator[Perform]:
         for n in range(18)
     )
     rest = "  - {name: rest, target: '*', effect: allow}\n"
-    texts = [
-        f"policies:\n{rows}  - {{name: new-{n}, target: once, effect: deny}}\n{rest}" for n in range(times)
-    ]
+    texts = [f"policies:\n{rows}  - {{name: new-{n}, target: once, effect: deny}}\n{rest}" for n in range(times)]
 
     async def perform() -> None:
         await policies.apply_policies(world.db, world.admin.actor, PolicyFile(text=texts.pop(0)))

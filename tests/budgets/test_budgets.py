@@ -23,9 +23,7 @@ OF_THE_DATABASE = [count for count in COUNTS if count != "python_calls"]
 @pytest.fixture(scope="module")
 def measured() -> Measured:
     """Counted in a process of its own: what other tests loaded, cached or configured plays no part."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.budgets", "--json"], cwd=ROOT, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-m", "tests.budgets", "--json"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     known: Measured = json.loads(done.stdout)
     return known
@@ -34,10 +32,7 @@ def measured() -> Measured:
 def check(measured: Measured, counts: Sequence[str]) -> None:
     budgets = load_budgets()
     faults = [
-        wrong
-        for operation in OPERATIONS
-        for count in counts
-        if (wrong := _fault(operation, count, measured, budgets))
+        wrong for operation in OPERATIONS for count in counts if (wrong := _fault(operation, count, measured, budgets))
     ]
     if faults:
         advice = f"If this is meant, change the figures in {FILE.relative_to(ROOT)} in the same commit, whose message says why."

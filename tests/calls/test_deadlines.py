@@ -29,9 +29,7 @@ async def tick(world: World) -> list[str]:
 
 
 @pytest.mark.proves("S4.19")
-@pytest.mark.parametrize(
-    ("template", "before"), [("dev_review", 4), ("full_pipeline", 8), ("critical_path", 24)]
-)
+@pytest.mark.parametrize(("template", "before"), [("dev_review", 4), ("full_pipeline", 8), ("critical_path", 24)])
 async def test_a_reminder_comes_at_its_templates_time_and_then_the_end(
     strict: World, admin: asyncpg.Connection, template: str, before: int
 ) -> None:
@@ -65,18 +63,14 @@ async def test_a_reminder_comes_at_its_templates_time_and_then_the_end(
 
 
 @pytest.mark.proves("S1.14")
-async def test_an_expired_request_fails_its_job_and_says_what_to_do(
-    strict: World, admin: asyncpg.Connection
-) -> None:
+async def test_an_expired_request_fails_its_job_and_says_what_to_do(strict: World, admin: asyncpg.Connection) -> None:
     id, asked = await waiting(strict, Shipping(), ship("1"), ship("2"))
     assert asked[0].deadline is not None
     await Clock.install(admin, asked[0].deadline + timedelta(minutes=1))
     assert await tick(strict) == ["expired"]
     job = await job_of(strict, id)
     assert job.status is JobStatus.FAILED
-    assert (job.error_message or "").startswith(
-        f"Job {id}, step 0: Approval of `ship` timed out after 24 hours."
-    )
+    assert (job.error_message or "").startswith(f"Job {id}, step 0: Approval of `ship` timed out after 24 hours.")
     assert "`cortex job resubmit`" in (job.error_message or "")
     # The other one waits for nobody any more.
     assert sorted([(await shown(strict, a.id)).status.value for a in asked]) == ["cancelled", "expired"]
@@ -152,9 +146,7 @@ async def test_a_look_at_nothing_writes_nothing(strict: World, admin: asyncpg.Co
     assert (xids, written is not None) == (None, True)
 
 
-async def test_after_an_outage_the_oldest_deadline_is_kept_first(
-    strict: World, admin: asyncpg.Connection
-) -> None:
+async def test_after_an_outage_the_oldest_deadline_is_kept_first(strict: World, admin: asyncpg.Connection) -> None:
     expected = []
     for hours in (5, 2, 9):
         await apply_policies(strict.db, strict.admin.actor, ask(timeout=f"{hours}h"))
@@ -163,9 +155,7 @@ async def test_after_an_outage_the_oldest_deadline_is_kept_first(
     assert asked.deadline is not None
     await Clock.install(admin, asked.deadline + timedelta(days=30))
     assert await tick(strict) == ["expired"] * 3
-    rows = await admin.fetch(
-        "select approval_id from approval_event where event_type = 'expired' order by id"
-    )
+    rows = await admin.fetch("select approval_id from approval_event where event_type = 'expired' order by id")
     assert [row["approval_id"] for row in rows] == [id for _, id in sorted(expected)]
 
 
@@ -184,9 +174,7 @@ async def test_one_that_cannot_be_kept_does_not_stop_the_others(
         )
     else:
         await admin.execute("alter table approval_request disable trigger all")
-        await admin.execute(
-            """update approval_request set approvers = '{"roles": 5}' where id = $1""", bad.id
-        )
+        await admin.execute("""update approval_request set approvers = '{"roles": 5}' where id = $1""", bad.id)
     assert bad.deadline is not None
     await Clock.install(admin, bad.deadline + timedelta(hours=1))
     with capture_logs() as logs:

@@ -60,9 +60,7 @@ async def tick(world: World) -> list[str]:
 
 
 async def cards(world: World) -> list[UUID]:
-    page = await approvals.list_approvals(
-        world.db, world.admin.actor, None, 10, status=ApprovalStatus.PENDING
-    )
+    page = await approvals.list_approvals(world.db, world.admin.actor, None, 10, status=ApprovalStatus.PENDING)
     return [card.id for card in page.items if card.kind is ApprovalKind.UNCERTAIN_EFFECT]
 
 
@@ -169,9 +167,7 @@ async def test_whoever_ran_it_may_say_that_nobody_knows(world: World) -> None:
 
 
 @pytest.mark.proves("D.276")
-async def test_the_outcome_of_an_attempt_that_was_given_up_settles_nothing(
-    world: World, clock: Clock
-) -> None:
+async def test_the_outcome_of_an_attempt_that_was_given_up_settles_nothing(world: World, clock: Clock) -> None:
     call = await begun(world, "retry_with_key")
     await clock.advance(LONG)
     assert (await again(world, call)).attempt == 2
@@ -185,18 +181,14 @@ async def test_the_outcome_of_an_attempt_that_was_given_up_settles_nothing(
 @pytest.mark.proves("D.276")
 async def test_what_has_begun_is_settled_after_its_session_is_over(world: World, clock: Clock) -> None:
     call = await begun(world, "ask_human")
-    await session_lifecycle.terminate(
-        world.db, world.admin.actor, call.session_id, Termination(reason="enough")
-    )
+    await session_lifecycle.terminate(world.db, world.admin.actor, call.session_id, Termination(reason="enough"))
     await clock.advance(LONG)
     assert await tick(world) == ["doubted"]
     assert (await calls.get_call(world.db, world.admin.actor, call.id)).status is CallStatus.FAILED
 
 
 @pytest.mark.proves("D.277")
-async def test_nobody_here_runs_its_job(
-    world: World, db: Database, admin: asyncpg.Connection, clock: Clock
-) -> None:
+async def test_nobody_here_runs_its_job(world: World, db: Database, admin: asyncpg.Connection, clock: Clock) -> None:
     session = await opened(world)
     page = await jobs.list_page(db, world.admin.actor, None, 10, session_id=session)
     (job,) = page.items
@@ -211,9 +203,7 @@ async def test_nobody_here_runs_its_job(
     await admin.execute("update job set runnable_at = plane_now() where id = $1", job.id)
     assert await admin.fetchval("select runnable_at from job where id = $1", job.id) is None
     with pytest.raises(asyncpg.CheckViolationError):
-        await admin.execute(
-            "update job set worker_id = $2, leased_at = plane_now() where id = $1", job.id, worker
-        )
+        await admin.execute("update job set worker_id = $2, leased_at = plane_now() where id = $1", job.id, worker)
     await clock.advance(timedelta(days=400))
     assert await tick(world) == []
     assert await workers.adopt_jobs(db, uuid4(), "other", 3) == []

@@ -67,9 +67,7 @@ async def asked(world: World, actor: Actor, session: UUID | None = None, **more:
 
 
 async def cards(world: World) -> list[Approval]:
-    page = await approvals.list_approvals(
-        world.db, world.admin.actor, None, 10, status=ApprovalStatus.PENDING
-    )
+    page = await approvals.list_approvals(world.db, world.admin.actor, None, 10, status=ApprovalStatus.PENDING)
     return page.items
 
 
@@ -151,9 +149,7 @@ def test_a_schema_that_refers_to_its_own_parts_is_taken() -> None:
     assert CallDraft(tool="pay.out", parameters=chained(50)).parameters is not None
 
 
-async def smuggled(
-    world: World, admin: asyncpg.Connection, call: ExternalCall, schema: dict[str, Any]
-) -> None:
+async def smuggled(world: World, admin: asyncpg.Connection, call: ExternalCall, schema: dict[str, Any]) -> None:
     """A schema that is there in spite of it all."""
     await admin.execute(
         "insert into external_tool (org_id, name, digest, parameters) values ($1, $2, $3, $4::text::jsonb)",
@@ -162,9 +158,7 @@ async def smuggled(
 
 
 @pytest.mark.proves("D.284")
-async def test_nothing_is_fetched_for_an_edit(
-    strict: World, admin: asyncpg.Connection, tmp_path: Path
-) -> None:
+async def test_nothing_is_fetched_for_an_edit(strict: World, admin: asyncpg.Connection, tmp_path: Path) -> None:
     (tmp_path / "secret.json").write_text('{"const": "SECRET"}')
     pattern = {"properties": {"cents": {"pattern": "^(a|a?)+$(?=x)"}}}
     with outside() as (url, hits):
@@ -242,9 +236,7 @@ async def test_who_asked_before_does_not_approve_what_another_begins(world: Worl
 
 
 @pytest.mark.proves("D.272")
-async def test_two_sessions_that_ask_with_one_key_ask_once(
-    strict: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_two_sessions_that_ask_with_one_key_ask_once(strict: World, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = [await opened(strict, strict.service.actor) for _ in range(2)]
     real, between = approval_requests.request, asyncio.Lock()
     overtook: list[ExternalCall] = []
@@ -318,9 +310,7 @@ async def test_what_a_person_approved_is_not_thrown_away_with_its_session(strict
 
 
 @pytest.mark.proves("D.273")
-async def test_nobody_is_told_to_run_what_was_stopped_meanwhile(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_nobody_is_told_to_run_what_was_stopped_meanwhile(world: World, admin: asyncpg.Connection) -> None:
     clock = await Clock.install(admin, datetime.now(UTC))
     actor = world.service.actor
     session = await opened(world, actor)
@@ -347,9 +337,7 @@ async def test_nobody_is_told_to_run_what_was_stopped_meanwhile(
 
 
 @pytest.mark.proves("D.276")
-async def test_saying_renew_does_not_spare_others_the_question(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_saying_renew_does_not_spare_others_the_question(world: World, admin: asyncpg.Connection) -> None:
     clock = await Clock.install(admin, datetime.now(UTC))
     actor = world.service.actor
     call = await asked(world, actor, dispatch=True, sender="1", on_uncertain=OnUncertain.RETRY_WITH_KEY)
@@ -365,9 +353,7 @@ async def test_saying_renew_does_not_spare_others_the_question(
 async def test_a_late_outcome_does_not_settle_the_attempt_after_a_new_approval(world: World) -> None:
     actor = world.service.actor
     call = await asked(world, actor, dispatch=True, sender="a")
-    await outcomes.settle_call(
-        world.db, actor, call.id, OutcomeDraft(status=OutcomeStatus.UNKNOWN, attempt=1)
-    )
+    await outcomes.settle_call(world.db, actor, call.id, OutcomeDraft(status=OutcomeStatus.UNKNOWN, attempt=1))
     (card,) = await cards(world)
     answer = EffectAnswer(verdict=Verdict.DID_NOT_HAPPEN)
     await settlements.answer(world.db, world.admin.actor, card.id, answer, Channel.API)

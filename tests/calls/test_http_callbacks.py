@@ -123,9 +123,7 @@ async def test_an_approved_call_is_told_once_and_then_runs(http: httpx.AsyncClie
         "decision": "approved", "status": "approved", "next": "begin", "reason": None,
         "input_hash": call["input_hash"], "decided_at": "",
     }  # fmt: skip
-    begun = await post(
-        http, world.service, f"/v1/calls/{data['call_id']}/intent", input_hash=data["input_hash"]
-    )
+    begun = await post(http, world.service, f"/v1/calls/{data['call_id']}/intent", input_hash=data["input_hash"])
     assert begun["next"] == "run"
     await ended(http, world.service, begun, "completed", result="done")
     assert len(await hook.told()) == 1, "nothing more is to be told"
@@ -140,9 +138,7 @@ async def test_an_approved_call_is_told_once_and_then_runs(http: httpx.AsyncClie
 
 
 @pytest.mark.proves("D.239")
-async def test_a_denial_says_why_and_a_webhook_is_named_by_its_id_too(
-    http: httpx.AsyncClient, hook: Hook
-) -> None:
+async def test_a_denial_says_why_and_a_webhook_is_named_by_its_id_too(http: httpx.AsyncClient, hook: Hook) -> None:
     world = hook.world
     call = await asked(http, world.service, await opened(http, world.service), callback=str(hook.id).upper())
     await decided(http, world.admin, call, "denied", reason="Not this customer.")
@@ -202,9 +198,7 @@ async def test_a_receiver_that_was_down_hears_it_later_with_the_same_id(
 
 
 @pytest.mark.proves("D.239")
-async def test_one_that_nobody_takes_is_a_dead_letter_of_its_request(
-    http: httpx.AsyncClient, hook: Hook
-) -> None:
+async def test_one_that_nobody_takes_is_a_dead_letter_of_its_request(http: httpx.AsyncClient, hook: Hook) -> None:
     world = hook.world
     session = await opened(http, world.service)
     call = await asked(http, world.service, session, callback="hook")
@@ -218,9 +212,7 @@ async def test_one_that_nobody_takes_is_a_dead_letter_of_its_request(
     assert buried["body"]["data"]["call"] == call["id"]
     shown = (await http.get(f"/v1/approvals/{call['approval_id']}", headers=world.admin.headers)).json()
     assert [each["status"] for each in shown["deliveries"]] == ["dead"]
-    await connections.update_connection(
-        world.db, world.admin.actor, hook.id, ConnectionChange(enabled=True), None
-    )
+    await connections.update_connection(world.db, world.admin.actor, hook.id, ConnectionChange(enabled=True), None)
     again = await http.post(f"/v1/deliveries/{dead.id}/resend", headers=world.admin.headers)
     assert again.status_code == 200, again.text
     await hook.told()
@@ -228,9 +220,7 @@ async def test_one_that_nobody_takes_is_a_dead_letter_of_its_request(
 
 
 @pytest.mark.proves("D.239")
-@pytest.mark.parametrize(
-    ("point", "copies"), [("record_delivery:before#1", 2), ("record_delivery:after#1", 1)]
-)
+@pytest.mark.parametrize(("point", "copies"), [("record_delivery:before#1", 2), ("record_delivery:after#1", 1)])
 async def test_killed_between_sending_and_writing_it_down_it_comes_again_with_the_same_id(
     http: httpx.AsyncClient,
     hook: Hook,
@@ -268,9 +258,7 @@ async def _notify(urls: Urls, certificate: Path, crash_at: str) -> int:
 
 
 @pytest.mark.proves("D.239")
-async def test_calls_that_share_a_request_and_those_without_a_callback(
-    http: httpx.AsyncClient, hook: Hook
-) -> None:
+async def test_calls_that_share_a_request_and_those_without_a_callback(http: httpx.AsyncClient, hook: Hook) -> None:
     world = hook.world
     session = await opened(http, world.service)
     one, two = [await asked(http, world.service, session, callback="hook") for _ in range(2)]
@@ -307,9 +295,7 @@ async def test_only_a_webhook_of_the_org_that_is_enabled_can_be_named(
     mail = ConnectionDraft(channel_type="email", name="mail")
     await connections.create_connection(world.db, world.admin.actor, mail)
     off = await connected(world, hook.receiver, hook.channel, "off")
-    await connections.update_connection(
-        world.db, world.admin.actor, off.id, ConnectionChange(enabled=False), None
-    )
+    await connections.update_connection(world.db, world.admin.actor, off.id, ConnectionChange(enabled=False), None)
     session = await opened(http, world.service)
     for callback, status, code in [
         ("nowhere", 404, "connection_not_found"),
@@ -330,9 +316,7 @@ async def test_only_a_webhook_of_the_org_that_is_enabled_can_be_named(
     # The database itself lets no call name a connection of another org.
     call = await asked(http, world.service, session)
     with pytest.raises(asyncpg.ForeignKeyViolationError):
-        await admin.execute(
-            "update external_call set callback_id = $1 where call_id = $2", theirs.id, UUID(call["id"])
-        )
+        await admin.execute("update external_call set callback_id = $1 where call_id = $2", theirs.id, UUID(call["id"]))
 
 
 @pytest.mark.proves("D.239")

@@ -23,9 +23,7 @@ REFUND = {"order": "A-1", "cents": 500}
 
 
 async def opened(http: httpx.AsyncClient, person: Person, agent: str = "deployer") -> str:
-    answer = await http.post(
-        "/v1/sessions", json={"agent": agent, "kind": "external"}, headers=person.headers
-    )
+    answer = await http.post("/v1/sessions", json={"agent": agent, "kind": "external"}, headers=person.headers)
     assert answer.status_code == 201, answer.text
     made: dict[str, Any] = answer.json()
     assert made["kind"] == "external"
@@ -43,9 +41,7 @@ async def asked(
     return found
 
 
-async def post(
-    http: httpx.AsyncClient, person: Person, path: str, *, status: int = 200, **body: Any
-) -> dict[str, Any]:
+async def post(http: httpx.AsyncClient, person: Person, path: str, *, status: int = 200, **body: Any) -> dict[str, Any]:
     answer = await http.post(path, json=body, headers=person.headers)
     assert answer.status_code == status, answer.text
     found: dict[str, Any] = answer.json()
@@ -134,9 +130,7 @@ async def test_the_ledger_is_the_same_as_a_workers(
     actions = [entry["action"] for entry in trail["items"]]
     for action in ("session_created", "job_created", "call_authorized", "call_intended", "call_settled"):
         assert action in actions
-    steps = (await http.get(f"/v1/jobs/{call['job_id']}/steps", headers=world.service.headers)).json()[
-        "items"
-    ]
+    steps = (await http.get(f"/v1/jobs/{call['job_id']}/steps", headers=world.service.headers)).json()["items"]
     assert steps[0]["text"] == "The customer asked for it."
     assert steps[0]["calls"][0]["id"] == call["id"]
 
@@ -217,10 +211,7 @@ async def test_one_key_is_one_call_whichever_session_asks(
 ) -> None:
     first, second = await opened(http, strict.service), await opened(http, strict.service)
     calls = await asyncio.gather(
-        *(
-            asked(http, strict.service, session, key="order-1")
-            for session in (first, first, second, second, first)
-        )
+        *(asked(http, strict.service, session, key="order-1") for session in (first, first, second, second, first))
     )
     assert len({call["id"] for call in calls}) == 1
     assert await admin.fetchval("select count(*) from tool_call") == 1
@@ -237,9 +228,7 @@ async def test_one_key_is_one_call_whichever_session_asks(
 
 
 @pytest.mark.proves("D.273")
-async def test_a_held_session_is_told_so_and_an_ended_one_is_refused(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_a_held_session_is_told_so_and_an_ended_one_is_refused(http: httpx.AsyncClient, world: World) -> None:
     session = await opened(http, world.service)
     call = await asked(http, world.service, session)
     await post(http, world.admin, f"/v1/sessions/{session}/pause", reason="look first")
@@ -288,9 +277,7 @@ async def test_a_session_is_completed_when_nothing_is_open(http: httpx.AsyncClie
     job = (await http.get(f"/v1/jobs/{call['job_id']}", headers=world.service.headers)).json()
     assert (job["status"], job["result"]) == ("COMPLETED", {"refunds": 1})
     assert (await asked(http, world.service, session, status=409))["code"] == "external_over"
-    assert (await post(http, world.service, f"/v1/sessions/{session}/fail", status=409))[
-        "code"
-    ] == "external_over"
+    assert (await post(http, world.service, f"/v1/sessions/{session}/fail", status=409))["code"] == "external_over"
     gone = await opened(http, world.service)
     failed = await post(http, world.service, f"/v1/sessions/{gone}/fail", error="out of memory")
     assert failed["status"] == "TERMINATED"
@@ -321,9 +308,7 @@ async def test_edited_arguments_must_be_acknowledged(http: httpx.AsyncClient, st
 
 
 @pytest.mark.proves("D.275")
-async def test_what_policies_allowed_before_is_asked_again(
-    http: httpx.AsyncClient, world: World, db: Database
-) -> None:
+async def test_what_policies_allowed_before_is_asked_again(http: httpx.AsyncClient, world: World, db: Database) -> None:
     session = await opened(http, world.service)
     one, two = [await asked(http, world.service, session, arguments={"n": n}) for n in (1, 2)]
     assert one["next"] == two["next"] == "begin"
@@ -349,9 +334,7 @@ async def test_that_it_only_reads_is_a_claim(http: httpx.AsyncClient, strict: Wo
     trusting = 'policies: [{name: reads, target: "orders.*", effect: allow, when: "read_only"}]'
     await apply_policies(db, strict.admin.actor, trusting)
     arguments = {"page": 2}
-    believed = await asked(
-        http, strict.service, session, tool="orders.list", read_only=True, arguments=arguments
-    )
+    believed = await asked(http, strict.service, session, tool="orders.list", read_only=True, arguments=arguments)
     assert believed["verdict"] == "allow"
     assert believed["on_uncertain"] == "retry_with_key"
     acting = await asked(http, strict.service, session, tool="orders.list", arguments=arguments)

@@ -32,14 +32,9 @@ MANY = MAX_ACTIONS + 200
 def crowded() -> str:
     """Very many actions, and gates that come round."""
     named = [f"ticket.a{number}" for number in range(MANY)]
-    parts = [
-        {"capability_id": f"k{at}", "name": "K", "actions": named[at : at + 100]}
-        for at in range(0, MANY, 100)
-    ]
+    parts = [{"capability_id": f"k{at}", "name": "K", "actions": named[at : at + 100]} for at in range(0, MANY, 100)]
     asks = [
-        gate(
-            f"round{number}", {"type": "time_interval", "seconds": 300}, questions=[question("q", "boolean")]
-        )
+        gate(f"round{number}", {"type": "time_interval", "seconds": 300}, questions=[question("q", "boolean")])
         for number in range(3)
     ]
     return desk(gates=asks, capabilities=parts, policies=[], actions=[], context_blocks=[])
@@ -105,8 +100,7 @@ async def test_gates_that_ask_or_come_round_are_told_up_to_a_limit(
         for n in range(MAX_ASKS + 5)
     ]
     rounds = [
-        gate(f"r{n}", {"type": "time_interval", "seconds": 300}, questions=[question("q", "boolean")])
-        for n in range(3)
+        gate(f"r{n}", {"type": "time_interval", "seconds": 300}, questions=[question("q", "boolean")]) for n in range(3)
     ]
     parts = [{"capability_id": "k", "name": "K", "actions": ["ticket.get", "ticket.list"]}]
     made = desk(gates=[*asks, *rounds], capabilities=parts, policies=[], actions=[], context_blocks=[])

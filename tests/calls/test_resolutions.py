@@ -357,9 +357,7 @@ async def test_of_many_who_resolve_and_execute_at_once_none_is_turned_away(
         )
     )  # fmt: skip
     assert {each["decision"] for each in found} == {"allow"}
-    given = {
-        each["id"].rsplit("/", 1)[1] for each in (await permissions(http, world.service, session))["guidance"]
-    }
+    given = {each["id"].rsplit("/", 1)[1] for each in (await permissions(http, world.service, session))["guidance"]}
     assert given == {"onboarding", *(f"hint-{n}" for n in range(MANY))}
     run = await asyncio.gather(*(executed(http, world.service, each, **GET) for each in found))
     assert {each["next"] for each in run} == {"run"}
@@ -377,17 +375,13 @@ async def test_of_many_who_resolve_and_execute_at_once_none_is_turned_away(
 async def test_what_is_told_on_demand_is_asked_for_by_its_id_or_by_what_a_gate_listens_for(
     http: httpx.AsyncClient, world: World
 ) -> None:
-    prices = gate(
-        "prices", {"type": "explicit_request", "patterns": ["price*"]}, questions=[question("why", "text")]
-    )
+    prices = gate("prices", {"type": "explicit_request", "patterns": ["price*"]}, questions=[question("why", "text")])
     handbook = {"context_id": "handbook", "name": "Handbook", "content": "Page one."}
     intro = {"context_id": "intro", "name": "Intro", "content": "You work for Acme."}
     await governed(world, desk(gates=[ONBOARDING, prices], context_blocks=[intro, handbook]))
     session = await opened(http, world.service)
     early = await resolved(http, world.service, session, request="handbook", action="ticket.get")
-    assert "Page one." not in {each["content"] for each in early["contexts"]}, (
-        "who has not agreed is not told"
-    )
+    assert "Page one." not in {each["content"] for each in early["contexts"]}, "who has not agreed is not told"
     await sent(http, world.service, f"/sessions/{session}/answers", **AGREE)
     unknown = await resolved(http, world.service, session, request="nothing", action="ticket.get")
     assert "Page one." not in {each["content"] for each in unknown["contexts"]}
@@ -416,8 +410,7 @@ async def test_what_is_asked_names_guidance_and_every_answer_and_row_stays_small
     long = {"content": "x" * 100_000}
     wordy = [question(f"q{n}", "choice", options=["o" * 190 + str(o) for o in range(20)]) for n in range(20)]
     gates = [
-        gate(f"g{n}", {"type": "session_start"}, questions=wordy, guidance=long, priority=100 - n)
-        for n in range(8)
+        gate(f"g{n}", {"type": "session_start"}, questions=wordy, guidance=long, priority=100 - n) for n in range(8)
     ]
     many = [f"ticket.a{n}" for n in range(300)]
     await governed(
@@ -454,9 +447,7 @@ async def test_resolutions_are_forgotten_unless_something_was_executed_under_the
 ) -> None:
     clock = await Clock.install(admin, datetime.now(UTC))
     session = await opened(http, world.service)
-    used, unused = [
-        await resolved(http, world.service, session, action="ticket.get", ttl_seconds=60) for _ in range(2)
-    ]
+    used, unused = [await resolved(http, world.service, session, action="ticket.get", ttl_seconds=60) for _ in range(2)]
     run = await executed(http, world.service, used, tool="ticket.get")
     await clock.advance(timedelta(hours=23))
     await resolutions.forget_resolutions(world.db)

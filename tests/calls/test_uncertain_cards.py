@@ -46,9 +46,7 @@ async def answer(
 
 
 @pytest.mark.proves("D.96")
-async def test_a_card_can_be_answered_and_neither_approved_nor_denied(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_a_card_can_be_answered_and_neither_approved_nor_denied(world: World, admin: asyncpg.Connection) -> None:
     held, card = await asked_about(world)
     for choice in Choice:
         error = await refused(world, admin, card, "not_a_call", choice=choice)
@@ -148,9 +146,7 @@ async def test_of_two_doors_at_once_one_answers(world: World) -> None:
     assert await whole(world)
 
 
-async def test_a_card_waits_as_long_as_it_takes_and_ends_with_its_job(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_a_card_waits_as_long_as_it_takes_and_ends_with_its_job(world: World, admin: asyncpg.Connection) -> None:
     held, card = await asked_about(world)
     assert card.deadline is None
     assert await admin.fetchval("select next_action_at from approval_request where id = $1", card.id) is None

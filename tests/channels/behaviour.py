@@ -115,9 +115,7 @@ class Deploying(Shipping):
             return "done"
 
 
-async def link(
-    admin: asyncpg.Connection, world: World, connection_id: UUID, person: Person, address: str
-) -> UUID:
+async def link(admin: asyncpg.Connection, world: World, connection_id: UUID, person: Person, address: str) -> UUID:
     """A way to reach somebody that they have proven."""
     id = new_id()
     await admin.execute(
@@ -274,9 +272,7 @@ class ChannelSuite:
         kept = await delivery_of(strict, asked)
         assert (kept.status, kept.next_attempt_at) == (DeliveryStatus.DEAD, None)
         assert kept.last_error
-        dead = await deliveries.list_deliveries(
-            strict.db, strict.admin.actor, None, 10, status=DeliveryStatus.DEAD
-        )
+        dead = await deliveries.list_deliveries(strict.db, strict.admin.actor, None, 10, status=DeliveryStatus.DEAD)
         assert [each.id for each in dead.items] == [kept.id]
         details = await approvals.get_approval(strict.db, strict.admin.actor, asked.id)
         assert "undeliverable" in [event.event_type for event in details.events]
@@ -341,9 +337,7 @@ class ChannelSuite:
         assert len(message.text) < 20_000
         assert f"{PUBLIC_URL}/approvals/{asked.id}" in message.urls
 
-    async def test_hostile_text_is_data(
-        self, strict: World, admin: asyncpg.Connection, stage: ChannelStage
-    ) -> None:
+    async def test_hostile_text_is_data(self, strict: World, admin: asyncpg.Connection, stage: ChannelStage) -> None:
         await self._bea(strict, admin, stage)
         hostile = "<script>alert(1)</script><img src=x onerror=y> \u202egpj.exe\u200b {{7*7}} \r\nBcc: x@y"
         await self._asked(strict, to=hostile)

@@ -126,9 +126,7 @@ async def test_a_mail_is_a_whole_card_in_text_and_in_html() -> None:
 
 
 @pytest.mark.proves("D.138")
-@pytest.mark.parametrize(
-    ("change", "whole"), [({}, True), ({"truncated": True}, False), ({"redacted": True}, False)]
-)
+@pytest.mark.parametrize(("change", "whole"), [({}, True), ({"truncated": True}, False), ({"redacted": True}, False)])
 async def test_a_mail_says_that_it_is_the_whole_only_where_it_is(change: dict[str, Any], whole: bool) -> None:
     got = await mailed(replace(CARD, token=None, **change))
     for body in (got.text, got.html):
@@ -241,9 +239,7 @@ def test_only_what_a_person_must_know_is_mailed() -> None:
         assert not channel.concerns(
             replace(CARD, status=end, occasion=Occasion.RESOLVED), {**shown, "status": end.value}
         )
-        assert not channel.concerns(replace(CARD, status=end), {}), (
-            "nobody is told the end of what they never saw"
-        )
+        assert not channel.concerns(replace(CARD, status=end), {}), "nobody is told the end of what they never saw"
 
 
 @pytest.mark.proves("D.138")
@@ -356,9 +352,7 @@ async def test_a_refusal_is_for_now_or_for_good_and_the_next_mail_goes_out(
         ("on_data", "554 5.7.1 not wanted", False),
     ],
 )
-async def test_only_where_nobody_is_there_the_address_is_to_blame(
-    where: str, line: str, address: bool
-) -> None:
+async def test_only_where_nobody_is_there_the_address_is_to_blame(where: str, line: str, address: bool) -> None:
     async with mail_server() as server:
         channel = mailing(server)
         getattr(server, where).append(line)

@@ -94,9 +94,7 @@ async def test_a_card_is_posted_as_json_that_the_vendors_library_verifies() -> N
     assert said["data"]["arguments"] == '{"version": "1.0"}'
     assert said["data"]["truncated"] is False
     for credential in (b"cortex_apr_", b"plane.example/a", b"plane.example/d"):
-        assert credential not in got.body.replace(b"/approvals/", b"/"), (
-            "it has no place in somebody else's log"
-        )
+        assert credential not in got.body.replace(b"/approvals/", b"/"), "it has no place in somebody else's log"
     assert said["data"].keys().isdisjoint({"token", "approve_url", "deny_url"})
 
 
@@ -146,11 +144,7 @@ async def test_after_a_rotation_either_secret_verifies_a_message_for_a_day() -> 
         {"arguments": "ä" * 30_000, "original_arguments": "\u202e" * 30_000},
         {"details": {str(n): "short" for n in range(10_000)}},
         {"details": {"one": "x" * 100_000}, "agent_says": "y" * 100_000, "asked_for": "z" * 100_000},
-        {
-            "votes": tuple(
-                CardVote(member="M" * 200, decision=Choice.APPROVED, reason="r" * 2000) for _ in range(500)
-            )
-        },
+        {"votes": tuple(CardVote(member="M" * 200, decision=Choice.APPROVED, reason="r" * 2000) for _ in range(500))},
         {"deciders": tuple("d" * 200 for _ in range(1000))},
         {"delegations": tuple(("a" * 200, "b" * 200, "c" * 2000) for _ in range(500))},
     ],
@@ -349,9 +343,7 @@ async def test_an_answer_in_another_protocol_is_tried_again() -> None:
 
 
 async def test_only_cards_are_carried() -> None:
-    invitation = Invitation(
-        org="Acme", invited_by="Ada", url="https://x.example", expires_at=datetime.now(UTC)
-    )
+    invitation = Invitation(org="Acme", invited_by="Ada", url="https://x.example", expires_at=datetime.now(UTC))
     async with receiving() as receiver:
         with pytest.raises(Undeliverable):
             await channel_to(receiver).send(outgoing(receiver.url, invitation))

@@ -53,9 +53,7 @@ def test_what_is_wrong_is_told_with_file_and_line_and_the_other_files_are_read_t
     assert done.exit_code == 2
     assert done.stdout.startswith("good.yaml: ok")
     told = done.stderr.splitlines()
-    assert told[0].startswith(
-        "bad.yaml:6: `checkponts` is not a key of an atlas; did you mean `checkpoints`?"
-    )
+    assert told[0].startswith("bad.yaml:6: `checkponts` is not a key of an atlas; did you mean `checkpoints`?")
     assert any(line.startswith("nowhere.yaml: nowhere.yaml cannot be read: No such file") for line in told)
 
 
@@ -148,9 +146,7 @@ async def test_very_many_gates_come_in_at_both_doors_and_one_fault_among_them_is
     (folder / "wrong.json").write_text(large(count, "questionz"))
     wrong = CliRunner().invoke(app, ["atlas", "validate", "wrong.json"])
     assert wrong.exit_code == 2
-    assert "`questionz` is not a key of a checkpoint; did you mean `questions`?" in " ".join(
-        wrong.stderr.split()
-    )
+    assert "`questionz` is not a key of a checkpoint; did you mean `questions`?" in " ".join(wrong.stderr.split())
 
 
 @pytest.mark.proves("D.352", "D.320", "D.381")
@@ -203,9 +199,7 @@ async def test_answers_that_do_not_agree_are_refused_over_the_api(
     await governed(world, desk(gates=[asks]))
     session = await opened(http, world.service)
     for value in wrong:
-        told = await sent(
-            http, world.service, f"/sessions/{session}/answers", gate="typed", answers={"q": value}
-        )
+        told = await sent(http, world.service, f"/sessions/{session}/answers", gate="typed", answers={"q": value})
         assert (told["passed"], list(told["faults"])) == (False, ["q"]), value
     closed = await sent(http, world.service, f"/sessions/{session}/calls", 409, tool="ticket.list")
     assert closed["questions"][0]["attempts_left"] == 20 - len(wrong)

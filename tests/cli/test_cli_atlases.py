@@ -29,9 +29,7 @@ def test_a_steward_publishes_compares_and_retires(live: Live) -> None:
     changed = json.loads(manifest("2.0.0", description=HOSTILE))
     changed["policies"][0]["type"] = "deny"
     second.write_text(json.dumps(changed))
-    assert f"published {ATLAS} 1.0.0 with 2 gates" in words_of(
-        shell.run("atlas", "publish", str(first)).stdout
-    )
+    assert f"published {ATLAS} 1.0.0 with 2 gates" in words_of(shell.run("atlas", "publish", str(first)).stdout)
     assert "nothing changes" in shell.run("atlas", "publish", str(first)).stdout
     made = shell.one("atlas", "publish", str(second))
     assert made["created"] is True

@@ -134,9 +134,7 @@ async def test_what_is_refused_leaves_no_file(shell: Shell, world: World) -> Non
 
 
 @pytest.mark.proves("D.81")
-async def test_an_export_that_is_cut_off_leaves_no_file(
-    shell: Shell, world: World, admin: asyncpg.Connection
-) -> None:
+async def test_an_export_that_is_cut_off_leaves_no_file(shell: Shell, world: World, admin: asyncpg.Connection) -> None:
     await fill(admin, world.org_id, 40_000, padding=400)
     process = await shell.start(world.admin, "trail.ndjson")
     file = shell.folder / "trail.ndjson"

@@ -115,9 +115,7 @@ def live(urls: Urls, tmp_path: Path) -> Iterator[Live]:
             names = ("CORTEX_", "DATABASE_")
             environment = {k: v for k, v in os.environ.items() if not k.startswith(names)}
             environment |= {"CORTEX_URL": url, "CORTEX_KEY": world.admin.secret, "COLUMNS": "200"}
-            ready.append(
-                Live(asyncio.get_running_loop(), world, Shell(tmp_path, environment), entered, opened)
-            )
+            ready.append(Live(asyncio.get_running_loop(), world, Shell(tmp_path, environment), entered, opened))
             is_ready.set()
             await asyncio.to_thread(leave.wait)
             opened.set()
@@ -273,9 +271,7 @@ def test_ctrl_c_stops_watching_only(live: Live) -> None:
     assert live.begin(job_of(live.world, id))().status is JobStatus.PENDING
 
 
-def test_a_plane_that_is_away_for_a_while_is_waited_for(
-    live: Live, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plane_that_is_away_for_a_while_is_waited_for(live: Live, capsys: pytest.CaptureFixture[str]) -> None:
     id = live.submit(turn(call("nothing")), app="nobody-has-it")
     job = live.shell.one("job", "show", str(id))
     pending = {"seq": 1, "type": "status", "job_id": str(id), "data": {"status": "PENDING"}}

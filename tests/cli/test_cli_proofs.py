@@ -104,9 +104,7 @@ def test_a_receipt_is_saved_and_verified_offline(live: Live) -> None:
     wrong = offline.run("approval", "receipt", "--verify", "forged.json", expect=1)
     assert "NOT valid: its signature is false" in wrong.stdout
     assert "Eve" not in wrong.stdout, "what is not true is not told"
-    (folder / "forged.json").write_text(
-        json.dumps(printed | {"key_id": "01936f3a-0000-7000-8000-000000000000"})
-    )
+    (folder / "forged.json").write_text(json.dumps(printed | {"key_id": "01936f3a-0000-7000-8000-000000000000"}))
     wrong = offline.run("approval", "receipt", "--verify", "forged.json", expect=1)
     assert "NOT valid: its `key_id` is not the one that was signed" in wrong.stdout
 
@@ -175,9 +173,7 @@ def test_roots_keys_and_exports(live: Live, urls: Urls) -> None:
     (folder / "forged.ndjson").write_bytes(sealed(whole))
     forged = offline.run("audit", "verify", "--export", "forged.ndjson", expect=1).stdout
     assert "root 2: its hash does not follow" in forged
-    report = json.loads(
-        offline.run("audit", "verify", "--export", "forged.ndjson", "--json", expect=1).stdout
-    )
+    report = json.loads(offline.run("audit", "verify", "--export", "forged.ndjson", "--json", expect=1).stdout)
     assert report[0]["root_faults"][0]["root"] == 2
     (folder / "cut.ndjson").write_bytes((folder / "audit.ndjson").read_bytes()[:-10])
     assert "not a whole export" in offline.run("audit", "verify", "--export", "cut.ndjson", expect=2).stderr
@@ -281,10 +277,7 @@ def test_what_somebody_changed_behind_the_plane_is_printed_line_by_line(live: Li
     assert restarted in shell.run("audit", "verify", *held, expect=1, **here).stdout
 
     tamper(f"delete from session where id = '{session}'")
-    assert (
-        f"chain {session}, entry 0: its session is gone"
-        in shell.run("audit", "verify", expect=1, **here).stdout
-    )
+    assert f"chain {session}, entry 0: its session is gone" in shell.run("audit", "verify", expect=1, **here).stdout
 
 
 @pytest.mark.proves("D.605")

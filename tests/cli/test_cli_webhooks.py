@@ -45,9 +45,7 @@ def test_a_webhook_is_made_tried_rotated_mapped_and_moved_from_the_command_line(
         ("web", "site", "--url", "https://hooks.invalid"),
     ):
         shell.run("connection", "create", *words, expect=2)
-    told = shell.run(
-        "connection", "create", "hook", "--channel", "webhook", "--url", "https://hooks.invalid/a"
-    ).stdout
+    told = shell.run("connection", "create", "hook", "--channel", "webhook", "--url", "https://hooks.invalid/a").stdout
     (secret,) = re.findall(r"whsec_[A-Za-z0-9+/=]+", told)
     assert told.index("shown once") < told.index(secret)
     (made,) = shell.many("connection", "list")
@@ -56,10 +54,7 @@ def test_a_webhook_is_made_tried_rotated_mapped_and_moved_from_the_command_line(
     assert "whsec_" not in shell.run("connection", "show", id).stdout
     rotated = shell.one("connection", "rotate-secret", id)
     assert rotated["secret"] != secret
-    assert (
-        shell.one("connection", "set-url", id, "https://192.0.2.1.invalid/b")["url"]
-        == "https://192.0.2.1.invalid/b"
-    )
+    assert shell.one("connection", "set-url", id, "https://192.0.2.1.invalid/b")["url"] == "https://192.0.2.1.invalid/b"
     ada = str(shell.one("me")["member_id"])
     mapped = shell.one("connection", "map", id, "--member", ada, "--external-user", "ada@corp")
     assert (mapped["channel_user_id"], mapped["user_account_id"]) == ("ada@corp", ada)
@@ -128,9 +123,7 @@ async def test_the_receiver_of_the_docs_is_told_and_decides(strict: World) -> No
     async with served(strict.db) as (plane, _, _):
         environment = {"PLANE": plane, "CONNECTION": str(hook.id), "SECRET": hook.secret, "PORT": str(port)}
         async with receiver_of_the_docs(**environment):
-            _, asked = await waiting(
-                strict, Tidying(), call("tidy", room="kitchen"), call("ship", version="1")
-            )
+            _, asked = await waiting(strict, Tidying(), call("tidy", room="kitchen"), call("ship", version="1"))
             low, high = sorted(asked, key=lambda each: each.risk != "low")
             notifier = Notifier(strict.db, [WebhookChannel(allowed)], plane)
             decided = await _until_decided(strict, notifier, low)

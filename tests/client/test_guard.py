@@ -63,9 +63,7 @@ async def ledger(world: World) -> list[CallShown]:
 async def decide_soon(world: World, choice: Choice = Choice.APPROVED, **more: Any) -> UUID:
     async with asyncio.timeout(30):
         while True:
-            page = await approvals.list_approvals(
-                world.db, world.admin.actor, None, 10, status=ApprovalStatus.PENDING
-            )
+            page = await approvals.list_approvals(world.db, world.admin.actor, None, 10, status=ApprovalStatus.PENDING)
             if page.items:
                 break
             await asyncio.sleep(0.02)
@@ -81,9 +79,7 @@ async def decide_soon(world: World, choice: Choice = Choice.APPROVED, **more: An
 
 
 @pytest.mark.proves("D.280")
-async def test_three_lines_put_a_function_behind_the_plane(
-    server: Apart, plane: Client, world: World
-) -> None:
+async def test_three_lines_put_a_function_behind_the_plane(server: Apart, plane: Client, world: World) -> None:
     @plane.guard("refunds.create", agent="deployer")
     def refund(order: str, cents: int = 100) -> str:
         return f"{cents} to {order}"

@@ -62,9 +62,7 @@ async def until(check: Callable[[], Awaitable[Any]]) -> Any:
 
 
 async def pending(world: World) -> list[Approval]:
-    page = await approvals.list_approvals(
-        world.db, world.admin.actor, None, 10, status=ApprovalStatus.PENDING
-    )
+    page = await approvals.list_approvals(world.db, world.admin.actor, None, 10, status=ApprovalStatus.PENDING)
     return page.items
 
 

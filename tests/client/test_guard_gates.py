@@ -43,9 +43,7 @@ async def ran(world: World) -> list[tuple[str, str]]:
 
 
 @pytest.mark.proves("D.393")
-async def test_gates_are_answered_from_what_is_written_down(
-    plane: Client, server: Apart, world: World
-) -> None:
+async def test_gates_are_answered_from_what_is_written_down(plane: Client, server: Apart, world: World) -> None:
     deleted: list[str] = []
 
     @plane.guard("ticket.delete", agent="deployer", answers=YES)

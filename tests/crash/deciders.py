@@ -38,9 +38,7 @@ async def decide(db: Database, given: dict[str, Any]) -> None:
 
 
 async def decide_by_token(db: Database, given: dict[str, Any]) -> None:
-    await credentials.decide_by_token(
-        db, TokenDecision(token=given["token"], decision=Choice(given["choice"]))
-    )
+    await credentials.decide_by_token(db, TokenDecision(token=given["token"], decision=Choice(given["choice"])))
 
 
 async def decide_by_link(db: Database, given: dict[str, Any]) -> None:
@@ -84,9 +82,7 @@ class FileChannel:
         card = outgoing.content
         assert isinstance(card, Card)
         with self._path.open("a") as file:
-            file.write(
-                f"{outgoing.target.address} {outgoing.id} {outgoing.version} {card.status} {card.action}\n"
-            )
+            file.write(f"{outgoing.target.address} {outgoing.id} {outgoing.version} {card.status} {card.action}\n")
             file.flush()
             os.fsync(file.fileno())
         return Sent(message_ref=str(outgoing.id), shown={"status": card.status.value})

@@ -214,9 +214,7 @@ class _Server:
 
 if __name__ == "__main__":
     # structlog's default draws every variable of a traceback, which takes longer than a lease.
-    structlog.configure(
-        processors=[structlog.processors.format_exc_info, structlog.processors.LogfmtRenderer()]
-    )
+    structlog.configure(processors=[structlog.processors.format_exc_info, structlog.processors.LogfmtRenderer()])
     # What is imported and made with a first job or a first decision takes longer than a victim's life.
     for module in LATE_MODULES:
         importlib.import_module(module)

@@ -70,14 +70,10 @@ async def judged(stage: Stage, runs: Sequence[Run] | None = None) -> Table:
         for row in await stage.rows("select *, checkpoint::text as blob from job where id = any ($1)", ids)
     }
     steps: dict[UUID, list[int]] = defaultdict(list)
-    for row in await stage.rows(
-        "select job_id, step_index from step where job_id = any ($1) order by step_index", ids
-    ):
+    for row in await stage.rows("select job_id, step_index from step where job_id = any ($1) order by step_index", ids):
         steps[row["job_id"]].append(row["step_index"])
     calls: dict[UUID, list[Any]] = defaultdict(list)
-    for row in await stage.rows(
-        "select * from tool_call where job_id = any ($1) order by step_index, position", ids
-    ):
+    for row in await stage.rows("select * from tool_call where job_id = any ($1) order by step_index, position", ids):
         calls[row["job_id"]].append(row)
     for run in runs:
         for fault in _judge(stage, run, jobs[run.job_id], steps[run.job_id], calls[run.job_id], acts, table):
@@ -85,9 +81,7 @@ async def judged(stage: Stage, runs: Sequence[Run] | None = None) -> Table:
     for name, query in INVARIANTS.items():
         if await stage.rows(query):
             table.faults.append(name)
-    table.faults += [
-        str(fault) for fault in (await audit.verify(stage.world.db, stage.world.admin.actor)).faults
-    ]
+    table.faults += [str(fault) for fault in (await audit.verify(stage.world.db, stage.world.admin.actor)).faults]
     return table
 
 
@@ -107,9 +101,7 @@ def _judge(
         faults.append(f"it ended with calls that are {open_calls}")
     try:
         key = stage.rescuer._host.vault.checkpoint_key(job["org_id"])
-        open_sealed(
-            job["blob"], mac=job["checkpoint_mac"], job_id=job["id"], agent_id=job["agent_id"], key=key
-        )
+        open_sealed(job["blob"], mac=job["checkpoint_mac"], job_id=job["id"], agent_id=job["agent_id"], key=key)
     except CheckpointCorrupt as error:
         faults.append(f"its checkpoint: {error}")
     rows = {(c["step_index"], word): c for c in calls if (word := _word(c)) is not None}

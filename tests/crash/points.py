@@ -15,9 +15,7 @@ import pytest
 
 from tests.crash.stage import Run, Stage
 
-extents = pytest.mark.parametrize(
-    "whole", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["short", "whole"]
-)
+extents = pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["short", "whole"])
 """The short form of a test, and its whole, which only `make soak` runs."""
 
 AT_ONCE = 48

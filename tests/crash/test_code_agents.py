@@ -33,9 +33,7 @@ OPEN_REQUEST = "select 1 from approval_request where status = 'pending' and kind
 async def _submit(stage: Stage, label: str) -> Run:
     app = stage.new_app()
     agent = await make_agent(stage.world, [], app=app, slug=app, run="walk")
-    job = await jobs.submit(
-        stage.world.db, stage.world.admin.actor, JobDraft(agent=agent.slug, payload={"text": "go"})
-    )
+    job = await jobs.submit(stage.world.db, stage.world.admin.actor, JobDraft(agent=agent.slug, payload={"text": "go"}))
     return stage.add(
         Run(
             label=label, kind=Kind.WITH_KEY, app=app, agent=agent, job_id=job.id, session_id=job.session_id, acts=(),
@@ -54,9 +52,7 @@ async def approving(stage: Stage) -> AsyncIterator[None]:
             # A page of approvals costs much, and most of the time nobody asks anything.
             while not await stage.rows(OPEN_REQUEST):  # noqa: ASYNC110 -- another process asks
                 await asyncio.sleep(LOOK_SECONDS)
-            page = await approvals.list_approvals(
-                world.db, world.admin.actor, None, 100, status=ApprovalStatus.PENDING
-            )
+            page = await approvals.list_approvals(world.db, world.admin.actor, None, 100, status=ApprovalStatus.PENDING)
             for asked in page.items:
                 if asked.kind is not ApprovalKind.CALL:
                     continue  # a question about an effect, which the stage answers
@@ -86,8 +82,7 @@ async def _killed(stage: Stage, run: Run, point: str) -> bool:
 
 async def _judge(stage: Stage) -> None:
     acts = Counter(
-        (act["payload"]["act"].split(":")[0], act["payload"]["act"].split(":")[2])
-        for act in await stage.outside.log()
+        (act["payload"]["act"].split(":")[0], act["payload"]["act"].split(":")[2]) for act in await stage.outside.log()
     )
     table: Counter[Outcome] = Counter()
     faults = []
@@ -127,8 +122,7 @@ async def test_a_code_agent_is_killed_at_every_point(stage: Stage, whole: bool) 
         points = [
             point
             for point in from_the_claim_on(worth_a_try(worker.points()))
-            if name(point)
-            in ("advance_job", "tool", "act", "step", "model", "probe", "job_journal", "job_past")
+            if name(point) in ("advance_job", "tool", "act", "step", "model", "probe", "job_journal", "job_past")
         ]
         if not whole:
             points = apart(points, worker.points())

@@ -93,9 +93,7 @@ async def test_a_conversation_is_killed_at_every_point_of_its_compactions(stage:
             continue
         # Whoever takes over writes down exactly what would have been written.
         assert await _remembered(stage, run) == memories, run.label
-        rows = await stage.rows(
-            "select role, text from message where session_id = $1 order by seq", run.session_id
-        )
+        rows = await stage.rows("select role, text from message where session_id = $1 order by seq", run.session_id)
         said = [(row["role"], row["text"]) for row in rows]
         assert [text for role, text in said if role == "user"] == [BEFORE, LAST], run.label
         assert said[-1] == ("assistant", f"Re: {LAST}"), run.label

@@ -78,9 +78,7 @@ async def test_whoever_takes_over_is_killed_at_every_point_too(stage: Stage, who
         # Adoption is anybody's, and how often an idle worker claims is nobody's business.
         passed = await recorded(stage, await orphan(kind, "nothing"))
         points = [
-            point
-            for point in worth_a_try(passed)
-            if name(point) in ("advance_job", "tool", "act", "probe", "model")
+            point for point in worth_a_try(passed) if name(point) in ("advance_job", "tool", "act", "probe", "model")
         ]
         if "model:before#1" in points:
             # From the second step on it is a run like any other.
@@ -126,9 +124,7 @@ def listener(delay_ms: int) -> list[dict[str, Any]]:
 
 @extents
 @pytest.mark.parametrize("while_it_speaks", [False, True], ids=["after_the_death", "while_it_speaks"])
-async def test_a_conversation_is_killed_at_every_point(
-    stage: Stage, while_it_speaks: bool, whole: bool
-) -> None:
+async def test_a_conversation_is_killed_at_every_point(stage: Stage, while_it_speaks: bool, whole: bool) -> None:
     """A second message comes: when the worker is dead, or while the model answers the first one."""
 
     def reads(label: str, app: str, agent: Agent, session_id: UUID, job_id: UUID) -> Run:
@@ -150,9 +146,7 @@ async def test_a_conversation_is_killed_at_every_point(
             reads(run.label, run.app, run.agent, session_id, job_id)
 
     async def interrupt(run: Run) -> None:
-        await stage.until(
-            "select 1 from job where id = $1 and (step_index = 0 or finished_at is not null)", run.job_id
-        )
+        await stage.until("select 1 from job where id = $1 and (step_index = 0 or finished_at is not null)", run.job_id)
         await say_more(run)
 
     async def all_finished(run: Run) -> None:
@@ -178,9 +172,7 @@ async def test_a_conversation_is_killed_at_every_point(
     await each(points if whole else apart(points, worker.points()), kill)
     await require_clean(stage)
     for run in stage.runs:
-        rows = await stage.rows(
-            "select role, text from message where session_id = $1 order by seq", run.session_id
-        )
+        rows = await stage.rows("select role, text from message where session_id = $1 order by seq", run.session_id)
         said = [(row["role"], row["text"]) for row in rows]
         if run.label == "nothing" and not while_it_speaks:
             assert said == [HELLO, ANSWER]

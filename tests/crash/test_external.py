@@ -72,9 +72,7 @@ class Stand:
     def begin(self) -> None:
         self.name = self.key = f"act-{uuid4().hex}"
 
-    async def run(
-        self, kind: str, at: str | None = None, log: Path | None = None, wait: float = 0
-    ) -> dict[str, Any]:
+    async def run(self, kind: str, at: str | None = None, log: Path | None = None, wait: float = 0) -> dict[str, Any]:
         return await self.machine.do(
             "agent", url=self.url, secret=self.world.service.secret, outside=self.machine.outside.url, kind=kind,
             key=self.key, name=self.name, at=at, log=str(log) if log else None, wait=wait, answers=self.answers,
@@ -97,9 +95,7 @@ class Stand:
     async def approve(self) -> None:
         for card in await self.cards():
             if card.kind is ApprovalKind.CALL:
-                decision = Decision(
-                    decision=Choice.APPROVED, version=card.version, input_hash=card.input_hash
-                )
+                decision = Decision(decision=Choice.APPROVED, version=card.version, input_hash=card.input_hash)
                 await decisions.decide(self.world.db, self.world.admin.actor, card.id, decision, Channel.API)
 
     async def cards(self) -> list[Any]:
@@ -114,9 +110,7 @@ class Stand:
 
 
 @pytest_asyncio.fixture
-async def stand(
-    machine: Elsewhere, world: World, urls: Urls, admin: asyncpg.Connection
-) -> AsyncIterator[Stand]:
+async def stand(machine: Elsewhere, world: World, urls: Urls, admin: asyncpg.Connection) -> AsyncIterator[Stand]:
     made = Stand(machine, world, urls, await Clock.install(admin, datetime.now(UTC)))
     await made.serve()
     yield made
@@ -124,9 +118,7 @@ async def stand(
 
 
 @pytest_asyncio.fixture
-async def asking(
-    machine: Elsewhere, strict: World, urls: Urls, admin: asyncpg.Connection
-) -> AsyncIterator[Stand]:
+async def asking(machine: Elsewhere, strict: World, urls: Urls, admin: asyncpg.Connection) -> AsyncIterator[Stand]:
     """The same where everything needs approval."""
     made = Stand(machine, strict, urls, await Clock.install(admin, datetime.now(UTC)))
     await made.serve()
@@ -171,9 +163,7 @@ async def finished(stand: Stand, kind: str, at: str) -> None:
 
 @pytest.mark.proves("D.282")
 @pytest.mark.parametrize(("kinds", "whole"), MATRIX)
-async def test_the_agent_dies_anywhere(
-    stand: Stand, kinds: Sequence[str], whole: bool, tmp_path: Path
-) -> None:
+async def test_the_agent_dies_anywhere(stand: Stand, kinds: Sequence[str], whole: bool, tmp_path: Path) -> None:
     for kind in kinds:
         passed = await points(stand, kind, tmp_path / kind)
         assert {"http:before#1", "http:after#3", "act:before#1", "act:after#1"} <= set(passed)
@@ -228,9 +218,7 @@ async def test_the_api_dies_anywhere(stand: Stand, whole: bool, tmp_path: Path) 
 
 GATED = [
     gate("agree", {"type": "session_start"}, questions=[question("yes", "boolean")]),
-    gate(
-        "sure", {"type": "action_pre", "patterns": ["world.*"]}, questions=[question("ack", "acknowledgment")]
-    ),
+    gate("sure", {"type": "action_pre", "patterns": ["world.*"]}, questions=[question("ack", "acknowledgment")]),
 ]
 """One question for the session, and one for each call."""
 
@@ -292,9 +280,7 @@ async def test_the_api_dies_anywhere_while_gates_are_passed(
 
 @pytest.mark.proves("D.394")
 @extents
-async def test_the_agent_dies_anywhere_while_gates_are_passed(
-    gated: Stand, whole: bool, tmp_path: Path
-) -> None:
+async def test_the_agent_dies_anywhere_while_gates_are_passed(gated: Stand, whole: bool, tmp_path: Path) -> None:
     passed = await points(gated, "ask_human", tmp_path / "points")
     for at in passed if whole else apart(passed, passed):
         gated.begin()

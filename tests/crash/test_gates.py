@@ -28,9 +28,7 @@ SCRIPT = [
     turn(say("sure", sure="understood")),
     turn(ACT),
     turn(ACT),
-    turn(
-        call("look", at="a"), call(Kind.PROBED, word="b"), call("look", at="b"), call(Kind.PROBED, word="c")
-    ),
+    turn(call("look", at="a"), call(Kind.PROBED, word="b"), call("look", at="b"), call(Kind.PROBED, word="c")),
 ]
 ACTS = ((4, "a"), (6, "b"), (6, "c"))
 MANIFEST = atlas(

@@ -22,9 +22,7 @@ async def _rows_of(stage: Stage, run: Run) -> list[list[Any]]:
     return [
         await stage.rows("select * from job where id = $1", run.job_id),
         await stage.rows("select * from step where job_id = $1 order by step_index", run.job_id),
-        await stage.rows(
-            "select * from tool_call where job_id = $1 order by step_index, position", run.job_id
-        ),
+        await stage.rows("select * from tool_call where job_id = $1 order by step_index, position", run.job_id),
         await stage.rows("select * from audit_entry where session_id = $1 order by seq", run.session_id),
     ]
 
@@ -75,9 +73,7 @@ async def test_whoever_may_still_act_is_waited_for(stage: Stage, kind: Kind) -> 
     assert await sleeper.end() == 0, sleeper.said()
     # A test need not wait until the tool's time is over.
     await stage.change("update tool_call set settle_after = plane_now() where job_id = $1", run.job_id)
-    await stage.change(
-        "update job set wake_at = plane_now(), runnable_at = plane_now() where id = $1", run.job_id
-    )
+    await stage.change("update job set wake_at = plane_now(), runnable_at = plane_now() where id = $1", run.job_id)
     assert await stage.finished(run.job_id) == "COMPLETED"
     await require_clean(stage)
 
@@ -122,9 +118,7 @@ async def test_told_to_end(stage: Stage, point: str) -> None:
 
 async def _handed_back(stage: Stage, run: Run) -> None:
     """Its step is done, nobody counts it as dead, and no effect is uncertain."""
-    (job,) = await stage.rows(
-        "select status, worker_id, deaths, step_index from job where id = $1", run.job_id
-    )
+    (job,) = await stage.rows("select status, worker_id, deaths, step_index from job where id = $1", run.job_id)
     assert dict(job) == {"status": "RUNNING", "worker_id": None, "deaths": 0, "step_index": 0}
     stage.rescue(run.app)
     assert await stage.finished(run.job_id) == "COMPLETED"

@@ -181,16 +181,14 @@ async def _is_written_down_once(sending: Sending) -> None:
             "select approval_id, count(*) from approval_event where event_type = $1 group by 1", event
         )
         assert {row[0]: row[1] for row in rows} == each_once
-        assert (await admin.fetch("select count(*) from audit_entry where action = $1", f"approval_{event}"))[
+        assert (await admin.fetch("select count(*) from audit_entry where action = $1", f"approval_{event}"))[0][
             0
-        ][0] == len(each_once)
+        ] == len(each_once)
     (mailed,) = await admin.fetch(
         "select count(*), count(distinct (approval_id, payload ->> 'member_id')) from approval_event"
         " where event_type = 'dispatched' and channel = 'email'"
     )
-    assert tuple(mailed) == (3 * REQUESTS, 3 * REQUESTS), (
-        "a first message is told of once, however often it came"
-    )
+    assert tuple(mailed) == (3 * REQUESTS, 3 * REQUESTS), "a first message is told of once, however often it came"
     assert (await admin.fetch(COUNT, "undeliverable"))[0][0] == 0
 
 
@@ -206,7 +204,5 @@ async def _a_mail_that_came_twice_works_once(sending: Sending) -> None:
         assert mail.approve_url is not None
         results.append(await follow(db, mail.approve_url))
     assert results == ["OK", "DUPLICATE"]
-    (votes,) = await sending.plane.admin.fetch(
-        "select count(*) from approval_vote where approval_id = $1", lost[0]
-    )
+    (votes,) = await sending.plane.admin.fetch("select count(*) from approval_vote where approval_id = $1", lost[0])
     assert votes[0] == 1

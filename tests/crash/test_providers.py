@@ -47,9 +47,7 @@ def _answers(kind: Kind) -> list[Answer]:
 async def _submitted(stage: Stage, kind: Kind, label: str) -> Run:
     app = stage.new_app()
     agent = await make_agent(stage.world, [], app=app, slug=app, model=MODEL)
-    job = await jobs.submit(
-        stage.world.db, stage.world.admin.actor, JobDraft(agent=agent.slug, payload={"text": "go"})
-    )
+    job = await jobs.submit(stage.world.db, stage.world.admin.actor, JobDraft(agent=agent.slug, payload={"text": "go"}))
     return stage.add(
         Run(
             label=label, kind=kind, app=app, agent=agent, job_id=job.id, session_id=job.session_id, acts=ACTS,

@@ -166,9 +166,7 @@ async def _ask(reaching: Reaching, deed: Deed, label: str) -> Asked:
 
 
 FREE = "select 1 from approval_request where id = $1 for no key update skip locked"
-ONE_LEVEL = (
-    "update approval_request set escalate_at[1] = plane_now(), next_action_at = plane_now() where id = $1"
-)
+ONE_LEVEL = "update approval_request set escalate_at[1] = plane_now(), next_action_at = plane_now() where id = $1"
 
 
 async def _yes(reaching: Reaching, approval: Approval, by: Person) -> str:
@@ -292,9 +290,7 @@ async def _kill_at_every_statement(reaching: Reaching, deed: Deed, number: int |
 
 @extents
 @pytest.mark.proves("D.202")
-async def test_killed_at_every_statement_of_asking_people_of_whom_one_is_away(
-    reaching: Reaching, whole: bool
-) -> None:
+async def test_killed_at_every_statement_of_asking_people_of_whom_one_is_away(reaching: Reaching, whole: bool) -> None:
     """Whoever comes through asks once: one request, one hop past the absent one, one message to each of the others."""
     stage, world = reaching.stage, reaching.stage.world
     await apply_policies(world.db, world.admin.actor, POLICY.format(quorum=2, standing="false"))

@@ -120,14 +120,10 @@ class Campaign:
         for kind in Kind:
             for number in range(3):
                 slug = f"{kind.replace('_', '-')}-{number}"
-                await self.stage.agent(
-                    _turns(kind, self.chance), APP, slug=slug, limits={"max_concurrent_jobs": 100}
-                )
+                await self.stage.agent(_turns(kind, self.chance), APP, slug=slug, limits={"max_concurrent_jobs": 100})
                 self.slugs[slug] = kind
         async with asyncio.TaskGroup() as group:
-            duties = [
-                group.create_task(duty()) for duty in (self._feed, self._answer, self._slay, self._storm)
-            ]
+            duties = [group.create_task(duty()) for duty in (self._feed, self._answer, self._slay, self._storm)]
             slots = [group.create_task(self._keep_a_worker()) for _ in range(WORKERS)]
             await asyncio.wait([duties[2]])  # the kills are done
             self.over = True
@@ -271,17 +267,13 @@ async def _campaign(outside: Outside, workers: Workers, seed: int) -> AsyncItera
 
 @pytest.mark.soak
 @pytest.mark.proves("D.38")
-async def test_a_thousand_kills(
-    outside: Outside, workers: Workers, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_thousand_kills(outside: Outside, workers: Workers, capsys: pytest.CaptureFixture[str]) -> None:
     seed = int(os.environ.get("CORTEX_SOAK_SEED", str(random.randrange(2**31))))
     began = time.monotonic()
     async with _campaign(outside, workers, seed) as campaign:
         await campaign.run()
         stage = campaign.stage
-        for row in await stage.rows(
-            "select j.id, j.session_id, a.slug from job j join agent a on a.id = j.agent_id"
-        ):
+        for row in await stage.rows("select j.id, j.session_id, a.slug from job j join agent a on a.id = j.agent_id"):
             kind = campaign.slugs[row["slug"]]
             stage.runs.append(
                 Run(

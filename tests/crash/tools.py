@@ -51,9 +51,7 @@ def act_name(job_id: object, step: int, word: str) -> str:
 def crash_app(outside: World, timeout: float = TOOL_SECONDS) -> App:
     app = App("crash")
 
-    async def act(
-        kind: Kind, word: str, delay_ms: int, ctx: ToolContext, key: str | None, once: str | None
-    ) -> Any:
+    async def act(kind: Kind, word: str, delay_ms: int, ctx: ToolContext, key: str | None, once: str | None) -> Any:
         named = act_name(ctx.job_id, ctx.step, word)
         payload = {"act": named, "kind": kind, "attempt": ctx.attempt}
         wish = {"key": key or named, "idempotency_key": once, "delay_ms": delay_ms, "payload": payload}

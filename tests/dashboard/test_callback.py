@@ -130,9 +130,7 @@ async def test_links_work_under_both_paths(http: httpx.AsyncClient, strict: Worl
 
 @pytest.mark.parametrize("choice", Choice)
 @pytest.mark.proves("D.154")
-async def test_a_press_decides_and_a_second_one_says_so(
-    http: httpx.AsyncClient, strict: World, choice: Choice
-) -> None:
+async def test_a_press_decides_and_a_second_one_says_so(http: httpx.AsyncClient, strict: World, choice: Choice) -> None:
     approval = await one(strict)
     link = await link_for(strict, approval, choice)
     page = await http.get(link)
@@ -303,9 +301,7 @@ async def test_a_link_whose_time_is_over_says_so(
 # Whose link it is --------------------------------------------------------------------------------------------------
 
 
-async def test_the_page_says_why_its_person_may_not_decide_any_more(
-    http: httpx.AsyncClient, strict: World
-) -> None:
+async def test_the_page_says_why_its_person_may_not_decide_any_more(http: httpx.AsyncClient, strict: World) -> None:
     pat = await strict.person(Role.APPROVER, name="Pat", clearance=9)
     quinn = await strict.person(Role.APPROVER, name="Quinn", clearance=9)
     await apply_policies(strict.db, strict.admin.actor, CLEARED)
@@ -398,16 +394,12 @@ async def test_without_a_login_the_page_hides_what_the_orgs_messages_hide(
     assert "hidden by your org" not in own.text
 
 
-async def test_an_edit_of_what_is_hidden_is_said_and_not_shown(
-    http: httpx.AsyncClient, strict: World
-) -> None:
+async def test_an_edit_of_what_is_hidden_is_said_and_not_shown(http: httpx.AsyncClient, strict: World) -> None:
     pat = await strict.person(Role.APPROVER, name="Pat")
     await apply_policies(strict.db, strict.admin.actor, TWO_OF_THREE)
     approval = await secretive(strict)
     assert isinstance(approval.arguments, dict)
-    await decide(
-        strict, approval, arguments=approval.arguments | {"version": "6.6.6"}, reason="token=swordfish"
-    )
+    await decide(strict, approval, arguments=approval.arguments | {"version": "6.6.6"}, reason="token=swordfish")
     page = await http.get(await link_for(strict, approval, to=pat))
     for secret in ("4.4.4", "6.6.6", "hunter2", "swordfish"):
         assert secret not in page.text, secret

@@ -100,9 +100,7 @@ async def test_the_cookie_is_for_this_site_and_not_for_scripts(http: httpx.Async
 
 
 @pytest.mark.proves("D.72", "D.596")
-async def test_over_tls_only_the_cookie_of_this_very_host_counts(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_over_tls_only_the_cookie_of_this_very_host_counts(http: httpx.AsyncClient, world: World) -> None:
     """A neighbour under the same domain can set `cortex_session` for all of it, and not `__Host-cortex_session`."""
     visitor = await Visitor.log_in(http, world)
     https = httpx.AsyncClient(transport=http._transport, base_url="https://plane")
@@ -242,9 +240,7 @@ async def test_a_form_comes_from_this_very_site(
 
 
 @pytest.mark.parametrize("body", [b"\xff\xfe=1", b"&".join(b"a=1" for _ in range(60)), b"%zz=%ff%fe"])
-async def test_a_form_that_cannot_be_read_changes_nothing(
-    http: httpx.AsyncClient, world: World, body: bytes
-) -> None:
+async def test_a_form_that_cannot_be_read_changes_nothing(http: httpx.AsyncClient, world: World, body: bytes) -> None:
     visitor = await Visitor.log_in(http, world)
     kind = {"Cookie": f"cortex_session={visitor.cookie}", "Content-Type": "application/x-www-form-urlencoded"}
     answer = await http.post("/logout", content=body, headers=kind)
@@ -326,9 +322,7 @@ async def test_an_error_is_a_page_for_browsers_and_a_problem_for_programs(
 
 async def test_pages_are_not_in_the_document(http: httpx.AsyncClient) -> None:
     paths = (await http.get("/openapi.json")).json()["paths"]
-    assert not any(
-        path.startswith(("/login", "/approvals", "/jobs", "/assets")) or path == "/" for path in paths
-    )
+    assert not any(path.startswith(("/login", "/approvals", "/jobs", "/assets")) or path == "/" for path in paths)
 
 
 async def test_metrics_name_routes_and_no_tokens(http: httpx.AsyncClient, world: World) -> None:

@@ -54,9 +54,7 @@ async def test_what_i_may_decide_comes_first(http: httpx.AsyncClient, strict: Wo
     visitor = await Visitor.log_in(http, strict)
     page = await visitor.get("/")
     text = shown(page)
-    assert (
-        text.index("For you") < text.index("destroy") < text.index("Waiting for others") < text.index("order")
-    )
+    assert text.index("For you") < text.index("destroy") < text.index("Waiting for others") < text.index("order")
     assert page.text.index(str(mine.id)) < page.text.index(str(theirs.id))
     for words in (
         "Critical",
@@ -76,9 +74,7 @@ async def test_what_i_may_decide_comes_first(http: httpx.AsyncClient, strict: Wo
 
 
 @pytest.mark.proves("D.74")
-async def test_arrivals_are_announced_and_what_ends_stays_in_its_place(
-    http: httpx.AsyncClient, strict: World
-) -> None:
+async def test_arrivals_are_announced_and_what_ends_stays_in_its_place(http: httpx.AsyncClient, strict: World) -> None:
     async with open_shop(strict):
         first = await asked(strict, slug="one")
         visitor = await Visitor.log_in(http, strict)
@@ -116,10 +112,7 @@ async def test_approve(http: httpx.AsyncClient, strict: World) -> None:
             "Who may decide", "Ada", "Expires", "23 h 59 min", "the job fails", "Timeline", "Requested", "Approve", "Edit", "Deny",
         ]  # fmt: skip
         assert [words for words in order if words not in text] == []
-        places = [
-            text.index(words, text.index("Needs a decision") if words != "Medium risk" else 0)
-            for words in order
-        ]
+        places = [text.index(words, text.index("Needs a decision") if words != "Medium risk" else 0) for words in order]
         assert places == sorted(places), dict(zip(order, places, strict=True))
         done = await visitor.decide(request.id, "approved")
         assert (done.status_code, done.headers["location"]) == (303, f"/approvals/{request.id}")
@@ -212,9 +205,7 @@ async def test_an_edit_that_cannot_be_is_explained_and_kept(
     assert await status_of(strict, request.id) is ApprovalStatus.PENDING
 
 
-async def test_an_edit_that_breaks_the_schema_is_refused_on_the_editor(
-    http: httpx.AsyncClient, strict: World
-) -> None:
+async def test_an_edit_that_breaks_the_schema_is_refused_on_the_editor(http: httpx.AsyncClient, strict: World) -> None:
     async with open_shop(strict):
         request = await asked(strict)
     visitor = await Visitor.log_in(http, strict)
@@ -229,9 +220,7 @@ async def test_an_edit_that_breaks_the_schema_is_refused_on_the_editor(
 
 
 @pytest.mark.proves("D.76")
-async def test_a_decision_on_an_older_version_says_what_changed(
-    http: httpx.AsyncClient, strict: World
-) -> None:
+async def test_a_decision_on_an_older_version_says_what_changed(http: httpx.AsyncClient, strict: World) -> None:
     async with open_shop(strict):
         request = await asked(strict)
         visitor = await Visitor.log_in(http, strict)
@@ -257,9 +246,7 @@ async def test_a_decision_on_an_older_version_says_what_changed(
 
 
 @pytest.mark.proves("D.76")
-async def test_of_two_who_decide_the_later_one_is_told_who_was_faster(
-    http: httpx.AsyncClient, strict: World
-) -> None:
+async def test_of_two_who_decide_the_later_one_is_told_who_was_faster(http: httpx.AsyncClient, strict: World) -> None:
     await apply_policies(strict.db, strict.admin.actor, CLEARED.replace("clearance: 5", "clearance: 0"))
     async with open_shop(strict):
         request = await asked(strict)
@@ -327,9 +314,7 @@ async def test_whoever_asked_may_deny_but_not_approve_where_the_policy_says_so(
         assert await settled(strict, request.job_id) is JobStatus.FAILED
 
 
-async def test_another_orgs_request_is_not_there(
-    http: httpx.AsyncClient, strict: World, other: World
-) -> None:
+async def test_another_orgs_request_is_not_there(http: httpx.AsyncClient, strict: World, other: World) -> None:
     async with open_shop(strict):
         request = await asked(strict)
     stranger = await Visitor.log_in(http, other)
@@ -359,9 +344,7 @@ async def test_a_form_that_was_tampered_with_decides_nothing(
     async with open_shop(strict):
         request = await asked(strict)
     visitor = await Visitor.log_in(http, strict)
-    fields = fields_of(
-        (await visitor.get(f"/approvals/{request.id}")).text, f"/approvals/{request.id}/decide"
-    )
+    fields = fields_of((await visitor.get(f"/approvals/{request.id}")).text, f"/approvals/{request.id}/decide")
     answer = await visitor.send(f"/approvals/{request.id}/decide", {**fields, **change})
     assert answer.status_code == 422, answer.text
     assert await status_of(strict, request.id) is ApprovalStatus.PENDING
@@ -411,12 +394,8 @@ async def test_the_page_of_a_job_tells_its_whole_story(http: httpx.AsyncClient, 
         ):
             assert words in text
         bars = re.findall(r'<rect class="bar (\S+)" x="([\d.]+)" y="0" width="([\d.]+)"', waiting.text)
-        assert {"bar-running", "bar-waiting-for-approval", "bar-step", "bar-approval-pending"} <= {
-            b[0] for b in bars
-        }
-        assert all(
-            float(x) >= 0 and float(width) > 0 and float(x) + float(width) <= 1000.1 for _, x, width in bars
-        )
+        assert {"bar-running", "bar-waiting-for-approval", "bar-step", "bar-approval-pending"} <= {b[0] for b in bars}
+        assert all(float(x) >= 0 and float(width) > 0 and float(x) + float(width) <= 1000.1 for _, x, width in bars)
         seen = re.search(r'name="seen" value="(\w+)"', waiting.text)
         assert seen
         assert (await visitor.get(f"{path}/live?seen={seen.group(1)}")).status_code == 204
@@ -449,9 +428,7 @@ async def test_a_job_is_steered_from_its_page_by_whoever_may(http: httpx.AsyncCl
         assert (await visitor.submit(page, f"{path}/cancel", reason="not now")).status_code == 303
         assert await settled(strict, request.job_id) is JobStatus.CANCELLED
         assert "Cancelled" in shown(await visitor.get(path))
-        assert (
-            await visitor.send(f"{path}/explode", token | fields_of(page.text, "/logout"))
-        ).status_code == 404
+        assert (await visitor.send(f"{path}/explode", token | fields_of(page.text, "/logout"))).status_code == 404
         over = await visitor.submit(page, f"{path}/pause")
         assert over.status_code == 409
 

@@ -66,9 +66,7 @@ def order(text: str, *parts: str) -> bool:
 
 
 @pytest.mark.proves("D.396", "D.397", "D.398", "D.399")
-async def test_the_demo_shows_every_mode_on_its_pages(
-    http: httpx.AsyncClient, world: World, outside: Path
-) -> None:
+async def test_the_demo_shows_every_mode_on_its_pages(http: httpx.AsyncClient, world: World, outside: Path) -> None:
     async with desk(world):
         id, request = await refund(world)
         visitor = await Visitor.log_in(http, world)
@@ -89,9 +87,7 @@ async def test_the_demo_shows_every_mode_on_its_pages(
         assert "ticket.get Allowed now capability desk" in page
         assert "ticket.delete Asks the agent first gate delete-confirm" in page
         assert "refund.pay Asks a person first gate money" in page
-        assert order(
-            page, "Asked first", "delete-confirm Asks the agent", "money Asks a person", "Is this refund owed"
-        )
+        assert order(page, "Asked first", "delete-confirm Asks the agent", "money Asks a person", "Is this refund owed")
         assert "admin Open by the gate admin-access" in page
         assert "House rules context, by the gate onboarding" in page
         assert "one-refund 1 of 1 calls left" in page
@@ -130,9 +126,7 @@ async def test_a_page_is_made_again_when_a_gate_did_something(
 
 
 @pytest.mark.proves("D.398")
-async def test_questions_that_wait_and_gates_that_are_shut_are_shown(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_questions_that_wait_and_gates_that_are_shut_are_shown(http: httpx.AsyncClient, world: World) -> None:
     await demo.prepare_gates_demo(world.db, world.admin.actor)
     body = {"agent": demo.GATES_AGENT, "kind": "external"}
     session = (await http.post("/v1/sessions", json=body, headers=world.admin.headers)).json()
@@ -228,9 +222,7 @@ def inert(page: httpx.Response) -> str:
 
 
 @pytest.mark.proves("D.401")
-async def test_names_questions_and_answers_are_text(
-    http: httpx.AsyncClient, world: World, outside: Path
-) -> None:
+async def test_names_questions_and_answers_are_text(http: httpx.AsyncClient, world: World, outside: Path) -> None:
     await publish(world, hostile_gates())
     odd = call("plane.answer", gate="start", answers={"why": HOSTILE, EVIL: "x" * 5000})
     said = call("plane.answer", gate="start", answers={"why": HOSTILE})
@@ -260,9 +252,7 @@ async def test_names_questions_and_answers_are_text(
 
 
 @pytest.mark.proves("D.400")
-async def test_stewards_read_atlases_their_versions_and_what_changed(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_stewards_read_atlases_their_versions_and_what_changed(http: httpx.AsyncClient, world: World) -> None:
     steward = await world.person(Role.STEWARD, name="Sue")
     visitor = await Visitor.log_in(http, world, steward)
     assert "No atlas yet" in shown(await visitor.get("/atlases"))

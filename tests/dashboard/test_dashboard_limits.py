@@ -60,9 +60,7 @@ async def test_what_i_may_decide_does_not_vanish_behind_what_others_decide(
     await copies(admin, theirs.id, 120)
     visitor = await Visitor.log_in(http, strict)
     page = await visitor.get("/")
-    assert (
-        page.text.index("For you") < page.text.index(f"row-{mine.id}") < page.text.index("Waiting for others")
-    )
+    assert page.text.index("For you") < page.text.index(f"row-{mine.id}") < page.text.index("Waiting for others")
     assert "One request waits for your decision." in shown(page)
     assert "121 in all" in shown(page)
     assert page.text.count('<li class="row') == 101
@@ -100,9 +98,7 @@ async def test_the_most_urgent_of_many_come_first_and_no_row_moves_when_more_com
 
 
 @pytest.mark.proves("D.74")
-async def test_the_inbox_asks_the_same_questions_as_a_decision(
-    strict: World, admin: asyncpg.Connection
-) -> None:
+async def test_the_inbox_asks_the_same_questions_as_a_decision(strict: World, admin: asyncpg.Connection) -> None:
     """Whom the query counts as somebody who may decide, the one rule of deciding does too, and nobody else."""
     pat = await strict.person(Role.MEMBER, name="Pat", clearance=3)
     people = [
@@ -160,9 +156,7 @@ async def test_an_uncertain_effect_is_the_most_urgent(world: World) -> None:
 
 
 @pytest.mark.proves("D.74")
-async def test_a_row_of_large_arguments_carries_their_beginning(
-    http: httpx.AsyncClient, strict: World
-) -> None:
+async def test_a_row_of_large_arguments_carries_their_beginning(http: httpx.AsyncClient, strict: World) -> None:
     async with open_shop(strict):
         request = await asked(strict, call("order", item="<b>" + "x" * 200_000))
         found = await approvals.list_inbox(strict.db, strict.admin.actor, 10)

@@ -86,9 +86,7 @@ async def details(world: World, id: UUID) -> Any:
 
 
 @pytest.mark.proves("D.184")
-async def test_two_votes_meet_a_quorum_and_the_card_tells_who_gave_them(
-    http: httpx.AsyncClient, strict: World
-) -> None:
+async def test_two_votes_meet_a_quorum_and_the_card_tells_who_gave_them(http: httpx.AsyncClient, strict: World) -> None:
     bea, eve = await approver(strict, "Bea"), await approver(strict, NAME)
     request = await asked(strict)
     first, second = [await Visitor.log_in(http, strict, person) for person in (bea, eve)]
@@ -401,9 +399,7 @@ async def test_a_tick_that_nobody_set_allows_nothing_more(http: httpx.AsyncClien
     path = f"/approvals/{request.id}/decide"
     numbers = {"standing_calls": "5", "standing_seconds": "3600", "confirmed": "yes"}
     for bad in ({"standing_calls": "0"}, {"standing_calls": "many"}, {"standing_seconds": "99999999"}):
-        refused = await visitor.submit(
-            page, path, decision="approved", **{**numbers, "standing": "yes", **bad}
-        )
+        refused = await visitor.submit(page, path, decision="approved", **{**numbers, "standing": "yes", **bad})
         assert refused.status_code == 422, bad
     done = await visitor.submit(page, path, decision="approved", **numbers)
     assert done.status_code == 303
@@ -495,10 +491,7 @@ async def test_absences_are_added_listed_and_cancelled(http: httpx.AsyncClient, 
         assert refused.status_code in (404, 422), bad
         assert said in shown(refused), bad
     (made,) = (await orgs.list_absences(strict.db, pat.actor, None, 10)).items
-    assert (
-        f"/absences/{made.id}/cancel"
-        not in (await (await Visitor.log_in(http, strict, eve)).get("/absences")).text
-    )
+    assert f"/absences/{made.id}/cancel" not in (await (await Visitor.log_in(http, strict, eve)).get("/absences")).text
     assert (await visitor.submit(listed, f"/absences/{made.id}/cancel")).status_code == 303
     after = await orgs.get_absence(strict.db, pat.actor, made.id)
     assert after.status is AbsenceStatus.CANCELLED
@@ -513,9 +506,7 @@ async def test_absences_are_added_listed_and_cancelled(http: httpx.AsyncClient, 
     assert "/absences" not in (await guest.get("/")).text
 
 
-async def test_every_new_page_needs_a_login_and_keeps_its_frame(
-    http: httpx.AsyncClient, strict: World
-) -> None:
+async def test_every_new_page_needs_a_login_and_keeps_its_frame(http: httpx.AsyncClient, strict: World) -> None:
     visitor = await Visitor.log_in(http, strict)
     for path in ("/standing", "/absences", "/deliveries"):
         assert (await http.get(path)).status_code == 401

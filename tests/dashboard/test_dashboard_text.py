@@ -98,10 +98,7 @@ def test_editable_json_means_the_same_and_hides_nothing(value: Any, indent: int 
 
 def test_a_tree_can_be_read() -> None:
     made = shown(text.tree({"b": [1, {"c": None}], "a": "one\ntwo", "e": {}}))
-    assert (
-        made
-        == '{\n  "a": "one\\n\ntwo",\n  "b": [\n    1,\n    {\n      "c": null\n    }\n  ],\n  "e": {}\n}'
-    )
+    assert made == '{\n  "a": "one\\n\ntwo",\n  "b": [\n    1,\n    {\n      "c": null\n    }\n  ],\n  "e": {}\n}'
 
 
 LARGE = {
@@ -167,9 +164,7 @@ def test_changes_name_each_value() -> None:
         ("new", text.ABSENT, None),
     ]
     assert text.changes(old, old) == []
-    told = text.changes(
-        {"a": {"b": 1}, "a.b": 1, "[0]": 1, "": 1}, {"a": {"b": 2}, "a.b": 2, "[0]": 2, "": 2}
-    )
+    told = text.changes({"a": {"b": 1}, "a.b": 1, "[0]": 1, "": 1}, {"a": {"b": 2}, "a.b": 2, "[0]": 2, "": 2})
     assert [path for path, _, _ in told] == ['[""]', '["[0]"]', "a.b", '["a.b"]']
     assert text.changes([], {}) == [("(all)", [], {})]
 
@@ -219,9 +214,7 @@ def _vendored() -> str:
 def test_pages_load_nothing_from_elsewhere_and_carry_no_inline_script_or_style() -> None:
     for page in (FOLDER.parent / "templates").glob("*.html"):
         source = page.read_text()
-        assert not re.search(
-            r"<style|\sstyle=|\son[a-z]+=|hx-on|javascript:|<script(?![^>]*\ssrc=)", source
-        ), page.name
+        assert not re.search(r"<style|\sstyle=|\son[a-z]+=|hx-on|javascript:|<script(?![^>]*\ssrc=)", source), page.name
         assert not re.search(r"""(?:src|href|action)=["'](?:https?:)?//""", source), page.name
         assert "|safe" not in source, page.name
     for name in ("app.js", "dashboard.css"):

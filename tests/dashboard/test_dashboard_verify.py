@@ -256,9 +256,7 @@ async def test_mails_of_make_up_are_read_in_the_browser_by_admins_of_their_org(
     assert (await zoe.get(f"/mail/{own.name}")).status_code == 404
 
 
-async def test_the_session_of_an_invited_person_ends_like_any_other(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_the_session_of_an_invited_person_ends_like_any_other(http: httpx.AsyncClient, world: World) -> None:
     path = await link_of(world)
     secret = await invitations.verify(world.db, path.removeprefix("/verify/"), None)
     assert secret is not None

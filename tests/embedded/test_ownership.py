@@ -44,9 +44,7 @@ def test_a_killed_owner_takes_the_server_along(
         assert fetch(server.url(), "select n from kept") == 7
 
 
-def test_the_server_goes_without_a_successor_too(
-    directory: Path, owner: Owners, until: Until, gone: Gone
-) -> None:
+def test_the_server_goes_without_a_successor_too(directory: Path, owner: Owners, until: Until, gone: Gone) -> None:
     app = owner(directory)
     app.report()
     app.kill()
@@ -119,9 +117,7 @@ def test_a_stale_pid_file_is_no_obstacle(directory: Path, launch: Launch, kind: 
             os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
         if kind == "missing":
             sleeper.wait()
-        (data / "postmaster.pid").write_text(
-            f"{sleeper.pid}\n{data}\n0\n5432\n{directory}\n\n  1 2\nready   \n"
-        )
+        (data / "postmaster.pid").write_text(f"{sleeper.pid}\n{data}\n0\n5432\n{directory}\n\n  1 2\nready   \n")
         (directory / "postgres.lock").write_text(f"{sleeper.pid}\n")
         lock = directory / "postgres.socket" / ".s.PGSQL.5432.lock"
         lock.write_text(f"{sleeper.pid}\n{data}\n0\n5432\n")
@@ -146,9 +142,7 @@ def orphan(directory: Path, data: Path, *, ours: bool, until: Until) -> subproce
     return process
 
 
-def test_an_orphan_of_ours_is_stopped(
-    directory: Path, launch: Launch, fetch: Fetch, until: Until, gone: Gone
-) -> None:
+def test_an_orphan_of_ours_is_stopped(directory: Path, launch: Launch, fetch: Fetch, until: Until, gone: Gone) -> None:
     launcher = launch()
     data = launcher.start().data_directory
     launcher.stop()
@@ -162,9 +156,7 @@ def test_an_orphan_of_ours_is_stopped(
     assert left.returncode == 0
 
 
-def test_a_server_of_somebody_else_is_left_alone(
-    directory: Path, launch: Launch, until: Until, gone: Gone
-) -> None:
+def test_a_server_of_somebody_else_is_left_alone(directory: Path, launch: Launch, until: Until, gone: Gone) -> None:
     launcher = launch()
     data = launcher.start().data_directory
     launcher.stop()
@@ -189,9 +181,7 @@ def test_a_kill_during_initdb_leaves_nothing_half_made(
         assert not list(directory.glob("postgres.new-*"))
 
 
-def test_a_forked_child_does_not_stop_its_parents_server(
-    directory: Path, seed: Callable[[Path], None]
-) -> None:
+def test_a_forked_child_does_not_stop_its_parents_server(directory: Path, seed: Callable[[Path], None]) -> None:
     seed(directory)
     script = """
 import os, sys

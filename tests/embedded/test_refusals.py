@@ -63,9 +63,7 @@ def fake_postgres(directory: Path, version: str) -> Path:
     return directory
 
 
-def test_system_binaries_are_found_newest_first(
-    place: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_system_binaries_are_found_newest_first(place: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     monkeypatch.setattr(binaries, "SYSTEM_ROOT", place)
     monkeypatch.setenv("PATH", str(fake_postgres(place / "path", "16.1")))

@@ -145,9 +145,7 @@ def test_a_closed_parent_moves_the_data_and_leaves_a_pointer(
         assert fetch(again.url(), "select n from kept") == 5
 
 
-def test_a_moved_directory_takes_its_data_along_and_a_copy_does_not(
-    closed: Path, launch: Launch, fetch: Fetch
-) -> None:
+def test_a_moved_directory_takes_its_data_along_and_a_copy_does_not(closed: Path, launch: Launch, fetch: Fetch) -> None:
     first, copy, moved = closed / "first", closed / "copy", closed / "moved"
     with launch(first, fresh=True) as server:
         fetch(server.url(), "create table kept as select 5 as n")
@@ -163,9 +161,7 @@ def test_a_moved_directory_takes_its_data_along_and_a_copy_does_not(
         assert fetch(server.url(), "select to_regclass('kept') is null")
 
 
-def test_a_deleted_directory_begins_with_an_empty_database(
-    closed: Path, launch: Launch, fetch: Fetch
-) -> None:
+def test_a_deleted_directory_begins_with_an_empty_database(closed: Path, launch: Launch, fetch: Fetch) -> None:
     directory = closed / ".cortex"
     with launch(directory, fresh=True) as server:
         fetch(server.url(), "create table kept as select 5 as n")

@@ -138,9 +138,7 @@ def test_every_example_is_run_here() -> None:
 
 @pytest.mark.proves("D.288")
 @pytest.mark.parametrize("name", sorted(set(SAID) - {SUPERVISED}))
-async def test_it_runs_with_one_command_on_a_plane_that_is_there(
-    name: str, strict: World, urls: Urls
-) -> None:
+async def test_it_runs_with_one_command_on_a_plane_that_is_there(name: str, strict: World, urls: Urls) -> None:
     async with plane(strict, name, urls.app) as settings:
         require_said(name, await walked(name, **settings))
 
@@ -169,18 +167,12 @@ def require_said(name: str, out: str) -> None:
 
 
 @pytest.mark.proves("D.289")
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=MORE_OF_THE_SAME.get(name, ())) for name in sorted(ANSWERS)]
-)
-async def test_a_key_in_the_environment_switches_to_the_provider(
-    name: str, strict: World, urls: Urls
-) -> None:
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MORE_OF_THE_SAME.get(name, ())) for name in sorted(ANSWERS)])
+async def test_a_key_in_the_environment_switches_to_the_provider(name: str, strict: World, urls: Urls) -> None:
     answers, told = ANSWERS[name]
     async with anthropic_server() as provider:
         provider.answer = answers
-        out = await _walked_with(
-            name, strict, urls, ANTHROPIC_API_KEY=provider.key, ANTHROPIC_BASE_URL=provider.url
-        )
+        out = await _walked_with(name, strict, urls, ANTHROPIC_API_KEY=provider.key, ANTHROPIC_BASE_URL=provider.url)
     in_order(told, out)
     assert "stand-in" not in out
     _was_asked(provider)
@@ -217,9 +209,7 @@ async def test_without_auto_it_waits_and_goes_on_with_the_command_that_it_shows(
     async with asyncio.timeout(SECONDS), started(*words) as process:
         assert process.stdout is not None
         out = ""
-        while not (
-            typed := re.search(r"in a terminal:  (CORTEX_HOME=\S+) (\S+) (approval approve \S+)\n", out)
-        ):
+        while not (typed := re.search(r"in a terminal:  (CORTEX_HOME=\S+) (\S+) (approval approve \S+)\n", out)):
             line = (await process.stdout.readline()).decode()
             assert line, out
             out += line

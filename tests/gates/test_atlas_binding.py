@@ -63,9 +63,7 @@ async def test_every_door_binds_to_the_newest_version_that_holds(world: World, d
     await govern(world)
     await atlases.retire_atlas(world.db, world.admin.actor, ATLAS, "1.0.5")
     session = await DOORS[door](world)
-    assert await bound(world, session) == [(ATLAS, "1.1.0")], (
-        "what was published last, without what was retired"
-    )
+    assert await bound(world, session) == [(ATLAS, "1.1.0")], "what was published last, without what was retired"
 
 
 @pytest.mark.proves("D.325")
@@ -106,9 +104,7 @@ async def test_a_session_without_atlases_is_bound_with_its_next_job_or_message(w
 
 @pytest.mark.proves("D.326")
 @pytest.mark.parametrize("door", DOORS)
-async def test_where_no_version_holds_nothing_begins(
-    world: World, admin: asyncpg.Connection, door: str
-) -> None:
+async def test_where_no_version_holds_nothing_begins(world: World, admin: asyncpg.Connection, door: str) -> None:
     await publish(world)
     await govern(world)
     retired = await atlases.retire_atlas(world.db, world.admin.actor, ATLAS, "1.0.0")
@@ -166,18 +162,14 @@ async def test_whoever_opens_or_submits_may_put_atlases_around_it(world: World) 
     await publish(world)
     await publish(world, manifest(atlas_id=OTHER))
     actor = world.service.actor
-    session = await session_lifecycle.create(
-        world.db, actor, SessionDraft(agent="deployer", atlases=[ATLAS, OTHER])
-    )
+    session = await session_lifecycle.create(world.db, actor, SessionDraft(agent="deployer", atlases=[ATLAS, OTHER]))
     assert await bound(world, session.id) == [(OTHER, "1.0.0"), (ATLAS, "1.0.0")]
     job = await jobs.submit(world.db, actor, JobDraft(agent="deployer", atlases=[OTHER]))
     assert await bound(world, job.session_id) == [(OTHER, "1.0.0")]
     again = JobDraft(agent="deployer", session_id=job.session_id, atlases=[OTHER])
     await jobs.submit(world.db, actor, again)
     with pytest.raises(NotFound) as unknown:
-        await session_lifecycle.create(
-            world.db, actor, SessionDraft(agent="deployer", atlases=["com.acme.none"])
-        )
+        await session_lifecycle.create(world.db, actor, SessionDraft(agent="deployer", atlases=["com.acme.none"]))
     assert unknown.value.code == "atlas_not_found"
     await atlases.retire_atlas(world.db, world.admin.actor, OTHER, "1.0.0")
     with pytest.raises(Conflict) as retired:
@@ -203,9 +195,7 @@ async def test_only_stewards_add_another_one_to_what_is_governed(world: World) -
     with pytest.raises(Forbidden):  # bound to what the agent named before; it names another one now
         await jobs.submit(world.db, actor, JobDraft(agent="deployer", atlases=[ATLAS]))
     stella = await world.person(Role.STEWARD, name="Stella")
-    session = await session_lifecycle.create(
-        world.db, stella.actor, SessionDraft(agent="deployer", atlases=[ATLAS])
-    )
+    session = await session_lifecycle.create(world.db, stella.actor, SessionDraft(agent="deployer", atlases=[ATLAS]))
     assert await bound(world, session.id) == [(OTHER, "1.0.0"), (ATLAS, "1.0.0")]
 
 
@@ -256,9 +246,7 @@ async def test_what_a_steward_put_around_a_session_stays_beside_what_the_agent_n
     await publish(world)
     await publish(world, manifest(atlas_id=OTHER))
     stella = await world.person(Role.STEWARD, name="Stella")
-    session = await session_lifecycle.create(
-        world.db, stella.actor, SessionDraft(agent="deployer", atlases=[OTHER])
-    )
+    session = await session_lifecycle.create(world.db, stella.actor, SessionDraft(agent="deployer", atlases=[OTHER]))
     await govern(world)
     await jobs.submit(world.db, world.admin.actor, JobDraft(agent="deployer", session_id=session.id))
     assert await bound(world, session.id) == [(OTHER, "1.0.0"), (ATLAS, "1.0.0")]
@@ -300,9 +288,7 @@ async def test_sessions_that_open_while_versions_come_and_go_are_bound_to_one_th
             made.append((began, (await world.say(external_user_id=f"u-{number}")).session_id))
         return made
 
-    _, *rest = await asyncio.gather(
-        churn(), open_many(opens), open_many(submits), open_many(opens_elsewhere), talk()
-    )
+    _, *rest = await asyncio.gather(churn(), open_many(opens), open_many(submits), open_many(opens_elsewhere), talk())
     digests = dict(await admin.fetch("select version, digest from atlas_version"))
     for began, session in [each for made in rest for each in made]:
         (pin,) = (await sessions.get_session(world.db, world.admin.actor, session)).atlases
@@ -318,10 +304,7 @@ async def test_two_jobs_at_once_bind_a_session_once(world: World) -> None:
         await publish(world, manifest(atlas_id=name))
     await govern(world, *reversed(names))
     await asyncio.gather(
-        *(
-            jobs.submit(world.db, world.admin.actor, JobDraft(agent="deployer", session_id=session))
-            for _ in range(6)
-        )
+        *(jobs.submit(world.db, world.admin.actor, JobDraft(agent="deployer", session_id=session)) for _ in range(6))
     )
     assert await bound(world, session) == [(name, "1.0.0") for name in names]
 
@@ -374,9 +357,7 @@ async def _known_as(world: World, admin: asyncpg.Connection, name: str) -> UUID:
 
 @pytest.mark.proves("D.331", "S5.24")
 async def test_only_keys_that_the_steward_names_may_be_used(world: World, admin: asyncpg.Connection) -> None:
-    await publish(
-        world, manifest(steward=steward(access={"type": "authenticated", "api_keys": ["sk-*-prod"]}))
-    )
+    await publish(world, manifest(steward=steward(access={"type": "authenticated", "api_keys": ["sk-*-prod"]})))
     await govern(world)
     good, bad = await service(world, "sk-shop-prod"), await service(world, "sk-shop-test")
     draft = SessionDraft(agent="deployer")
@@ -404,9 +385,7 @@ async def test_only_keys_that_the_steward_names_may_be_used(world: World, admin:
     with pytest.raises(Forbidden, match="guests"):
         await world.say()
     assert (await world.person(Role.MEMBER)).member_id == await _known_as(world, admin, "u-7")
-    with pytest.raises(
-        Forbidden, match="without one"
-    ):  # the key of the channel's program is not the person's
+    with pytest.raises(Forbidden, match="without one"):  # the key of the channel's program is not the person's
         await world.say(external_user_id="u-7")
     assert await admin.fetchval("select count(*) from job") == before
 

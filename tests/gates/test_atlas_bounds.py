@@ -74,9 +74,7 @@ def test_a_long_text_with_an_escape_takes_no_more_room_than_a_few_copies_of_it()
     done = subprocess.run([sys.executable, "-c", _READS], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     unit = 1024 if sys.platform != "darwin" else 1
-    assert int(done.stdout) * unit < 20 * 4_000_000, (
-        "a reader that can go back remembers 30 bytes for each character"
-    )
+    assert int(done.stdout) * unit < 20 * 4_000_000, "a reader that can go back remembers 30 bytes for each character"
 
 
 @pytest.mark.proves("D.315")
@@ -85,17 +83,13 @@ def test_values_have_an_end() -> None:
 
 
 @pytest.mark.proves("D.315")
-@pytest.mark.parametrize(
-    "kind", ["policies", "capabilities", "action_pre", "action_post", "explicit_request"]
-)
+@pytest.mark.parametrize("kind", ["policies", "capabilities", "action_pre", "action_post", "explicit_request"])
 def test_patterns_with_a_star_have_an_end(kind: str) -> None:
     many = [f"a{n}.*" for n in range(MAX_GLOBS + 1)]
     assert read(text(**of_actions(many[:-1], kind))).atlas
     said = refused(**of_actions(many, kind))
     assert f"the atlas has {MAX_GLOBS + 1} patterns of actions with a star; the limit is {MAX_GLOBS}." in said
-    assert read(text(**of_actions([each.replace("*", "b") for each in many], kind))).atlas, (
-        "names are no patterns"
-    )
+    assert read(text(**of_actions([each.replace("*", "b") for each in many], kind))).atlas, "names are no patterns"
 
 
 @pytest.mark.proves("D.315")
@@ -143,9 +137,7 @@ def words(*patterns: str) -> list[dict[str, Any]]:
 def test_the_expressions_of_an_atlas_have_an_end() -> None:
     def several(number: int) -> list[dict[str, Any]]:
         made = [f"w{i}x+" for i in range(number)]
-        return [
-            {**words(*made[at : at + 50])[0], "checkpoint_id": f"g{at}"} for at in range(0, len(made), 50)
-        ]
+        return [{**words(*made[at : at + 50])[0], "checkpoint_id": f"g{at}"} for at in range(0, len(made), 50)]
 
     assert read(text(checkpoints=several(MAX_EXPRESSIONS - 1))).atlas
     said = refused(checkpoints=several(MAX_EXPRESSIONS + 100))
@@ -169,18 +161,14 @@ def test_what_the_questions_of_one_checkpoint_search_for_has_an_end() -> None:
     fits = MAX_PROGRAM // expression(UNKIND).programsize
     assert read(text(checkpoints=matching(UNKIND, fits))).atlas
     said = refused(checkpoints=matching(UNKIND, fits + 1))
-    assert said.count(f"instructions together, and may have {MAX_PROGRAM}") == 1, (
-        "each reads an answer of its own"
-    )
+    assert said.count(f"instructions together, and may have {MAX_PROGRAM}") == 1, "each reads an answer of its own"
     apart = [
         {**each, "checkpoint_id": f"g{n}"} for n in range(30) for each in matching(UNKIND, fits)
     ]  # fmt: skip
     assert read(text(checkpoints=apart)).atlas, "they are answered one by one"
     for rule in ("max_length", "min_length"):
         most = refused(checkpoints=matching("a", **{rule: MAX_MATCHED + 1}))
-        assert (
-            f"of an answer that must match a `pattern`, and it has {MAX_MATCHED} characters at most" in most
-        )
+        assert f"of an answer that must match a `pattern`, and it has {MAX_MATCHED} characters at most" in most
         assert read(text(checkpoints=matching("a", **{rule: MAX_MATCHED}))).atlas
 
 
@@ -223,9 +211,7 @@ def of_actions(patterns: list[str], kind: str) -> dict[str, Any]:
     """In lists of a thousand, wherever patterns of actions may stand."""
     lists = [patterns[at : at + 1000] for at in range(0, len(patterns), 1000)]
     if kind == "policies":
-        return {
-            kind: [{"policy_id": f"p{i}", "type": "deny", "actions": each} for i, each in enumerate(lists)]
-        }
+        return {kind: [{"policy_id": f"p{i}", "type": "deny", "actions": each} for i, each in enumerate(lists)]}
     if kind == "capabilities":
         return {kind: [{"capability_id": f"c{i}", "actions": each} for i, each in enumerate(lists)]}
     asking = [gates(1, kind, patterns=tuple(each))[0] for each in lists]

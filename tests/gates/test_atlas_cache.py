@@ -126,9 +126,7 @@ async def test_each_version_and_each_org_has_its_own(
 
 @pytest.mark.proves("D.332")
 @pytest.mark.parametrize("size", [10, 50_000])
-async def test_what_is_not_what_was_published_is_never_used(
-    world: World, admin: asyncpg.Connection, size: int
-) -> None:
+async def test_what_is_not_what_was_published_is_never_used(world: World, admin: asyncpg.Connection, size: int) -> None:
     book = AtlasCache()
     pin = await pinned(world, description="x" * min(size, 1000), context_blocks=[
         {"context_id": "c", "name": "C", "content": "y" * size}
@@ -143,9 +141,7 @@ async def test_what_is_not_what_was_published_is_never_used(
 
 
 @pytest.mark.proves("D.332")
-async def test_what_was_asked_for_last_is_kept_within_bounds(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_was_asked_for_last_is_kept_within_bounds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     loads = counted(monkeypatch)
     pins = [await pinned(world, f"{number}") for number in range(4)]
     by_number = AtlasCache(max_entries=2)

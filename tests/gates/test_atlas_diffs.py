@@ -93,11 +93,7 @@ def test_the_same_content_differs_in_nothing() -> None:
             ("changed", "capability", "tickets", {"actions": (["ticket.get"], ["*"])}),
         ),
         (
-            {
-                "policies": (
-                    AtlasPolicy(policy_id="ask", type=AtlasPolicyType.DENY, actions=("ticket.delete",)),
-                )
-            },
+            {"policies": (AtlasPolicy(policy_id="ask", type=AtlasPolicyType.DENY, actions=("ticket.delete",)),)},
             ("changed", "policy", "ask", {"type": ("requires_approval", "deny")}),
         ),
         (

@@ -212,9 +212,7 @@ def test_more_gates_than_may_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
     from cortex_plane.gates.files import checks
 
     monkeypatch.setattr(checks, "MAX_GATES", 3)
-    gates = "\n".join(
-        f"  - {{checkpoint_id: g{n}, trigger: {{type: interactive}}, mode: advisory}}" for n in range(3)
-    )
+    gates = "\n".join(f"  - {{checkpoint_id: g{n}, trigger: {{type: interactive}}, mode: advisory}}" for n in range(3))
     part = f"context_blocks: [{{context_id: c, content: x}}]\ncheckpoints:\n{gates}\n"
     assert f"{BODY + 1}: the atlas has 4 gates; the limit is 3." in refusal(below(part))
 
@@ -239,9 +237,7 @@ def test_as_many_gates_as_may_be_are_read_and_compiled_and_one_fault_among_them_
     found = read(_large(MAX_GATES)).atlas
     assert len(found.gates) == MAX_GATES
     assert found.gates[-1].gate_id == f"gate-{MAX_GATES - 1}"
-    assert "`questionz` is not a key of a checkpoint; did you mean `questions`?" in refusal(
-        _large(1_000, "questionz")
-    )
+    assert "`questionz` is not a key of a checkpoint; did you mean `questions`?" in refusal(_large(1_000, "questionz"))
 
 
 @pytest.mark.proves("D.315")
@@ -270,8 +266,7 @@ _WORDS = sorted(
 _TREES = st.recursive(
     _SCALARS,
     lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(st.sampled_from(_WORDS) | st.text(max_size=5), inner, max_size=6)
+        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(_WORDS) | st.text(max_size=5), inner, max_size=6)
     ),
     max_leaves=30,
 )
@@ -306,11 +301,7 @@ def test_any_tree_is_an_atlas_or_is_refused(tree: Any, section: str) -> None:
     name=st.sampled_from(["a.yaml", "a.json"]),
 )
 def test_any_damage_to_a_file_is_refused_or_harmless(part: str, at: int, cut: int, name: str) -> None:
-    text = (
-        SPEC.read_text()
-        if name == "a.yaml"
-        else json.dumps(json.loads(read(SPEC.read_text()).manifest), indent=1)
-    )
+    text = SPEC.read_text() if name == "a.yaml" else json.dumps(json.loads(read(SPEC.read_text()).manifest), indent=1)
     _reads_or_refuses(text[:at] + part + text[at + cut :], name)
 
 

@@ -49,14 +49,10 @@ async def test_the_call_after_the_last_is_refused_until_the_minute_is_over(
 
 
 @pytest.mark.proves("D.333")
-async def test_several_calls_of_one_write_count_each_and_all_or_none(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_several_calls_of_one_write_count_each_and_all_or_none(world: World, admin: asyncpg.Connection) -> None:
     await count(world.db, world, {ATLAS: {"limit": 5, "calls": 4}}, START)
     with pytest.raises(Conflict):
-        await count(
-            world.db, world, {ATLAS: {"limit": 5, "calls": 2}, OTHER: {"limit": 9, "calls": 2}}, START
-        )
+        await count(world.db, world, {ATLAS: {"limit": 5, "calls": 2}, OTHER: {"limit": 9, "calls": 2}}, START)
     assert await counts(admin) == {ATLAS: 4}
     await count(world.db, world, {ATLAS: {"limit": 5, "calls": 0}}, START)
     await count(world.db, world, {ATLAS: {"limit": 5, "calls": 1}}, START)
@@ -111,9 +107,7 @@ async def test_a_write_counts_what_its_atlases_limit(world: World, admin: asyncp
 
 
 @pytest.mark.proves("D.334")
-async def test_minutes_that_are_over_are_forgotten(
-    world: World, other: World, admin: asyncpg.Connection
-) -> None:
+async def test_minutes_that_are_over_are_forgotten(world: World, other: World, admin: asyncpg.Connection) -> None:
     clock = await Clock.install(admin, START)
     for each in (world, other):
         await count(each.db, each, {ATLAS: 9}, START)

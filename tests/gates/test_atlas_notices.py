@@ -143,9 +143,7 @@ async def test_nothing_that_an_agent_or_a_tool_wrote_is_told(world: World) -> No
 
 @pytest.mark.proves("D.335")
 async def test_what_the_org_hides_is_hidden_from_stewards_too(world: World, hook: Hook) -> None:
-    await orgs.update_org(
-        world.db, world.admin.actor, OrgChange(settings=OrgSettingsChange(redact=("iban*",))), None
-    )
+    await orgs.update_org(world.db, world.admin.actor, OrgChange(settings=OrgSettingsChange(redact=("iban*",))), None)
     merged = await governing(world, url(hook), *NOTIFICATIONS)
     fired = trace(TraceType.TRIGGERED, trigger_data={"iban_of": "DE1", "password": "p", "action_id": "a.b"})
     await written(world, notices(merged, [fired]))
@@ -226,14 +224,10 @@ async def test_without_a_webhook_that_has_exactly_this_address_nothing_is_sent(
     made = (await publish(world, manifest("2", steward=same))).version
     pin = {"atlas_id": ATLAS, "version": "2", "digest": made.digest}
     told = notices(await AtlasCache().at(world.db, world.org_id, [pin]), [BLOCKED])
-    await connections.update_connection(
-        world.db, world.admin.actor, hook.id, ConnectionChange(enabled=False), None
-    )
+    await connections.update_connection(world.db, world.admin.actor, hook.id, ConnectionChange(enabled=False), None)
     await written(world, told)
     assert await admin.fetchval("select count(*) from notification") == 0
-    await connections.update_connection(
-        world.db, world.admin.actor, hook.id, ConnectionChange(enabled=True), None
-    )
+    await connections.update_connection(world.db, world.admin.actor, hook.id, ConnectionChange(enabled=True), None)
     await written(world, told)
     assert len(await hook.told()) == 1
 
@@ -249,9 +243,7 @@ async def test_what_cannot_be_delivered_is_seen_and_can_be_sent_again(world: Wor
     trail = await audit.list_entries(world.db, world.admin.actor, None, 0, 1000)
     said = [each.action for each in trail]
     assert said[-2:] == ["notice_undeliverable", "connection_disabled"]
-    await connections.update_connection(
-        world.db, world.admin.actor, hook.id, ConnectionChange(enabled=True), None
-    )
+    await connections.update_connection(world.db, world.admin.actor, hook.id, ConnectionChange(enabled=True), None)
     await deliveries.resend_delivery(world.db, world.admin.actor, dead.id)
     got = (await hook.told())[-1]
     assert got.verified(hook.secret)["type"] == "atlas.checkpoint_blocked"

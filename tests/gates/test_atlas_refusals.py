@@ -38,9 +38,7 @@ def gate(rest: str) -> str:
 
 def asks(question: str) -> str:
     """A question in line 11."""
-    return gate(
-        f"    trigger: {{type: session_start}}\n    questions:\n      - {{question_id: q, {question}}}\n"
-    )
+    return gate(f"    trigger: {{type: session_start}}\n    questions:\n      - {{question_id: q, {question}}}\n")
 
 
 START = "    trigger: {type: session_start}\n"

@@ -41,9 +41,7 @@ BOSS = gate(
     "boss", {"type": "keyword", "patterns": ["payroll"]}, audience="human", questions=[question("boss", "boolean")]
 )  # fmt: skip
 CALL = {"tool": "wire.send", "arguments": {"cents": 5}}
-POSTED = gate(
-    "posted", {"type": "action_post", "patterns": ["wire.*"]}, questions=[question("why", "boolean")]
-)
+POSTED = gate("posted", {"type": "action_post", "patterns": ["wire.*"]}, questions=[question("why", "boolean")])
 ALLOWED = "policies: [{name: rest, target: '*', effect: allow}]"
 
 
@@ -86,9 +84,7 @@ async def test_calls_join_one_request_only_where_people_are_asked_the_same(
     path = f"/sessions/{session}/calls"
     one, same = [await sent(http, world.service, path, 201, **CALL) for _ in range(2)]
     assert one["approval_id"] == same["approval_id"]
-    await sent(
-        http, world.service, f"/sessions/{session}/resolve", 201, goal="do the payroll", action="ticket.list"
-    )
+    await sent(http, world.service, f"/sessions/{session}/resolve", 201, goal="do the payroll", action="ticket.list")
     other = await sent(http, world.service, path, 201, **CALL)
     assert other["approval_id"] != one["approval_id"], "it is asked about more"
     asked = await decide(world, other)
@@ -120,9 +116,7 @@ async def test_what_did_not_happen_is_sent_again_only_by_who_saw_its_gates(
     for call in calls:
         await _answer(world, http, call, Verdict.DID_NOT_HAPPEN)
     assert (await intended(http, world, calls[0]))["next"] == "run", "the very approval that it was sent with"
-    await sent(
-        http, world.service, f"/sessions/{session}/resolve", 201, goal="do the payroll", action="ticket.list"
-    )
+    await sent(http, world.service, f"/sessions/{session}/resolve", 201, goal="do the payroll", action="ticket.list")
     again = await intended(http, world, calls[1])
     assert (again["status"], again["next"]) == ("awaiting", "wait")
     asked = await decide(world, again)
@@ -178,9 +172,7 @@ async def test_gates_look_at_every_end_of_a_call(
 
 @pytest.mark.proves("D.384")
 async def test_what_a_gate_tells_of_a_call_it_tells_once(http: httpx.AsyncClient, world: World) -> None:
-    hint = gate(
-        "hint", {"type": "action_pre", "patterns": ["wire.*"]}, "advisory", guidance={"content": "Slow."}
-    )
+    hint = gate("hint", {"type": "action_pre", "patterns": ["wire.*"]}, "advisory", guidance={"content": "Slow."})
     await governed(world, desk(gates=[ONBOARDING, hint]))
     await apply_policies(world.db, world.admin.actor, ALLOWED)
     session = await opened(http, world.service, agrees=True)
@@ -208,9 +200,7 @@ async def test_a_session_whose_atlas_is_not_what_was_published_is_not_opened(
 
 
 @pytest.mark.proves("D.387")
-async def test_a_session_that_a_gate_ends_fires_what_fires_at_its_end(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_a_session_that_a_gate_ends_fires_what_fires_at_its_end(http: httpx.AsyncClient, world: World) -> None:
     await governed(world, desk(gates=[ONBOARDING, GOODBYE]))
     session = await opened(http, world.service)
     wrong = {"gate": "onboarding", "answers": {"agree": False}}
@@ -221,9 +211,7 @@ async def test_a_session_that_a_gate_ends_fires_what_fires_at_its_end(
     assert ended["status"] == "TERMINATED"
     fired = await _fired(world, session)
     assert fired.count(("checkpoint_triggered", "goodbye")) == 1
-    assert fired.index(("checkpoint_blocked", "onboarding")) < fired.index(
-        ("checkpoint_triggered", "goodbye")
-    )
+    assert fired.index(("checkpoint_blocked", "onboarding")) < fired.index(("checkpoint_triggered", "goodbye"))
 
 
 @pytest.mark.proves("D.387", "D.332")

@@ -87,9 +87,7 @@ async def test_a_gated_call_is_asked_about_and_the_same_call_goes_on_once_it_is_
 
 
 @pytest.mark.proves("D.380")
-async def test_the_start_of_a_session_asks_before_anything_else(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_the_start_of_a_session_asks_before_anything_else(http: httpx.AsyncClient, world: World) -> None:
     await governed(world)
     session = await opened(http, world.service)
     waiting = (await permissions(http, world.service, session))["waiting"]
@@ -193,15 +191,11 @@ async def test_only_agents_that_run_elsewhere_are_answered_for_over_the_api(
     await sent(http, stranger, f"/sessions/{session}/answers", 404, **AGREE)
     guest = await world.person(Role.GUEST)
     await sent(http, guest, f"/sessions/{session}/answers", 403, **AGREE)
-    assert [each["gate"] for each in (await permissions(http, world.service, session))["waiting"]] == [
-        "onboarding"
-    ]
+    assert [each["gate"] for each in (await permissions(http, world.service, session))["waiting"]] == ["onboarding"]
 
 
 @pytest.mark.proves("D.383")
-async def test_policies_and_gates_both_speak_and_the_stricter_holds(
-    http: httpx.AsyncClient, strict: World
-) -> None:
+async def test_policies_and_gates_both_speak_and_the_stricter_holds(http: httpx.AsyncClient, strict: World) -> None:
     """In an org where whatever changes something needs a person."""
     await governed(strict)
     session = await opened(http, strict.service, agrees=True)
@@ -228,12 +222,8 @@ async def decide(world: World, call: dict[str, Any], choice: Choice = Choice.APP
     return card.question
 
 
-async def intended(
-    http: httpx.AsyncClient, world: World, call: dict[str, Any], status: int = 200
-) -> dict[str, Any]:
-    return await sent(
-        http, world.service, f"/calls/{call['id']}/intent", status, input_hash=call["input_hash"]
-    )
+async def intended(http: httpx.AsyncClient, world: World, call: dict[str, Any], status: int = 200) -> dict[str, Any]:
+    return await sent(http, world.service, f"/calls/{call['id']}/intent", status, input_hash=call["input_hash"])
 
 
 @pytest.mark.proves("D.383")
@@ -280,18 +270,14 @@ async def test_what_was_allowed_is_judged_again_when_it_begins(http: httpx.Async
 
 
 @pytest.mark.proves("D.384")
-async def test_two_calls_at_once_with_one_pass_and_one_of_them_runs(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_two_calls_at_once_with_one_pass_and_one_of_them_runs(http: httpx.AsyncClient, world: World) -> None:
     await governed(world)
     session = await opened(http, world.service, agrees=True)
     calls = f"/v1/sessions/{session}/calls"
     await sent(http, world.service, f"/sessions/{session}/calls", 409, **DELETE)
     await sent(http, world.service, f"/sessions/{session}/answers", **SURE)
     body = {**DELETE, "dispatch": True}
-    found = await asyncio.gather(
-        *(http.post(calls, json=body, headers=world.service.headers) for _ in range(5))
-    )
+    found = await asyncio.gather(*(http.post(calls, json=body, headers=world.service.headers) for _ in range(5)))
     assert sorted(each.status_code for each in found) == [201, 409, 409, 409, 409]
     assert {each.json()["code"] for each in found if each.status_code == 409} == {"gate_closed"}
     (run,) = [each.json() for each in found if each.status_code == 201]
@@ -305,9 +291,7 @@ async def test_answers_at_once_pass_a_gate_once_and_wrong_ones_are_counted_each(
     await governed(world)
     session = await opened(http, world.service)
     path = f"/v1/sessions/{session}/answers"
-    found = await asyncio.gather(
-        *(http.post(path, json=AGREE, headers=world.service.headers) for _ in range(4))
-    )
+    found = await asyncio.gather(*(http.post(path, json=AGREE, headers=world.service.headers) for _ in range(4)))
     assert [each.status_code for each in found] == [200] * 4
     assert all(each.json()["passed"] for each in found)
     names = [name for name, _ in await told(world, session)]
@@ -327,9 +311,7 @@ async def test_of_many_requests_at_once_none_is_turned_away_for_the_others(
     await governed(world, desk(gates=[ONBOARDING, DELETE_CONFIRM, WENT_WRONG, ROUND]))
     session = await opened(http, world.service, agrees=True)
     path = f"/v1/sessions/{session}"
-    calls = [
-        {"tool": "ticket.delete", "arguments": {"ticket_id": f"T-{n}"}, "dispatch": True} for n in range(MANY)
-    ]
+    calls = [{"tool": "ticket.delete", "arguments": {"ticket_id": f"T-{n}"}, "dispatch": True} for n in range(MANY)]
 
     async def all_at_once(requests: list[tuple[str, dict[str, Any]]], status: int) -> list[dict[str, Any]]:
         found = await asyncio.gather(
@@ -457,9 +439,7 @@ async def test_what_a_gate_forbids_that_only_workers_can_ask_is_forbidden_here(
 
 
 @pytest.mark.proves("D.387")
-async def test_the_end_of_a_call_and_of_a_session_fire_their_gates(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_the_end_of_a_call_and_of_a_session_fire_their_gates(http: httpx.AsyncClient, world: World) -> None:
     await governed(world)
     session = await opened(http, world.service, agrees=True)
     get = {"tool": "ticket.get", "arguments": {"ticket_id": "T-1"}, "dispatch": True}
@@ -481,9 +461,7 @@ async def test_the_end_of_a_call_and_of_a_session_fire_their_gates(
 
 
 @pytest.mark.proves("D.387")
-async def test_permissions_show_what_is_open_and_which_gate_did_it(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_permissions_show_what_is_open_and_which_gate_did_it(http: httpx.AsyncClient, world: World) -> None:
     await governed(world, desk(gates=[ONBOARDING, ADMIN, DELETE_CONFIRM]))
     session = await opened(http, world.service, agrees=True)
     found = await permissions(http, world.service, session)
@@ -500,9 +478,7 @@ async def test_permissions_show_what_is_open_and_which_gate_did_it(
     assert await permissions(http, world.service, session) == found
     assert await told(world, session) == before, "looking changes nothing"
     # Policies have their word, and other orgs and other people see nothing.
-    await apply_policies(
-        world.db, world.admin.actor, 'policies: [{name: no, target: "ticket.*", effect: deny}]'
-    )
+    await apply_policies(world.db, world.admin.actor, 'policies: [{name: no, target: "ticket.*", effect: deny}]')
     denied = {each["action"]: each for each in (await permissions(http, world.service, session))["actions"]}
     assert denied["ticket.list"]["verdict"] == "deny"
     assert denied["ticket.list"]["rule"].startswith("org:no")
@@ -532,9 +508,7 @@ WIRES = {"policy_id": "wiring", "type": "allow", "actions": ["wire.send"]}
 ARGUMENTS = {"ticket.get": {"ticket_id": "T-1"}}
 
 
-async def _found_out(
-    http: httpx.AsyncClient, world: World, session: str, action: str
-) -> tuple[str, str, list[str]]:
+async def _found_out(http: httpx.AsyncClient, world: World, session: str, action: str) -> tuple[str, str, list[str]]:
     """What becomes of a call, in the words of permissions: the state, who is asked, and by which gates."""
     body = {"tool": action, "arguments": ARGUMENTS.get(action, {})}
     answer = await http.post(f"/v1/sessions/{session}/calls", json=body, headers=world.service.headers)
@@ -559,9 +533,7 @@ async def test_permissions_tell_what_is_asked_first_from_what_is_denied_and_call
 
     async def states() -> dict[str, tuple[str, str, list[str]]]:
         found = await permissions(http, world.service, session)
-        return {
-            each["action"]: (each["state"], each["whom"] or "", each["asks"]) for each in found["actions"]
-        }
+        return {each["action"]: (each["state"], each["whom"] or "", each["asks"]) for each in found["actions"]}
 
     # Whatever is not denied waits for the start's question; what is denied stays so, whoever answers.
     at_first = await states()
@@ -589,9 +561,7 @@ async def test_permissions_tell_what_is_asked_first_from_what_is_denied_and_call
         f"{DESK}/wire": ("person", ["About checked?"]),
     }
     # What policies of the org deny is denied, whatever gates would ask before.
-    await apply_policies(
-        world.db, world.admin.actor, 'policies: [{name: no, target: "ticket.delete", effect: deny}]'
-    )
+    await apply_policies(world.db, world.admin.actor, 'policies: [{name: no, target: "ticket.delete", effect: deny}]')
     denied = {each["action"]: each for each in (await permissions(http, world.service, session))["actions"]}
     assert (denied["ticket.delete"]["state"], denied["ticket.delete"]["asks"]) == ("denied", [])
     assert denied["ticket.delete"]["rule"].startswith("org:no")
@@ -623,9 +593,7 @@ async def test_what_is_out_of_tries_or_over_its_limit_is_denied_and_not_asked(
     # A gate of the session that is shut leaves nothing to answer.
     other = await opened(http, world.service)
     for _ in range(3):
-        await sent(
-            http, world.service, f"/sessions/{other}/answers", gate="onboarding", answers={"agree": False}
-        )
+        await sent(http, world.service, f"/sessions/{other}/answers", gate="onboarding", answers={"agree": False})
     shut = await permissions(http, world.service, other)
     assert {each["state"] for each in shut["actions"]} == {"denied"}
     assert shut["asking"] == []
@@ -692,9 +660,7 @@ async def test_what_is_sent_again_asks_where_its_capability_was_locked_since(
     http: httpx.AsyncClient, world: World, admin: asyncpg.Connection
 ) -> None:
     clock = await Clock.install(admin, datetime.now(UTC))
-    freeze = gate(
-        "freeze", {"type": "keyword", "patterns": ["freeze"]}, "advisory", lock_capabilities=["admin"]
-    )
+    freeze = gate("freeze", {"type": "keyword", "patterns": ["freeze"]}, "advisory", lock_capabilities=["admin"])
     confirm = {**DELETE_CONFIRM, "trigger": {"type": "action_pre", "patterns": ["user.*"]}}
     await governed(world, desk(gates=[ADMIN, confirm, freeze]))
     session = await opened(http, world.service)
@@ -705,14 +671,10 @@ async def test_what_is_sent_again_asks_where_its_capability_was_locked_since(
     for said in (ack, SURE):
         assert (await sent(http, world.service, answers, **said))["passed"]
     run = await sent(http, world.service, path, 201, **call, sender="one")
-    await sent(
-        http, world.service, f"/sessions/{session}/resolve", 201, goal="Freeze it", action="user.rename"
-    )
+    await sent(http, world.service, f"/sessions/{session}/resolve", 201, goal="Freeze it", action="user.rename")
     await clock.advance(timedelta(hours=1))
     closed = await sent(http, world.service, path, 409, **call, sender="two")
-    assert [each["gate"] for each in closed["questions"]] == ["admin"], (
-        "the other gate was passed for this call"
-    )
+    assert [each["gate"] for each in closed["questions"]] == ["admin"], "the other gate was passed for this call"
     assert (await sent(http, world.service, answers, **ack))["passed"]
     again = await sent(http, world.service, path, 201, **call, sender="two")
     assert (again["id"], again["attempt"], again["next"]) == (run["id"], 2, "run")

@@ -174,17 +174,13 @@ def test_a_session_carries_no_more_than_there_is_room_for_whatever_its_atlas_say
     for budget in (GateBudget(), GateBudget(max_context_injection_size=100 * MAX_CARRIED)):
         life = Life(atlas(tells, contexts=tuple(large), budget=budget))
         assert len(life.state.contexts) == 2
-        assert [each.payload.get("context_id") for each in life.traces if each.type is TraceType.SKIPPED] == [
-            "c2"
-        ]
+        assert [each.payload.get("context_id") for each in life.traces if each.type is TraceType.SKIPPED] == ["c2"]
 
 
 @pytest.mark.proves("D.342")
 def test_what_a_session_must_remember_has_an_end_and_nothing_is_forgotten_then() -> None:
     first = gate("first", START)
-    crowd = [
-        gate(f"{'long-name-' * 5}{i}", TriggerType.KEYWORD, on_patterns=("payroll",)) for i in range(4000)
-    ]
+    crowd = [gate(f"{'long-name-' * 5}{i}", TriggerType.KEYWORD, on_patterns=("payroll",)) for i in range(4000)]
     life = Life(atlas(first, *crowd))
     before = life.state
     assert life.verdict("a.b") is D

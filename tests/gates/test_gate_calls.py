@@ -120,9 +120,7 @@ def test_several_atlases_are_one_and_deny_wins() -> None:
 @pytest.mark.proves("D.343", "S5.11")
 def test_no_gate_allows_again_what_another_one_denies() -> None:
     no = gate("no", TriggerType.KEYWORD, mode=TELL, on_patterns=("no",), deny_actions=("public.*",))
-    yes = gate(
-        "yes", TriggerType.KEYWORD, mode=TELL, of="b", on_patterns=("yes",), allow_actions=("public.*", "*")
-    )
+    yes = gate("yes", TriggerType.KEYWORD, mode=TELL, of="b", on_patterns=("yes",), allow_actions=("public.*", "*"))
     for order in (("no", "yes"), ("yes", "no")):
         life = Life(atlas(no, policies=()), atlas(yes, id="b", policies=()))
         for word in order:
@@ -300,9 +298,7 @@ def test_leaving_a_question_for_many_others_gives_no_fresh_tries() -> None:
 
 @pytest.mark.proves("D.345")
 def test_all_calls_before_a_capability_share_the_tries_of_its_gate() -> None:
-    pin = replace(
-        ADMIN, questions=(ask("pin", ResponseType.TEXT, validation=AnswerValidation(pattern="^0042$")),)
-    )
+    pin = replace(ADMIN, questions=(ask("pin", ResponseType.TEXT, validation=AnswerValidation(pattern="^0042$")),))
     life = Life(atlas(pin, policies=(), capabilities=(capability("adm", "adm.*"),)))
     calls = [call("adm.a", id=n) for n in range(6)]
     for each in calls:

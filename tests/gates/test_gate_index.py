@@ -38,9 +38,7 @@ def test_an_index_of_globs_finds_what_each_of_them_matches(patterns: list[str], 
 
 
 @pytest.mark.proves("D.354", "S5.30")
-@pytest.mark.parametrize(
-    "shape", ["svc{n}.*", "*.verb{n}", "*_area{n}_*", "ticket.*x{n}*", "t.*.v{n}", "*aa{n}*end"]
-)
+@pytest.mark.parametrize("shape", ["svc{n}.*", "*.verb{n}", "*_area{n}_*", "ticket.*x{n}*", "t.*.v{n}", "*aa{n}*end"])
 def test_few_of_many_globs_are_tried_whatever_they_have_in_common(shape: str) -> None:
     index = GlobIndex((shape.format(n=n), n) for n in range(1000, 6000))
     name = shape.format(n=1234).replace("*", "q")
@@ -56,20 +54,12 @@ def test_a_glob_of_many_gates_is_tried_once() -> None:
 
 
 @pytest.mark.proves("D.354")
-@given(
-    st.lists(st.lists(WORDS, min_size=1, max_size=3), max_size=8), st.text("abß ", max_size=40), st.booleans()
-)
-def test_keywords_are_found_alike_by_looking_and_by_the_index(
-    words: list[list[str]], text: str, many: bool
-) -> None:
+@given(st.lists(st.lists(WORDS, min_size=1, max_size=3), max_size=8), st.text("abß ", max_size=40), st.booleans())
+def test_keywords_are_found_alike_by_looking_and_by_the_index(words: list[list[str]], text: str, many: bool) -> None:
     filling = [keyword(1000 + n, f"zz{n}zz") for n in range(MANY if many else 0)]
     gates = [keyword(n, *each) for n, each in enumerate(words)]
     plain = normal(text)
-    expected = [
-        f"g{n}"
-        for n, each in enumerate(words)
-        if any(normal(word) and normal(word) in plain for word in each)
-    ]
+    expected = [f"g{n}" for n, each in enumerate(words) if any(normal(word) and normal(word) in plain for word in each)]
     assert found(KeywordIndex([*gates, *filling]), text) == expected
 
 
@@ -122,9 +112,7 @@ UNKIND: dict[str, tuple[Callable[[int], str], str, MatchMode]] = {
 @pytest.mark.parametrize("kind", list(UNKIND))
 def test_a_text_is_read_once_whatever_the_words(kind: str) -> None:
     word, text, mode = UNKIND[kind]
-    few, many = (
-        KeywordIndex([keyword(0, *(word(n) for n in range(number)), mode=mode)]) for number in (100, 900)
-    )
+    few, many = (KeywordIndex([keyword(0, *(word(n) for n in range(number)), mode=mode)]) for number in (100, 900))
     of_few, of_many = (instructions(lambda index=index: index.find(text)) for index in (few, many))  # type: ignore[misc]
     assert of_many < 2 * of_few + 100 * 900, "what is found is told once"
     assert of_many < 600 * len(text)
@@ -133,19 +121,14 @@ def test_a_text_is_read_once_whatever_the_words(kind: str) -> None:
 
 
 @pytest.mark.proves("D.354")
-@given(
-    st.lists(st.text("ab ж", min_size=1, max_size=9), min_size=1, max_size=40), st.text("ab ж.", max_size=60)
-)
+@given(st.lists(st.text("ab ж", min_size=1, max_size=9), min_size=1, max_size=40), st.text("ab ж.", max_size=60))
 def test_phrases_among_many_are_found_as_whole_words(phrases: list[str], text: str) -> None:
     gates = [keyword(n, each, mode=MatchMode.PHRASE) for n, each in enumerate(phrases)]
     plain = normal(text)
 
     def whole(phrase: str) -> bool:
         ends = ((at, at + len(phrase)) for at in range(len(plain)) if plain.startswith(phrase, at))
-        return any(
-            not plain[max(at - 1, 0) : at].isalnum() and not plain[end : end + 1].isalnum()
-            for at, end in ends
-        )
+        return any(not plain[max(at - 1, 0) : at].isalnum() and not plain[end : end + 1].isalnum() for at, end in ends)
 
     expected = [f"g{n}" for n, each in enumerate(phrases) if normal(each) and whole(normal(each))]
     assert found(KeywordIndex(gates), text) == expected
@@ -153,16 +136,12 @@ def test_phrases_among_many_are_found_as_whole_words(phrases: list[str], text: s
 
 @pytest.mark.proves("D.354")
 @pytest.mark.parametrize("failure", ["compilation", "search"])
-def test_keywords_are_found_where_the_set_has_too_little_memory(
-    monkeypatch: pytest.MonkeyPatch, failure: str
-) -> None:
+def test_keywords_are_found_where_the_set_has_too_little_memory(monkeypatch: pytest.MonkeyPatch, failure: str) -> None:
     class Failing:
         def Match(self, text: bytes) -> None:
             return None
 
-    monkeypatch.setattr(
-        index, "_compile_set", lambda needles: None if failure == "compilation" else Failing()
-    )
+    monkeypatch.setattr(index, "_compile_set", lambda needles: None if failure == "compilation" else Failing())
     words = KeywordIndex([keyword(0, "refund"), keyword(1, "give back", mode=MatchMode.PHRASE)])
     assert found(words, "a refund, forgive back") == ["g0"]
     assert found(words, "give back") == ["g1"]

@@ -48,9 +48,7 @@ async def test_a_write_that_replies_waits_for_the_gates_before_it_locks_the_sess
     await publish(world, manifest())
     session_id, held = await _held(world, ATLAS)
     if remembered:
-        assert (
-            await held.write(StepWrite(more={"gates": {"revision": 0, "state": {"executed": 1}}})) is not None
-        )
+        assert await held.write(StepWrite(more={"gates": {"revision": 0, "state": {"executed": 1}}})) is not None
     transaction = admin.transaction()
     await transaction.start()
     await admin.execute(

@@ -70,9 +70,7 @@ CALLS = st.builds(
     lambda name, risk, id: call(name, risk, id=id),
     st.sampled_from(NAMES), st.sampled_from([Risk.LOW, Risk.LOW, Risk.HIGH]), st.integers(0, 1),
 )  # fmt: skip
-GATES = st.sampled_from(
-    ["start", "word", "del", "risk", "admin", "boss", "watch", "none", f"{ATLAS}/del", ""]
-)
+GATES = st.sampled_from(["start", "word", "del", "risk", "admin", "boss", "watch", "none", f"{ATLAS}/del", ""])
 ANSWERS = st.sampled_from(
     [
         {"sure": "understood"}, {"sure": "Understood!"}, {"sure": "not understood"}, {"sure": False}, {"sure": True}, {},
@@ -122,9 +120,7 @@ class Sessions(RuleBasedStateMachine):
     @rule(gate_id=GATES, answers=ANSWERS, number=st.none() | st.integers(0, 3))
     def answer(self, gate_id: str, answers: dict[str, Any], number: int | None) -> None:
         waiting = self.life.state.open
-        self._answer(
-            gate_id, answers, waiting[number % len(waiting)].call if number is not None and waiting else None
-        )
+        self._answer(gate_id, answers, waiting[number % len(waiting)].call if number is not None and waiting else None)
 
     def _answer(self, gate_id: str, answers: dict[str, Any], name: str | None) -> None:
         found = meant(self.life.atlases, self.life.state, gate_id, name)
@@ -138,8 +134,7 @@ class Sessions(RuleBasedStateMachine):
         key = found.gate.gate_id
         if found.which.call:
             assert any(
-                (each.action, each.input_hash) == (found.which.action, found.which.input_hash)
-                for each in self.judged
+                (each.action, each.input_hash) == (found.which.action, found.which.input_hash) for each in self.judged
             )
             self.tokens[key, found.which.action, found.which.input_hash] += 1
             self.admin = self.admin or key == "admin"
@@ -238,17 +233,14 @@ class Sessions(RuleBasedStateMachine):
         life = self.life
         for name in NAMES:
             told, seen = (
-                judge(life.atlases, life.state, call(name), life.now, looking=looking)
-                for looking in (False, True)
+                judge(life.atlases, life.state, call(name), life.now, looking=looking) for looking in (False, True)
             )
             assert (seen.state, seen.traces) == (life.state, ())
             assert _said(seen) == _said(told)
 
     @invariant()
     def what_blocks_is_never_left_out(self) -> None:
-        skipped = {
-            each.payload["checkpoint_id"] for each in self.life.traces if each.type is TraceType.SKIPPED
-        }
+        skipped = {each.payload["checkpoint_id"] for each in self.life.traces if each.type is TraceType.SKIPPED}
         assert skipped <= {"watch", "lock", "deny", "allow"}
 
 

@@ -84,9 +84,7 @@ def fault(asked: Gate, value: Any, custom: dict[str, str | None] | None = None) 
         ),
     ],
 )
-def test_types_of_questions(
-    kind: ResponseType, more: dict[str, Any], right: list[Any], wrong: list[Any]
-) -> None:
+def test_types_of_questions(kind: ResponseType, more: dict[str, Any], right: list[Any], wrong: list[Any]) -> None:
     asked = one(kind, **more)
     assert [value for value in right if fault(asked, value) is not None] == []
     assert [value for value in wrong if fault(asked, value) is None] == []
@@ -124,9 +122,7 @@ def test_forbidden_words_in_any_disguise(hidden: str) -> None:
 
 
 @pytest.mark.proves("D.351")
-@given(
-    st.lists(st.text("ab-.", min_size=4, max_size=6), min_size=1, max_size=3), st.text("ab-. ж", max_size=40)
-)
+@given(st.lists(st.text("ab-.", min_size=4, max_size=6), min_size=1, max_size=3), st.text("ab-. ж", max_size=40))
 def test_what_is_spelled_out_is_found_wherever_it_stands(words: list[str], text: str) -> None:
     plain = normal(text)
     held = [
@@ -175,9 +171,7 @@ def test_a_text_is_normal_once_and_for_all(text: str) -> None:
 
 
 @pytest.mark.proves("D.351")
-@given(
-    st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists, max_leaves=5)
-)
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists, max_leaves=5))
 def test_whatever_is_answered_is_judged(value: Any) -> None:
     for kind in ResponseType:
         asked = one(kind, options=("a",), min_length=1, must_not_contain=("x",), pattern="^a")
@@ -212,9 +206,7 @@ def test_validators_of_apps_and_what_holds_without_them() -> None:
     assert fault(asked, "T-1", {"q": None}) is None
     assert fault(asked, "T-1", {"q": "no such ticket"}) == "no such ticket"
     assert "could not look" in (fault(asked, "T-1", {}) or "")
-    assert fault(asked, "", {"q": None}) == "it is empty", (
-        "an answer that is wrong anyway is not saved by code"
-    )
+    assert fault(asked, "", {"q": None}) == "it is empty", "an answer that is wrong anyway is not saved by code"
 
 
 # What follows ----------------------------------------------------------------------------------------------------

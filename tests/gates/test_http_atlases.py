@@ -44,9 +44,7 @@ async def got(http: httpx.AsyncClient, person: Person, path: str, **query: str) 
 
 
 @pytest.mark.proves("D.320")
-async def test_a_steward_publishes_and_everybody_on_the_staff_reads(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_a_steward_publishes_and_everybody_on_the_staff_reads(http: httpx.AsyncClient, world: World) -> None:
     stella = await world.person(Role.STEWARD, name="Stella")
     made = await published(http, stella, manifest())
     version = made["version"]
@@ -132,8 +130,7 @@ async def test_a_file_with_faults_changes_nothing_and_names_each_line(
 @pytest.mark.proves("D.320")
 async def test_a_large_file_is_for_those_who_may_publish(http: httpx.AsyncClient, world: World) -> None:
     contexts = [
-        {"context_id": f"c{n}", "name": "C", "content": "y" * 500_000, "inject_mode": "on_demand"}
-        for n in range(6)
+        {"context_id": f"c{n}", "name": "C", "content": "y" * 500_000, "inject_mode": "on_demand"} for n in range(6)
     ]
     large = manifest(context_blocks=contexts)
     assert (await published(http, world.admin, large))["created"]
@@ -150,9 +147,7 @@ async def test_a_large_file_is_for_those_who_may_publish(http: httpx.AsyncClient
 
 
 @pytest.mark.proves("D.322")
-async def test_versions_that_come_at_once_get_numbers_of_their_own(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_versions_that_come_at_once_get_numbers_of_their_own(world: World, admin: asyncpg.Connection) -> None:
     """And the same one at once is one."""
     texts = [manifest(f"{number}.0") for number in range(6)] + [manifest("9.0")] * 4
     made = await asyncio.gather(*(publish(world, text) for text in texts))
@@ -227,9 +222,7 @@ async def test_what_is_odd_in_this_org_is_a_warning(world: World) -> None:
         for each in (await publish(world, manifest("2", steward=told))).warnings
         if HOOK in each or "sk-*" in each or "first*" in each
     ]
-    await connections.update_connection(
-        world.db, world.admin.actor, hook.id, ConnectionChange(enabled=False), None
-    )
+    await connections.update_connection(world.db, world.admin.actor, hook.id, ConnectionChange(enabled=False), None)
     assert any(HOOK in each for each in (await publish(world, manifest("3", steward=told))).warnings)
 
 
@@ -237,9 +230,7 @@ async def test_what_is_odd_in_this_org_is_a_warning(world: World) -> None:
 
 
 @pytest.mark.proves("D.323")
-async def test_a_retired_version_makes_way_for_the_one_before_it(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_a_retired_version_makes_way_for_the_one_before_it(http: httpx.AsyncClient, world: World) -> None:
     for version in ("1", "2", "3"):
         await publish(world, manifest(version))
     await govern(world)
@@ -310,9 +301,7 @@ async def test_what_is_kept_is_compared_only_where_it_is_what_was_published(
 ) -> None:
     await publish(world)
     await publish(world, manifest("2"))
-    await admin.execute(
-        "update atlas_version set manifest = replace(manifest, 'Acme', 'Evil') where version = '2'"
-    )
+    await admin.execute("update atlas_version set manifest = replace(manifest, 'Acme', 'Evil') where version = '2'")
     with pytest.raises(Conflict) as refused:
         await atlases.diff_atlases(world.db, world.admin.actor, ATLAS, "1.0.0", "2")
     assert refused.value.code == "atlas_corrupt"
@@ -347,9 +336,7 @@ async def test_every_door_answers_with_a_problem(http: httpx.AsyncClient, world:
     """409 where no version holds, 403 where the steward keeps somebody out; and both say what to do."""
     await publish(world)
     await govern(world)
-    session = (
-        await http.post("/v1/sessions", json={"agent": "deployer"}, headers=world.admin.headers)
-    ).json()
+    session = (await http.post("/v1/sessions", json={"agent": "deployer"}, headers=world.admin.headers)).json()
     assert [(each["atlas_id"], each["version"]) for each in session["atlases"]] == [(ATLAS, "1.0.0")]
     shown = (await got(http, world.admin, f"/v1/sessions/{session['id']}"))["atlases"]
     assert shown == session["atlases"]

@@ -168,9 +168,7 @@ def test_a_file_that_is_too_large_is_refused() -> None:
         scenarios.read("#" * (scenarios.MAX_FILE_BYTES + 1))
 
 
-_WORDS = st.sampled_from(
-    ["name", "expect", "session", "call", "decision", "said", "answered", "with", "minutes", "x"]
-)
+_WORDS = st.sampled_from(["name", "expect", "session", "call", "decision", "said", "answered", "with", "minutes", "x"])
 _TREES = st.recursive(
     st.none() | st.booleans() | st.integers() | _WORDS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_WORDS, inner, max_size=4),
@@ -184,9 +182,7 @@ def test_any_tree_is_read_or_refused(tree: Any) -> None:
     import json
 
     try:
-        read = scenarios.read(
-            json.dumps({"scenarios": [{"name": "a", "session": [tree], "expect": tree}, tree]})
-        )
+        read = scenarios.read(json.dumps({"scenarios": [{"name": "a", "session": [tree], "expect": tree}, tree]}))
     except InvalidInput:
         return
     for each in read:

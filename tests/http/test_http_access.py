@@ -54,10 +54,7 @@ def _person(permission: Permission, role: Role) -> bool:
 
 
 def _service(permission: Permission, role: Role) -> bool:
-    return (
-        role in GRANTS[permission]
-        and permission not in PLATFORM_ONLY | PERSONS_ONLY | NEVER_SERVICES | BY_NAME
-    )
+    return role in GRANTS[permission] and permission not in PLATFORM_ONLY | PERSONS_ONLY | NEVER_SERVICES | BY_NAME
 
 
 def _elsewhere(permission: Permission, role: Role) -> bool:
@@ -145,9 +142,7 @@ async def test_without_a_key_all_but_health_is_closed(http: httpx.AsyncClient, w
                 assert answer.headers["WWW-Authenticate"] == "Bearer"
 
 
-async def test_a_person_with_several_roles_may_do_what_any_of_them_may(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_a_person_with_several_roles_may_do_what_any_of_them_may(http: httpx.AsyncClient, world: World) -> None:
     person = await world.person(Role.STEWARD, Role.MEMBER)
     mine = (await http.get("/v1/me", headers=person.headers)).json()
     expected = {p for p in Permission if _person(p, Role.STEWARD) or _person(p, Role.MEMBER)}

@@ -373,9 +373,7 @@ BY_NUMBER = {"/v1/agents/deployer/versions": "versions", "/v1/audit": "audit"}
 
 
 @pytest.mark.proves("D.12")
-async def test_a_tampered_cursor_or_one_of_another_list_is_refused(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_a_tampered_cursor_or_one_of_another_list_is_refused(http: httpx.AsyncClient, world: World) -> None:
     at, id = "2026-01-01T00:00:00+00:00", random_id()
     for path, noun in BY_TIME.items():
         tampered = [
@@ -493,12 +491,8 @@ async def test_a_key_that_has_ended_is_refused_with_the_reason(
     people: dict[str, Person] = {}
     for code in ("key_expired", "key_revoked", "member_deactivated"):
         people[code] = await world.person(Role.ADMIN, name=code)
-    await admin.execute(
-        "update api_key set expires_at = plane_now() where id = $1", people["key_expired"].actor.key_id
-    )
-    await admin.execute(
-        "update api_key set revoked_at = plane_now() where id = $1", people["key_revoked"].actor.key_id
-    )
+    await admin.execute("update api_key set expires_at = plane_now() where id = $1", people["key_expired"].actor.key_id)
+    await admin.execute("update api_key set revoked_at = plane_now() where id = $1", people["key_revoked"].actor.key_id)
     await admin.execute(
         "update user_account set deactivated_at = plane_now() where id = $1",
         people["member_deactivated"].actor.user_account_id,
@@ -521,14 +515,10 @@ async def test_a_key_that_has_ended_is_refused_with_the_reason(
 
 def _is_read_as(path: str, other: str) -> bool:
     here, there = path.split("/"), other.split("/")
-    return len(here) == len(there) and all(
-        a == b or b.startswith("{") for a, b in zip(here, there, strict=True)
-    )
+    return len(here) == len(there) and all(a == b or b.startswith("{") for a, b in zip(here, there, strict=True))
 
 
-async def test_a_wrong_method_is_refused_and_the_right_ones_named(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_a_wrong_method_is_refused_and_the_right_ones_named(http: httpx.AsyncClient, world: World) -> None:
     whole = await document(http)
     made = {example.route.split()[1]: example for example in examples(await Stage.build(world))}
     for path, methods in whole["paths"].items():

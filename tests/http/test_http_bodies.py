@@ -28,9 +28,7 @@ def junk(size: int) -> dict[str, int]:
 @pytest.mark.proves("D.12", "D.590")
 async def test_flood_of_unknown_fields_from_a_stranger_is_refused_unread(http: httpx.AsyncClient) -> None:
     flood = json.dumps({f"k{n}": 1 for n in range(125_000)}).encode()
-    answer = await http.post(
-        "/v1/approvals/decide", content=flood, headers={"Content-Type": "application/json"}
-    )
+    answer = await http.post("/v1/approvals/decide", content=flood, headers={"Content-Type": "application/json"})
     problem(answer, 413, "too_large")
     small = await http.post("/v1/approvals/decide", json=junk(SMALL_BODY_BYTES - 2000))
     body = problem(small, 422, "invalid_request")
@@ -77,9 +75,7 @@ async def test_faults_inside_a_body_are_counted_and_not_all_described(
 
 
 @pytest.mark.proves("D.12", "D.590")
-async def test_large_body_is_read_only_for_a_caller_who_is_known(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_large_body_is_read_only_for_a_caller_who_is_known(http: httpx.AsyncClient, world: World) -> None:
     routes = documented_routes(await document(http))
     large = [e for e in await _bodies(http, world) if BODY_LIMIT in routes[e.route]]
     assert len(large) > 10
@@ -117,9 +113,7 @@ async def test_body_of_a_file_may_be_large_in_its_text_alone(http: httpx.AsyncCl
             answer = await http.post(path, content=raw.encode(encoding), headers=headers)
             problem(answer, {413, 422})
             assert answer.json()["code"] in ("too_large", "invalid_json")
-    applied = await http.post(
-        "/v1/policies", json={"text": text, "dry_run": True}, headers=world.admin.headers
-    )
+    applied = await http.post("/v1/policies", json={"text": text, "dry_run": True}, headers=world.admin.headers)
     assert applied.status_code == 200, applied.text
 
 
@@ -148,7 +142,5 @@ async def test_key_that_stands_twice_inside_is_refused(http: httpx.AsyncClient, 
     # Also on the way that takes no detour through the framework.
     path = f"/v1/connections/{world.connection.id}/messages"
     raw = '{"external_user_id": "u", "external_user_id": "v", "agent": "deployer", "text": "Hi"}'
-    answer = await http.post(
-        path, content=raw, headers={**world.service.headers, "Content-Type": "application/json"}
-    )
+    answer = await http.post(path, content=raw, headers={**world.service.headers, "Content-Type": "application/json"})
     problem(answer, 422, "duplicate_key")

@@ -95,14 +95,10 @@ async def test_what_a_caller_sends_is_compiled_in_a_thread(
     usual = with_patterns(r"^[A-Z]-\d{1,10}$", r"^.{1,255}$")
     await asked(http, strict.service, session, parameters=usual)
     row = {"name": "own", "target": "refunds.*", "effect": "deny", "when": "args.cents == 12345"}
-    job = await http.post(
-        "/v1/jobs", json={"agent": "deployer", "policies": [row]}, headers=strict.admin.headers
-    )
+    job = await http.post("/v1/jobs", json={"agent": "deployer", "policies": [row]}, headers=strict.admin.headers)
     assert job.status_code == 201, job.text
     wrong = {**row, "when": "args.cents =="}
-    job = await http.post(
-        "/v1/jobs", json={"agent": "deployer", "policies": [wrong]}, headers=strict.admin.headers
-    )
+    job = await http.post("/v1/jobs", json={"agent": "deployer", "policies": [wrong]}, headers=strict.admin.headers)
     assert problem(job, 422)["errors"][0]["field"] == "body.policies.0.when"
     explained = {
         "agent": "deployer",
@@ -134,9 +130,7 @@ async def test_edit_and_standing_condition_are_compiled_in_a_thread(
 
 
 @pytest.mark.proves("D.592")
-async def test_policies_of_any_size_are_compiled_in_a_thread(
-    strict: World, compilations: Compilations
-) -> None:
+async def test_policies_of_any_size_are_compiled_in_a_thread(strict: World, compilations: Compilations) -> None:
     rule = "policies: [{name: one, target: x, effect: deny, when: args.n == 77}]"
     await apply_policies(strict.db, strict.admin.actor, rule)
     version, _ = await policy_cache.book.current(strict.db, strict.org_id)
@@ -175,8 +169,7 @@ async def test_files_of_policies_are_read_one_at_a_time_and_leave_threads_to_oth
     body = {"text": "policies: []", "dry_run": True}
     async with process(world.db) as (http, _):
         applying = [
-            asyncio.create_task(http.post("/v1/policies", json=body, headers=world.admin.headers))
-            for _ in range(40)
+            asyncio.create_task(http.post("/v1/policies", json=body, headers=world.admin.headers)) for _ in range(40)
         ]
         refused, _ = await asyncio.wait(applying, return_when=asyncio.FIRST_COMPLETED)
         problem(refused.pop().result(), 503, "policies_busy")
@@ -192,9 +185,7 @@ async def test_file_of_policies_with_too_many_values_is_not_read(
 ) -> None:
     assert policy_files.BOUNDS.nodes == 200_000
     monkeypatch.setattr(policy_files, "BOUNDS", Bounds(1000, nodes=6))
-    answer = await http.post(
-        "/v1/policies", json={"text": "policies: [1, 2, 3, 4, 5]"}, headers=world.admin.headers
-    )
+    answer = await http.post("/v1/policies", json={"text": "policies: [1, 2, 3, 4, 5]"}, headers=world.admin.headers)
     assert "more than 6 values" in problem(answer, 413, "too_large")["detail"]
 
 

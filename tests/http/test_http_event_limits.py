@@ -107,9 +107,7 @@ async def test_access_that_ends_during_a_replay_ends_it(
     async def revoked() -> None:
         raise Unauthenticated("This key was revoked.")
 
-    parts: AsyncGenerator[bytes, None] = stream(
-        EventFeed(world.db), read, await read(0), 0, revoked, heartbeat=1e-9
-    )
+    parts: AsyncGenerator[bytes, None] = stream(EventFeed(world.db), read, await read(0), 0, revoked, heartbeat=1e-9)
     async with asyncio.timeout(20):
         told = b"".join([part async for part in parts])
     assert ids_in(told) == list(range(1, min(page, 30) + 1))

@@ -198,16 +198,12 @@ async def test_what_makes_no_sense_is_refused(http: httpx.AsyncClient, world: Wo
             for query in ({"after": "-1"}, {"after": "x"}, {"strange": "1"}, {"limit": "0"}):
                 answer = await http.get(path, headers=headers, params=query)
                 assert answer.status_code == 422, query
-    refused = await http.get(
-        f"/v1/jobs/{job}/events", headers=world.admin.headers, params={"follow": "everything"}
-    )
+    refused = await http.get(f"/v1/jobs/{job}/events", headers=world.admin.headers, params={"follow": "everything"})
     assert refused.status_code == 422
 
 
 @pytest.mark.proves("D.63")
-async def test_a_stream_is_for_those_who_see_the_session(
-    http: httpx.AsyncClient, world: World, other: World
-) -> None:
+async def test_a_stream_is_for_those_who_see_the_session(http: httpx.AsyncClient, world: World, other: World) -> None:
     job, session = await a_job(world)
     stranger = await world.person(Role.MEMBER)
     for path, code in ((f"sessions/{session}", "session_not_found"), (f"jobs/{job}", "job_not_found")):
@@ -253,9 +249,7 @@ async def test_a_quiet_stream_is_kept_alive(world: World) -> None:
 
 
 @pytest.mark.proves("D.64")
-async def test_a_stream_ends_soon_after_its_key_is_revoked(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stream_ends_soon_after_its_key_is_revoked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "HEARTBEAT_SECONDS", 0.05)
     session = await a_session(world)
     person = await world.person(Role.OPERATOR)
@@ -285,17 +279,13 @@ async def test_a_stream_ends_soon_after_its_reader_may_not_see_the_session_any_m
         assert await reader.ids(1) == [1]
         account = person.actor.user_account_id
         assert account is not None
-        await orgs.update_member(
-            world.db, world.admin.actor, account, MemberChange(roles=[Role.MEMBER]), None
-        )
+        await orgs.update_member(world.db, world.admin.actor, account, MemberChange(roles=[Role.MEMBER]), None)
         (told,) = await reader.rest()
         assert (told.event, told.data) == ("end", {"reason": "access_ended"})
 
 
 @pytest.mark.proves("D.65")
-async def test_a_reader_that_is_too_slow_is_dropped_and_resumes(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_reader_that_is_too_slow_is_dropped_and_resumes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "QUEUE", 20)
     session = await a_session(world)
     feed = EventFeed(world.db, poll_seconds=0.01)

@@ -32,9 +32,7 @@ async def test_readiness_follows_the_schema(http: httpx.AsyncClient, admin: asyn
     assert outdated.json()["code"] == "schema_outdated"
     assert "authenticate" in outdated.json()["detail"]
     assert "cortex db migrate" in outdated.json()["hint"]
-    await admin.execute(
-        "insert into schema_migration (name, kind, checksum) values ('9999_x', 'migration', 'x')"
-    )
+    await admin.execute("insert into schema_migration (name, kind, checksum) values ('9999_x', 'migration', 'x')")
     assert (await http.get("/readyz")).json()["code"] == "unknown_migration"
 
 

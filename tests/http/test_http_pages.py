@@ -85,14 +85,10 @@ async def test_a_filter_holds_over_all_pages(http: httpx.AsyncClient, world: Wor
 async def test_a_list_by_number_goes_on_with_what_was_added(http: httpx.AsyncClient, world: World) -> None:
     delivery = await world.say("Message 1")
     for n in range(2, 121):
-        await sessions.post_message(
-            world.db, world.admin.actor, delivery.session_id, MessageDraft(text=f"Message {n}")
-        )
+        await sessions.post_message(world.db, world.admin.actor, delivery.session_id, MessageDraft(text=f"Message {n}"))
 
     async def more(_: int) -> None:
-        await sessions.post_message(
-            world.db, world.admin.actor, delivery.session_id, MessageDraft(text="More")
-        )
+        await sessions.post_message(world.db, world.admin.actor, delivery.session_id, MessageDraft(text="More"))
 
     path = f"/v1/sessions/{delivery.session_id}/messages"
     seen = await _walk(http, world, path, more)
@@ -102,9 +98,7 @@ async def test_a_list_by_number_goes_on_with_what_was_added(http: httpx.AsyncCli
     assert len(chain) > 120
 
 
-async def test_versions_are_listed_newest_first_over_several_pages(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_versions_are_listed_newest_first_over_several_pages(http: httpx.AsyncClient, world: World) -> None:
     async def more(n: int) -> None:
         change = AgentChange(model_config=ModelConfig(model=f"model-{n}"))
         await agents.update_agent(world.db, world.admin.actor, "deployer", change, None)

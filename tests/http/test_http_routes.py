@@ -38,9 +38,7 @@ from tests.fixtures.standing_approvals import given_standing
 from tests.fixtures.tool_confirmations import DIGEST, confirmed
 from tests.fixtures.webhooks import System
 
-FREE_FORM = frozenset(
-    {"payload", "context", "metadata", "skill_config", "arguments", "parameters", "answers"}
-)
+FREE_FORM = frozenset({"payload", "context", "metadata", "skill_config", "arguments", "parameters", "answers"})
 """The fields that take any JSON object."""
 ANY_JSON = frozenset({"result"})
 """The fields that take any JSON."""
@@ -62,9 +60,7 @@ OPEN = frozenset(
     }
 )
 """What needs no key."""
-SERVICES = frozenset(
-    {"POST /v1/connections/{connection_id}/messages", "POST /v1/connections/{connection_id}/link"}
-)
+SERVICES = frozenset({"POST /v1/connections/{connection_id}/messages", "POST /v1/connections/{connection_id}/link"})
 """What only a program may do: it speaks for other people."""
 
 
@@ -144,9 +140,7 @@ class Stage:
     async def build(cls, world: World, owner: UUID | None = None, opened_by: UUID | None = None) -> Stage:
         """With sessions and jobs of one member, by default of the admin, or opened with the key of a service."""
         db, admin = world.db, world.admin.actor
-        acting = replace(
-            admin, user_account_id=owner or admin.user_account_id, key_id=opened_by or admin.key_id
-        )
+        acting = replace(admin, user_account_id=owner or admin.user_account_id, key_id=opened_by or admin.key_id)
         team = await orgs.create_team(db, admin, TeamDraft(slug="crew", name="Crew"))
         spare_team = await orgs.create_team(db, admin, TeamDraft(slug="spare", name="Spare"))
         member = await orgs.create_member(db, admin, MemberDraft(display_name="Mel", roles=[Role.MEMBER]))
@@ -179,9 +173,7 @@ class Stage:
                 ends_at=datetime.now(UTC) + timedelta(days=1),
             ),
         )
-        code = LinkDraft(
-            code=(await connections.issue_link_code(db, acting)).code, external_user_id="stage-owner"
-        )
+        code = LinkDraft(code=(await connections.issue_link_code(db, acting)).code, external_user_id="stage-owner")
         mapping = await connections.redeem_link_code(db, world.service.actor, world.connection.id, code)
         invited = await invitations.invite(
             db, admin, InvitationDraft(email="ida@example.com", display_name="Ida"), mailing=True
@@ -193,12 +185,8 @@ class Stage:
         asking = await asking_job(world, shipper, admin if guest else acting)
         other = await asking_job(world, shipper, admin if guest else acting)
         apart = acting if opened_by is None else replace(acting, user_account_id=None)
-        elsewhere = await session_lifecycle.create(
-            db, apart, SessionDraft(agent="deployer", kind=SessionKind.EXTERNAL)
-        )
-        failing = await session_lifecycle.create(
-            db, apart, SessionDraft(agent="deployer", kind=SessionKind.EXTERNAL)
-        )
+        elsewhere = await session_lifecycle.create(db, apart, SessionDraft(agent="deployer", kind=SessionKind.EXTERNAL))
+        failing = await session_lifecycle.create(db, apart, SessionDraft(agent="deployer", kind=SessionKind.EXTERNAL))
         begun = CallDraft(tool="ship.now", arguments={"version": "1"}, dispatch=True, sender="stage")
         elsewhere_call = await calls.authorize_call(db, apart, elsewhere.id, begun)
         await keys.put_model_key(db, admin, Provider.ANTHROPIC, ModelKeyDraft(key="sk-ant-of-the-stage-0001"))
@@ -215,9 +203,7 @@ class Stage:
             spare_team=str(spare_team.id),
             member=str(member.id),
             key=str(key.key.id),
-            own_key=str(
-                (own := await with_key(db, world.org_id, acting.user_account_id or UUID(int=0))).actor.key_id
-            ),
+            own_key=str((own := await with_key(db, world.org_id, acting.user_account_id or UUID(int=0))).actor.key_id),
             own_browser_session=str(await _logged_in(world, own)),
             browser_session=str(await _logged_in(world, await with_key(db, world.org_id, member.id))),
             connection=str(world.connection.id),
@@ -298,9 +284,7 @@ class Example:
     async def send(self, http: httpx.AsyncClient, headers: dict[str, str]) -> httpx.Response:
         return await http.request(self.method, self.path, params=self.query, json=self.body, headers=headers)
 
-    async def send_raw(
-        self, http: httpx.AsyncClient, headers: dict[str, str], content: str | bytes
-    ) -> httpx.Response:
+    async def send_raw(self, http: httpx.AsyncClient, headers: dict[str, str], content: str | bytes) -> httpx.Response:
         raw = content.encode() if isinstance(content, str) else content
         sent = {"Content-Type": "application/json", **headers}
         return await http.request(self.method, self.path, params=self.query, content=raw, headers=sent)
@@ -759,9 +743,7 @@ async def test_every_route_of_the_document_has_an_example_and_no_example_is_stal
     assert shown - set(routes) == set(), "an example of a route that is gone"
 
 
-async def test_the_examples_name_every_field_and_every_query_parameter(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_the_examples_name_every_field_and_every_query_parameter(http: httpx.AsyncClient, world: World) -> None:
     whole = await document(http)
     made = examples(await Stage.build(world))
     forgotten: list[str] = []

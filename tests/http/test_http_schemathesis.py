@@ -189,9 +189,7 @@ def _known(stage: Stage, operation: Operation) -> dict[str, list[Any]]:
         "email": ["somebody@example.com"],
         "external_user_id": ["u-7"],
         "key_id": [stage.own_key if "/me/" in operation.path else stage.key],
-        "browser_session_id": [
-            stage.own_browser_session if "/me/" in operation.path else stage.browser_session
-        ],
+        "browser_session_id": [stage.own_browser_session if "/me/" in operation.path else stage.browser_session],
         "connection_id": [stage.connection, stage.hook],
         "agent": [stage.spare_agent] if deletes else [stage.agent, "deployer"],
         "session_id": [stage.elsewhere_ending]
@@ -205,9 +203,7 @@ def _known(stage: Stage, operation: Operation) -> dict[str, list[Any]]:
         "call_id": [stage.elsewhere_call] if operation.path.startswith("/v1/calls") else [stage.call],
         "request_id": [stage.job, stage.held_job],
         "tool_call_id": [stage.asking_call],
-        "approval_id": [stage.handed_on]
-        if operation.path.endswith("/delegate")
-        else [stage.approval, stage.card],
+        "approval_id": [stage.handed_on] if operation.path.endswith("/delegate") else [stage.approval, stage.card],
         "standing_id": [stage.standing],
         "confirmation_id": [stage.confirmation],
         "resolution_id": [stage.resolution],

@@ -135,9 +135,7 @@ async def test_suspended_sessions_are_counted_at_the_scrape_for_every_tenant(
 ) -> None:
     async def now() -> dict[str, float]:
         found = values((await http.get("/metrics", headers=world.admin.headers)).text)
-        return {
-            k.split('"')[1]: v for k, v in found.items() if k.startswith("runtime_suspended_sessions_current")
-        }
+        return {k.split('"')[1]: v for k, v in found.items() if k.startswith("runtime_suspended_sessions_current")}
 
     assert await now() == {}
     mine, theirs = await world.say(), await other.say()

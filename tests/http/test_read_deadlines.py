@@ -55,9 +55,7 @@ HALF_BODY = (
 
 
 @pytest.mark.proves("D.593")
-@pytest.mark.parametrize(
-    "sent", [HALF_HEAD, HALF_BODY, b"\r\n", b"P"], ids=["head", "body", "blank", "letter"]
-)
+@pytest.mark.parametrize("sent", [HALF_HEAD, HALF_BODY, b"\r\n", b"P"], ids=["head", "body", "blank", "letter"])
 async def test_half_a_request_is_ended_with_a_reason(world: World, sent: bytes) -> None:
     async with served(world.db, http=Impatient) as (url, server, _), connected(url) as (reader, writer):
         writer.write(sent)
@@ -162,9 +160,7 @@ async def test_reader_that_takes_its_time_gets_all_of_it(world: World) -> None:
             slow.setblocking(False)
             loop, address = asyncio.get_running_loop(), httpx.URL(url)
             await loop.sock_connect(slow, (address.host, address.port))
-            await loop.sock_sendall(
-                slow, b"GET /openapi.json HTTP/1.1\r\nHost: plane\r\nConnection: close\r\n\r\n"
-            )
+            await loop.sock_sendall(slow, b"GET /openapi.json HTTP/1.1\r\nHost: plane\r\nConnection: close\r\n\r\n")
             heard = bytearray()
             while piece := await loop.sock_recv(slow, 65536):
                 heard += piece

@@ -47,9 +47,7 @@ POLICIES = "policies: [{name: ok, target: '*', effect: allow}]"
 
 
 @asynccontextmanager
-async def process(
-    db: Database, limits: RequestLimits | None = None
-) -> AsyncIterator[tuple[httpx.AsyncClient, Api]]:
+async def process(db: Database, limits: RequestLimits | None = None) -> AsyncIterator[tuple[httpx.AsyncClient, Api]]:
     """One API process, as a server would run it."""
     metrics = Metrics()
     app = create_app(db, metrics, limits=limits or RequestLimits())
@@ -78,10 +76,7 @@ async def test_requests_in_flight_of_one_org_are_bounded_and_others_are_served(
         path, change = f"/v1/agents/{world.agent.slug}", {"name": "renamed"}
         async with admin.transaction():
             await admin.execute("select from agent where id = $1 for update", world.agent.id)
-            held = [
-                asyncio.create_task(http.patch(path, json=change, headers=world.admin.headers))
-                for _ in range(3)
-            ]
+            held = [asyncio.create_task(http.patch(path, json=change, headers=world.admin.headers)) for _ in range(3)]
             shares = app.state.in_flight._shares
             await _until(lambda: shares.held_by(world.org_id) == 3)
             refused = await http.get("/v1/me", headers=world.admin.headers)
@@ -128,9 +123,7 @@ async def test_beside_others_few_requests_of_one_org_are_worked_on_and_the_rest_
 
 
 @pytest.mark.proves("D.621")
-async def test_an_org_that_floods_pauses_between_its_requests_beside_others(
-    world: World, other: World
-) -> None:
+async def test_an_org_that_floods_pauses_between_its_requests_beside_others(world: World, other: World) -> None:
     now = [0.0]
     flight = InFlight(clock=lambda: now[0])
 
@@ -265,9 +258,7 @@ def _append(turns: list[UUID], org: UUID, _: object) -> None:
 
 
 @pytest.mark.proves("D.622")
-async def test_orgs_that_wait_for_a_connection_take_turns(
-    world: World, other: World, small: Database
-) -> None:
+async def test_orgs_that_wait_for_a_connection_take_turns(world: World, other: World, small: Database) -> None:
     turns: list[UUID] = []
 
     async def use(org: UUID) -> None:
@@ -331,8 +322,7 @@ async def test_decisions_stay_on_connections_that_nothing_else_uses(world: World
         own = await backend(decisions)
         async with AsyncExitStack() as held:
             transactions = [
-                await held.enter_async_context(db.transaction(org))
-                for org in (world.org_id, world.org_id, new_id())
+                await held.enter_async_context(db.transaction(org)) for org in (world.org_id, world.org_id, new_id())
             ]
             ordinary = {await tx.value("select pg_backend_pid()") for tx in transactions}
             assert own not in ordinary
@@ -385,9 +375,7 @@ async def test_refused_decisions_of_a_person_are_counted_in_one_row_after_the_te
     for _ in range(60):
         answer = await Door(http, pest).decide(card)
         assert answer.status_code == 403, answer.text
-    refused = [
-        e for e in (await door.get(f"approvals/{approval.id}"))["events"] if e["event_type"] == "refused"
-    ]
+    refused = [e for e in (await door.get(f"approvals/{approval.id}"))["events"] if e["event_type"] == "refused"]
     assert [event["times"] for event in refused] == [1] * MOST_REFUSED + [50]
     trail = await door.get("audit", session_id=str(approval.session_id), limit=200)
     entries = [entry for entry in trail["items"] if entry["action"] == "approval_refused"]
@@ -395,8 +383,6 @@ async def test_refused_decisions_of_a_person_are_counted_in_one_row_after_the_te
     assert "counted on the card" in str(entries[-1]), "the last one says where the rest is"
     # Somebody else's first refusal has a row of its own.
     await Door(http, await strict.person(Role.APPROVER, name="Other")).decide(card)
-    refused = [
-        e for e in (await door.get(f"approvals/{approval.id}"))["events"] if e["event_type"] == "refused"
-    ]
+    refused = [e for e in (await door.get(f"approvals/{approval.id}"))["events"] if e["event_type"] == "refused"]
     assert (refused[-1]["actor"], refused[-1]["times"]) == ("Other", 1)
     assert (await door.decide(card)).status_code == 200, "whoever may decide does"

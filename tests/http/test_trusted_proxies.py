@@ -45,9 +45,7 @@ async def test_a_proxy_is_believed_where_it_was_named(
             guess = {"token": new_approval_token(), "decision": "approved"}
             guesses = await asyncio.gather(
                 *(
-                    http.post(
-                        "/v1/approvals/decide", json=guess, headers={"X-Forwarded-For": f"198.51.100.{n}"}
-                    )
+                    http.post("/v1/approvals/decide", json=guess, headers={"X-Forwarded-For": f"198.51.100.{n}"})
                     for n in range(3 * FAILURES)
                 )
             )
@@ -85,9 +83,7 @@ async def _process(urls: Urls) -> AsyncIterator[str]:
         await server.wait()
 
 
-@pytest.mark.parametrize(
-    "wrong", ["proxy.internal", "10.0.0.7 10.0.0.8", "10.0.0.7,", "10.0.0.0/33", "*,10.0.0.7"]
-)
+@pytest.mark.parametrize("wrong", ["proxy.internal", "10.0.0.7 10.0.0.8", "10.0.0.7,", "10.0.0.0/33", "*,10.0.0.7"])
 def test_what_is_no_address_is_refused(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORTEX_TRUSTED_PROXIES", wrong)
     with pytest.raises(SetupError) as refused:

@@ -132,9 +132,7 @@ def test_every_json_value_survives(data: dict[str, Any], result: Any) -> None:
     made = sealed(checkpoint)
     again = opened(made.text, made.mac)
     assert again == checkpoint
-    assert canonical({key: orjson.loads(value) for key, value in again.working_data.items()}) == canonical(
-        data
-    )
+    assert canonical({key: orjson.loads(value) for key, value in again.working_data.items()}) == canonical(data)
     assert (again.active_tools[0].result or b"null") == canonical(result)
 
 
@@ -274,9 +272,7 @@ def test_a_checkpoint_has_a_limit_and_the_refusal_names_what_is_large() -> None:
 # Corruption
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "null", "[]", '"{}"', "1", "1e400", '{"a":"\ud800"}', b"\xff", "[" * 2000]
-)
+@pytest.mark.parametrize("text", ["", "{", "null", "[]", '"{}"', "1", "1e400", '{"a":"\ud800"}', b"\xff", "[" * 2000])
 def test_not_an_object(text: str | bytes) -> None:
     error = refusal(text, b"")
     assert error.corruption_type is T.NOT_AN_OBJECT

@@ -32,24 +32,18 @@ async def test_a_job_opens_a_session_or_joins_one(http: httpx.AsyncClient, world
     assert opened.json()["status"] == "ACTIVE"
 
 
-async def test_a_job_fits_its_session(
-    http: httpx.AsyncClient, world: World, admin: asyncpg.Connection
-) -> None:
+async def test_a_job_fits_its_session(http: httpx.AsyncClient, world: World, admin: asyncpg.Connection) -> None:
     headers = world.admin.headers
     job = await _submit(http, world)
     agent = {"name": "Other", "slug": "other", "role": "R", "team": "main", "model_config": {"model": "m"}}
     await http.post("/v1/agents", json=agent, headers=headers)
     before = await digests(admin)
-    wrong = await http.post(
-        "/v1/jobs", json={"agent": "other", "session_id": job["session_id"]}, headers=headers
-    )
+    wrong = await http.post("/v1/jobs", json={"agent": "other", "session_id": job["session_id"]}, headers=headers)
     assert (wrong.status_code, wrong.json()["code"]) == (409, "wrong_agent")
     assert await digests(admin) == before
     await http.post(f"/v1/sessions/{job['session_id']}/terminate", json={}, headers=headers)
     before = await digests(admin)
-    ended = await http.post(
-        "/v1/jobs", json={"agent": "deployer", "session_id": job["session_id"]}, headers=headers
-    )
+    ended = await http.post("/v1/jobs", json={"agent": "deployer", "session_id": job["session_id"]}, headers=headers)
     assert (ended.status_code, ended.json()["code"]) == (409, "session_not_active")
     assert await digests(admin) == before
 
@@ -117,9 +111,7 @@ async def test_a_job_is_cancelled_once_and_its_history_tells(
     assert history["next_cursor"] is None
     done = await _submit(http, world)
     for status in ("RUNNING", "COMPLETED"):
-        await admin.execute(
-            "update job set status = $1, runnable_at = null where id = $2", status, done["id"]
-        )
+        await admin.execute("update job set status = $1, runnable_at = null where id = $2", status, done["id"])
     late = await http.post(f"/v1/jobs/{done['id']}/cancel", json={}, headers=headers)
     assert (late.status_code, late.json()["code"]) == (409, "job_finished")
 

@@ -68,9 +68,7 @@ async def test_the_journal_is_read_page_by_page(http: httpx.AsyncClient, world: 
 
 
 @pytest.mark.proves("D.244")
-async def test_only_whoever_sees_the_job_sees_its_journal(
-    http: httpx.AsyncClient, world: World, other: World
-) -> None:
+async def test_only_whoever_sees_the_job_sees_its_journal(http: httpx.AsyncClient, world: World, other: World) -> None:
     id = await _done(world)
     member = await world.person(Role.MEMBER)
     for stranger in (member, other.admin):

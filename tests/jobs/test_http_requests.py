@@ -50,9 +50,7 @@ async def told(world: World, job: UUID) -> list[Event]:
     return (await events.of_job(world.db, world.admin.actor, job, 0)).events
 
 
-async def post(
-    http: httpx.AsyncClient, world: World, path: str, body: dict[str, Any] | None = None
-) -> httpx.Response:
+async def post(http: httpx.AsyncClient, world: World, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
     return await http.post(path, headers=world.admin.headers, json=body)
 
 
@@ -114,9 +112,7 @@ async def _until_asked_again(world: World, job: UUID) -> None:
 
 @pytest.mark.parametrize("root", ROOTS)
 @pytest.mark.proves("S3.4")
-async def test_a_call_that_is_rejected_ends_the_request(
-    http: httpx.AsyncClient, world: World, root: str
-) -> None:
+async def test_a_call_that_is_rejected_ends_the_request(http: httpx.AsyncClient, world: World, root: str) -> None:
     done: list[str] = []
     job = await a_request(world)
     async with working(world.db, an_app(done)):
@@ -142,9 +138,7 @@ async def test_executing_a_paused_request_resumes_it(http: httpx.AsyncClient, wo
 
 
 @pytest.mark.proves("S3.5")
-async def test_a_held_request_that_waits_is_not_woken_by_execute(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_a_held_request_that_waits_is_not_woken_by_execute(http: httpx.AsyncClient, world: World) -> None:
     job = await a_request(world)
     async with working(world.db, an_app([])):
         await until(world, job, JobStatus.WAITING_FOR_APPROVAL)

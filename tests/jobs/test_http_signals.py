@@ -22,9 +22,7 @@ def client(http: httpx.AsyncClient, person: Person) -> Client:
 
 
 @pytest.mark.proves("D.257")
-async def test_a_round_trip_over_http(
-    admin: asyncpg.Connection, world: World, http: httpx.AsyncClient
-) -> None:
+async def test_a_round_trip_over_http(admin: asyncpg.Connection, world: World, http: httpx.AsyncClient) -> None:
     job = await parked(admin, world)
     headers = world.service.headers
     answer = await http.post("/v1/signals", json=PAID, headers=headers)
@@ -66,9 +64,7 @@ async def test_bad_input_is_refused_and_changes_nothing(
         problem(await http.post("/v1/signals", json=bad, headers=world.admin.headers), 422)
     assert await admin.fetchval("select count(*) from signal") == 0
     guest = await world.person(Role.GUEST)
-    assert (
-        problem(await http.post("/v1/signals", json=PAID, headers=guest.headers), 403)["code"] == "forbidden"
-    )
+    assert problem(await http.post("/v1/signals", json=PAID, headers=guest.headers), 403)["code"] == "forbidden"
     unknown = await http.get(f"/v1/jobs/{world.org_id}/waits", headers=world.admin.headers)
     assert problem(unknown, 404)["code"] == "job_not_found"
 
@@ -89,9 +85,7 @@ async def test_pages_lead_through_all_of_them(world: World, http: httpx.AsyncCli
 
 
 @pytest.mark.proves("D.257")
-async def test_the_client_sends_and_lists(
-    admin: asyncpg.Connection, world: World, http: httpx.AsyncClient
-) -> None:
+async def test_the_client_sends_and_lists(admin: asyncpg.Connection, world: World, http: httpx.AsyncClient) -> None:
     job = await parked(admin, world)
     async with client(http, world.admin) as plane:
         receipt = await plane.signals.send("payment.received", "order-1", [1, None])

@@ -150,9 +150,7 @@ async def test_a_question_is_answered_once_and_the_job_goes_on(
     for bad in ({}, {"verdict": "maybe"}, {"verdict": "happened", "by": "me"}):
         assert (await _post(http, world, settle, 422, **bad))["code"] == "invalid_request"
     assert await digests(admin) == before
-    receipt = await _post(
-        http, world, settle, verdict="happened", result={"receipt": 7}, note="the bank says so"
-    )
+    receipt = await _post(http, world, settle, verdict="happened", result={"receipt": 7}, note="the bank says so")
     assert (receipt["changed"], receipt["job"]["status"], receipt["job"]["holds"]) == (True, "RUNNING", [])
     assert (receipt["settled"], receipt["uncertain"]) == ([str(held.call)], [])
     before = await digests(admin)
@@ -203,9 +201,7 @@ async def test_giving_a_call_up_fails_the_job(http: httpx.AsyncClient, world: Wo
     assert (await _post(http, world, f"jobs/{held.job}/resubmit", 201))["status"] == "PENDING"
 
 
-async def test_an_answered_job_that_an_operator_paused_stays_paused(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_an_answered_job_that_an_operator_paused_stays_paused(http: httpx.AsyncClient, world: World) -> None:
     held = await held_job(world)
     assert (await _post(http, world, f"jobs/{held.job}/pause"))["changed"] is True
     settle = f"jobs/{held.job}/calls/{held.call}/settle"
@@ -214,9 +210,7 @@ async def test_an_answered_job_that_an_operator_paused_stays_paused(
     assert (await _post(http, world, f"jobs/{held.job}/resume"))["job"]["status"] == "RUNNING"
 
 
-async def test_an_approver_answers_and_a_member_or_guest_does_not(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_an_approver_answers_and_a_member_or_guest_does_not(http: httpx.AsyncClient, world: World) -> None:
     mel = await world.person(Role.MEMBER, name="Mel")
     held = await held_job(world, mel.actor)
     settle = f"jobs/{held.job}/calls/{held.call}/settle"

@@ -72,9 +72,7 @@ async def test_a_checkpoint_is_shown_as_it_is_kept_and_fits_its_public_schema(
     jsonschema_rs.validator_for(schema.json()).validate(blob)
 
 
-async def test_a_large_result_is_fetched_by_itself_and_saved_not_shown(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_a_large_result_is_fetched_by_itself_and_saved_not_shown(http: httpx.AsyncClient, world: World) -> None:
     held = await held_job(world)
     steps = (await http.get(f"/v1/jobs/{held.job}/steps", headers=world.admin.headers)).json()["items"]
     fetched = steps[0]["calls"][0]

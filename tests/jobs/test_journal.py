@@ -36,9 +36,7 @@ def entry(
 ) -> JournalEntry:
     name = key.rpartition("/")[2].partition("#")[0]
     given: dict[str, Any] = {"input_hash": digest(b"[]"), "status": EntryStatus.DONE, **more}
-    return JournalEntry(
-        key=key, position=position, kind=kind, name=name, result=result, created_at=NOW, **given
-    )
+    return JournalEntry(key=key, position=position, kind=kind, name=name, result=result, created_at=NOW, **given)
 
 
 @pytest.mark.proves("D.241")
@@ -113,9 +111,7 @@ def test_recorded_values_have_their_types_again() -> None:
     assert decode_result(EntryKind.VALUE, "now", NOW.isoformat(), "now#0") == NOW
     assert decode_result(EntryKind.VALUE, "uuid", str(id), "uuid#0") == id
     assert decode_result(EntryKind.VALUE, "random", 0.5, "random#0") == 0.5
-    assert not decode_result(
-        EntryKind.APPROVAL, "approval", {"approved": False, "reason": "no"}, "approval#0"
-    )
+    assert not decode_result(EntryKind.APPROVAL, "approval", {"approved": False, "reason": "no"}, "approval#0")
 
 
 async def _planned(ctx: Context) -> str:

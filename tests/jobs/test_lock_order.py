@@ -97,18 +97,14 @@ class Crowd:
                 self.leases.append(held)
             return
         hold = "code_changed" if end is JobStatus.PAUSED and self.chance.random() < 0.5 else None
-        write = StepWrite(
-            status=end, hold=hold, error="x", message_seq=10**6, events=events, facts=[held.fact]
-        )
+        write = StepWrite(status=end, hold=hold, error="x", message_seq=10**6, events=events, facts=[held.fact])
         await held.write(write)
 
     async def give_up(self, _: UUID) -> None:
         if self.leases:
             held = self.leases.pop(self.chance.randrange(len(self.leases)))
             given = held.given
-            await jobs_store.release_job(
-                self.db, given.org_id, given.job_id, held.worker, given.epoch, held.fact
-            )
+            await jobs_store.release_job(self.db, given.org_id, given.job_id, held.worker, given.epoch, held.fact)
 
     async def lose(self, _: UUID) -> None:
         """A worker dies with what it runs, and whoever notices takes it over."""
@@ -116,9 +112,7 @@ class Crowd:
         claimed, _busy = await jobs_store.claim_jobs(self.db, doomed, [APP], 2, NOBODY)
         await jobs_store.stop_worker(self.db, doomed)
         for orphan in await jobs_store.find_orphans(self.db, 100):
-            held = next(
-                (Held(self.db, doomed, given) for given in claimed if given.job_id == orphan.id), None
-            )
+            held = next((Held(self.db, doomed, given) for given in claimed if given.job_id == orphan.id), None)
             if held is not None:
                 status = JobStatus.PAUSED if orphan.held else JobStatus.RUNNING
                 if orphan.cancelled:
@@ -139,14 +133,10 @@ class Crowd:
         await steering.resume(self.db, self.world.admin.actor, self.chance.choice(self.jobs), Resumption())
 
     async def pause_session(self, _: UUID) -> None:
-        await steering.pause_session(
-            self.db, self.world.admin.actor, self.chance.choice(self.sessions), Pause()
-        )
+        await steering.pause_session(self.db, self.world.admin.actor, self.chance.choice(self.sessions), Pause())
 
     async def resume_session(self, _: UUID) -> None:
-        await steering.resume_session(
-            self.db, self.world.admin.actor, self.chance.choice(self.sessions), Resumption()
-        )
+        await steering.resume_session(self.db, self.world.admin.actor, self.chance.choice(self.sessions), Resumption())
 
     async def terminate(self, _: UUID) -> None:
         await session_lifecycle.terminate(
@@ -157,9 +147,7 @@ class Crowd:
 
     async def post(self, _: UUID) -> None:
         session = self.chance.choice(self.sessions)
-        told = await sessions.post_message(
-            self.db, self.world.admin.actor, session, MessageDraft(text="by hand")
-        )
+        told = await sessions.post_message(self.db, self.world.admin.actor, session, MessageDraft(text="by hand"))
         self.met(told.session_id, told.job_id)
 
     async def ingest(self, _: UUID) -> None:
@@ -218,15 +206,11 @@ async def _race(urls: Urls, world: World, admin: asyncpg.Connection, acts: int, 
         assert crowd.did[verb] > acts // 200, crowd.did
 
 
-async def test_workers_operators_and_people_never_deadlock(
-    urls: Urls, world: World, admin: asyncpg.Connection
-) -> None:
+async def test_workers_operators_and_people_never_deadlock(urls: Urls, world: World, admin: asyncpg.Connection) -> None:
     await _race(urls, world, admin, acts=800, seed=1)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(10))
-async def test_they_never_deadlock_for_long(
-    urls: Urls, world: World, admin: asyncpg.Connection, seed: int
-) -> None:
+async def test_they_never_deadlock_for_long(urls: Urls, world: World, admin: asyncpg.Connection, seed: int) -> None:
     await _race(urls, world, admin, acts=10_000, seed=seed)

@@ -216,9 +216,7 @@ async def test_a_sender_waits_for_a_job_that_goes_to_sleep_first(
 
 
 @pytest.mark.proves("D.259")
-async def test_a_sender_that_rolls_back_wakes_nobody(
-    admin: asyncpg.Connection, world: World, second: Database
-) -> None:
+async def test_a_sender_that_rolls_back_wakes_nobody(admin: asyncpg.Connection, world: World, second: Database) -> None:
     job = await parked(admin, world)
 
     async def give_up() -> None:

@@ -126,9 +126,7 @@ async def test_one_job_may_wait_for_several(admin: asyncpg.Connection, world: Wo
     assert [(each.entry, each.payload) for each in waits] == [("a#0", 1), ("b#0", 2)]
 
 
-async def test_two_waits_of_a_job_for_the_same_signal_are_both_told(
-    admin: asyncpg.Connection, world: World
-) -> None:
+async def test_two_waits_of_a_job_for_the_same_signal_are_both_told(admin: asyncpg.Connection, world: World) -> None:
     job = await parked(admin, world, wait("a#0"), wait("a#1"))
     assert (await send(world.db, world.admin, payload=1)).woken == 1
     waits = await steering.waits_of_job(world.db, world.org_id, job)
@@ -136,9 +134,7 @@ async def test_two_waits_of_a_job_for_the_same_signal_are_both_told(
     assert [data["entry"] for data in await told(world.db, world.admin.actor, job)] == ["a#0", "a#1"]
 
 
-async def test_a_wait_that_was_heard_is_kept_when_it_is_written_again(
-    admin: asyncpg.Connection, world: World
-) -> None:
+async def test_a_wait_that_was_heard_is_kept_when_it_is_written_again(admin: asyncpg.Connection, world: World) -> None:
     """The job goes on at once: what it waits for is there."""
     job = await parked(admin, world)
     await send(world.db, world.admin, payload=PAYLOAD)
@@ -150,9 +146,7 @@ async def test_a_wait_that_was_heard_is_kept_when_it_is_written_again(
     assert len(await told(world.db, world.admin.actor, job)) == 1
 
 
-async def test_a_write_whose_answer_was_lost_is_not_applied_twice(
-    admin: asyncpg.Connection, world: World
-) -> None:
+async def test_a_write_whose_answer_was_lost_is_not_applied_twice(admin: asyncpg.Connection, world: World) -> None:
     await queue(admin, world)
     held = await Held.claim(world.db, await make_worker(world.db))
     write = StepWrite(status=JobStatus.SLEEPING, delay_seconds=None, more={"waits": [wait()]})
@@ -175,9 +169,7 @@ async def test_whoever_lost_the_job_writes_no_wait(admin: asyncpg.Connection, wo
 
 
 @pytest.mark.proves("D.256")
-async def test_a_held_job_hears_it_and_goes_on_when_it_is_resumed(
-    admin: asyncpg.Connection, world: World
-) -> None:
+async def test_a_held_job_hears_it_and_goes_on_when_it_is_resumed(admin: asyncpg.Connection, world: World) -> None:
     job = await parked(admin, world)
     await steering.pause(world.db, world.admin.actor, job, Pause())
     assert (await send(world.db, world.admin, payload=PAYLOAD)).woken == 1
@@ -192,9 +184,7 @@ async def test_a_held_job_hears_it_and_goes_on_when_it_is_resumed(
 
 
 @pytest.mark.proves("D.256")
-async def test_a_resume_alone_does_not_wake_a_job_that_still_waits(
-    admin: asyncpg.Connection, world: World
-) -> None:
+async def test_a_resume_alone_does_not_wake_a_job_that_still_waits(admin: asyncpg.Connection, world: World) -> None:
     job = await parked(admin, world)
     await steering.pause(world.db, world.admin.actor, job, Pause())
     await steering.resume(world.db, world.admin.actor, job, Resumption())
@@ -234,9 +224,7 @@ async def test_a_cancelled_job_stays_cancelled(admin: asyncpg.Connection, world:
 
 
 @pytest.mark.proves("D.256")
-async def test_a_cancel_that_came_first_ends_a_job_that_would_wait(
-    admin: asyncpg.Connection, world: World
-) -> None:
+async def test_a_cancel_that_came_first_ends_a_job_that_would_wait(admin: asyncpg.Connection, world: World) -> None:
     await send(world.db, world.admin)
     (job,) = await queue(admin, world)
     held = await Held.claim(world.db, await make_worker(world.db))
@@ -272,9 +260,7 @@ async def test_what_comes_after_the_time_but_before_the_job_goes_on_has_come(
     assert waited.arrived_at == START + timedelta(seconds=90)
 
 
-async def test_a_job_that_runs_already_is_told_and_not_disturbed(
-    admin: asyncpg.Connection, world: World
-) -> None:
+async def test_a_job_that_runs_already_is_told_and_not_disturbed(admin: asyncpg.Connection, world: World) -> None:
     clock = await Clock.install(admin, START)
     job = await parked(admin, world, seconds=60)
     await clock.advance(timedelta(seconds=61))
@@ -338,9 +324,7 @@ async def test_an_idempotency_key_sends_once(admin: asyncpg.Connection, world: W
     assert (first.changed, first.woken) == (True, 1)
     assert (again.changed, again.woken, again.signal) == (False, 0, first.signal)
     with pytest.raises(Conflict) as refused:
-        await send(
-            world.db, world.admin, payload=1, once=IdempotencyKey(key="k", fingerprint=bytes(31) + b"1")
-        )
+        await send(world.db, world.admin, payload=1, once=IdempotencyKey(key="k", fingerprint=bytes(31) + b"1"))
     assert refused.value.code == "idempotency_key_reused"
 
 
@@ -361,9 +345,7 @@ async def test_what_cannot_be_sent_is_refused() -> None:
 async def test_the_largest_payloads_are_kept(world: World) -> None:
     """However they look in JSON: a digit and a comma become much more in the database."""
     many = [0] * (MAX_PAYLOAD_BYTES // 2 - 1)
-    for number, payload in enumerate(
-        (many, [[]] * (MAX_PAYLOAD_BYTES // 3 - 1), [0.5] * (MAX_PAYLOAD_BYTES // 4 - 1))
-    ):
+    for number, payload in enumerate((many, [[]] * (MAX_PAYLOAD_BYTES // 3 - 1), [0.5] * (MAX_PAYLOAD_BYTES // 4 - 1))):
         receipt = await send(world.db, world.admin, key=f"k{number}", payload=payload)
         assert receipt.signal.payload == payload
 
@@ -443,10 +425,7 @@ async def test_whoever_a_dead_sender_did_not_tell_is_told_by_the_scheduler(
     await steering.deliver_waiting_signals(world.db)
     assert await admin.fetchval("select count(*) from job where runnable_at is not null") == 3
     assert (
-        await admin.fetchval(
-            "select count(*) from job_wait where payload = $1::jsonb", '{"by":"Ada","amount":12}'
-        )
-        == 3
+        await admin.fetchval("select count(*) from job_wait where payload = $1::jsonb", '{"by":"Ada","amount":12}') == 3
     )
     assert await admin.fetchval("select count(*) from signal where told_at is null") == 0
     assert (await audit.verify_org(world.db, world.org_id)).faults == []

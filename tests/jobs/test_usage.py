@@ -76,9 +76,7 @@ async def test_a_key_is_set_seen_by_its_end_and_removed(http: httpx.AsyncClient,
     "key",
     ["short", "with a space in the middle", "x" * 501, "ключ-который-не-ascii", "line\nbreak-in-the-key"],
 )
-async def test_what_is_no_key_is_refused_and_not_repeated(
-    http: httpx.AsyncClient, world: World, key: str
-) -> None:
+async def test_what_is_no_key_is_refused_and_not_repeated(http: httpx.AsyncClient, world: World, key: str) -> None:
     answer = await http.put("/v1/model-keys/openai", json={"key": key}, headers=world.admin.headers)
     assert answer.status_code == 422
     assert key not in answer.text
@@ -111,20 +109,14 @@ async def test_usage_over_http_and_the_client(
     job = await _ran(world)
     days = [datetime(2031, 5, day, 23, 59, tzinfo=UTC) for day in (1, 2, 2, 3)]
     for number, at in enumerate(days):
-        await _spent(
-            admin, world, job, "anthropic:a" if number else "openai:b", None if number == 3 else 500, at
-        )
+        await _spent(admin, world, job, "anthropic:a" if number else "openai:b", None if number == 3 else 500, at)
     query = {"by": "day", "since": "2031-05-01T00:00:00Z", "until": "2031-05-04T00:00:00Z", "limit": "2"}
     page = (await http.get("/v1/usage", params=query, headers=world.admin.headers)).json()
-    assert [
-        (row["day"], row["calls"], row["cost_micros"], row["unpriced_calls"]) for row in page["items"]
-    ] == [
+    assert [(row["day"], row["calls"], row["cost_micros"], row["unpriced_calls"]) for row in page["items"]] == [
         ("2031-05-03", 1, None, 1),
         ("2031-05-02", 2, 1000, 0),
     ]
-    rest = await http.get(
-        "/v1/usage", params=query | {"cursor": page["next_cursor"]}, headers=world.admin.headers
-    )
+    rest = await http.get("/v1/usage", params=query | {"cursor": page["next_cursor"]}, headers=world.admin.headers)
     assert [row["key"] for row in rest.json()["items"]] == ["2031-05-01"]
     assert rest.json()["next_cursor"] is None
     elsewhere = await http.get(

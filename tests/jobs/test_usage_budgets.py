@@ -89,9 +89,7 @@ def test_a_day_has_its_own_budget_and_some_calls_fit_into_none() -> None:
 
 @given(wished=st.floats(0, 10**9) | st.none(), count=st.integers(0, 100), chance=st.floats(0, 0.999))
 @pytest.mark.proves("D.212")
-def test_nobody_is_asked_before_the_time_that_they_wished(
-    wished: float | None, count: int, chance: float
-) -> None:
+def test_nobody_is_asked_before_the_time_that_they_wished(wished: float | None, count: int, chance: float) -> None:
     delay = Backoff(base_seconds=1, cap_seconds=60).delay_after(wished, count, chance)
     assert delay >= min(wished or 0, LONGEST_WISH_SECONDS)
     assert delay <= max(60, LONGEST_WISH_SECONDS * 1.1)

@@ -98,9 +98,7 @@ def test_a_listed_host_is_reached_wherever_it_is_and_nothing_beside_it() -> None
     assert not allowed.reach("other.internal", 1, ip_address("10.0.0.1"))
     assert allowed.reach("127.0.0.1", 9000, loopback)
     assert not allowed.reach("127.0.0.1", 9001, loopback)
-    assert not allowed.reach("evil.example", 9000, loopback), (
-        "the address is listed as a host, not as a range"
-    )
+    assert not allowed.reach("evil.example", 9000, loopback), "the address is listed as a host, not as a range"
     assert allowed.reach("::1", 9000, ip_address("::1"))
     assert allowed.reach("0:0:0:0:0:0:0:2", 5, ip_address("::2"))
     assert allowed.reach("example.com", 443, ip_address("1.1.1.1"))

@@ -94,15 +94,11 @@ FORMS = [
     ("/callback?d=approved&sig=0000{}", "d=approved"),
     ("nonce=0000{}&x=1", "x=1"),
 ]
-SECRETS = st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=12, max_size=60).map(
-    lambda text: "Zq7" + text
-)
+SECRETS = st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=12, max_size=60).map(lambda text: "Zq7" + text)
 
 
 @pytest.mark.parametrize(("form", "kept"), FORMS)
-@given(
-    secret=SECRETS, before=st.sampled_from(["", "x ", "say:\n"]), after=st.sampled_from(["", " and so on"])
-)
+@given(secret=SECRETS, before=st.sampled_from(["", "x ", "say:\n"]), after=st.sampled_from(["", " and so on"]))
 @settings(max_examples=8, deadline=None)
 def test_a_secret_in_a_text_is_hidden_and_the_rest_stays(
     form: str, kept: str, secret: str, before: str, after: str
@@ -136,9 +132,7 @@ def test_any_text_can_be_redacted_and_again_without_a_change(text: str) -> None:
     assert redact_text(redact_text(text)) == redact_text(text)
 
 
-@pytest.mark.parametrize(
-    "piece", ["-", "--a-", ".-u", "password ", "authorization: ", "name: token,", 'password=\\"']
-)
+@pytest.mark.parametrize("piece", ["-", "--a-", ".-u", "password ", "authorization: ", "name: token,", 'password=\\"'])
 def test_a_text_that_is_made_to_be_slow_is_not(piece: str) -> None:
     text = piece * (100_000 // len(piece)) + " value password"
     started = time.process_time()

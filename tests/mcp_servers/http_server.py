@@ -77,9 +77,7 @@ async def main() -> None:
     listening = socket.create_server(("127.0.0.1", int(sys.argv[1])))
     sys.stdout.write(f"{listening.getsockname()[1]}\n")
     sys.stdout.flush()
-    config = uvicorn.Config(
-        guarded(server.streamable_http_app()), log_level="error", timeout_graceful_shutdown=1
-    )
+    config = uvicorn.Config(guarded(server.streamable_http_app()), log_level="error", timeout_graceful_shutdown=1)
     threading.Thread(target=_end_with_input, daemon=True).start()
     await uvicorn.Server(config).serve(sockets=[listening])
 

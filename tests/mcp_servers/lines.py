@@ -24,9 +24,7 @@ def hostile(app: App, folder: Path, name: str = "hostile", **more: Any) -> None:
 
 
 def sqlite(app: App, database: Path, name: str = "files", **more: Any) -> None:
-    app.mcp_server(
-        name, command=[sys.executable, str(HERE / "sqlite_server.py"), "--db-path", str(database)], **more
-    )
+    app.mcp_server(name, command=[sys.executable, str(HERE / "sqlite_server.py"), "--db-path", str(database)], **more)
 
 
 def log_of(folder: Path) -> list[str]:

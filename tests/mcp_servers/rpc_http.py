@@ -36,9 +36,7 @@ class Remote:
         if answer is not None and "protocolVersion" in answer.get("result", {}):
             headers.append((b"mcp-session-id", f"session-{self.sessions}".encode()))
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send(
-            {"type": "http.response.body", "body": b"" if answer is None else json.dumps(answer).encode()}
-        )
+        await send({"type": "http.response.body", "body": b"" if answer is None else json.dumps(answer).encode()})
 
     async def _answer(self, message: dict[str, Any]) -> tuple[int, dict[str, Any] | None]:
         if "id" not in message:
@@ -94,9 +92,7 @@ async def rpc_server() -> AsyncIterator[Remote]:
     made.url = f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
     config = uvicorn.Config(made, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
-    serving = asyncio.create_task(
-        server._serve([listening])
-    )  # not ``serve``, which takes the process's signals
+    serving = asyncio.create_task(server._serve([listening]))  # not ``serve``, which takes the process's signals
     try:
         yield made
     finally:

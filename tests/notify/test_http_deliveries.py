@@ -43,9 +43,7 @@ async def test_dead_letters_are_listed_shown_and_sent_again(
             await plane.deliveries.resend(id)
     refused = await http.post(f"/v1/deliveries/{id}/resend", headers=headers)
     assert problem(refused, 409)["code"] == "delivery_not_dead"
-    trail = await admin.fetch(
-        "select action from audit_entry where session_id = $1 order by seq", asked.session_id
-    )
+    trail = await admin.fetch("select action from audit_entry where session_id = $1 order by seq", asked.session_id)
     assert [row["action"] for row in trail].count("delivery_resent") == 1
 
 

@@ -52,9 +52,7 @@ async def connected(world: World) -> System:
 
 
 @pytest.mark.proves("D.146")
-async def test_a_signed_decision_decides_and_a_ping_is_answered(
-    http: httpx.AsyncClient, strict: World
-) -> None:
+async def test_a_signed_decision_decides_and_a_ping_is_answered(http: httpx.AsyncClient, strict: World) -> None:
     system = await connected(strict)
     _, (asked,) = await waiting(strict, Shipping())
     pong = await system.send(http, ping())
@@ -209,9 +207,7 @@ async def test_event_with_a_key_that_stands_twice_is_refused(http: httpx.AsyncCl
     assert (await shown(strict, asked.id)).status is ApprovalStatus.PENDING
 
 
-async def test_a_disabled_webhook_takes_nothing_until_it_is_enabled(
-    http: httpx.AsyncClient, strict: World
-) -> None:
+async def test_a_disabled_webhook_takes_nothing_until_it_is_enabled(http: httpx.AsyncClient, strict: World) -> None:
     system = await connected(strict)
     _, (asked,) = await waiting(strict, Shipping())
     path = f"/v1/connections/{system.id}"
@@ -233,9 +229,7 @@ async def plane(world: World, receiver: Receiver | None) -> AsyncIterator[httpx.
     metrics = Metrics()
     app = create_app(world.db, metrics, webhook_channel=WebhookChannel(allowed, timeout=3))
     transport = httpx.ASGITransport(framed(app))
-    async with httpx.AsyncClient(
-        transport=transport, base_url="http://plane", headers=world.admin.headers
-    ) as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://plane", headers=world.admin.headers) as client:
         yield client
     metrics.close()
 
@@ -284,9 +278,7 @@ async def test_an_address_that_nobody_listed_is_refused_when_it_is_made_changed_
             assert (refused.status_code, refused.json()["code"]) == (422, "url_not_allowed")
             assert refused.json()["errors"][0]["field"] == "url"
         for url in ("https://u:p@hooks.example/", "https://hooks.example/#x", "ftp://hooks.example"):
-            refused = await http.post(
-                "/v1/connections", json={"channel_type": "webhook", "name": "hook", "url": url}
-            )
+            refused = await http.post("/v1/connections", json={"channel_type": "webhook", "name": "hook", "url": url})
             assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
         system = await System.connected(strict)
         path = f"/v1/connections/{system.id}"
@@ -336,9 +328,7 @@ async def test_a_webhook_that_fails_says_since_when_and_one_that_is_gone_is_disa
         gone = (await http.get(path)).json()
         assert gone["disabled_at"] is not None
         assert "410" in gone["disabled_reason"]
-        page = await deliveries.list_deliveries(
-            strict.db, strict.admin.actor, None, 10, status=DeliveryStatus.DEAD
-        )
+        page = await deliveries.list_deliveries(strict.db, strict.admin.actor, None, 10, status=DeliveryStatus.DEAD)
         assert str(asked.id) in {str(each.approval_id) for each in page.items}
         trail = (await http.get("/v1/audit", params={"limit": 200})).json()["items"]
         assert "connection_disabled" in [entry["action"] for entry in trail]
@@ -351,9 +341,7 @@ async def test_only_admins_make_rotate_try_and_map(http: httpx.AsyncClient, stri
     operator = await strict.person(Role.OPERATOR)
     body = {"member_id": str(operator.actor.user_account_id), "external_user": "x"}
     for action, given in (("rotate-secret", None), ("test", None), ("mappings", body)):
-        answer = await http.post(
-            f"/v1/connections/{system.id}/{action}", json=given, headers=operator.headers
-        )
+        answer = await http.post(f"/v1/connections/{system.id}/{action}", json=given, headers=operator.headers)
         assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
     assert (await connections.get_connection(strict.db, operator.actor, system.id)).url == URL
 

@@ -107,9 +107,7 @@ async def test_everybody_who_may_decide_is_told_on_every_address_that_they_prove
     await link(admin, strict, chat, ann, "U1")
     off = await connect(strict, "email", "off")
     await link(admin, strict, off, ann, "ann@off.example")
-    await connections.update_connection(
-        strict.db, strict.admin.actor, off, ConnectionChange(enabled=False), None
-    )
+    await connections.update_connection(strict.db, strict.admin.actor, off, ConnectionChange(enabled=False), None)
     unproven = await link(admin, strict, mail, ann, "ann@unproven.example")
     await admin.execute("update channel_mapping set verified_at = null where id = $1", unproven)
     refused = await link(admin, strict, mail, ann, "ann@refused.example")
@@ -123,9 +121,7 @@ async def test_everybody_who_may_decide_is_told_on_every_address_that_they_prove
     }  # fmt: skip
     assert await admin.fetchval("select notify_approvers($1, $2)", strict.org_id, asked.id) == 0, "once"
     await link(admin, strict, mail, ann, "ann@second.example")
-    assert await admin.fetchval("select notify_approvers($1, $2)", strict.org_id, asked.id) == 1, (
-        "what is new"
-    )
+    assert await admin.fetchval("select notify_approvers($1, $2)", strict.org_id, asked.id) == 1, "what is new"
 
 
 @pytest.mark.proves("D.120")
@@ -216,9 +212,7 @@ async def test_every_change_that_a_card_shows_is_told_with_its_occasion(
 
 
 @pytest.mark.proves("D.121")
-async def test_changes_that_come_close_together_become_one_message(
-    strict: World, admin: asyncpg.Connection
-) -> None:
+async def test_changes_that_come_close_together_become_one_message(strict: World, admin: asyncpg.Connection) -> None:
     ann = await person(strict, admin, await connect(strict), "Ann")
     asked = await asked_of(strict)
     box = Postbox()
@@ -230,9 +224,7 @@ async def test_changes_that_come_close_together_become_one_message(
     assert [card(each).status for each in box.received] == [ApprovalStatus.PENDING, ApprovalStatus.DENIED]
 
 
-async def test_whoever_handed_their_part_on_gets_nothing_that_decides(
-    strict: World, admin: asyncpg.Connection
-) -> None:
+async def test_whoever_handed_their_part_on_gets_nothing_that_decides(strict: World, admin: asyncpg.Connection) -> None:
     mail = await connect(strict)
     ann = await person(strict, admin, mail, "Ann")
     cid = await person(strict, admin, mail, "Cid", Role.MEMBER)
@@ -327,9 +319,7 @@ PARTS: list[tuple[dict[str, Any], bool, bool]] = [
 
 
 @pytest.mark.proves("D.126", "D.129")
-async def test_a_card_that_is_not_the_whole_says_so_and_has_no_token(
-    strict: World, admin: asyncpg.Connection
-) -> None:
+async def test_a_card_that_is_not_the_whole_says_so_and_has_no_token(strict: World, admin: asyncpg.Connection) -> None:
     ann = await person(strict, admin, None, "Ann")
     asked = await asked_of(strict)
     assert ann.actor.user_account_id is not None
@@ -387,9 +377,7 @@ async def test_it_is_given_up_after_twelve_tries_and_says_so_everywhere(
     kept = await delivery_of(strict, asked)
     assert (kept.status, kept.attempts) == (DeliveryStatus.DEAD, 12)
     assert kept.last_error == "given up after 12 tries: 451 the postbox is full"
-    assert not await admin.fetchval("select suppressed_at is not null from channel_mapping"), (
-        "it may work again"
-    )
+    assert not await admin.fetchval("select suppressed_at is not null from channel_mapping"), "it may work again"
     event = (await approvals.get_approval(strict.db, strict.admin.actor, asked.id)).events[-1]
     assert (event.event_type, event.channel, event.payload["member"]) == ("undeliverable", "email", "Ann")
 
@@ -413,9 +401,7 @@ async def test_an_address_that_refuses_mail_for_good_gets_no_more_until_somebody
     await drain(notifier(strict, box))
     assert [card(each).approval_id for each in box.received] == [asked.id]
     assert await admin.fetchval("select suppressed_at from channel_mapping") is None
-    dead = await deliveries.list_deliveries(
-        strict.db, strict.admin.actor, None, 10, status=DeliveryStatus.DEAD
-    )
+    dead = await deliveries.list_deliveries(strict.db, strict.admin.actor, None, 10, status=DeliveryStatus.DEAD)
     assert [each.approval_id for each in dead.items] == [second]
 
 
@@ -446,9 +432,7 @@ async def test_a_receiver_that_is_gone_disables_its_connection_with_the_reason(
     assert await whole(strict)
 
 
-async def test_a_connection_says_since_when_nothing_gets_through(
-    strict: World, admin: asyncpg.Connection
-) -> None:
+async def test_a_connection_says_since_when_nothing_gets_through(strict: World, admin: asyncpg.Connection) -> None:
     connection_id = await connect(strict)
     await person(strict, admin, connection_id, "Ann")
     asked = await asked_of(strict)
@@ -460,9 +444,7 @@ async def test_a_connection_says_since_when_nothing_gets_through(
     assert failing == asked.requested_at + timedelta(minutes=1)
     await clock.advance(timedelta(seconds=5))
     await drain(notifier(strict, box))
-    assert (
-        await connections.get_connection(strict.db, strict.admin.actor, connection_id)
-    ).failing_since is None
+    assert (await connections.get_connection(strict.db, strict.admin.actor, connection_id)).failing_since is None
 
 
 async def test_what_lost_its_lease_changes_nothing(strict: World, admin: asyncpg.Connection) -> None:
@@ -471,9 +453,7 @@ async def test_what_lost_its_lease_changes_nothing(strict: World, admin: asyncpg
     box = Postbox()
     actor = scheduler_actor(strict.org_id, new_id(), "late")
     (lane,) = await outbox.claim_deliveries(strict.db, ["email"], after=None, full=[], lanes=8)
-    assert await outbox.claim_deliveries(strict.db, ["email"], after=None, full=[], lanes=8) == [], (
-        "somebody has it"
-    )
+    assert await outbox.claim_deliveries(strict.db, ["email"], after=None, full=[], lanes=8) == [], "somebody has it"
     prepared = await outbox.prepare_delivery(strict.db, {"email": box}, PUBLIC_URL, lane, lane.ids[0])
     assert prepared is not None
     assert prepared.outgoing is not None
@@ -487,9 +467,7 @@ async def test_what_lost_its_lease_changes_nothing(strict: World, admin: asyncpg
     assert (await shown(strict, asked.id)).channels_dispatched == ["dashboard"]
 
 
-async def test_a_dead_letter_stays_dead_when_its_request_changes(
-    strict: World, admin: asyncpg.Connection
-) -> None:
+async def test_a_dead_letter_stays_dead_when_its_request_changes(strict: World, admin: asyncpg.Connection) -> None:
     ann = await person(strict, admin, await connect(strict), "Ann")
     asked = await asked_of(strict)
     box = Postbox()
@@ -504,9 +482,7 @@ async def test_a_dead_letter_stays_dead_when_its_request_changes(
 # Sending again -------------------------------------------------------------------------------------------------------
 
 
-async def test_only_what_was_given_up_is_sent_again(
-    strict: World, other: World, admin: asyncpg.Connection
-) -> None:
+async def test_only_what_was_given_up_is_sent_again(strict: World, other: World, admin: asyncpg.Connection) -> None:
     await person(strict, admin, await connect(strict), "Ann")
     asked = await asked_of(strict)
     kept = await delivery_of(strict, asked)

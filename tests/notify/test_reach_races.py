@@ -133,9 +133,7 @@ async def _sent(world: World, each: Round, people: People, first: str) -> Sent:
     return sent
 
 
-def _acts(
-    each: Round, people: People, sent: Sent, admin: str, chance: random.Random, first: str
-) -> list[Any]:
+def _acts(each: Round, people: People, sent: Sent, admin: str, chance: random.Random, first: str) -> list[Any]:
     # Whoever must first look, or move the time, is never the quickest by chance.
     late = (0.2, 0.4) if first in ("expire", "escalate", "link", "delegate", "edit") else (0.0, 0.05)
     edited = iter(range(100, 200))
@@ -188,9 +186,7 @@ VOTES = "select user_account_id, decision, version from approval_vote where appr
 EVENTS = "select event_type, sum(times)::integer from approval_event where approval_id = $1 group by 1"
 
 
-async def _judge(
-    world: World, admin: asyncpg.Connection, each: Round, people: People, early: bool
-) -> set[str]:
+async def _judge(world: World, admin: asyncpg.Connection, each: Round, people: People, early: bool) -> set[str]:
     told = list(zip(each.acts, each.answers, strict=True))
     expires = any(act["act"] == "expire" for act in each.acts)
     for act, answer in told:
@@ -228,9 +224,7 @@ async def _one_outcome(
     assert events["voted"] + events["approved"] + events["denied"] + events["edited"] == counts["OK"] + early
     assert events["delegated"] == kinds["delegate"]["delegated"]
     assert events["escalated"] == sum(kinds[k]["escalated"] for k in ("escalate", "expire")) <= 2
-    assert (
-        events["expired"] == sum(kinds[k]["expired"] for k in ("escalate", "expire")) == (status == "expired")
-    )
+    assert events["expired"] == sum(kinds[k]["expired"] for k in ("escalate", "expire")) == (status == "expired")
     assert events["edited"] <= kinds["edit"]["OK"]
     # A link that is sent twice is the same request twice, which needs no entry of its own.
     others = counts["DUPLICATE"] - kinds["link"]["DUPLICATE"]
@@ -238,11 +232,7 @@ async def _one_outcome(
     refused = sum(n for answer, n in (counts + kinds["delegate"]).items() if answer not in (
         "OK", "DUPLICATE", "delegated", "approval_not_found", "link_invalid"))  # fmt: skip
     # Whoever decided otherwise with a token before is refused without a look at the request.
-    assert (
-        refused - kinds["token"]["approval_conflict"]
-        <= events["refused"] + events["channel_conflict"]
-        <= refused
-    )
+    assert refused - kinds["token"]["approval_conflict"] <= events["refused"] + events["channel_conflict"] <= refused
     await _votes_are_theirs(admin, people, asked.id, row)
     if status in ("approved", "denied"):
         found = await receipts.get_receipt(world.db, world.admin.actor, asked.id)
@@ -260,8 +250,7 @@ async def _votes_are_theirs(admin: asyncpg.Connection, people: People, id: UUID,
     by_role |= {person.member_id for person in people.ops} if row["escalation_level"] >= 1 else set()
     by_role |= {people.boss.member_id} if row["escalation_level"] >= 2 else set()
     handed = {
-        r[0]
-        for r in await admin.fetch("select to_member_id from approval_delegation where approval_id = $1", id)
+        r[0] for r in await admin.fetch("select to_member_id from approval_delegation where approval_id = $1", id)
     }
     votes = await admin.fetch(VOTES, id)
     assert {vote["user_account_id"] for vote in votes} <= by_role | handed

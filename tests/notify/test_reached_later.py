@@ -91,9 +91,7 @@ async def test_a_reminder_finds_the_delegate_of_whoever_is_out_of_office_by_now(
 
 
 @pytest.mark.proves("D.120")
-async def test_whoever_proves_an_address_is_told_what_waits_for_them(
-    strict: World, admin: asyncpg.Connection
-) -> None:
+async def test_whoever_proves_an_address_is_told_what_waits_for_them(strict: World, admin: asyncpg.Connection) -> None:
     ann = await person(strict, admin, None, "Ann")
     nobody = await person(strict, admin, None, "Nobody", Role.MEMBER)
     asked = await asked_of(strict)
@@ -108,14 +106,10 @@ async def test_whoever_proves_an_address_is_told_what_waits_for_them(
         assert await told(strict, asked) == [], "an address that is only claimed is told nothing"
         await invitations.verify(strict.db, await code_for(strict, claimed.id, "address"), somebody.actor)
         if somebody is ann:
-            sent = await admin.fetch(
-                "delete from notification where kind = 'approval' returning approval_id, address"
-            )
+            sent = await admin.fetch("delete from notification where kind = 'approval' returning approval_id, address")
             assert [tuple(each) for each in sent] == [(asked.id, "ann@example.com")]
     assert await told(strict, asked) == [], "who may not decide it is not told"
-    assert await admin.fetchval("select count(*) from notification where kind = 'approval'") == 0, (
-        "nor of what is over"
-    )
+    assert await admin.fetchval("select count(*) from notification where kind = 'approval'") == 0, "nor of what is over"
 
 
 @pytest.mark.proves("D.120")
@@ -242,9 +236,7 @@ async def test_what_goes_over_a_disabled_connection_waits_until_it_is_enabled(
     asked = await asked_of(strict)
     await copies(admin, asked, 1, 2)
     clock = await Clock.install(admin, asked.requested_at + timedelta(minutes=1))
-    await connections.update_connection(
-        strict.db, strict.admin.actor, mail, ConnectionChange(enabled=False), None
-    )
+    await connections.update_connection(strict.db, strict.admin.actor, mail, ConnectionChange(enabled=False), None)
     box = Postbox()
     for hours in (0, *[1] * 15):
         await clock.advance(timedelta(hours=hours))
@@ -257,9 +249,7 @@ async def test_what_goes_over_a_disabled_connection_waits_until_it_is_enabled(
         asked.requested_at + timedelta(minutes=1) + timedelta(hours=16)
     }, "and costs a look every hour"
     assert await admin.fetchval("select count(*) from notification where taken_by is not null") == 0
-    await connections.update_connection(
-        strict.db, strict.admin.actor, mail, ConnectionChange(enabled=True), None
-    )
+    await connections.update_connection(strict.db, strict.admin.actor, mail, ConnectionChange(enabled=True), None)
     await drain(notifier(strict, box))
     assert [card(each).action for each in box.received][1:] == ["number 1", "number 2"]
 
@@ -273,9 +263,7 @@ async def test_an_outcome_that_waited_a_day_for_a_disabled_connection_is_given_u
     clock = await Clock.install(admin, asked.requested_at + timedelta(minutes=1))
     box = Postbox()
     await drain(notifier(strict, box))
-    await connections.update_connection(
-        strict.db, strict.admin.actor, mail, ConnectionChange(enabled=False), None
-    )
+    await connections.update_connection(strict.db, strict.admin.actor, mail, ConnectionChange(enabled=False), None)
     await decide(strict, asked, Choice.DENIED, by=ann)
     await drain(notifier(strict, box))
     assert (await delivery_of(strict, asked)).status is DeliveryStatus.PENDING

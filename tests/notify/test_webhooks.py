@@ -178,17 +178,13 @@ async def trail(world: World) -> list[Any]:
 
 
 @pytest.mark.proves("D.146")
-async def test_only_a_verified_name_of_an_active_member_decides(
-    strict: World, admin: asyncpg.Connection
-) -> None:
+async def test_only_a_verified_name_of_an_active_member_decides(strict: World, admin: asyncpg.Connection) -> None:
     system = await connected(strict)
     _, (asked,) = await waiting(strict, Shipping())
     pat = await strict.person(Role.ADMIN, name="Pat")
     await system.knows(pat, "pat@corp")
     assert pat.actor.user_account_id is not None
-    await orgs.update_member(
-        strict.db, strict.admin.actor, pat.actor.user_account_id, MemberChange(active=False), None
-    )
+    await orgs.update_member(strict.db, strict.admin.actor, pat.actor.user_account_id, MemberChange(active=False), None)
     elsewhere = await System.connected(strict, "second")
     await elsewhere.knows(strict.admin, "boss@corp")
     await admin.execute(
@@ -234,9 +230,9 @@ async def test_one_secret_approves_nothing_of_high_risk_and_may_deny_it(strict: 
         assert refused.value.code == "login_required"
     details = await approvals.get_approval(strict.db, strict.admin.actor, asked.id)
     assert (details.approval.status, details.votes) == (ApprovalStatus.PENDING, [])
-    assert [
-        e.body["data"]["code"] for e in await trail(strict) if e.body and e.action == "webhook_refused"
-    ] == ["login_required"]
+    assert [e.body["data"]["code"] for e in await trail(strict) if e.body and e.action == "webhook_refused"] == [
+        "login_required"
+    ]
     answer = await receive(system, decision(asked, choice=Choice.DENIED), "evt-2")
     assert answer.status is ApprovalStatus.DENIED
 
@@ -278,9 +274,7 @@ async def test_secrets_are_sealed_and_in_no_row_and_no_log(strict: World, admin:
 
 
 @pytest.mark.proves("D.140")
-async def test_after_a_rotation_the_older_secret_counts_for_a_day(
-    strict: World, admin: asyncpg.Connection
-) -> None:
+async def test_after_a_rotation_the_older_secret_counts_for_a_day(strict: World, admin: asyncpg.Connection) -> None:
     system = await System.connected(strict)
     now = datetime.now(UTC)
     clock = await Clock.install(admin, now)
@@ -364,18 +358,14 @@ async def test_a_webhook_to_which_nothing_was_sent_lately_is_not_disabled(
     ):
         await admin.execute(f"update notification set {fate}", now)
         await webhooks.keep(strict.db)
-        assert (
-            await connections.get_connection(strict.db, strict.admin.actor, system.id)
-        ).disabled_at is None, fate
+        assert (await connections.get_connection(strict.db, strict.admin.actor, system.id)).disabled_at is None, fate
     await clock.advance(timedelta(hours=1))
     await admin.execute(
         "update notification set status = 'pending', attempts = 2, next_attempt_at = $1::timestamptz + interval '1 day'",
         now,
     )
     await webhooks.keep(strict.db)
-    assert (
-        await connections.get_connection(strict.db, strict.admin.actor, system.id)
-    ).disabled_at is not None
+    assert (await connections.get_connection(strict.db, strict.admin.actor, system.id)).disabled_at is not None
 
 
 async def test_events_are_forgotten_after_a_month(strict: World, admin: asyncpg.Connection) -> None:
@@ -410,9 +400,7 @@ async def test_an_admin_vouches_for_a_name_once_and_for_one_person(strict: World
 
 
 @pytest.mark.proves("D.148")
-async def test_nobody_vouches_where_nothing_is_signed_or_for_whom_is_not_there(
-    strict: World, other: World
-) -> None:
+async def test_nobody_vouches_where_nothing_is_signed_or_for_whom_is_not_there(strict: World, other: World) -> None:
     system = await System.connected(strict)
     pat = await strict.person(Role.APPROVER, name="Pat")
     assert pat.actor.user_account_id is not None
@@ -430,9 +418,7 @@ async def test_nobody_vouches_where_nothing_is_signed_or_for_whom_is_not_there(
         await connections.map_member(
             strict.db, strict.admin.actor, system.id, MappingDraft(member_id=theirs, external_user="x")
         )
-    await orgs.update_member(
-        strict.db, strict.admin.actor, pat.actor.user_account_id, MemberChange(active=False), None
-    )
+    await orgs.update_member(strict.db, strict.admin.actor, pat.actor.user_account_id, MemberChange(active=False), None)
     with pytest.raises(Conflict) as gone:
         await connections.map_member(strict.db, strict.admin.actor, system.id, draft)
     assert gone.value.code == "member_deactivated"

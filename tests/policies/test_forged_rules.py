@@ -180,9 +180,7 @@ async def test_policies_that_were_put_in_force_by_hand_allow_nothing(
 
 
 @pytest.mark.proves("D.612")
-async def test_a_job_is_held_while_the_policies_are_not_the_planes(
-    world: World, app: asyncpg.Connection
-) -> None:
+async def test_a_job_is_held_while_the_policies_are_not_the_planes(world: World, app: asyncpg.Connection) -> None:
     shipping = Shipping()
     agent = await make_agent(world, [turn(ship(), text="I ship."), turn(text="Done.")], slug="shipper")
     async with inside(app, world.org_id):
@@ -222,9 +220,7 @@ async def test_an_atlas_that_was_published_or_retired_by_hand_governs_nothing(
             statement, values = changed(row, version="9.9.9", number=9)
             await app.execute(statement, *values)
         else:
-            await app.execute(
-                "update atlas_version set retired_at = plane_now(), retired_by = 'eve' where number = 2"
-            )
+            await app.execute("update atlas_version set retired_at = plane_now(), retired_by = 'eve' where number = 2")
     body = {"agent": "deployer", "kind": "external"}
     refused = await http.post("/v1/sessions", json=body, headers=world.service.headers)
     assert (refused.status_code, refused.json()["code"]) == (409, "atlas_corrupt")
@@ -238,9 +234,7 @@ async def test_an_atlas_that_was_published_or_retired_by_hand_governs_nothing(
 async def verified(http: httpx.AsyncClient, world: World) -> list[tuple[str, str]]:
     answer = await http.get("/v1/audit/verification", headers=world.admin.headers)
     assert answer.status_code == 200, answer.text
-    return [
-        (fault["subject"].split()[0], fault["reason"].split(":")[0]) for fault in answer.json()["row_faults"]
-    ]
+    return [(fault["subject"].split()[0], fault["reason"].split(":")[0]) for fault in answer.json()["row_faults"]]
 
 
 FALSE, BACK = "its MAC is false", "it ended on the trail, and is there again"

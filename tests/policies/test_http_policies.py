@@ -55,9 +55,7 @@ async def test_a_file_is_applied_shown_and_listed(http: httpx.AsyncClient, world
     assert shown["rows"][0]["row"]["approvers"] == {"owner": False, "roles": ["admin"], "members": []}
     listed = (await http.get("/v1/policies/versions?limit=1", headers=world.admin.headers)).json()
     assert [one["version"] for one in listed["items"]] == [2]
-    rest = await http.get(
-        f"/v1/policies/versions?limit=1&cursor={listed['next_cursor']}", headers=world.admin.headers
-    )
+    rest = await http.get(f"/v1/policies/versions?limit=1&cursor={listed['next_cursor']}", headers=world.admin.headers)
     assert [one["version"] for one in rest.json()["items"]] == [1]
     assert rest.json()["next_cursor"] is None
     first = (await http.get("/v1/policies/versions/1", headers=world.admin.headers)).json()
@@ -87,9 +85,7 @@ async def test_a_repeated_request_has_one_effect(http: httpx.AsyncClient, world:
     assert first.json()["changed"]
 
 
-async def test_a_large_file_is_taken_and_one_that_is_too_large_is_not(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_a_large_file_is_taken_and_one_that_is_too_large_is_not(http: httpx.AsyncClient, world: World) -> None:
     rows = "".join(f"  - {{name: r{n}, target: tool_{n}, effect: deny}}\n" for n in range(5000))
     padding = "# " + "x" * 1_500_000 + "\n"
     applied = await post(http, world, "", {"text": "policies:\n" + rows + padding})
@@ -104,9 +100,7 @@ async def test_a_large_file_is_taken_and_one_that_is_too_large_is_not(
 
 
 @pytest.mark.proves("D.12")
-async def test_nothing_large_is_read_for_somebody_who_may_not_apply_it(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_nothing_large_is_read_for_somebody_who_may_not_apply_it(http: httpx.AsyncClient, world: World) -> None:
     bob = await world.person(Role.OPERATOR, name="Bob")
     taken = 0
 
@@ -178,9 +172,7 @@ async def test_a_job_brings_policies_of_its_own(http: httpx.AsyncClient, world: 
 @pytest.mark.proves("D.115")
 async def test_a_simulation_says_what_a_file_would_change(http: httpx.AsyncClient, world: World) -> None:
     app = staging("tests")
-    agent = await make_agent(
-        world, [turn(call("ship", version="1"), call("ship", version="2"))], slug="shipper"
-    )
+    agent = await make_agent(world, [turn(call("ship", version="1"), call("ship", version="2"))], slug="shipper")
     id = await submit(world, agent)
     async with working(world.db, app):
         await until(world, id, JobStatus.COMPLETED)

@@ -94,9 +94,7 @@ async def test_applying_replaces_all_rows_and_keeps_every_version(world: World) 
     assert (none.rows, none.source, none.created_at) == ([], "", None)
     listed = await policies.list_policy_versions(world.db, world.admin.actor, None, 10)
     assert [(one.version, one.rows) for one in listed] == [(2, 1), (1, 1)]
-    assert [
-        one.version for one in await policies.list_policy_versions(world.db, world.admin.actor, 2, 10)
-    ] == [1]
+    assert [one.version for one in await policies.list_policy_versions(world.db, world.admin.actor, 2, 10)] == [1]
     with pytest.raises(NotFound) as missing:
         await policies.get_policies(world.db, world.admin.actor, 3)
     assert missing.value.code == "policy_version_not_found"
@@ -180,18 +178,14 @@ async def test_who_could_decide_is_asked_of_those_who_are_active(world: World) -
     warned = await apply(world, row)
     assert warned.warnings == ["line 2: Bob alone may decide this, and not what they asked for themselves."]
     assert bob.actor.user_account_id is not None
-    await orgs.update_member(
-        world.db, world.admin.actor, bob.actor.user_account_id, MemberChange(active=False), None
-    )
+    await orgs.update_member(world.db, world.admin.actor, bob.actor.user_account_id, MemberChange(active=False), None)
     with pytest.raises(InvalidInput, match="nobody could ever decide"):
         await apply(world, row, note="the same rows, and nobody left")
 
 
 async def test_only_stewards_and_admins_apply_and_only_staff_reads(world: World) -> None:
     steward = (await world.person(Role.STEWARD, name="Sue")).actor
-    assert (
-        await policies.apply_policies(world.db, steward, file_of("name: a, target: b, effect: deny"))
-    ).version == 1
+    assert (await policies.apply_policies(world.db, steward, file_of("name: a, target: b, effect: deny"))).version == 1
     for role in (Role.OPERATOR, Role.APPROVER, Role.MEMBER):
         actor = (await world.person(role, name=role.title())).actor
         with pytest.raises(Forbidden):
@@ -260,9 +254,7 @@ async def test_nothing_of_a_version_can_be_changed(world: World, db: Database) -
 
 
 @pytest.mark.proves("D.55")
-async def test_verdicts_come_from_a_compiled_version_without_a_query(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_verdicts_come_from_a_compiled_version_without_a_query(world: World, admin: asyncpg.Connection) -> None:
     await apply(world, "name: a, target: deploy*, effect: deny")
     book = PolicyCache()
     version, compiled = await book.current(world.db, world.org_id)
@@ -277,9 +269,7 @@ async def test_verdicts_come_from_a_compiled_version_without_a_query(
     assert (await book.at(world.db, world.org_id, "1.1")).decide(facts()).verdict is DENY, "versions stay"
 
 
-async def test_the_platforms_rows_have_a_version_that_rises_with_them(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_the_platforms_rows_have_a_version_that_rises_with_them(world: World, admin: asyncpg.Connection) -> None:
     book = PolicyCache()
     before, old = await book.current(world.db, world.org_id)
     await admin.execute(
@@ -341,9 +331,7 @@ async def test_the_book_forgets_what_was_not_asked_for_by_entries_and_by_rows(wo
 
 @pytest.mark.proves("D.54")
 async def test_explain_asks_for_the_agents_teams_and_the_published_tool(world: World) -> None:
-    await orgs.create_team(
-        world.db, world.admin.actor, TeamDraft(slug="payments", name="Payments", parent="main")
-    )
+    await orgs.create_team(world.db, world.admin.actor, TeamDraft(slug="payments", name="Payments", parent="main"))
     await agents.update_agent(world.db, world.admin.actor, "deployer", AgentChange(team="payments"), None)
     text = """
 policies:
@@ -445,9 +433,7 @@ async def test_a_request_names_its_approvers_what_is_to_happen_and_how_many_must
     two = RequestPolicy(name="two", target="pay", effect=ASK, quorum=2)
     assert two.as_row().quorum == Quorum(votes=2)
     asked = ExplainRequest(agent="deployer", tool="pay", policies=[mine])
-    terms = (
-        await simulations.explain_policies(world.db, world.admin.actor, asked)
-    ).explanation.decision.terms
+    terms = (await simulations.explain_policies(world.db, world.admin.actor, asked)).explanation.decision.terms
     assert terms is not None
     assert (terms.approvers, terms.action) == (Approvers(members=(bob,)), "Pay the invoice")
     for nobody in (UUID(int=9), (await world.person(Role.GUEST, name="Gus")).actor.user_account_id):

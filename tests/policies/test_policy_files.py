@@ -382,9 +382,7 @@ def test_a_step_that_another_level_adds_is_no_idle_one() -> None:
     assert list(warnings_of(rows, PEOPLE)) == []
     alone = rows[1:]
     assert [place for place, _ in warnings_of(alone, PEOPLE)] == [0]
-    platform = [
-        PolicyRow(name="p", target="*", effect=PolicyVerdict.REQUIRES_APPROVAL, template=Template.DEV_REVIEW)
-    ]
+    platform = [PolicyRow(name="p", target="*", effect=PolicyVerdict.REQUIRES_APPROVAL, template=Template.DEV_REVIEW)]
     assert list(warnings_of(alone, PEOPLE, platform)) == []
 
 
@@ -414,9 +412,7 @@ def test_a_difference_names_rows_and_fields() -> None:
     """)
     diff = difference(before, after)
     assert (diff.added, diff.removed, diff.changed) == (1, 1, 2)
-    told = {
-        (one.change, one.name): {f.field: (f.before, f.after) for f in one.fields} for one in diff.changes
-    }
+    told = {(one.change, one.name): {f.field: (f.before, f.after) for f in one.fields} for one in diff.changes}
     assert told == {
         ("changed", "a"): {
             "target": ("x", "x2"),

@@ -151,9 +151,7 @@ def test_what_is_final_is_not_loosened_by_what_is_more_specific() -> None:
     )  # fmt: skip
     allowed = decide(call(), org=[final], team=[row(ALLOW, name="free")])
     assert (allowed.verdict, allowed.rule) == (ASK, "org:final@7.1")
-    mine = row(
-        ASK, required_clearance=1, timeout_seconds=7200, approvers=Approvers(owner=True), self_approval=True
-    )
+    mine = row(ASK, required_clearance=1, timeout_seconds=7200, approvers=Approvers(owner=True), self_approval=True)
     kept = terms(decide(call(), org=[final], team=[mine]))
     assert (kept.required_clearance, kept.timeout_seconds) == (4, 3600)
     assert kept.approvers == final.approvers
@@ -169,9 +167,7 @@ def test_what_is_final_is_not_loosened_by_what_is_more_specific() -> None:
 def test_the_platforms_match_is_a_ceiling_for_effect_clearance_and_time() -> None:
     ceiling = row(ASK, name="ceiling", required_clearance=2, timeout_seconds=3600)
     assert decide(call(), platform=[ceiling], org=[row(ALLOW)]).rule == "platform:ceiling@7.1"
-    mine = row(
-        ASK, required_clearance=1, timeout_seconds=7200, approvers=Approvers(owner=True), self_approval=True
-    )
+    mine = row(ASK, required_clearance=1, timeout_seconds=7200, approvers=Approvers(owner=True), self_approval=True)
     kept = terms(decide(call(), platform=[ceiling], team=[mine]))
     assert (kept.required_clearance, kept.timeout_seconds, kept.self_approval) == (2, 3600, True)
     assert kept.approvers == Approvers(owner=True), "who decides is not part of the ceiling"
@@ -205,18 +201,12 @@ def test_templates_have_the_times_of_spec_4(
 
 @pytest.mark.proves("D.52")
 def test_a_null_inherits_from_template_then_platform_then_default() -> None:
-    platform = row(
-        ASK, name="p", template=Template.CRITICAL_PATH, required_clearance=5, on_deny=OnDeny.CONTINUE
-    )
+    platform = row(ASK, name="p", template=Template.CRITICAL_PATH, required_clearance=5, on_deny=OnDeny.CONTINUE)
     bare = terms(decide(call(), platform=[platform], org=[row(ASK)]))
     assert bare == replace(
         terms(decide(call(), platform=[platform])), template=Template.CRITICAL_PATH, required_clearance=5
     )
-    own = terms(
-        decide(
-            call(), platform=[platform], org=[row(ASK, template=Template.DEV_REVIEW, timeout_seconds=7200)]
-        )
-    )
+    own = terms(decide(call(), platform=[platform], org=[row(ASK, template=Template.DEV_REVIEW, timeout_seconds=7200)]))
     assert own.template is Template.DEV_REVIEW
     assert own.timeout_seconds == 7200
     assert own.reminder_seconds == 3600, "four hours before does not fit into two: half of the time"
@@ -248,9 +238,7 @@ BOB, CY = Approvers(members=(UUID(int=11),)), Approvers(members=(UUID(int=12),))
 
 
 def votes(count: int, **roles: int) -> Quorum:
-    return Quorum(
-        votes=count, roles=tuple(RoleVotes(role=Role(role), votes=n) for role, n in sorted(roles.items()))
-    )
+    return Quorum(votes=count, roles=tuple(RoleVotes(role=Role(role), votes=n) for role, n in sorted(roles.items())))
 
 
 @pytest.mark.proves("D.111")
@@ -344,9 +332,7 @@ def test_a_final_row_brings_its_approvers_and_its_escalations() -> None:
 
 @pytest.mark.proves("D.110")
 def test_a_null_inherits_quorum_channels_and_standing_approvals() -> None:
-    platform = row(
-        ASK, quorum=votes(3), channels=("email",), standing=True, escalation_seconds=60, approvers=BOB
-    )
+    platform = row(ASK, quorum=votes(3), channels=("email",), standing=True, escalation_seconds=60, approvers=BOB)
     found = terms(decide(call(), platform=[platform], org=[row(ASK)]))
     assert (found.quorum, found.channels, found.standing) == (votes(3), ("email",), True)
     assert (found.escalation_seconds, found.escalations) == (60, (ADMINS,))
@@ -514,11 +500,7 @@ def test_explain_tells_the_walk_the_limits_and_where_each_term_came_from() -> No
         PolicySet(
             version="3.1",
             platform=(CRITICAL,),
-            org=(
-                row(
-                    ASK, "deploy*", "deploys", template=Template.DEV_REVIEW, required_clearance=2, final=True
-                ),
-            ),
+            org=(row(ASK, "deploy*", "deploys", template=Template.DEV_REVIEW, required_clearance=2, final=True),),
             teams={
                 TEAM: (
                     row(ALLOW, "deploy", "staging", condition='args.environment == "staging"'),
@@ -568,9 +550,7 @@ def test_a_glob_matches_what_the_same_regular_expression_matches(pattern: str, t
 
 
 @given(wide=_GLOBS, narrow=_GLOBS, text=st.text(alphabet="ab.?[", max_size=8))
-def test_a_glob_that_covers_another_matches_whatever_that_one_matches(
-    wide: str, narrow: str, text: str
-) -> None:
+def test_a_glob_that_covers_another_matches_whatever_that_one_matches(wide: str, narrow: str, text: str) -> None:
     if Glob.of(wide).covers(narrow) and Glob.of(narrow).matches(text):
         assert Glob.of(wide).matches(text)
 
@@ -713,9 +693,7 @@ def is_no_looser(one: PolicyDecision, than: PolicyDecision) -> bool:
 
 @pytest.mark.proves("D.51", "D.113")
 @holds_for(policies=_SETS, facts=_CALLS, request=_REQUESTS, few=40, many=600)
-def test_no_request_loosens_anything(
-    policies: PolicySet, facts: CallFacts, request: tuple[PolicyRow, ...]
-) -> None:
+def test_no_request_loosens_anything(policies: PolicySet, facts: CallFacts, request: tuple[PolicyRow, ...]) -> None:
     compiled = CompiledPolicies(policies)
     assert is_no_looser(compiled.decide(facts, request), compiled.decide(facts))
 
@@ -774,8 +752,7 @@ def alone(policies: PolicySet, facts: CallFacts) -> Iterator[PolicySet]:
         if not matches:
             continue
         chosen: list[Sequence[PolicyRow | None]] = [
-            [None] if place < first else _choices(rows, decides=place == first)
-            for place, rows in enumerate(found)
+            [None] if place < first else _choices(rows, decides=place == first) for place, rows in enumerate(found)
         ]
         for team, parent, org, platform in itertools.product(*chosen):
             yield PolicySet(
@@ -936,9 +913,7 @@ def test_an_agent_cannot_step_around_a_stricter_approval_by_making_a_condition_f
         assert (held.self_approval, held.standing) == (False, False)
         assert held.timeout_seconds == 24 * 3600, "the shorter one"
     small = decide(call("pay", arguments={"amount": 5}), org=[SMALL, REST])
-    assert (small.rule, terms(small).quorum) == ("org:small@7.1", votes(1)), (
-        "where it can be told, one row decides"
-    )
+    assert (small.rule, terms(small).quorum) == ("org:small@7.1", votes(1)), "where it can be told, one row decides"
 
 
 @pytest.mark.proves("D.53")
@@ -1049,9 +1024,7 @@ def test_more_combinations_than_are_decided_are_denied() -> None:
     )
     assert policies.decide(call("pay")) == refused.decision
     assert policies.decide(call("pay"), [row(ASK)]).verdict is DENY
-    assert policies.decide(call("pay", arguments={"amount": 3})).verdict is ASK, (
-        "where it can be told, one row decides"
-    )
+    assert policies.decide(call("pay", arguments={"amount": 3})).verdict is ASK, "where it can be told, one row decides"
 
 
 @pytest.mark.proves("D.51")

@@ -56,9 +56,7 @@ async def make_calls(world: World, *calls: dict[str, Any], slug: str = "shipper"
 
 
 async def simulate(world: World, text: str, **asked: Any) -> Simulation:
-    return await simulations.simulate_policies(
-        world.db, world.admin.actor, SimulationRequest(text=text, **asked)
-    )
+    return await simulations.simulate_policies(world.db, world.admin.actor, SimulationRequest(text=text, **asked))
 
 
 def counted(simulation: Simulation) -> tuple[int, int, int, int, int]:
@@ -67,12 +65,8 @@ def counted(simulation: Simulation) -> tuple[int, int, int, int, int]:
 
 
 @pytest.mark.proves("D.115")
-async def test_past_calls_are_judged_by_a_file_that_is_not_applied(
-    world: World, admin: asyncpg.Connection
-) -> None:
-    await make_calls(
-        world, ship("1.0", to="staging"), ship("1.1", to="staging"), call("look"), call("lok"), slug="aa"
-    )
+async def test_past_calls_are_judged_by_a_file_that_is_not_applied(world: World, admin: asyncpg.Connection) -> None:
+    await make_calls(world, ship("1.0", to="staging"), ship("1.1", to="staging"), call("look"), call("lok"), slug="aa")
     await make_calls(world, ship("2.0", to="production"), slug="bb")
     before = await digests(admin)
     found = await simulate(world, LATER)
@@ -86,9 +80,7 @@ async def test_past_calls_are_judged_by_a_file_that_is_not_applied(
     assert [(each.verdict, each.rule, each.calls) for each in staging.recorded] == [(ALLOW, "org:staging", 2)]
     assert (production.agent, production.direction, production.calls) == ("bb", Direction.STRICTER, 1)
     assert production.terms == ["timeout_seconds", "reminder_seconds", "quorum"]
-    made = await admin.fetch(
-        "select id from tool_call where tool_name = 'ship' order by created_at desc, id desc"
-    )
+    made = await admin.fetch("select id from tool_call where tool_name = 'ship' order by created_at desc, id desc")
     assert [*production.examples, *staging.examples] == [row["id"] for row in made]
     assert (await simulate(world, NOW)).groups == []
     loose = await simulate(world, "policies: [{name: all, target: '*', effect: allow}]")
@@ -122,14 +114,10 @@ async def test_the_newest_calls_of_the_span_are_looked_at_and_it_says_when_it_st
     noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
     ids = [row["id"] for row in await admin.fetch("select id from tool_call order by position")]
     for n, id in enumerate(ids):
-        await admin.execute(
-            "update tool_call set created_at = $2 where id = $1", id, noon - timedelta(hours=n)
-        )
+        await admin.execute("update tool_call set created_at = $2 where id = $1", id, noon - timedelta(hours=n))
     span = {"since": noon - timedelta(hours=4), "until": noon}
     inside = await simulate(world, LATER, **span)
-    assert (inside.totals.looked_at, inside.groups[0].examples) == (4, ids[1:4]), (
-        "until is left out, since is not"
-    )
+    assert (inside.totals.looked_at, inside.groups[0].examples) == (4, ids[1:4]), "until is left out, since is not"
     assert (inside.since, inside.until, inside.stopped) == (span["since"], noon, False)
     assert inside.oldest == noon - timedelta(hours=4)
     cut = await simulate(world, LATER, until=noon + timedelta(hours=1), limit=2)
@@ -183,9 +171,7 @@ async def test_teams_demands_of_the_job_and_what_was_recorded_count(world: World
         ("aa", "request:mine"), ("bb", "org:staging"),
     }  # fmt: skip
     # What the job demanded hides that the file asks by itself.
-    asks = await simulate(
-        world, "policies: [{name: ask, target: ship, effect: requires_approval, timeout: 60s}]"
-    )
+    asks = await simulate(world, "policies: [{name: ask, target: ship, effect: requires_approval, timeout: 60s}]")
     assert [(group.agent, group.terms) for group in asks.groups if group.agent == "aa"] == []
     await apply_policies(world.db, world.admin.actor, "policies: [{name: no, target: ship, effect: deny}]")
     drifted = await simulate(world, NOW)
@@ -211,18 +197,14 @@ async def test_a_tool_is_what_was_published_for_the_call_and_what_its_agent_was_
 
 
 @pytest.mark.proves("D.115")
-async def test_only_who_may_apply_may_simulate_and_only_the_own_org_is_looked_at(
-    world: World, db: Database
-) -> None:
+async def test_only_who_may_apply_may_simulate_and_only_the_own_org_is_looked_at(world: World, db: Database) -> None:
     await make_calls(world, ship("1.0", to="staging"))
     steward = (await world.person(Role.STEWARD, name="Sue")).actor
     asked = SimulationRequest(text=LATER)
     assert (await simulations.simulate_policies(db, steward, asked)).totals.looked_at == 1
     for role in (Role.OPERATOR, Role.APPROVER, Role.MEMBER):
         with pytest.raises(Forbidden):
-            await simulations.simulate_policies(
-                db, (await world.person(role, name=role.title())).actor, asked
-            )
+            await simulations.simulate_policies(db, (await world.person(role, name=role.title())).actor, asked)
     rival = await World.create(db, "rival", policies=None)
     assert (await simulate(rival, "policies: []")).totals.looked_at == 0
 

@@ -27,9 +27,7 @@ JOB = UUID(int=10)
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def chain(
-    length: int, formats: str = "", erases: dict[int, list[dict[str, object]]] | None = None
-) -> list[AuditEntry]:
+def chain(length: int, formats: str = "", erases: dict[int, list[dict[str, object]]] | None = None) -> list[AuditEntry]:
     """``formats``: of the first entries, one digit each; all others have format 2. ``erases``: what some entries erase."""
     entries: list[AuditEntry] = []
     previous = GENESIS
@@ -103,9 +101,7 @@ def test_an_entry_added_or_put_elsewhere_is_found() -> None:
     assert first_fault([entries[1], entries[0]], (2, entries[1].hash)) is not None
     forged = chain(4)[3]
     assert first_fault([*entries, forged], (3, entries[-1].hash)) is not None
-    assert first_fault(entries, (3, bytes(32))) == Fault(
-        chain_id=CHAIN, seq=3, reason="the head holds another hash"
-    )
+    assert first_fault(entries, (3, bytes(32))) == Fault(chain_id=CHAIN, seq=3, reason="the head holds another hash")
 
 
 @pytest.mark.proves("D.601")
@@ -132,9 +128,7 @@ def test_a_renamed_action_is_found_also_in_entries_of_format_1() -> None:
     head = (4, entries[-1].hash)
     assert first_fault(entries, head) is None
     renamed = [replace(each, action="other") if each.seq == 1 else each for each in entries]
-    assert first_fault(renamed, head) == Fault(
-        chain_id=CHAIN, seq=1, reason="its action differs from its body"
-    )
+    assert first_fault(renamed, head) == Fault(chain_id=CHAIN, seq=1, reason="its action differs from its body")
     erased = [replace(each, action="other", body=None) if each.seq == 2 else each for each in entries]
     assert first_fault(erased, head) == Fault(
         chain_id=CHAIN, seq=2, reason="its action differs from what erase entry 4 says of it"
@@ -177,9 +171,7 @@ def test_times_before_1970_and_far_away_have_a_hash() -> None:
 
 
 def test_a_fact_names_who_did_what() -> None:
-    actor = Actor(
-        org_id=UUID(int=1), key_id=UUID(int=2), kind=ActorKind.SERVICE, name="bot", roles=frozenset()
-    )
+    actor = Actor(org_id=UUID(int=1), key_id=UUID(int=2), kind=ActorKind.SERVICE, name="bot", roles=frozenset())
     fact = Fact.of(actor, "team_created", team="t")
     assert fact.action == "team_created"
     assert fact.body == canonical(

@@ -25,11 +25,7 @@ async def contradictions(world: World) -> list[str]:
     """As `cortex audit verify` prints them; the chains themselves are whole."""
     found = await verify_org(world.db, world.org_id)
     assert (found.faults, found.root_faults) == ([], [])
-    return [
-        f"{fault.subject}: {fault.reason}"
-        for fault in found.row_faults
-        if "its MAC is false" not in fault.reason
-    ]
+    return [f"{fault.subject}: {fault.reason}" for fault in found.row_faults if "its MAC is false" not in fault.reason]
 
 
 _COLUMNS = """
@@ -67,9 +63,7 @@ async def named(world: World, admin: asyncpg.Connection, cases: Sequence[tuple[s
     assert await contradictions(world) == []
 
 
-async def test_policies_that_are_not_what_was_applied_are_named(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_policies_that_are_not_what_was_applied_are_named(world: World, admin: asyncpg.Connection) -> None:
     text = "policies: [{name: ask, target: ship, effect: requires_approval, approvers: {members: [Ada]}}]"
     await apply_policies(world.db, world.admin.actor, text)
     rows = ["policy version 2: its rows are not those that the trail applied"]
@@ -105,9 +99,7 @@ async def test_policies_that_are_not_what_was_applied_are_named(
     )
 
 
-async def test_atlases_that_are_not_what_was_published_are_named(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_atlases_that_are_not_what_was_published_are_named(world: World, admin: asyncpg.Connection) -> None:
     await publish(world, plain("acme.one", "1.0"))
     await publish(world, plain("acme.one", "2.0"))
     await atlases.retire_atlas(world.db, world.admin.actor, "acme.one", "1.0")
@@ -247,9 +239,7 @@ async def test_an_approval_that_nobody_decided_is_named(strict: World, admin: as
     )
 
 
-async def test_messages_that_are_not_what_was_received_are_named(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_messages_that_are_not_what_was_received_are_named(world: World, admin: asyncpg.Connection) -> None:
     session = (await world.say("one")).session_id
     await world.say("two")
     await world.say("three", external_user_id="u-2")

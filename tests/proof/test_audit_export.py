@@ -57,9 +57,7 @@ async def test_an_export_holds_every_chain_and_verifies_without_the_plane(
     assert verdict(await exported(db, other.admin.actor)).code == 0
 
 
-async def test_each_line_says_what_the_database_says(
-    db: Database, world: World, admin: asyncpg.Connection
-) -> None:
+async def test_each_line_says_what_the_database_says(db: Database, world: World, admin: asyncpg.Connection) -> None:
     await world.say("ünïcödé \u202e <b>")
     found = [line for line in lines(await exported(db, world.admin.actor)) if line["type"] == "entry"]
     rows = await admin.fetch("select * from audit_entry order by chain_id, seq")
@@ -76,9 +74,7 @@ async def test_each_line_says_what_the_database_says(
         assert datetime.fromisoformat(line["created_at"]) == row["created_at"]
         assert (line["format"], line["job"]) == (2, str(row["job_id"]) if row["job_id"] else None)
         before = previous[row["chain_id"]]
-        expected = chain_hash(
-            before, row["seq"], row["created_at"], row["action"], row["job_id"], row["body_hash"]
-        )
+        expected = chain_hash(before, row["seq"], row["created_at"], row["action"], row["job_id"], row["body_hash"])
         assert line["hash"] == expected.hex()
         previous[row["chain_id"]] = expected
 
@@ -94,9 +90,7 @@ async def test_a_session_can_be_exported_alone(db: Database, world: World) -> No
     assert verdict(await exported(db, world.admin.actor, session)).code == 0
 
 
-async def test_what_is_not_to_be_had_is_refused_before_the_first_byte(
-    db: Database, world: World, other: World
-) -> None:
+async def test_what_is_not_to_be_had_is_refused_before_the_first_byte(db: Database, world: World, other: World) -> None:
     theirs = (await other.say()).session_id
     for unknown in (new_id(), theirs):
         with pytest.raises(NotFound) as raised:
@@ -243,9 +237,7 @@ async def test_an_erased_body_still_verifies(db: Database, world: World, admin: 
     await erase(world, session, {3: "message_received"})
     await admin.execute("update audit_entry set body = null where chain_id = $1 and seq = 3", session)
     export = await exported(db, world.admin.actor)
-    assert [
-        line["body"] for line in lines(export) if line.get("seq") == 3 and line["chain"] == str(session)
-    ] == [None]
+    assert [line["body"] for line in lines(export) if line.get("seq") == 3 and line["chain"] == str(session)] == [None]
     assert verdict(export).code == 0
 
 
@@ -266,8 +258,6 @@ async def test_entries_of_a_session_that_is_gone_are_exported_without_a_head(
             world.org_id,
         )
     found = await audit.verify(db, world.admin.actor)
-    assert [(fault.chain_id, fault.reason) for fault in found.faults] == [
-        (id, "its session is gone") for id in strange
-    ]
+    assert [(fault.chain_id, fault.reason) for fault in found.faults] == [(id, "its session is gone") for id in strange]
     said = verdict(await exported(db, world.admin.actor)).said.splitlines()
     assert said[:-1] == [f"chain {id}: its head is gone" for id in strange]

@@ -69,9 +69,7 @@ async def test_every_change_leaves_an_entry_with_who_did_it(http: httpx.AsyncCli
     assert len(entries[-1]["body"]["data"]["cancelled_jobs"]) == 1
 
 
-async def test_reading_leaves_no_entry(
-    http: httpx.AsyncClient, world: World, admin: asyncpg.Connection
-) -> None:
+async def test_reading_leaves_no_entry(http: httpx.AsyncClient, world: World, admin: asyncpg.Connection) -> None:
     await world.say()
     before = await admin.fetchval("select count(*) from audit_entry")
     for path in ("/v1/sessions", "/v1/jobs", "/v1/members", "/v1/audit", "/v1/audit/verification", "/v1/org"):

@@ -114,9 +114,7 @@ async def test_a_reader_that_takes_too_long_is_given_up(
                 await _drained(pieces, got)
     assert cut.value.code == "cut_off"
     assert verdict(bytes(got)).code == 2
-    assert [line["reason"] for line in logs if line["event"] == "download given up"] == [
-        "its reader is too slow"
-    ]
+    assert [line["reason"] for line in logs if line["event"] == "download given up"] == ["its reader is too slow"]
 
 
 @pytest.mark.proves("D.81")
@@ -143,9 +141,7 @@ async def test_a_database_that_fails_midway_cuts_the_answer_visibly(
     assert "download cut off" in [line["event"] for line in logs]
 
 
-async def test_many_stay_served_while_one_is_exported(
-    address: str, world: World, admin: asyncpg.Connection
-) -> None:
+async def test_many_stay_served_while_one_is_exported(address: str, world: World, admin: asyncpg.Connection) -> None:
     await fill(admin, world.org_id, MANY, padding=400)
     async with _plane(address, world.admin) as plane, aclosing(plane.audit.export()) as pieces:
         await anext(pieces)
@@ -193,9 +189,7 @@ async def test_only_those_who_may_read_the_trail_may_export_it(
 
 
 @pytest.mark.proves("D.80")
-async def test_an_export_holds_nothing_of_another_org(
-    http: httpx.AsyncClient, world: World, other: World
-) -> None:
+async def test_an_export_holds_nothing_of_another_org(http: httpx.AsyncClient, world: World, other: World) -> None:
     theirs = (await other.say("secret")).session_id
     answer = await http.get("/v1/audit/export", headers=world.admin.headers)
     assert {line.get("chain") for line in lines(answer.content)} == {None, str(world.org_id)}
@@ -207,9 +201,7 @@ async def test_an_export_holds_nothing_of_another_org(
         assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
     away = {**world.admin.headers, "Cortex-Org": "rival"}
     acted = await http.get("/v1/audit/export", headers=away)
-    assert lines(acted.content)[0]["org"]["slug"] == "rival", (
-        "a platform key acts inside an org, and says which"
-    )
+    assert lines(acted.content)[0]["org"]["slug"] == "rival", "a platform key acts inside an org, and says which"
 
 
 async def test_the_client_raises_what_the_plane_refuses(address: str, world: World) -> None:

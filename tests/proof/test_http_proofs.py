@@ -27,9 +27,7 @@ def client(http: httpx.AsyncClient, who: Person) -> Client:
 
 
 @pytest.mark.proves("D.171", "D.178")
-async def test_a_receipt_is_fetched_and_verifies_with_the_listed_key(
-    http: httpx.AsyncClient, strict: World
-) -> None:
+async def test_a_receipt_is_fetched_and_verifies_with_the_listed_key(http: httpx.AsyncClient, strict: World) -> None:
     _, (asked,) = await waiting(strict, Shipping())
     path = f"/v1/approvals/{asked.id}/receipt"
     assert (await _get(http, strict.admin, path, 404))["code"] == "receipt_not_found"
@@ -39,9 +37,7 @@ async def test_a_receipt_is_fetched_and_verifies_with_the_listed_key(
     raw = base64.b64decode(key["public_key"])
     assert key["fingerprint"] == hashlib.sha256(raw).hexdigest() == found["fingerprint"]
     # With nothing of ours: raises where the signature is false.
-    Ed25519PublicKey.from_public_bytes(raw).verify(
-        base64.b64decode(found["signature"]), found["body"].encode()
-    )
+    Ed25519PublicKey.from_public_bytes(raw).verify(base64.b64decode(found["signature"]), found["body"].encode())
     assert json.loads(found["body"])["approval"] == str(asked.id)
     stranger = await strict.person(Role.MEMBER, name="Mo")
     assert (await _get(http, stranger, path, 404))["code"] == "approval_not_found"

@@ -255,9 +255,7 @@ def test_a_receipt_vouches_for_exactly_its_standing_approval() -> None:
         return why_not_standing(stamped(content, hand=hand), standing(**changes), org_id)
 
     assert why() is None
-    assert why(used_calls=3, reason="enough", revoked_by="Bo") is None, (
-        "what becomes of it later is not signed"
-    )
+    assert why(used_calls=3, reason="enough", revoked_by="Bo") is None, "what becomes of it later is not signed"
     others: dict[str, dict[str, Any]] = {
         "id": {"id": UUID(int=72)}, "tool": {"tool_name": "shop"}, "digest": {"tool_digest": "f" * 64},
         "input_hash": {"input_hash": None}, "condition": {"condition": None}, "max_calls": {"max_calls": None},

@@ -28,9 +28,7 @@ from tests.fixtures.people import Person, World, apply_policies
 from tests.fixtures.standing_approvals import policy, stand
 from tests.fixtures.workers import ended, job_of, submit, until, working
 
-TWO_OF_US = (
-    "policies: [{name: two-of-us, target: ship, effect: requires_approval, template: dev_review, quorum: 2}]"
-)
+TWO_OF_US = "policies: [{name: two-of-us, target: ship, effect: requires_approval, template: dev_review, quorum: 2}]"
 
 
 async def receipt_of(world: World, approval: Approval, by: Person | None = None) -> Receipt:
@@ -39,18 +37,14 @@ async def receipt_of(world: World, approval: Approval, by: Person | None = None)
 
 async def said(world: World, approval: Approval) -> dict[str, Any]:
     """What its receipt says, verified with the key that the plane lists."""
-    (key, *_) = [
-        each for each in await receipts.list_signing_keys(world.db, world.admin.actor) if not each.retired_at
-    ]
+    (key, *_) = [each for each in await receipts.list_signing_keys(world.db, world.admin.actor) if not each.retired_at]
     checked = check_file(as_file(await receipt_of(world, approval)), key.fingerprint)
     assert checked.fault is None
     return checked.says
 
 
 @pytest.mark.proves("D.170", "D.171")
-async def test_an_approval_leaves_a_receipt_that_verifies_offline(
-    strict: World, admin: asyncpg.Connection
-) -> None:
+async def test_an_approval_leaves_a_receipt_that_verifies_offline(strict: World, admin: asyncpg.Connection) -> None:
     id, (asked,) = await waiting(strict, Shipping())
     checkpoint = await steering.get_checkpoint(strict.db, strict.admin.actor, id)
     call = await admin.fetchval("select id from tool_call")
@@ -107,9 +101,7 @@ async def test_an_edit_shows_both_digests_and_the_card_as_it_was_decided(strict:
 
 
 @pytest.mark.proves("D.170")
-async def test_votes_and_hands_are_in_it_and_so_is_the_policy_file(
-    strict: World, admin: asyncpg.Connection
-) -> None:
+async def test_votes_and_hands_are_in_it_and_so_is_the_policy_file(strict: World, admin: asyncpg.Connection) -> None:
     bea, cal = [await strict.person(Role.APPROVER, name=name) for name in ("Bea", "Cal")]
     await apply_policies(strict.db, strict.admin.actor, TWO_OF_US)
     _, (asked,) = await waiting(strict, Shipping())
@@ -133,16 +125,12 @@ async def test_votes_and_hands_are_in_it_and_so_is_the_policy_file(
 async def test_only_votes_that_counted_are_in_it(strict: World, change: dict[str, Any]) -> None:
     """A vote of somebody who could not give it any more is not told as if it had carried the decision."""
     people = [await strict.person(Role.APPROVER, name=name, clearance=2) for name in ("Bea", "Cal", "Dot")]
-    await apply_policies(
-        strict.db, strict.admin.actor, TWO_OF_US.replace("quorum: 2", "quorum: 2, clearance: 2")
-    )
+    await apply_policies(strict.db, strict.admin.actor, TWO_OF_US.replace("quorum: 2", "quorum: 2, clearance: 2"))
     _, (asked,) = await waiting(strict, Shipping())
     bea, cal, dot = people
     await decide(strict, asked, by=bea)
     assert bea.actor.user_account_id is not None
-    await orgs.update_member(
-        strict.db, strict.admin.actor, bea.actor.user_account_id, MemberChange(**change), None
-    )
+    await orgs.update_member(strict.db, strict.admin.actor, bea.actor.user_account_id, MemberChange(**change), None)
     await decide(strict, await shown(strict, asked.id), by=cal)
     with pytest.raises(NotFound):
         await receipt_of(strict, asked)
@@ -154,9 +142,7 @@ async def test_only_votes_that_counted_are_in_it(strict: World, change: dict[str
 async def test_a_standing_approval_is_in_the_receipt_of_its_request(strict: World) -> None:
     await apply_policies(strict.db, strict.admin.actor, policy())
     _, (asked,) = await waiting(strict, Shipping())
-    given = await stand(
-        strict, asked, calls=3, same_arguments=True, condition="args.version != '9'", seconds=60
-    )
+    given = await stand(strict, asked, calls=3, same_arguments=True, condition="args.version != '9'", seconds=60)
     assert (await said(strict, asked))["standing"] == {
         "id": str(given.id), "tool": "ship", "digest": asked.tool_digest, "input_hash": asked.input_hash,
         "condition": "args.version != '9'", "max_calls": 3,
@@ -188,9 +174,7 @@ async def test_calls_that_joined_share_one_receipt(strict: World, admin: asyncpg
     assert len(shipping.shipped) == 2
 
 
-async def test_whoever_sees_the_approval_sees_its_receipt_and_nobody_else(
-    strict: World, other: World
-) -> None:
+async def test_whoever_sees_the_approval_sees_its_receipt_and_nobody_else(strict: World, other: World) -> None:
     _, (asked,) = await waiting(strict, Shipping())
     with pytest.raises(NotFound) as none_yet:
         await receipt_of(strict, asked)
@@ -209,9 +193,7 @@ async def test_whoever_sees_the_approval_sees_its_receipt_and_nobody_else(
 
 
 @pytest.mark.proves("D.170")
-async def test_without_a_receipt_there_is_no_decision(
-    strict: World, admin: asyncpg.Connection, urls: Any
-) -> None:
+async def test_without_a_receipt_there_is_no_decision(strict: World, admin: asyncpg.Connection, urls: Any) -> None:
     """One transaction: what cannot be signed is not decided."""
     _, (asked,) = await waiting(strict, Shipping())
     await decide(strict, (await waiting(strict, Shipping(), ship("2"), slug="another"))[1][0])

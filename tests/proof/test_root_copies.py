@@ -71,9 +71,7 @@ async def test_each_root_is_a_line_of_the_file(world: World, other: World, tmp_p
 
 
 @pytest.mark.proves("D.604")
-async def test_what_was_not_written_is_written_at_the_next_look(
-    world: World, other: World, tmp_path: Path
-) -> None:
+async def test_what_was_not_written_is_written_at_the_next_look(world: World, other: World, tmp_path: Path) -> None:
     path = tmp_path / "roots.jsonl"
     await grow(world, 3)
     await grow(other)
@@ -173,9 +171,7 @@ async def test_roots_that_are_gone_show_against_a_copy(
         await grow(world, 2)
         await grow(other)
     copies = held(path)
-    await admin.execute(
-        "delete from audit_root_head where root_seq = 2; delete from audit_root where seq = 2"
-    )
+    await admin.execute("delete from audit_root_head where root_seq = 2; delete from audit_root where seq = 2")
     found = await verify_all(db, copies)
     assert found["acme"].root_faults == [RootFault(root=2, reason=MISSING)]
     assert found["rival"].whole

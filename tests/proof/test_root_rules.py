@@ -45,9 +45,7 @@ def _roots(found: Lines) -> Lines:
 
 def _rooted(found: Lines, root: int, chain: UUID) -> dict[str, Any]:
     (line,) = [
-        each
-        for each in found
-        if each["type"] == "rooted" and (each["root"], each["chain"]) == (root, str(chain))
+        each for each in found if each["type"] == "rooted" and (each["root"], each["chain"]) == (root, str(chain))
     ]
     return line
 
@@ -61,9 +59,7 @@ def _cut(found: Lines, chain: UUID, to: int) -> None:
     """The end of a chain gone, its head put back: a chain that is whole by itself."""
     kept = [line for line in found if line["type"] == "entry" and line["chain"] == str(chain)]
     found[:] = [
-        line
-        for line in found
-        if not (line["type"] == "entry" and line["chain"] == str(chain) and line["seq"] > to)
+        line for line in found if not (line["type"] == "entry" and line["chain"] == str(chain) and line["seq"] > to)
     ]
     for line in found:
         if line["type"] == "head" and line["chain"] == str(chain):
@@ -81,9 +77,7 @@ def _rewrite(found: Lines, chain: UUID) -> None:
             line["body_hash"] = hashlib.sha256(line["body"].encode()).hexdigest()
             job = UUID(line["job"]) if line["job"] else None
             body_hash = bytes.fromhex(line["body_hash"])
-            previous = chain_hash(
-                previous, line["seq"], moment(line["at_us"]), line["action"], job, body_hash
-            )
+            previous = chain_hash(previous, line["seq"], moment(line["at_us"]), line["action"], job, body_hash)
         if line["type"] in ("entry", "head"):
             line["hash"] = previous.hex()
 

@@ -36,9 +36,7 @@ def _as_a_process_that_just_started() -> Iterator[None]:
 
 
 async def _heads(admin: asyncpg.Connection) -> list[tuple[Any, ...]]:
-    rows = await admin.fetch(
-        "select root_seq, chain_id, audit_seq from audit_root_head order by root_seq, chain_id"
-    )
+    rows = await admin.fetch("select root_seq, chain_id, audit_seq from audit_root_head order by root_seq, chain_id")
     return [tuple(row) for row in rows]
 
 
@@ -117,9 +115,7 @@ async def test_only_what_changed_is_looked_at(db: Database, world: World, admin:
     assert "idx_audit_entry_xid" in plan
 
 
-async def test_a_late_commit_is_covered_by_the_next_root(
-    db: Database, world: World, admin: asyncpg.Connection
-) -> None:
+async def test_a_late_commit_is_covered_by_the_next_root(db: Database, world: World, admin: asyncpg.Connection) -> None:
     """Appended before a root and committed after it: no clock would tell, the transaction does."""
     session = (await world.say("one")).session_id
     await roots.make_root(db, world.org_id)
@@ -209,9 +205,7 @@ async def _rewritten(admin: asyncpg.Connection, chain: Any) -> None:
     for row in await admin.fetch("select * from audit_entry where chain_id = $1 order by seq", chain):
         body = row["body"].replace(b"u-1", b"u-9")
         body_hash = hashlib.sha256(body).digest()
-        previous = chain_hash(
-            previous, row["seq"], row["created_at"], row["action"], row["job_id"], body_hash
-        )
+        previous = chain_hash(previous, row["seq"], row["created_at"], row["action"], row["job_id"], body_hash)
         await admin.execute(
             "update audit_entry set body = $3, body_hash = $4, hash = $5 where chain_id = $1 and seq = $2",
             chain, row["seq"], body, body_hash, previous,
@@ -356,9 +350,7 @@ async def test_a_root_signed_with_a_key_that_the_plane_did_not_make_is_a_fault(
     assert unchecked.fingerprints == [mallory.fingerprint]
 
 
-async def test_a_key_that_signed_nothing_breaks_nothing(
-    db: Database, world: World, admin: asyncpg.Connection
-) -> None:
+async def test_a_key_that_signed_nothing_breaks_nothing(db: Database, world: World, admin: asyncpg.Connection) -> None:
     await roots.make_root(db, world.org_id)
     stranger = Hand(9)
     await admin.execute(

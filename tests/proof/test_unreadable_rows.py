@@ -64,9 +64,7 @@ async def test_an_entry_that_was_appended_by_hand(
 
 @pytest.mark.proves("D.617")
 @pytest.mark.parametrize("time", UNREADABLE)
-async def test_the_time_of_an_entry(
-    http: httpx.AsyncClient, world: World, app: asyncpg.Connection, time: str
-) -> None:
+async def test_the_time_of_an_entry(http: httpx.AsyncClient, world: World, app: asyncpg.Connection, time: str) -> None:
     async with inside(app, world.org_id):
         seq = await app.fetchval("select audit_seq + 1 from org_head where org_id = $1", world.org_id)
         await app.execute(
@@ -82,9 +80,7 @@ async def test_the_time_of_an_entry(
 
 @pytest.mark.proves("D.617")
 @pytest.mark.parametrize("time", UNREADABLE)
-async def test_the_end_of_a_key(
-    http: httpx.AsyncClient, world: World, app: asyncpg.Connection, time: str
-) -> None:
+async def test_the_end_of_a_key(http: httpx.AsyncClient, world: World, app: asyncpg.Connection, time: str) -> None:
     ids = sorted(str(new_id()) for _ in range(2))
     async with inside(app, world.org_id):
         for id, end in zip(ids, (f"'{time}'", "null"), strict=True):

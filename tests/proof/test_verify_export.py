@@ -42,9 +42,7 @@ def trail(*, entries: int = 4, of_format: int = 2) -> bytes:
             action = {2: "approval_decision", 4: ERASES}.get(seq, f"act_{seq}")
             job = UUID(int=31) if seq == 2 else None
             data = {"entries": [{"seq": ERASED, "action": f"act_{ERASED}"}]} if seq == 4 else {}
-            body = canonical(
-                {"action": action, "data": data | {"n": seq, "said": "é 日本 \u202e \x07 </script>"}}
-            )
+            body = canonical({"action": action, "data": data | {"n": seq, "said": "é 日本 \u202e \x07 </script>"}})
             at = START + timedelta(microseconds=seq)
             body_hash = hashlib.sha256(body).digest()
             if of_format == 1:
@@ -114,9 +112,7 @@ Change = Callable[[list[dict[str, Any]]], object]
 
 
 def _at(found: list[dict[str, Any]], seq: int, chain: str = CHAIN) -> dict[str, Any]:
-    (line,) = [
-        each for each in found if each["type"] == "entry" and (each["chain"], each["seq"]) == (chain, seq)
-    ]
+    (line,) = [each for each in found if each["type"] == "entry" and (each["chain"], each["seq"]) == (chain, seq)]
     return line
 
 
@@ -230,9 +226,7 @@ OLD_RENAMED: dict[str, tuple[Change, str]] = {
 @pytest.mark.proves("D.601")
 @pytest.mark.parametrize("name", OLD_RENAMED)
 @pytest.mark.parametrize("version", [1, 2])
-def test_exports_of_format_1_are_refused_where_an_action_was_renamed_or_a_body_blanked(
-    name: str, version: int
-) -> None:
+def test_exports_of_format_1_are_refused_where_an_action_was_renamed_or_a_body_blanked(name: str, version: int) -> None:
     """Also in a file that an earlier release exported: version 1 knows neither formats nor jobs."""
     change, reason = OLD_RENAMED[name]
     found = lines(trail(of_format=1))

@@ -45,17 +45,13 @@ class AnthropicServer(Provider):
             blocks = [{"type": "text", "text": blocks}] if isinstance(blocks, str) else blocks
             results = {block["tool_use_id"] for block in blocks if block["type"] == "tool_result"}
             if open_uses != results:
-                raise Rejected(
-                    400, f"messages.{number}: `tool_use` ids without `tool_result` blocks, or not asked"
-                )
+                raise Rejected(400, f"messages.{number}: `tool_use` ids without `tool_result` blocks, or not asked")
             if not blocks or any(block["type"] == "text" and not block["text"].strip() for block in blocks):
                 raise Rejected(400, f"messages.{number}: text content blocks must be non-empty")
             open_uses = {block["id"] for block in blocks if block["type"] == "tool_use"}
             for block in blocks:
                 if block["type"] == "tool_use" and not isinstance(block["input"], dict):
-                    raise Rejected(
-                        400, f"messages.{number}: tool_use.input: Input should be a valid dictionary"
-                    )
+                    raise Rejected(400, f"messages.{number}: tool_use.input: Input should be a valid dictionary")
         if open_uses:
             raise Rejected(400, "messages: `tool_use` ids without `tool_result` blocks")
 
@@ -83,9 +79,7 @@ class AnthropicServer(Provider):
             ending["stop_details"] = {"type": "refusal", "category": "cyber", "explanation": answer.refusal}
         rest.append(_event("message_delta", delta=ending, usage={"output_tokens": answer.completion_tokens}))
         rest.append(_event("message_stop"))
-        broken = (
-            None if answer.broken is None else b"event: content_block_delta\ndata: %s\n\n" % answer.broken
-        )
+        broken = None if answer.broken is None else b"event: content_block_delta\ndata: %s\n\n" % answer.broken
         if answer.fails_midway is not None:
             error = {"type": answer.fails_midway, "message": answer.message}
             broken, rest = _event("error", error=error), []

@@ -75,9 +75,7 @@ class OpenAIServer(Provider):
         rest = [self._chunk(asked, delta) for delta in deltas[3:]]
         rest.append(self._chunk(asked, {}, _finish_reason(answer)))
         if (asked.body.get("stream_options") or {}).get("include_usage"):
-            rest.append(
-                _data({**self._frame(asked, "chat.completion.chunk"), "choices": [], "usage": _usage(answer)})
-            )
+            rest.append(_data({**self._frame(asked, "chat.completion.chunk"), "choices": [], "usage": _usage(answer)}))
         rest.append(b"data: [DONE]\n\n")
         broken = None if answer.broken is None else b"data: %s\n\n" % answer.broken
         if answer.fails_midway is not None:

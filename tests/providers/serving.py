@@ -125,8 +125,7 @@ class Provider:
         """One request and its answer; False where the connection is over."""
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         headers = {
-            name.strip().lower(): value.strip()
-            for name, _, value in (line.partition(":") for line in head[1:] if line)
+            name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)
         }
         content = await reader.readexactly(int(headers.get("content-length", "0")))
         _, target, _ = head[0].split(" ")
@@ -195,9 +194,7 @@ class Provider:
             gone.cancel()
             await asyncio.gather(released, gone, return_exceptions=True)
 
-    def _head(
-        self, writer: asyncio.StreamWriter, status: int, headers: dict[str, str], content_type: str
-    ) -> None:
+    def _head(self, writer: asyncio.StreamWriter, status: int, headers: dict[str, str], content_type: str) -> None:
         lines = [f"HTTP/1.1 {status} Answer", f"content-type: {content_type}", "request-id: req_test"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         writer.write("\r\n".join([*lines, "", ""]).encode())

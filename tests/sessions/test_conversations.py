@@ -49,9 +49,7 @@ def test_turns_stand_in_the_order_in_which_they_were_heard() -> None:
             CallResult(call_id="c01", name="act", content='{"error":"no"}', is_error=True),
         )
     )
-    requests = tuple(
-        CallRequest(id=f"c0{n}", name=name, arguments={}) for n, name in enumerate(("look", "act"))
-    )
+    requests = tuple(CallRequest(id=f"c0{n}", name=name, arguments={}) for n, name in enumerate(("look", "act")))
     begun = [UserTurn("one"), AssistantTurn(text="First.", calls=requests), first]
     middle = [AssistantTurn(text="before"), UserTurn("two"), AssistantTurn(text="Re: two")]
 

@@ -38,9 +38,7 @@ async def until(happened: Callable[[], bool]) -> None:
 
 async def test_a_session_is_read_from_any_number_on(world: World) -> None:
     delivery = await world.say("Hello")
-    await sessions.post_message(
-        world.db, world.admin.actor, delivery.session_id, MessageDraft(text="x" * 9000)
-    )
+    await sessions.post_message(world.db, world.admin.actor, delivery.session_id, MessageDraft(text="x" * 9000))
     read = await events.of_session(world.db, world.admin.actor, delivery.session_id, 0)
     assert [(e.seq, e.type) for e in read.events] == [(1, "message"), (2, "status"), (3, "message")]
     assert (read.latest, read.more, read.over) == (3, False, None)
@@ -122,9 +120,7 @@ async def test_the_reader_rests_when_nobody_watches_and_comes_back(world: World)
         assert feed.looks > looked
 
 
-async def test_what_a_slow_reader_missed_is_not_kept_for_it(
-    monkeypatch: pytest.MonkeyPatch, world: World
-) -> None:
+async def test_what_a_slow_reader_missed_is_not_kept_for_it(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
     monkeypatch.setattr(events, "QUEUE", 3)
     session = (await world.say()).session_id
     feed = EventFeed(world.db, poll_seconds=0.01)

@@ -30,9 +30,7 @@ HOSTILE = "<script>alert(1)</script>\u202egnp"
 
 async def remembered(world: World) -> tuple[UUID, UUID]:
     """A session whose window was made room in three times, and the job that did it last."""
-    answers = (
-        orjson.dumps({"summary": f"{HOSTILE} {n}", "facts": [f"{HOSTILE} {n}"]}).decode() for n in range(9)
-    )
+    answers = (orjson.dumps({"summary": f"{HOSTILE} {n}", "facts": [f"{HOSTILE} {n}"]}).decode() for n in range(9))
     model = Listening(summary=lambda _: next(answers))
     await small_agent(world, [], context_turns=4)
     async with working(world.db, App("tests"), backends=Backends({"listening": model})):
@@ -43,9 +41,7 @@ async def remembered(world: World) -> tuple[UUID, UUID]:
 
 
 @pytest.mark.proves("D.237")
-async def test_the_newest_memory_and_how_it_came_about(
-    world: World, other: World, http: httpx.AsyncClient
-) -> None:
+async def test_the_newest_memory_and_how_it_came_about(world: World, other: World, http: httpx.AsyncClient) -> None:
     session_id, job_id = await remembered(world)
     path = f"/v1/sessions/{session_id}/memory"
     page = (await http.get(path, params={"limit": "2"}, headers=world.admin.headers)).json()
@@ -54,9 +50,7 @@ async def test_the_newest_memory_and_how_it_came_about(
     assert newest["message_seq"] > before["message_seq"]
     assert (newest["summary"], newest["facts"]) == (f"{HOSTILE} 2", [f"{HOSTILE} 2"])
     assert newest["job_id"] == str(job_id)
-    rest = await http.get(
-        path, params={"limit": "2", "cursor": page["next_cursor"]}, headers=world.admin.headers
-    )
+    rest = await http.get(path, params={"limit": "2", "cursor": page["next_cursor"]}, headers=world.admin.headers)
     assert [each["number"] for each in rest.json()["items"]] == [1]
     assert rest.json()["next_cursor"] is None
     # Nobody else's: neither another org's, nor that of somebody who sees their own sessions alone.

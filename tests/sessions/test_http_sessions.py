@@ -30,9 +30,7 @@ async def test_a_session_is_opened_by_a_program_and_changed(http: httpx.AsyncCli
     assert (changed.json()["title"], changed.json()["context"]) == ("Release", {"ticket": 8})
     untitled = await http.patch(path, json={"title": ""}, headers=headers)
     assert (untitled.json()["title"], untitled.json()["context"]) == (None, {"ticket": 8})
-    stale = await http.patch(
-        path, json={"title": "No"}, headers={**headers, "If-Match": f'"{made["revision"]}"'}
-    )
+    stale = await http.patch(path, json={"title": "No"}, headers={**headers, "If-Match": f'"{made["revision"]}"'})
     assert stale.status_code == 412
 
 
@@ -106,9 +104,7 @@ async def test_a_message_wakes_a_paused_session(
 
 
 @pytest.mark.proves("S2.12")
-async def test_messages_are_kept_in_order_and_the_first_gives_the_title(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_messages_are_kept_in_order_and_the_first_gives_the_title(http: httpx.AsyncClient, world: World) -> None:
     headers = world.admin.headers
     made = await _session(http, world)
     path = f"/v1/sessions/{made['id']}"
@@ -158,9 +154,7 @@ async def test_a_repeated_message_is_taken_once(http: httpx.AsyncClient, world: 
     assert (third["message_seq"], fourth["message_seq"], fourth["replayed"]) == (2, 2, True)
 
 
-async def test_a_member_talks_in_a_session_of_their_own_and_ends_it(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_a_member_talks_in_a_session_of_their_own_and_ends_it(http: httpx.AsyncClient, world: World) -> None:
     mel = await world.person(Role.MEMBER, name="Mel")
     made = await http.post("/v1/sessions", json={"agent": "deployer"}, headers=mel.headers)
     path = f"/v1/sessions/{made.json()['id']}"

@@ -91,9 +91,7 @@ def test_an_extract_has_a_line_for_each_turn_and_what_was_to_be_remembered() -> 
     facts=st.lists(st.text(min_size=1, max_size=700), max_size=80),
     budget=st.integers(1_000, 200_000),
 )
-def test_a_memory_is_bounded_and_the_oldest_facts_go_first(
-    summary: str, facts: list[str], budget: int
-) -> None:
+def test_a_memory_is_bounded_and_the_oldest_facts_go_first(summary: str, facts: list[str], budget: int) -> None:
     kept = bound_memory(Memory(summary, tuple(facts)), budget)
     assert len(kept.summary.encode()) <= MAX_SUMMARY_BYTES
     assert len(kept.facts) <= MAX_FACTS

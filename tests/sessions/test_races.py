@@ -88,9 +88,7 @@ async def test_two_hundred_first_messages_over_four_processes_make_one_of_everyt
 
 
 @pytest.mark.proves("S2.11")
-async def test_a_message_never_gets_lost_in_a_session_that_is_ending(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_a_message_never_gets_lost_in_a_session_that_is_ending(world: World, admin: asyncpg.Connection) -> None:
     rounds, at_once = 25, 4
     for _ in range(rounds):
         first = await world.say("first")
@@ -134,10 +132,7 @@ async def test_one_idempotency_key_takes_in_one_message_however_often_it_is_sent
     once = IdempotencyKey(key="k", fingerprint=b"the same request")
     inbound = InboundMessage(external_user_id="u-1", agent="deployer", text="Hello")
     delivered, errors = await together(
-        *(
-            sessions.ingest_message(world.db, world.service.actor, world.connection.id, inbound, once)
-            for _ in range(20)
-        )
+        *(sessions.ingest_message(world.db, world.service.actor, world.connection.id, inbound, once) for _ in range(20))
     )
     assert errors == []
     assert [delivery.replayed for delivery in delivered].count(False) == 1
@@ -147,17 +142,12 @@ async def test_one_idempotency_key_takes_in_one_message_however_often_it_is_sent
 
 async def test_one_slug_is_given_once(db: Database, world: World) -> None:
     actor = world.admin.actor
-    agent = AgentDraft(
-        name="Twin", slug="twin", role="R", team="main", model_config=ModelConfig(model="scripted")
-    )
+    agent = AgentDraft(name="Twin", slug="twin", role="R", team="main", model_config=ModelConfig(model="scripted"))
     races: list[list[Awaitable[Any]]] = [
         [orgs.create_team(db, actor, TeamDraft(slug="twin", name="Twin")) for _ in range(8)],
         [agents.create_agent(db, actor, agent) for _ in range(8)],
         [orgs.create_org(db, actor, OrgDraft(slug="twin", name="Twin")) for _ in range(8)],
-        [
-            connections.create_connection(db, actor, ConnectionDraft(channel_type="web", name="twin"))
-            for _ in range(8)
-        ],
+        [connections.create_connection(db, actor, ConnectionDraft(channel_type="web", name="twin")) for _ in range(8)],
     ]
     for race in races:
         made, errors = await together(*race)
@@ -166,9 +156,7 @@ async def test_one_slug_is_given_once(db: Database, world: World) -> None:
 
 
 @pytest.mark.proves("D.9")
-async def test_of_several_edits_of_one_revision_exactly_one_wins(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_of_several_edits_of_one_revision_exactly_one_wins(world: World, admin: asyncpg.Connection) -> None:
     changes = [AgentChange(name=f"Name {n}", model_config=ModelConfig(model=f"model-{n}")) for n in range(10)]
     won, lost = await together(
         *(agents.update_agent(world.db, world.admin.actor, "deployer", change, 1) for change in changes)
@@ -190,9 +178,7 @@ async def test_edits_without_a_revision_all_count_and_none_is_half_done(world: W
     assert sorted(agent.config_version for agent in won) == [*range(2, 12)]
 
 
-async def test_messages_to_a_paused_session_wake_it_without_a_deadlock(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_messages_to_a_paused_session_wake_it_without_a_deadlock(world: World, admin: asyncpg.Connection) -> None:
     first = await world.say()
     for _ in range(15):
         await admin.execute("update session set status = 'PAUSED' where id = $1", first.session_id)
@@ -229,9 +215,7 @@ async def test_cancelling_a_job_of_a_session_that_is_ending(world: World, admin:
     await _every_chain_holds(world)
 
 
-async def test_a_job_is_never_added_to_a_session_that_has_ended(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_a_job_is_never_added_to_a_session_that_has_ended(world: World, admin: asyncpg.Connection) -> None:
     actor, db = world.admin.actor, world.db
     for _ in range(15):
         session = await session_lifecycle.create(db, actor, SessionDraft(agent="deployer"))
@@ -259,9 +243,7 @@ async def test_two_admins_cannot_remove_each_other(
     assert ada.actor.user_account_id is not None
     assert bob.actor.user_account_id is not None
     pairs = [(ada.actor, bob.actor.user_account_id), (bob.actor, ada.actor.user_account_id)]
-    won, lost = await together(
-        *(orgs.update_member(world.db, actor, target, change, None) for actor, target in pairs)
-    )
+    won, lost = await together(*(orgs.update_member(world.db, actor, target, change, None) for actor, target in pairs))
     assert (len(won), len(lost)) == (1, 1)
     assert isinstance(lost[0], Conflict)
     assert lost[0].code in ("last_admin", "retry")

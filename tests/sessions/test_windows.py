@@ -37,9 +37,7 @@ from cortex_plane.sessions.rules import (
 from tests.fixtures.properties import holds_for
 
 words = st.text(min_size=1, max_size=400)
-long_words = st.builds(
-    lambda text, times: text * times, st.text(min_size=1, max_size=40), st.integers(1, 400)
-)
+long_words = st.builds(lambda text, times: text * times, st.text(min_size=1, max_size=40), st.integers(1, 400))
 arguments = st.dictionaries(st.text(max_size=8), st.text(max_size=200) | st.integers(-9, 9), max_size=3)
 
 
@@ -155,9 +153,7 @@ def test_a_task_that_no_window_holds_takes_all_of_it() -> None:
     assert budget.tokens * 3 // 4 < completions.of_turn(told) <= budget.tokens
 
 
-@holds_for(
-    turns=st.lists(units(), min_size=1, max_size=6), allowed=st.integers(1_200, 3_000), few=40, many=600
-)
+@holds_for(turns=st.lists(units(), min_size=1, max_size=6), allowed=st.integers(1_200, 3_000), few=40, many=600)
 def test_what_is_too_large_is_shortened_and_says_so(turns: list[list[Turn]], allowed: int) -> None:
     whole = [turn for unit in turns for turn in unit]
     short = shortened(whole, allowed)

@@ -121,16 +121,13 @@ class Held:
         """Let go of the job and ask for these calls; the requests, in the calls' order."""
         requests = tuple(request_for(each, terms) for each in calls)
         awaiting = [
-            {**each, "status": "awaiting", "verdict": "requires_approval", "on_uncertain": None}
-            for each in calls
+            {**each, "status": "awaiting", "verdict": "requires_approval", "on_uncertain": None} for each in calls
         ]
         write = StepWrite(
             step=step(), **ledger(*awaiting), status=JobStatus.WAITING_FOR_APPROVAL, requests=requests,
             policies=self.given.policies, asked_by=worker_actor(self.given.org_id, self.worker, "w"), **more,
         )  # fmt: skip
-        written = await steps.advance(
-            self.db, self.given, self.worker, self.number + 1, write, self.dispatch_seconds
-        )
+        written = await steps.advance(self.db, self.given, self.worker, self.number + 1, write, self.dispatch_seconds)
         assert written is not None
         return [request.id for request in requests]
 

@@ -61,9 +61,7 @@ async def populate(world: World) -> None:
     held = await Held.claim_of(world.db, await make_worker(world.db), world.org_id)
     large = (new_id(), b"large")
     refused = call(position=1, status="rejected", verdict=None, authorization_id=None)
-    await world.db.call(
-        "append_chunks", world.org_id, held.given.job_id, held.worker, held.given.epoch, 0, ["hm"]
-    )
+    await world.db.call("append_chunks", world.org_id, held.given.job_id, held.worker, held.given.epoch, 0, ["hm"])
     await held.write(StepWrite(step=step(), **ledger(call(), refused), dispatches=True, stored=(large,)))
     assert await sessions_store.append_chunks(
         world.db, world.org_id, held.given.job_id, held.worker, held.given.epoch, 1, ["I "]
@@ -132,9 +130,7 @@ async def _call_elsewhere(world: World) -> None:
     request = ResolutionRequest(action="pay.out")
     given = await resolutions.resolve(world.db, world.admin.actor, session.id, request)
     async with world.db.transaction(world.org_id) as tx:
-        await tx.rows(
-            "select execute_resolution($1, $2, $3, plane_now())", world.org_id, given.id, allowed.id
-        )
+        await tx.rows("select execute_resolution($1, $2, $3, plane_now())", world.org_id, given.id, allowed.id)
 
 
 async def _spend(world: World, held: Held) -> None:
@@ -170,9 +166,7 @@ async def _go_away(world: World) -> None:
     assert delegate is not None
     async with world.db.transaction(world.org_id) as tx:
         now: datetime = await tx.value("select plane_now()")
-    draft = AbsenceDraft(
-        member_id=away.actor.user_account_id, delegate_id=delegate, ends_at=now + timedelta(days=1)
-    )
+    draft = AbsenceDraft(member_id=away.actor.user_account_id, delegate_id=delegate, ends_at=now + timedelta(days=1))
     await orgs.create_absence(world.db, world.admin.actor, draft)
 
 

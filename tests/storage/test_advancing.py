@@ -147,9 +147,7 @@ async def test_a_write_that_is_sent_twice_is_applied_once(admin: asyncpg.Connect
 async def test_a_write_that_ends_the_lease_is_applied_once_too(
     admin: asyncpg.Connection, held: Held, status: JobStatus, more: dict[str, Any]
 ) -> None:
-    write = StepWrite(
-        **SAVED, status=status, events=[("status", {"status": status})], facts=[held.fact], **more
-    )
+    write = StepWrite(**SAVED, status=status, events=[("status", {"status": status})], facts=[held.fact], **more)
     first = await held.write(write)
     assert first is not None
     assert (first.status, first.applied_before) == (status, False)
@@ -179,9 +177,7 @@ async def test_a_conversation_with_unread_messages_is_not_completed(
 ) -> None:
     await world.say("And another thing")
     before = await state(admin)
-    answer = StepWrite(
-        **SAVED, step=step(message_seq=1), reply="Bye", status=JobStatus.COMPLETED, facts=[held.fact]
-    )
+    answer = StepWrite(**SAVED, step=step(message_seq=1), reply="Bye", status=JobStatus.COMPLETED, facts=[held.fact])
     told = await held.write(answer)
     assert told is not None
     assert (told.status, told.message_seq, told.applied_before) == (JobStatus.RUNNING, 2, False)
@@ -278,9 +274,7 @@ async def test_a_call_may_be_sent_until_the_earlier_of_both_ends(
     assert told.dispatch_before == lease_end, "the last microsecond"
 
 
-async def test_a_call_that_is_sent_again_gets_a_new_end(
-    admin: asyncpg.Connection, held: Held, clock: Clock
-) -> None:
+async def test_a_call_that_is_sent_again_gets_a_new_end(admin: asyncpg.Connection, held: Held, clock: Clock) -> None:
     intent = call(timeout_seconds=7.0)
     await held.write(StepWrite(**ledger(intent), dispatches=True))
     await clock.advance(timedelta(seconds=20))
@@ -423,9 +417,7 @@ async def test_a_cancel_that_comes_before_a_long_wait_is_not_forgotten(
     receipt = await steering.cancel(db, world.admin.actor, held.given.job_id, Cancellation(reason="stop"))
     assert receipt.pending
     told = await held.write(
-        StepWrite(
-            status=status, hold="code_changed" if status is JobStatus.PAUSED else None, delay_seconds=9999
-        )
+        StepWrite(status=status, hold="code_changed" if status is JobStatus.PAUSED else None, delay_seconds=9999)
     )
     assert told is not None
     assert told.status is JobStatus.CANCELLED
@@ -466,9 +458,7 @@ async def test_holds_add_up_and_each_stands_once(
 
 async def release(held: Held) -> bool:
     given = held.given
-    return await jobs_store.release_job(
-        held.db, given.org_id, given.job_id, held.worker, given.epoch, held.fact
-    )
+    return await jobs_store.release_job(held.db, given.org_id, given.job_id, held.worker, given.epoch, held.fact)
 
 
 async def test_a_released_job_can_be_claimed_at_once(
@@ -535,9 +525,7 @@ async def orphan_of(db: Database, clock: Clock) -> Orphan:
 GO_ON = Adoption(status=JobStatus.RUNNING, action="job_adopted")
 
 
-async def test_a_worker_is_dead_after_its_lease_and_not_before(
-    db: Database, held: Held, clock: Clock
-) -> None:
+async def test_a_worker_is_dead_after_its_lease_and_not_before(db: Database, held: Held, clock: Clock) -> None:
     assert await jobs_store.find_orphans(db, 10) == []
     await clock.advance(LEASE)
     assert await jobs_store.find_orphans(db, 10) == []
@@ -640,9 +628,7 @@ async def test_a_beat_renews_the_lease_and_names_what_to_stop(
     )
 
 
-async def test_a_worker_can_ask_what_it_runs(
-    db: Database, admin: asyncpg.Connection, held: Held, other: World
-) -> None:
+async def test_a_worker_can_ask_what_it_runs(db: Database, admin: asyncpg.Connection, held: Held, other: World) -> None:
     """What it leases, of whatever org, and nothing of anybody else."""
     await queue(admin, other)
     second = await Held.claim(db, held.worker)

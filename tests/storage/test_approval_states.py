@@ -33,9 +33,7 @@ async def test_the_trigger_refuses_every_other_edge(strict: World, admin: asyncp
                 await transaction.rollback()
 
 
-async def test_an_approval_without_its_invariants_cannot_be_written(
-    strict: World, admin: asyncpg.Connection
-) -> None:
+async def test_an_approval_without_its_invariants_cannot_be_written(strict: World, admin: asyncpg.Connection) -> None:
     _, (asked,) = await waiting(strict, Shipping())
     for broken in (
         "resolved_at = now()",

@@ -246,9 +246,7 @@ async def test_a_forged_rest_of_a_chain_does_not_fit_its_head(trail: Trail) -> N
     for row in rows[2:]:
         body = row["body"].replace(b"u-1", b"u-9")
         body_hash = hashlib.sha256(body).digest()
-        previous = chain_hash(
-            previous, row["seq"], row["created_at"], row["action"], row["job_id"], body_hash
-        )
+        previous = chain_hash(previous, row["seq"], row["created_at"], row["action"], row["job_id"], body_hash)
         await trail.tamper(
             "update audit_entry set body = $3, body_hash = $4, hash = $5 where session_id = $1 and seq = $2",
             trail.session, row["seq"], body, body_hash, previous,
@@ -277,9 +275,7 @@ async def test_bodies_are_erased_under_an_entry_that_names_them(trail: Trail) ->
     assert {(fault.chain_id, fault.seq) for fault in found.faults} == {
         (chain, 1) for chain in (trail.world.org_id, trail.session, trail.second)
     }
-    total = await trail.admin.fetchval(
-        "select count(*) from audit_entry where org_id = $1", trail.world.org_id
-    )
+    total = await trail.admin.fetchval("select count(*) from audit_entry where org_id = $1", trail.world.org_id)
     assert (found.blanked, len(found.blanked_entries), found.entries) == (total, min(total, NAMED), total)
 
 
@@ -287,18 +283,14 @@ async def test_bodies_are_erased_under_an_entry_that_names_them(trail: Trail) ->
 async def test_entries_of_an_earlier_release_verify_and_new_ones_follow_them(trail: Trail) -> None:
     """A chain of format 1, as a database that was upgraded holds it, goes on with format 2."""
     previous = GENESIS
-    rows = await trail.admin.fetch(
-        "select * from audit_entry where session_id = $1 order by seq", trail.session
-    )
+    rows = await trail.admin.fetch("select * from audit_entry where session_id = $1 order by seq", trail.session)
     for row in rows:
         previous = chain_hash_1(previous, row["seq"], row["created_at"], row["body_hash"])
         await trail.tamper(
             "update audit_entry set format = 1, job_id = null, hash = $3 where session_id = $1 and seq = $2",
             trail.session, row["seq"], previous,
         )  # fmt: skip
-    await trail.tamper(
-        "update session_head set audit_hash = $2 where session_id = $1", trail.session, previous
-    )
+    await trail.tamper("update session_head set audit_hash = $2 where session_id = $1", trail.session, previous)
     assert await trail.faults() == []
     await trail.world.say("three")
     assert await trail.faults() == []

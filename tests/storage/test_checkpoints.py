@@ -16,9 +16,7 @@ from cortex_plane.jobs.rules.recovery import CheckpointCorrupt, CorruptionType
 from cortex_plane.kernel.canonical import canonical
 from tests.fixtures.checkpoints import CHECKPOINTS, VALUES, opened, plain, sealed
 
-with_database = settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+with_database = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def paths(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -59,9 +57,7 @@ async def test_a_checkpoint_survives_jsonb(db: Database, checkpoint: Checkpoint)
 
 @with_database
 @given(checkpoint=CHECKPOINTS, data=st.data())
-async def test_an_edit_of_any_field_is_noticed(
-    db: Database, checkpoint: Checkpoint, data: st.DataObject
-) -> None:
+async def test_an_edit_of_any_field_is_noticed(db: Database, checkpoint: Checkpoint, data: st.DataObject) -> None:
     made = sealed(checkpoint)
     blob = orjson.loads(made.text)
     path = data.draw(st.sampled_from(list(paths(blob))))
@@ -77,9 +73,7 @@ async def test_an_edit_of_any_field_is_noticed(
 
 @with_database
 @given(checkpoint=CHECKPOINTS, data=st.data())
-async def test_a_field_that_was_taken_out_is_noticed(
-    db: Database, checkpoint: Checkpoint, data: st.DataObject
-) -> None:
+async def test_a_field_that_was_taken_out_is_noticed(db: Database, checkpoint: Checkpoint, data: st.DataObject) -> None:
     made = sealed(checkpoint)
     path = data.draw(st.sampled_from(list(paths(orjson.loads(made.text)))))
     text = await after(db, "select ($1::text::jsonb #- $2::text[])::text", made.text, list(path))

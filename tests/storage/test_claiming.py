@@ -118,9 +118,7 @@ async def test_the_limit_of_an_agent_is_exact_whoever_claims(
     assert await admin.fetchval("select count(*) from job where status = 'COMPLETED'") == 15
 
 
-async def test_a_new_limit_holds_from_the_next_claim(
-    db: Database, admin: asyncpg.Connection, world: World
-) -> None:
+async def test_a_new_limit_holds_from_the_next_claim(db: Database, admin: asyncpg.Connection, world: World) -> None:
     """Of the agent's newest version, whatever version a job was made for."""
     await queue(admin, world, 10)
     worker = await make_worker(db)
@@ -140,9 +138,7 @@ async def test_claims_that_meet_in_one_session_do_not_deadlock(
     one, two = await make_agent(world, "one", limit=1000), await make_agent(world, "two", limit=1000)
     (first,) = await queue(admin, world, agent=one)
     (second,) = await queue(admin, world, agent=two)
-    sessions = [
-        await admin.fetchval("select session_id from job where id = $1", job) for job in (first, second)
-    ]
+    sessions = [await admin.fetchval("select session_id from job where id = $1", job) for job in (first, second)]
     rounds = 30 if whole else 10
     async with wide(urls) as db:
         ids = [await make_worker(db) for _ in range(CLAIMERS)]
@@ -232,9 +228,7 @@ async def test_what_waits_for_a_time_is_claimed_when_it_is_due(
     db: Database, admin: asyncpg.Connection, world: World, clock: Clock, status: str
 ) -> None:
     due = NOW + timedelta(minutes=5)
-    (job,) = await queue(
-        admin, world, status=status, epoch=1, runnable_at=due, next_retry_at=due, wake_at=due
-    )
+    (job,) = await queue(admin, world, status=status, epoch=1, runnable_at=due, next_retry_at=due, wake_at=due)
     worker = await make_worker(db, lease=timedelta(hours=1))
     assert await jobs_store.claim_jobs(db, worker, [APP], 1, NOBODY) == ([], False)
     await clock.set(due - timedelta(microseconds=1))
@@ -246,9 +240,7 @@ async def test_what_waits_for_a_time_is_claimed_when_it_is_due(
     assert (row["next_retry_at"], row["wake_at"], row["runnable_at"]) == (None, None, None)
 
 
-async def test_what_is_not_runnable_is_never_claimed(
-    db: Database, admin: asyncpg.Connection, world: World
-) -> None:
+async def test_what_is_not_runnable_is_never_claimed(db: Database, admin: asyncpg.Connection, world: World) -> None:
     now = await admin.fetchval("select plane_now()")
     held: dict[str, Any] = {"runnable_at": None, "holds": ["operator"], "held_at": now}
     parked: list[dict[str, Any]] = [
@@ -284,9 +276,7 @@ async def test_an_app_that_is_not_loaded_is_left_to_others_and_blocks_nobody(
     assert {given.job_id for given in both} == set(elsewhere)
 
 
-async def test_an_agent_at_its_limit_is_passed_over(
-    db: Database, admin: asyncpg.Connection, world: World
-) -> None:
+async def test_an_agent_at_its_limit_is_passed_over(db: Database, admin: asyncpg.Connection, world: World) -> None:
     full = await make_agent(world, "full", limit=1)
     old = await admin.fetchval("select plane_now() - interval '1 day'")
     await queue(admin, world, 1000, agent=full, runnable_at=old)
@@ -326,9 +316,7 @@ async def _crowd_of_agents(admin: asyncpg.Connection, world: World, count: int) 
             world.org_id, world.agent.team_id, count,
         )  # fmt: skip
         # Before every id that is made later.
-        await admin.execute(
-            "update agent set id = ('00000000' || substr(id::text, 9))::uuid where name like 'crowd %'"
-        )
+        await admin.execute("update agent set id = ('00000000' || substr(id::text, 9))::uuid where name like 'crowd %'")
         await admin.execute(
             "insert into agent_version (org_id, agent_id, version, model_config, created_by)"
             " select org_id, id, 1, '{}', 'x' from agent where name like 'crowd %'"
@@ -470,9 +458,7 @@ async def test_a_claim_is_a_lease_a_line_of_history_and_an_event(
     )  # fmt: skip
 
 
-async def test_the_epoch_rises_by_one_with_every_claim(
-    db: Database, admin: asyncpg.Connection, world: World
-) -> None:
+async def test_the_epoch_rises_by_one_with_every_claim(db: Database, admin: asyncpg.Connection, world: World) -> None:
     await world.say()
     for epoch in range(1, 6):
         held = await Held.claim(db, await make_worker(db))
@@ -540,12 +526,8 @@ async def test_the_cost_of_a_claim_does_not_grow_with_the_queue(
 
     async def grow(count: int) -> None:
         await queue(admin, first, count, agent=full, runnable_at=old)
-        await queue(
-            admin, first, count, agent=full, status="COMPLETED", runnable_at=None, finished_at=old, epoch=1
-        )
-        await queue(
-            admin, first, count // 2, agent=behind, status="COMPLETED", runnable_at=None, finished_at=old
-        )
+        await queue(admin, first, count, agent=full, status="COMPLETED", runnable_at=None, finished_at=old, epoch=1)
+        await queue(admin, first, count // 2, agent=behind, status="COMPLETED", runnable_at=None, finished_at=old)
 
     async def measured() -> dict[str, int]:
         if analyzed:

@@ -161,9 +161,7 @@ async def test_a_defect_stays_loud(db: Database) -> None:
 # Concurrency -------------------------------------------------------------------------------------------------
 
 
-async def test_a_deadlock_is_a_conflict_to_send_again(
-    urls: Urls, admin: asyncpg.Connection, world: World
-) -> None:
+async def test_a_deadlock_is_a_conflict_to_send_again(urls: Urls, admin: asyncpg.Connection, world: World) -> None:
     name = await admin.fetchval("select current_database()")
     await admin.execute(f"alter database {name} set deadlock_timeout = '10ms'")
     async with opened(urls.app) as db:
@@ -271,16 +269,12 @@ async def test_a_refused_connection_is_unavailable(urls: Urls, server: TestServe
         assert raised.value.hint
 
 
-async def test_a_terminated_backend_is_unavailable_once(
-    urls: Urls, admin: asyncpg.Connection, world: World
-) -> None:
+async def test_a_terminated_backend_is_unavailable_once(urls: Urls, admin: asyncpg.Connection, world: World) -> None:
     async with opened(urls.app, max_size=1) as db:
         with pytest.raises(Unavailable):
             async with db.transaction(world.org_id) as tx:
                 await add_team(tx, "gone")
-                await admin.execute(
-                    "select pg_terminate_backend($1)", await tx.value("select pg_backend_pid()")
-                )
+                await admin.execute("select pg_terminate_backend($1)", await tx.value("select pg_backend_pid()"))
                 await tx.rows("select 1")
         assert await slugs(db, world.org_id) == {"main"}
 
@@ -292,9 +286,7 @@ async def test_a_backend_that_ends_before_the_commit_is_unavailable(
         with pytest.raises(Unavailable):
             async with db.transaction(world.org_id) as tx:
                 await add_team(tx, "gone")
-                await admin.execute(
-                    "select pg_terminate_backend($1)", await tx.value("select pg_backend_pid()")
-                )
+                await admin.execute("select pg_terminate_backend($1)", await tx.value("select pg_backend_pid()"))
         assert await slugs(db, world.org_id) == {"main"}
 
 
@@ -304,9 +296,7 @@ async def test_a_callers_own_error_is_not_hidden_by_a_lost_connection(
     async with opened(urls.app, max_size=1) as db:
         with pytest.raises(ZeroDivisionError):
             async with db.transaction(world.org_id) as tx:
-                await admin.execute(
-                    "select pg_terminate_backend($1)", await tx.value("select pg_backend_pid()")
-                )
+                await admin.execute("select pg_terminate_backend($1)", await tx.value("select pg_backend_pid()"))
                 raise ZeroDivisionError
         assert await slugs(db, world.org_id) == {"main"}
 

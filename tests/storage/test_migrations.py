@@ -207,9 +207,7 @@ async def check_upgraded(admin: asyncpg.Connection) -> None:
         assert row["holds"] == holds, row["status"]
         assert row["held_at"] == (row["updated_at"] if holds else None)
         assert (row["epoch"], row["queue"], row["app"], row["worker_id"]) == (0, 1, "plane", None)
-    assert await admin.fetchval("select count(*) from job_history") == len(OF_0001), (
-        "nothing changed its state"
-    )
+    assert await admin.fetchval("select count(*) from job_history") == len(OF_0001), "nothing changed its state"
     for table in ("job", "session"):
         assert await admin.fetchval("select relforcerowsecurity from pg_class where relname = $1", table)
     looked_at = "select kind, status from session where idle_check_at is not null"
@@ -289,9 +287,7 @@ async def test_a_database_of_a_newer_release_is_refused(urls: Urls, db: Database
         assert "newer" in raised.value.hint
 
 
-async def test_a_failing_migration_leaves_nothing_behind(
-    urls: Urls, admin: asyncpg.Connection, folder: Path
-) -> None:
+async def test_a_failing_migration_leaves_nothing_behind(urls: Urls, admin: asyncpg.Connection, folder: Path) -> None:
     broken = folder / "migrations" / "0097_broken.sql"
     broken.write_text("create table half ();\ninsert into nowhere values (1);")
     (folder / "migrations" / "0098_after.sql").write_text("create table after_it ();")
@@ -318,9 +314,7 @@ async def test_an_old_database_is_refused_with_what_to_run(
     finally:
         await old.close()
     await require_current(db)
-    await admin.execute(
-        "update schema_migration set checksum = 'of an older text' where name = 'post_message'"
-    )
+    await admin.execute("update schema_migration set checksum = 'of an older text' where name = 'post_message'")
     assert await pending(db) == ["post_message"]
     with pytest.raises(SetupError, match="lacks post_message"):
         await require_current(db)
@@ -375,9 +369,7 @@ async def test_a_login_without_rights_is_told_what_it_needs(server: TestServer, 
             assert word in raised.value.hint
 
 
-async def test_a_login_that_may_use_the_roles_but_owns_nothing_is_told_so(
-    server: TestServer, empty: str
-) -> None:
+async def test_a_login_that_may_use_the_roles_but_owns_nothing_is_told_so(server: TestServer, empty: str) -> None:
     async with login(server, "createrole") as (admin, name, password):
         await admin.execute(
             f"grant cortex_app, cortex_resolver, cortex_claimer, cortex_scheduler to {name} with admin option"
@@ -434,9 +426,7 @@ async def test_several_databases_of_a_new_server_at_once(bare_server: str, whole
             await use(bare_server.replace("postgres@/postgres", f"app@/{names[0]}"))
             for name in names:
                 await admin.execute(f"drop database {name} with (force)")
-            await admin.execute(
-                "drop role app, cortex_app, cortex_resolver, cortex_claimer, cortex_scheduler"
-            )
+            await admin.execute("drop role app, cortex_app, cortex_resolver, cortex_claimer, cortex_scheduler")
     finally:
         await admin.close()
 
@@ -463,9 +453,7 @@ async def test_every_query_fits_the_schema(db: Database) -> None:
 
 async def test_a_query_that_does_not_fit_is_named(db: Database, admin: asyncpg.Connection) -> None:
     await admin.execute("alter table message rename column text to words")
-    with pytest.raises(
-        SetupError, match=r"jobs/list_step_messages does not fit this database.*text"
-    ) as raised:
+    with pytest.raises(SetupError, match=r"jobs/list_step_messages does not fit this database.*text") as raised:
         await db.check()
     assert raised.value.code == "query_mismatch"
     assert "cortex db migrate" in raised.value.hint
@@ -508,11 +496,7 @@ def test_no_query_is_run_that_has_no_file() -> None:
     files = every_query()
     for noun, module in _stores():
         for node in ast.walk(ast.parse(module.read_text())):
-            if (
-                isinstance(node, ast.Attribute)
-                and isinstance(node.value, ast.Name)
-                and node.value.id == "queries"
-            ):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "queries":
                 assert f"{noun}/{node.attr}" in files, f"{module.name} uses queries.{node.attr}"
 
 

@@ -55,9 +55,7 @@ async def claim(db: Database, **more: object) -> list[Lane]:
 
 
 @pytest.mark.proves("D.122")
-async def test_a_lane_is_taken_in_order_and_only_so_much_of_it(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_a_lane_is_taken_in_order_and_only_so_much_of_it(world: World, admin: asyncpg.Connection) -> None:
     mail = await connect(world)
     await seed(world, admin, mail, "a", 30)
     wanted = [row["id"] for row in await admin.fetch("select id from notification order by seq")]
@@ -99,9 +97,7 @@ async def test_each_lane_has_its_turn_although_the_search_begins_anywhere(
 
 
 @pytest.mark.proves("D.124")
-async def test_a_lease_runs_out_and_others_take_over(
-    world: World, admin: asyncpg.Connection, clock: Clock
-) -> None:
+async def test_a_lease_runs_out_and_others_take_over(world: World, admin: asyncpg.Connection, clock: Clock) -> None:
     await seed(world, admin, await connect(world), "a", 3)
     (lane,) = await claim(world.db)
     await clock.advance(timedelta(seconds=59))

@@ -99,9 +99,7 @@ insert into tool_call (org_id, id, job_id, step_index, position, tool_name, argu
 select org_id, call_id, job_id, 0, 0, 'ship', '{}', sha256(''), false, 'awaiting', gen_random_uuid()
 from approval_invocation
 """
-_CONCERNED = (
-    "select i.approval_id from approval_invocation i where i.org_id = $1 and i.job_id = any (array[$2::uuid])"
-)
+_CONCERNED = "select i.approval_id from approval_invocation i where i.org_id = $1 and i.job_id = any (array[$2::uuid])"
 
 # The statements of sql/functions/approvals.sql and the queries of approvals, and the indexes that must serve each.
 OF_APPROVALS = {

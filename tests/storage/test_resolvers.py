@@ -64,9 +64,7 @@ async def resolve(app: asyncpg.Connection, call: str, *args: Any) -> list[dict[s
 async def test_a_key_resolves_to_its_org_and_id(app: asyncpg.Connection, world: World, other: World) -> None:
     for held in (world, other):
         for person in (held.admin, held.service):
-            found = await resolve(
-                app, "resolve_api_key($1)", CREDENTIAL_KEY.lookup(key_digest(person.secret))
-            )
+            found = await resolve(app, "resolve_api_key($1)", CREDENTIAL_KEY.lookup(key_digest(person.secret)))
             assert found == [{"org_id": held.org_id, "id": person.actor.key_id}]
     for unknown in (key_digest(new_key_secret()), b"", bytes(32)):
         assert await resolve(app, "resolve_api_key($1)", unknown) == []
@@ -94,9 +92,7 @@ async def test_orgs_resolve_page_by_page(
     assert await resolve(app, call, datetime(2000, 1, 1, tzinfo=UTC), other.org_id, 10) == []
 
 
-async def test_the_list_of_orgs_reads_each_under_its_own_policies(
-    db: Database, world: World, other: World
-) -> None:
+async def test_the_list_of_orgs_reads_each_under_its_own_policies(db: Database, world: World, other: World) -> None:
     page = await orgs.list_orgs(db, world.admin.actor, None, 1)
     assert [org.slug for org in page.items] == ["rival"]
     page = await orgs.list_orgs(db, world.admin.actor, page.next, 1)
@@ -123,9 +119,7 @@ async def test_only_the_app_may_call_a_definers_function(admin: asyncpg.Connecti
                 await attempt.rollback()
 
 
-async def test_the_resolver_reads_few_columns_and_writes_nothing(
-    admin: asyncpg.Connection, world: World
-) -> None:
+async def test_the_resolver_reads_few_columns_and_writes_nothing(admin: asyncpg.Connection, world: World) -> None:
     rows = await admin.fetch(
         """
         select c.relname, a.attname, has_column_privilege('cortex_resolver', c.oid, a.attname, 'select') as reads,
@@ -208,9 +202,7 @@ async def test_a_persons_key_carries_the_person(db: Database, world: World) -> N
 
 
 @pytest.mark.proves("D.22")
-async def test_a_platform_key_acts_elsewhere_as_a_visible_stranger(
-    db: Database, world: World, other: World
-) -> None:
+async def test_a_platform_key_acts_elsewhere_as_a_visible_stranger(db: Database, world: World, other: World) -> None:
     home = await keys.authenticate_key(db, world.admin.secret, "acme")
     assert home == world.admin.actor
     away = await keys.authenticate_key(db, world.admin.secret, "rival")

@@ -65,13 +65,9 @@ RIGHTS_WITHOUT_AN_ORG = {
     "schema_migration": {"select"},
     "worker": {"select", "insert", "delete", "update expires_at", "update stopped_at"},
     "tool_version": {"select", "insert", "update published_at"},
-    "tool_server": {"select", "insert", "delete"}
-    | {f"update {c}" for c in ("state", "since", "reason", "tools")},
+    "tool_server": {"select", "insert", "delete"} | {f"update {c}" for c in ("state", "since", "reason", "tools")},
     "plane_key": {"select", "insert"}
-    | {
-        f"update {c}"
-        for c in ("fingerprint", "previous", "resealed_org_created_at", "resealed_org", "resealed_job")
-    },
+    | {f"update {c}" for c in ("fingerprint", "previous", "resealed_org_created_at", "resealed_org", "resealed_job")},
     "credential_key": {"select", "insert", "update sealed", "update converted_at"},
     "platform_policy": {"select"},
     "platform_policy_version": {"select"},
@@ -106,9 +102,7 @@ async def test_every_table_has_forced_row_level_security_on_its_org(admin: async
 
 
 async def test_nothing_opens_another_way_to_the_rows(admin: asyncpg.Connection) -> None:
-    others = await admin.fetch(
-        "select tablename, policyname, cmd, roles from pg_policies where policyname <> 'tenant'"
-    )
+    others = await admin.fetch("select tablename, policyname, cmd, roles from pg_policies where policyname <> 'tenant'")
     assert {tuple(map(str, row)) for row in others} == {
         ("org", "resolver", "SELECT", "['cortex_resolver']"),
         ("api_key", "resolver", "SELECT", "['cortex_resolver']"),
@@ -315,9 +309,7 @@ async def test_an_org_does_not_reach_anothers_rows(
             assert [row[0] for row in seen] == [other.org_id], name
             assert await app.fetch(f"select from {name} where {column} = $1", world.org_id) == []
             for changed in await updatable(app, name):
-                done = await app.execute(
-                    f"update {name} set {changed} = {changed} where {column} = $1", world.org_id
-                )
+                done = await app.execute(f"update {name} set {changed} = {changed} where {column} = $1", world.org_id)
                 assert done == "UPDATE 0", name
             if await app.fetchval("select has_table_privilege($1, 'delete')", name):
                 done = await app.execute(f"delete from {name} where {column} = $1", world.org_id)
@@ -335,9 +327,7 @@ async def test_an_org_does_not_reach_anothers_rows(
     assert await digest(admin, names, world.org_id) == before
 
 
-async def test_the_pool_forgets_the_org(
-    urls: Urls, admin: asyncpg.Connection, world: World, other: World
-) -> None:
+async def test_the_pool_forgets_the_org(urls: Urls, admin: asyncpg.Connection, world: World, other: World) -> None:
     await populate(world)
     names = await tables(admin)
     db = await Database.open(urls.app, max_size=1, vault=VAULT)
@@ -377,9 +367,7 @@ async def refuse_insert(app: asyncpg.Connection, admin: asyncpg.Connection, tabl
         """,
         table,
     )
-    row = await admin.fetchval(
-        f"select to_jsonb(t) from {table} t where {org_column(table)} = $1 limit 1", victim
-    )
+    row = await admin.fetchval(f"select to_jsonb(t) from {table} t where {org_column(table)} = $1 limit 1", victim)
     assert row is not None
     with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
         async with app.transaction():
@@ -405,9 +393,7 @@ async def updatable(app: asyncpg.Connection, table: str) -> list[str]:
 
 
 @pytest.mark.proves("S4.3", "D.2")
-async def test_no_query_reaches_another_orgs_rows(
-    admin: asyncpg.Connection, world: World, other: World
-) -> None:
+async def test_no_query_reaches_another_orgs_rows(admin: asyncpg.Connection, world: World, other: World) -> None:
     """Each query file runs inside one org with the ids and names of another.
 
     It runs as the app's role over the migrating login's connection, so that whatever it wrote can be seen from
@@ -493,9 +479,7 @@ end $$
 
 def _expect_none_of(ids: set[UUID], row: str, query: str, args: list[Any], own_org: UUID) -> None:
     given = {arg for arg in args if isinstance(arg, UUID)} if args[:1] == [own_org] else set()
-    assert MARK in args or (MARK not in row and MARK.encode().hex() not in row), (
-        f"{query} with {args} returned {row}"
-    )
+    assert MARK in args or (MARK not in row and MARK.encode().hex() not in row), f"{query} with {args} returned {row}"
     found = {UUID(each) for each in re.findall(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", row)}
     assert found & (ids - given) == set(), f"{query} with {args} returned {found & ids}"
 
@@ -533,8 +517,7 @@ def _arguments(types: list[str], id: UUID, own_org: UUID) -> list[list[Any]]:
             tries.append([own_org, *everywhere[1:]])
         if len(places) > 1:
             tries += [
-                [None if n in places and n != place else arg for n, arg in enumerate(everywhere)]
-                for place in places
+                [None if n in places and n != place else arg for n, arg in enumerate(everywhere)] for place in places
             ]
     return [args for n, args in enumerate(tries) if args not in tries[:n]]
 

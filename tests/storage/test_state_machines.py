@@ -96,9 +96,7 @@ async def refused(connection: asyncpg.Connection, statement: str, *args: Any) ->
 
 
 @pytest.mark.proves("S0.1")
-async def test_a_job_moves_along_the_edges_of_the_domain_and_no_others(
-    app: asyncpg.Connection, world: World
-) -> None:
+async def test_a_job_moves_along_the_edges_of_the_domain_and_no_others(app: asyncpg.Connection, world: World) -> None:
     session = (await world.say()).session_id
     async with inside(app, world.org_id):
         for old, new in itertools.product(JobStatus, repeat=2):
@@ -275,9 +273,7 @@ async def test_moving_a_job_must_satisfy_the_checks_too(app: asyncpg.Connection,
             assert error.constraint_name == constraint
 
 
-async def test_a_session_has_at_most_one_open_conversational_job(
-    app: asyncpg.Connection, world: World
-) -> None:
+async def test_a_session_has_at_most_one_open_conversational_job(app: asyncpg.Connection, world: World) -> None:
     delivery = await world.say()
     async with inside(app, world.org_id):
         for status in JobStatus:
@@ -289,9 +285,7 @@ async def test_a_session_has_at_most_one_open_conversational_job(
                 async with app.transaction():
                     await legal_job(app, world, delivery.session_id, status, kind="conversation")
             assert raised.value.constraint_name == "uq_job_open_conversation"
-        await app.execute(
-            "update job set status = 'CANCELLED', runnable_at = null where id = $1", delivery.job_id
-        )
+        await app.execute("update job set status = 'CANCELLED', runnable_at = null where id = $1", delivery.job_id)
         await insert_job(app, world, delivery.session_id, kind="conversation")
 
 
@@ -315,9 +309,7 @@ async def test_a_person_has_at_most_one_open_conversation_with_an_agent(db: Data
 
 
 @pytest.mark.proves("S0.4")
-async def test_the_app_may_change_only_the_moving_parts_of_a_job(
-    app: asyncpg.Connection, world: World
-) -> None:
+async def test_the_app_may_change_only_the_moving_parts_of_a_job(app: asyncpg.Connection, world: World) -> None:
     await populate(world)
     async with inside(app, world.org_id):
         assert await _changeable(app, "job") == JOB_COLUMNS_OF_THE_APP
@@ -355,9 +347,7 @@ async def test_what_is_append_only_can_only_be_appended_to(app: asyncpg.Connecti
                 f"update {table} set org_id = org_id",
                 f"delete from {table}",
             ):
-                assert isinstance(await refused(app, statement), asyncpg.InsufficientPrivilegeError), (
-                    statement
-                )
+                assert isinstance(await refused(app, statement), asyncpg.InsufficientPrivilegeError), statement
 
 
 async def test_the_app_may_delete_little_and_truncate_nothing(

@@ -107,9 +107,7 @@ async def test_what_happens_later_is_later(db: Database, admin: asyncpg.Connecti
 @pytest.mark.proves("D.6", "D.16")
 async def test_keys_expire_by_the_databases_clock(db: Database, clock: Clock) -> None:
     world = await World.create(db, "acme")
-    new = await keys.create_key(
-        db, world.admin.actor, KeyDraft(name="short", roles=[Role.MEMBER], expires_in_days=30)
-    )
+    new = await keys.create_key(db, world.admin.actor, KeyDraft(name="short", roles=[Role.MEMBER], expires_in_days=30))
     assert new.key.expires_at == START + timedelta(days=30)
     assert new.secret is not None
     await keys.authenticate_key(db, new.secret)
@@ -157,9 +155,7 @@ async def test_preparing_months_is_idempotent_and_crosses_years(
 
 
 @pytest.mark.usefixtures("no_months")
-async def test_months_are_those_of_utc_wherever_the_session_is(
-    admin: asyncpg.Connection, clock: Clock
-) -> None:
+async def test_months_are_those_of_utc_wherever_the_session_is(admin: asyncpg.Connection, clock: Clock) -> None:
     for zone, month in (("Pacific/Auckland", 3), ("America/Los_Angeles", 6)):
         await admin.execute(f"set timezone = '{zone}'; set datestyle = 'SQL, DMY'")
         first = datetime(2026, month, 1, tzinfo=UTC)
@@ -171,9 +167,7 @@ async def test_months_are_those_of_utc_wherever_the_session_is(
         bounds = await admin.fetchval(
             "select pg_get_expr(relpartbound, oid) from pg_class where relname = $1", f"event_2026_{month:02}"
         )
-        assert (
-            bounds == f"FOR VALUES FROM ('{first:%Y-%m-%d} 00:00:00+00') TO ('{last:%Y-%m-%d} 00:00:00+00')"
-        )
+        assert bounds == f"FOR VALUES FROM ('{first:%Y-%m-%d} 00:00:00+00') TO ('{last:%Y-%m-%d} 00:00:00+00')"
     assert await months(admin) == ["event_2026_03", "event_2026_06"]
 
 

@@ -119,9 +119,7 @@ async def test_a_role_that_a_test_took_is_given_back(own: WarmDatabase) -> None:
     assert await admin.fetchval("select current_user") == before
 
 
-async def test_a_connection_that_a_test_left_open_fails_it(
-    own: WarmDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_connection_that_a_test_left_open_fails_it(own: WarmDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm_databases, "LEAVING_SECONDS", 0)
     left = await asyncpg.connect(own.server.app(own.name))
     await left.execute("select 'left open'")

@@ -34,9 +34,7 @@ def test_a_circle_counts_only_while_all_of_it_is_absent_at_once() -> None:
         BOB,
         DAN,
     ]
-    assert way_back(planned, [span(BOB, CLEO, 0, 9), span(CLEO, BOB, 0, 9)]) is None, (
-        "a circle of others ends too"
-    )
+    assert way_back(planned, [span(BOB, CLEO, 0, 9), span(CLEO, BOB, 0, 9)]) is None, "a circle of others ends too"
 
 
 _spans = st.builds(
@@ -56,8 +54,7 @@ def test_it_agrees_with_walking_every_day(planned: Span, others: list[Span]) -> 
     kept: list[Span] = []
     for other in others:
         if other.member_id != planned.member_id and not any(
-            k.member_id == other.member_id and k.starts_at < other.ends_at and other.starts_at < k.ends_at
-            for k in kept
+            k.member_id == other.member_id and k.starts_at < other.ends_at and other.starts_at < k.ends_at for k in kept
         ):
             kept.append(other)
 
@@ -89,15 +86,11 @@ def test_it_agrees_with_walking_every_day(planned: Span, others: list[Span]) -> 
     ],
 )
 def test_a_time_that_makes_no_sense_is_refused(starts: timedelta | None, ends: timedelta, said: str) -> None:
-    draft = AbsenceDraft(
-        delegate_id=BOB, starts_at=None if starts is None else NOW + starts, ends_at=NOW + ends
-    )
+    draft = AbsenceDraft(delegate_id=BOB, starts_at=None if starts is None else NOW + starts, ends_at=NOW + ends)
     with pytest.raises(InvalidInput, match=said):
         span_of(ADA, draft, NOW)
 
 
 def test_what_would_begin_in_the_past_begins_now() -> None:
-    draft = AbsenceDraft(
-        delegate_id=BOB, starts_at=NOW - timedelta(days=400), ends_at=NOW + timedelta(days=366)
-    )
+    draft = AbsenceDraft(delegate_id=BOB, starts_at=NOW - timedelta(days=400), ends_at=NOW + timedelta(days=366))
     assert span_of(ADA, draft, NOW).starts_at == NOW

@@ -64,9 +64,7 @@ async def test_a_link_logs_its_member_in_once(world: World, admin: asyncpg.Conne
 async def test_two_who_use_one_link_at_once_get_one_session(world: World, admin: asyncpg.Connection) -> None:
     for _ in range(10):
         token = await token_for(world, world.admin)
-        results = await asyncio.gather(
-            *(logins.log_in(world.db, token) for _ in range(4)), return_exceptions=True
-        )
+        results = await asyncio.gather(*(logins.log_in(world.db, token) for _ in range(4)), return_exceptions=True)
         assert len([secret for secret in results if isinstance(secret, str)]) == 1
         assert len([error for error in results if isinstance(error, Unauthenticated)]) == 3
     assert await admin.fetchval("select count(*) from browser_session") == 10
@@ -153,9 +151,7 @@ async def test_roles_and_clearance_are_those_of_the_moment(world: World) -> None
     secret = await logins.log_in(world.db, await token_for(world, person))
     id = person.actor.user_account_id
     assert id is not None
-    await orgs.update_member(
-        world.db, world.admin.actor, id, MemberChange(roles=[Role.GUEST], clearance=1), None
-    )
+    await orgs.update_member(world.db, world.admin.actor, id, MemberChange(roles=[Role.GUEST], clearance=1), None)
     actor = await logins.authenticate_session(world.db, secret)
     assert actor.roles == {Role.GUEST}
     assert actor.clearance == 1
@@ -207,9 +203,7 @@ async def test_people_make_links_for_themselves_and_programs_for_nobody(world: W
             await logins.issue_own_login_link(world.db, actor)
 
 
-@pytest.mark.parametrize(
-    "wrong", ["", "x", "cortex_session_", "cortex_session_" + "a" * 43, "\x00", "é" * 58]
-)
+@pytest.mark.parametrize("wrong", ["", "x", "cortex_session_", "cortex_session_" + "a" * 43, "\x00", "é" * 58])
 async def test_a_cookie_of_nobody_is_nobody(world: World, wrong: str) -> None:
     assert await refused(world.db, wrong) == "browser_session_ended"
 

@@ -66,9 +66,7 @@ async def test_a_key_ends_with_the_key_it_was_made_with(
     for headers in (grace.headers, *others):
         refused = await http.get("/v1/me", headers=headers)
         assert (refused.status_code, refused.json()["code"]) == (401, "key_revoked")
-    assert (await http.get("/v1/me", headers=kept.headers)).status_code == 200, (
-        "it came from nothing that ended"
-    )
+    assert (await http.get("/v1/me", headers=kept.headers)).status_code == 200, "it came from nothing that ended"
     assert await admin.fetchval("select count(*) from browser_session") == 0
 
 
@@ -78,9 +76,7 @@ async def test_a_session_ends_when_its_key_expires(
 ) -> None:
     clock = await Clock.install(admin, START)
     grace = await world.person(Role.APPROVER, name="Grace")
-    brief = await http.post(
-        "/v1/me/keys", json={"name": "brief", "expires_in_days": 1}, headers=grace.headers
-    )
+    brief = await http.post("/v1/me/keys", json={"name": "brief", "expires_in_days": 1}, headers=grace.headers)
     bearer = {"Authorization": f"Bearer {brief.json()['secret']}"}
     link = (await http.post("/v1/me/login-links", headers=bearer)).json()["url_path"]
     visitor = Visitor(http, (await http.post(link)).cookies["cortex_session"])
@@ -104,18 +100,14 @@ async def test_nothing_of_a_deactivated_member_comes_back(
     link = (await http.post("/v1/me/login-links", headers=grace.headers)).json()["url_path"]
     await http.post("/v1/me/link-codes", headers=grace.headers)
     for active in (False, True):
-        await http.patch(
-            f"/v1/members/{grace.member_id}", json={"active": active}, headers=world.admin.headers
-        )
+        await http.patch(f"/v1/members/{grace.member_id}", json={"active": active}, headers=world.admin.headers)
     assert (await visitor.get("/")).status_code == 401
     assert (await http.post(link)).status_code == 401
     assert await admin.fetchval("select count(*) from identity_code where used_at is null") == 0
 
 
 @pytest.mark.proves("D.461")
-async def test_signed_links_from_before_a_deactivation_stay_dead(
-    http: httpx.AsyncClient, strict: World
-) -> None:
+async def test_signed_links_from_before_a_deactivation_stay_dead(http: httpx.AsyncClient, strict: World) -> None:
     grace = await strict.person(Role.APPROVER, name="Grace")
     _, (before,) = await waiting(strict, Shipping())
     sent = await link_for(strict, before, to=grace)
@@ -156,9 +148,7 @@ async def test_people_end_their_own_sessions_and_admins_those_of_others(
     assert [(await visitor.get("/")).status_code for visitor in (first, second)] == [200, 401]
     assert (await http.delete(f"{theirs}/{session['id']}", headers=world.admin.headers)).status_code == 204
     assert (await of_mel.get("/")).status_code == 401
-    all_of_them = await http.delete(
-        f"/v1/members/{grace.member_id}/browser-sessions", headers=world.admin.headers
-    )
+    all_of_them = await http.delete(f"/v1/members/{grace.member_id}/browser-sessions", headers=world.admin.headers)
     assert all_of_them.json() == {"ended": 1}
     assert (await first.get("/")).status_code == 401
     trail = await audit.list_entries(world.db, world.admin.actor, None, 0, 1000)
@@ -211,5 +201,7 @@ async def test_no_session_outlives_a_key_that_is_revoked_while_its_link_is_used(
         assert answers[1].status_code in (303, 401)
         assert answers[2].status_code in (201, 401)
     assert await admin.fetchval("select count(*) from browser_session") == 0
-    alive = "select count(*) from api_key k join user_account u on u.id = k.user_account_id where u.display_name = 'Grace'"
+    alive = (
+        "select count(*) from api_key k join user_account u on u.id = k.user_account_id where u.display_name = 'Grace'"
+    )
     assert await admin.fetchval(f"{alive} and k.revoked_at is null") == 0

@@ -66,9 +66,7 @@ async def put_back(app: asyncpg.Connection, world: World, rows: Rows) -> list[tu
                 await app.execute(f"update {table} set {column} = null where id = $1", row["id"])
                 continue
             places = ", ".join(f"${n}" for n in range(1, len(row) + 1))
-            await app.execute(
-                f"insert into {table} ({', '.join(row.keys())}) values ({places})", *row.values()
-            )
+            await app.execute(f"insert into {table} ({', '.join(row.keys())}) values ({places})", *row.values())
     return sorted((f"{TABLES[table]} {row['id']}", BACK) for table, held in rows.items() for row in held)
 
 

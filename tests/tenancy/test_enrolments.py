@@ -60,13 +60,9 @@ async def test_nobody_makes_a_key_or_a_login_link_for_somebody_else(
     for headers in (world.admin.headers, program.headers, elsewhere):
         refused = await http.post("/v1/keys", json=draft, headers=headers)
         assert (refused.status_code, refused.json()["code"]) == (403, "not_your_key")
-        assert (
-            await http.post(f"/v1/members/{grace.member_id}/login-links", headers=headers)
-        ).status_code == 404
+        assert (await http.post(f"/v1/members/{grace.member_id}/login-links", headers=headers)).status_code == 404
     for path in ("/v1/me/keys", "/v1/me/login-links"):
-        own = await http.post(
-            path, json={"name": "mine"} if "keys" in path else None, headers=program.headers
-        )
+        own = await http.post(path, json={"name": "mine"} if "keys" in path else None, headers=program.headers)
         assert own.status_code == 403
     enrols = await http.post(f"/v1/members/{grace.member_id}/enrolment-codes", headers=program.headers)
     assert (enrols.status_code, enrols.json()["detail"]) == (403, "No program may do this.")

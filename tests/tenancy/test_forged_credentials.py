@@ -168,9 +168,7 @@ async def test_an_enrolment_code_that_was_changed_enrols_nobody(
     http: httpx.AsyncClient, world: World, app: asyncpg.Connection, change: str
 ) -> None:
     code = await code_for(http, world, await added(world))
-    await repoint(
-        app, world, "enrolment_code", **{change: world.admin.member_id if "user" in change else new_id()}
-    )
+    await repoint(app, world, "enrolment_code", **{change: world.admin.member_id if "user" in change else new_id()})
     page = await http.get(f"/enrol/{code}")
     assert "Ada" not in page.text
     answer = await http.post("/v1/enrolments", json={"code": code})

@@ -8,9 +8,7 @@ from tests.fixtures.people import World
 from tests.fixtures.rows import digests
 
 
-async def test_a_connection_is_made_renamed_and_unique_by_type_and_name(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_a_connection_is_made_renamed_and_unique_by_type_and_name(http: httpx.AsyncClient, world: World) -> None:
     headers = world.admin.headers
     draft = {"channel_type": "slack", "name": "workspace"}
     made = await http.post("/v1/connections", json=draft, headers=headers)

@@ -37,9 +37,7 @@ async def test_a_member_has_roles_a_clearance_and_teams(http: httpx.AsyncClient,
     assert changed.json()["team_ids"] == [ops["id"]]
     assert (changed.json()["clearance"], changed.json()["roles"]) == (9, ["steward"])
     assert changed.json()["display_name"] == "Mel"
-    stale = await http.patch(
-        path, json={"clearance": 0}, headers={**headers, "If-Match": made.headers["ETag"]}
-    )
+    stale = await http.patch(path, json={"clearance": 0}, headers={**headers, "If-Match": made.headers["ETag"]})
     assert stale.status_code == 412
     stewards = await http.get("/v1/members", params={"role": "steward"}, headers=headers)
     assert [each["id"] for each in stewards.json()["items"]] == [member["id"]]
@@ -101,9 +99,7 @@ async def test_two_admins_who_demote_each_other_over_http(
     assert await admin.fetchval("select count(*) from user_account where 'admin' = any (roles)") == 1
 
 
-async def test_a_deactivated_member_is_out_at_once_and_may_come_back(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_a_deactivated_member_is_out_at_once_and_may_come_back(http: httpx.AsyncClient, world: World) -> None:
     mel = await world.person(Role.OPERATOR, name="Mel")
     path = f"/v1/members/{mel.actor.user_account_id}"
     assert (await http.get("/v1/me", headers=mel.headers)).status_code == 200

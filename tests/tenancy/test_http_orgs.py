@@ -10,9 +10,7 @@ from tests.fixtures.rows import digests
 
 
 @pytest.mark.proves("D.22")
-async def test_a_platform_key_creates_an_org_and_acts_in_it_visibly(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_a_platform_key_creates_an_org_and_acts_in_it_visibly(http: httpx.AsyncClient, world: World) -> None:
     made = await http.post(
         "/v1/orgs", json={"slug": "third", "name": "Third", "admin_name": "Tia"}, headers=world.admin.headers
     )
@@ -90,9 +88,7 @@ async def test_an_org_may_refuse_people_whom_nobody_invited(
     assert again.session_id == known.session_id
 
 
-async def test_platform_power_ends_with_the_role_of_admin(
-    http: httpx.AsyncClient, world: World, other: World
-) -> None:
+async def test_platform_power_ends_with_the_role_of_admin(http: httpx.AsyncClient, world: World, other: World) -> None:
     successor = await world.person(Role.ADMIN)
     elsewhere = {**world.admin.headers, "Cortex-Org": "rival"}
     assert (await http.get("/v1/members", headers=elsewhere)).status_code == 200

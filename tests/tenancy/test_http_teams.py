@@ -10,9 +10,7 @@ from tests.fixtures.people import World
 async def test_teams_have_one_level_of_parents(http: httpx.AsyncClient, world: World) -> None:
     headers = world.admin.headers
     parent = await http.post("/v1/teams", json={"slug": "eng", "name": "Eng"}, headers=headers)
-    child = await http.post(
-        "/v1/teams", json={"slug": "infra", "name": "Infra", "parent": "eng"}, headers=headers
-    )
+    child = await http.post("/v1/teams", json={"slug": "infra", "name": "Infra", "parent": "eng"}, headers=headers)
     assert child.status_code == 201
     assert child.json()["parent_id"] == parent.json()["id"]
     by_id = {"slug": "data", "name": "Data", "parent": parent.json()["id"]}
@@ -40,9 +38,7 @@ async def test_a_team_is_read_and_renamed_by_slug_or_id(http: httpx.AsyncClient,
     assert (await http.get("/v1/teams/main", headers=headers)).json()["name"] == "Everybody"
 
 
-async def test_a_team_in_use_is_kept_and_the_answer_counts_its_users(
-    http: httpx.AsyncClient, world: World
-) -> None:
+async def test_a_team_in_use_is_kept_and_the_answer_counts_its_users(http: httpx.AsyncClient, world: World) -> None:
     headers = world.admin.headers
     child = {"slug": "infra", "name": "Infra", "parent": "main"}
     await http.post("/v1/teams", json=child, headers=headers)

@@ -60,9 +60,7 @@ async def test_every_bad_token_has_its_answer_and_changes_nothing(
     query = await http.post("/v1/approvals/decide", params={"token": token}, json={"decision": "approved"})
     problem(query, 422, "invalid_request")
     for method in ("GET", "HEAD", "PUT", "DELETE"):
-        answer = await http.request(
-            method, "/v1/approvals/decide", params={"token": token, "decision": "approved"}
-        )
+        answer = await http.request(method, "/v1/approvals/decide", params={"token": token, "decision": "approved"})
         assert answer.status_code in (401, 404, 405, 422), method
     assert await digests(admin) == before
 
@@ -88,9 +86,7 @@ async def test_a_token_in_a_path_decides_nothing_and_is_in_no_log(
 
 
 @pytest.mark.proves("D.156")
-async def test_sixteen_clients_with_one_token_hear_of_one_decision(
-    http: httpx.AsyncClient, strict: World
-) -> None:
+async def test_sixteen_clients_with_one_token_hear_of_one_decision(http: httpx.AsyncClient, strict: World) -> None:
     _, (approval,) = await waiting(strict, Shipping())
     token = await token_for(strict, approval.id, strict.admin.actor)
     answers = await asyncio.gather(*(by_token(http, token) for _ in range(16)))

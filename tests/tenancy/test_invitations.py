@@ -56,9 +56,7 @@ async def invite(world: World, email: str = BEA, name: str | None = "Bea", **mor
 async def rendered(world: World, mapping_id: UUID, purpose: str = "invitation") -> Invitation | None:
     """What the outbox does when it sends the mail."""
     async with world.db.transaction(world.org_id) as tx:
-        return await invitations.make_invitation_code(
-            tx, mapping_id, {"purpose": purpose, "invited_by": "Ada"}, PLANE
-        )
+        return await invitations.make_invitation_code(tx, mapping_id, {"purpose": purpose, "invited_by": "Ada"}, PLANE)
 
 
 async def code_for(world: World, mapping_id: UUID, purpose: str = "invitation") -> str:
@@ -113,18 +111,14 @@ async def test_an_invitation_is_a_member_an_unproven_address_and_a_mail(
     assert "cortex_verify" not in mail["data"], "its link is made when it is rendered"
     assert await admin.fetchval("select count(*) from identity_code") == 0
     assert (await actions(world))[-3:] == ["connection_created", "member_added", "member_invited"]
-    made = await admin.fetchrow(
-        "select name, channel_type from channel_connection where channel_type = 'email'"
-    )
+    made = await admin.fetchrow("select name, channel_type from channel_connection where channel_type = 'email'")
     assert tuple(made) == ("email", "email")
     second = await invite(world, "cleo@example.com", "Cleo")
     assert second.mapping.connection_id == invited.mapping.connection_id
 
 
 @pytest.mark.proves("D.130")
-async def test_a_link_proves_the_address_and_logs_its_person_in_once(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_a_link_proves_the_address_and_logs_its_person_in_once(world: World, admin: asyncpg.Connection) -> None:
     invited = await invite(world, roles=[Role.APPROVER], clearance=3)
     code = await code_for(world, invited.mapping.id)
     kept = await admin.fetchrow(
@@ -154,9 +148,7 @@ async def test_a_link_proves_the_address_and_logs_its_person_in_once(
     "wrong",
     ["", "x", "cortex_verify_", "cortex_verify_" + "a" * 43, "cortex_login_" + "a" * 43, "\x00", "é" * 57],
 )
-async def test_a_link_that_never_was_one_changes_nothing(
-    world: World, admin: asyncpg.Connection, wrong: str
-) -> None:
+async def test_a_link_that_never_was_one_changes_nothing(world: World, admin: asyncpg.Connection, wrong: str) -> None:
     await invite(world)
     before = await digests(admin)
     assert await invitations.shown(world.db, wrong) is None
@@ -165,9 +157,7 @@ async def test_a_link_that_never_was_one_changes_nothing(
 
 
 @pytest.mark.proves("D.131")
-async def test_truncated_old_and_unwanted_links_are_refused_alike(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_truncated_old_and_unwanted_links_are_refused_alike(world: World, admin: asyncpg.Connection) -> None:
     clock = await Clock.install(admin, START)
     invited = await invite(world)
     code = await code_for(world, invited.mapping.id)
@@ -267,9 +257,7 @@ async def test_an_idempotency_key_invites_once(world: World, admin: asyncpg.Conn
         InvitationDraft(email=BEA, display_name="Bea"),
         IdempotencyKey(key="k", fingerprint=bytes(32)),
     )
-    made = [
-        await invitations.invite(world.db, world.admin.actor, draft, once, mailing=True) for _ in range(2)
-    ]
+    made = [await invitations.invite(world.db, world.admin.actor, draft, once, mailing=True) for _ in range(2)]
     assert made[0].member == made[1].member
     assert await admin.fetchval("select count(*) from notification") == 1
 
@@ -283,9 +271,7 @@ async def test_two_admins_who_invite_the_same_person_at_once_make_one_member(
     assert await admin.fetchval("select count(*) from channel_connection where channel_type = 'email'") == 1
 
 
-async def test_what_cannot_be_mailed_is_refused_and_changes_nothing(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_what_cannot_be_mailed_is_refused_and_changes_nothing(world: World, admin: asyncpg.Connection) -> None:
     before = await digests(admin)
     draft = InvitationDraft(email=BEA, display_name="Bea")
     with pytest.raises(Conflict, match="sends no mail") as raised:
@@ -315,14 +301,9 @@ async def test_an_address_that_refused_mail_is_tried_again_when_somebody_says_so
     world: World, admin: asyncpg.Connection
 ) -> None:
     invited = await invite(world)
-    await admin.execute(
-        "update channel_mapping set suppressed_at = now(), suppressed_reason = '550 no such user'"
-    )
+    await admin.execute("update channel_mapping set suppressed_at = now(), suppressed_reason = '550 no such user'")
     await invite(world)
-    assert (
-        await admin.fetchval("select suppressed_at from channel_mapping where id = $1", invited.mapping.id)
-        is None
-    )
+    assert await admin.fetchval("select suppressed_at from channel_mapping where id = $1", invited.mapping.id) is None
 
 
 @pytest.mark.proves("D.132")
@@ -333,9 +314,7 @@ async def test_one_mail_is_enough_while_it_is_on_its_way_and_for_a_minute(
     person = await world.person(Role.MEMBER)
     asking: list[Callable[[], Awaitable[object]]] = [
         lambda: invite(world),
-        lambda: invitations.add_address(
-            world.db, person.actor, AddressDraft(email="me@x.example"), mailing=True
-        ),
+        lambda: invitations.add_address(world.db, person.actor, AddressDraft(email="me@x.example"), mailing=True),
     ]
     for ask in asking:
         await ask()
@@ -414,16 +393,12 @@ async def test_an_hours_mails_are_counted_when_they_are_asked_for_at_once(
 
 
 @pytest.mark.proves("D.133")
-async def test_adding_an_address_again_does_not_make_it_take_mail(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_adding_an_address_again_does_not_make_it_take_mail(world: World, admin: asyncpg.Connection) -> None:
     person = await world.person(Role.MEMBER)
     draft = AddressDraft(email="gone@example.com")
     claimed = await invitations.add_address(world.db, person.actor, draft, mailing=True)
     await admin.execute(SENT)
-    await admin.execute(
-        "update channel_mapping set suppressed_at = now(), suppressed_reason = '550 no such user'"
-    )
+    await admin.execute("update channel_mapping set suppressed_at = now(), suppressed_reason = '550 no such user'")
     for unlinked in (False, True):
         if unlinked:
             await connections.unlink_own(world.db, person.actor, claimed.id)
@@ -454,9 +429,7 @@ async def test_an_address_of_ones_own_needs_its_mail_and_the_login_of_its_person
     assert await invitations.verify(world.db, code, person.actor) is None, "nobody is logged in by it"
     assert (await mapping_of(world, claimed.user_account_id)).verified_at is not None
     with pytest.raises(Conflict, match="yours already"):
-        await invitations.add_address(
-            world.db, person.actor, AddressDraft(email="grace@home.example"), mailing=True
-        )
+        await invitations.add_address(world.db, person.actor, AddressDraft(email="grace@home.example"), mailing=True)
 
 
 async def test_a_person_has_so_many_channels_and_no_more(world: World) -> None:
@@ -467,9 +440,7 @@ async def test_a_person_has_so_many_channels_and_no_more(world: World) -> None:
     again = AddressDraft(email="me+0@example.com")
     await invitations.add_address(world.db, person.actor, again, mailing=True)
     with pytest.raises(TooMany) as raised:
-        await invitations.add_address(
-            world.db, person.actor, AddressDraft(email="one@example.com"), mailing=True
-        )
+        await invitations.add_address(world.db, person.actor, AddressDraft(email="one@example.com"), mailing=True)
     assert raised.value.code == "too_many_channels"
     with pytest.raises(TooMany):
         await connections.issue_link_code(world.db, person.actor)
@@ -480,13 +451,9 @@ async def test_what_is_only_claimed_is_nobodys_way_in(world: World) -> None:
     """A message from an address that somebody only claims makes a guest; whoever then proves it takes its place."""
     invited = await invite(world)
     inbound = InboundMessage(external_user_id=BEA, agent="deployer", text="Hello")
-    first = await sessions.ingest_message(
-        world.db, world.service.actor, invited.mapping.connection_id, inbound
-    )
+    first = await sessions.ingest_message(world.db, world.service.actor, invited.mapping.connection_id, inbound)
     assert first.user_account_id != invited.member.id
     await invitations.verify(world.db, await code_for(world, invited.mapping.id), None)
-    second = await sessions.ingest_message(
-        world.db, world.service.actor, invited.mapping.connection_id, inbound
-    )
+    second = await sessions.ingest_message(world.db, world.service.actor, invited.mapping.connection_id, inbound)
     assert second.user_account_id == invited.member.id
     assert second.session_id != first.session_id

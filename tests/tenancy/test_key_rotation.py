@@ -108,9 +108,7 @@ class Secrets:
         await decide(world, first)  # signs a receipt
         await link_for(world, first)  # makes the secret that signs links
         job, (approval,) = await waiting(world, shipping, ship("2.0"))
-        await keys.put_model_key(
-            world.db, world.admin.actor, Provider.ANTHROPIC, ModelKeyDraft(key=MODEL_KEY)
-        )
+        await keys.put_model_key(world.db, world.admin.actor, Provider.ANTHROPIC, ModelKeyDraft(key=MODEL_KEY))
         draft = ConnectionDraft(channel_type="webhook", name="hook", url="https://example.com/hook")
         made = await connections.create_connection(world.db, world.admin.actor, draft)
         assert made.secret is not None
@@ -268,9 +266,7 @@ async def test_a_key_from_the_environment_is_rotated_from_the_standard_input(
     code, output = await cortex(urls, "db", "rotate-key", stdin=NEW_KEY, **here)
     assert (code, "set CORTEX_MASTER_KEY to the new key" in output) == (0, True), output
     for key in (MASTER_KEY, NEW_KEY):
-        code, output = await cortex(
-            urls, "db", "rotate-key", stdin=NEW_KEY, **here | {"CORTEX_MASTER_KEY": key}
-        )
+        code, output = await cortex(urls, "db", "rotate-key", stdin=NEW_KEY, **here | {"CORTEX_MASTER_KEY": key})
         expected = "has this master key already" if key == MASTER_KEY else "same_master_key"
         assert (code, expected in output) == (int(key == NEW_KEY), True), output
     assert files(tmp_path) == {}
@@ -295,9 +291,7 @@ async def test_it_is_refused_while_a_secret_does_not_open(
     secrets = await Secrets.create(strict)
     before = await admin.fetchval("update model_key set sealed = $1 returning sealed", b"\x01" + bytes(40))
     code, output = await cortex(urls, "db", "rotate-key", CORTEX_HOME=str(home))
-    assert (code, "sealed_unreadable" in output, "model_key anthropic of" in output) == (1, True, True), (
-        output
-    )
+    assert (code, "sealed_unreadable" in output, "model_key anthropic of" in output) == (1, True, True), output
     assert before is not None
     plane_key = await master_key.read_plane_key(strict.db)
     assert plane_key is not None
@@ -347,13 +341,9 @@ async def test_no_process_with_the_old_key_writes_beside_it(
 
 
 @pytest.mark.proves("D.632")
-async def test_two_rotations_at_once_are_one(
-    http: httpx.AsyncClient, strict: World, urls: Urls, home: Path
-) -> None:
+async def test_two_rotations_at_once_are_one(http: httpx.AsyncClient, strict: World, urls: Urls, home: Path) -> None:
     secrets = await Secrets.create(strict)
-    results = await asyncio.gather(
-        *(cortex(urls, "db", "rotate-key", CORTEX_HOME=str(home)) for _ in range(2))
-    )
+    results = await asyncio.gather(*(cortex(urls, "db", "rotate-key", CORTEX_HOME=str(home)) for _ in range(2)))
     assert 0 in [code for code, _ in results], results
     async with started(urls, Settings(home=home, pool_size=5)) as db:
         await secrets.check(http, db, Vault(key_in(home)))

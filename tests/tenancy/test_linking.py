@@ -32,9 +32,7 @@ START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 
 async def redeem(world: World, code: str, sender: str = "u-1", by: Person | None = None) -> Mapping:
     draft = LinkDraft(code=code, external_user_id=sender)
-    return await connections.redeem_link_code(
-        world.db, (by or world.service).actor, world.connection.id, draft
-    )
+    return await connections.redeem_link_code(world.db, (by or world.service).actor, world.connection.id, draft)
 
 
 async def refused(world: World, code: str, sender: str = "u-1") -> str:
@@ -77,9 +75,7 @@ async def test_a_code_makes_whoever_types_it_the_member(world: World, admin: asy
 
 
 @pytest.mark.proves("D.135")
-async def test_a_guests_sender_becomes_the_members_and_the_guest_stays(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_a_guests_sender_becomes_the_members_and_the_guest_stays(world: World, admin: asyncpg.Connection) -> None:
     as_guest = await world.say("Hello", "u-9")
     person = await world.person(Role.MEMBER, name="Mel")
     await redeem(world, await code_of(world, person), "u-9")
@@ -90,15 +86,11 @@ async def test_a_guests_sender_becomes_the_members_and_the_guest_stays(
     guest = await orgs.get_member(world.db, world.admin.actor, as_guest.user_account_id)
     assert guest.roles == [Role.GUEST]
     assert (await orgs.list_member_mappings(world.db, world.admin.actor, guest.id, None, 10)).items == []
-    assert await admin.fetchval("select count(*) from channel_mapping") == 2, (
-        "what the session came over is kept"
-    )
+    assert await admin.fetchval("select count(*) from channel_mapping") == 2, "what the session came over is kept"
 
 
 @pytest.mark.proves("D.135")
-async def test_a_sender_of_another_member_is_not_taken_from_them(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_a_sender_of_another_member_is_not_taken_from_them(world: World, admin: asyncpg.Connection) -> None:
     first, second = await world.person(Role.MEMBER, name="One"), await world.person(Role.MEMBER, name="Two")
     await redeem(world, await code_of(world, first), "u-1")
     code = await code_of(world, second)
@@ -204,9 +196,7 @@ async def test_what_is_given_up_is_a_strangers_and_its_history_stays(
     assert (await connections.list_own_mappings(world.db, person.actor, None, 10)).items == []
     stranger = await world.say("Hello?", "u-5")
     assert stranger.user_account_id not in (before.user_account_id, member_of(person))
-    origin = await admin.fetchval(
-        "select origin_channel_mapping_id from session where id = $1", before.session_id
-    )
+    origin = await admin.fetchval("select origin_channel_mapping_id from session where id = $1", before.session_id)
     assert origin == mapping.id
     again = await redeem(world, await code_of(world, person), "u-5")
     assert again.id != mapping.id

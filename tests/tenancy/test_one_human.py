@@ -155,9 +155,7 @@ async def test_an_admin_does_not_approve_what_somebody_asked_whom_they_enrolled(
 
 
 @pytest.mark.proves("D.465")
-async def test_lists_and_cards_say_who_counts_as_one_human_with_a_cause(
-    http: httpx.AsyncClient, strict: World
-) -> None:
+async def test_lists_and_cards_say_who_counts_as_one_human_with_a_cause(http: httpx.AsyncClient, strict: World) -> None:
     maria = await enrolled(http, strict, await added(strict))
     asked = await asked_for(strict, FOUR_EYES)
 
@@ -166,9 +164,7 @@ async def test_lists_and_cards_say_who_counts_as_one_human_with_a_cause(
         card = (await http.get(f"/v1/approvals/{asked.id}", headers=maria.headers)).json()["approval"]
         inbox = (await approvals.list_inbox(strict.db, maria.actor, 10)).mine
         seen = [(each["may_decide"], each["why_not"]) for each in (*listed, card)]
-        return [
-            (may, bool(why)) for may, why in (*seen, *((each.may_decide, each.why_not) for each in inbox))
-        ]
+        return [(may, bool(why)) for may, why in (*seen, *((each.may_decide, each.why_not) for each in inbox))]
 
     assert await told() == [(False, True)] * 3
     await prove_channel(strict, maria)
@@ -202,12 +198,8 @@ async def test_a_vote_through_a_webhook_and_that_of_whoever_set_its_secret_are_o
     await system.knows(pat, "pat@corp")
     asked = await asked_for(strict, TWO)
     assert (await system.send(http, decision(asked, "pat@corp"))).json()["result"] == "OK"
-    (mapping,) = (
-        await http.get(f"/v1/members/{pat.member_id}/mappings", headers=strict.admin.headers)
-    ).json()["items"]
-    gone = await http.delete(
-        f"/v1/members/{pat.member_id}/mappings/{mapping['id']}", headers=strict.admin.headers
-    )
+    (mapping,) = (await http.get(f"/v1/members/{pat.member_id}/mappings", headers=strict.admin.headers)).json()["items"]
+    gone = await http.delete(f"/v1/members/{pat.member_id}/mappings/{mapping['id']}", headers=strict.admin.headers)
     assert gone.status_code == 204
     own = await decide(http, asked, strict.admin)
     assert own.json()["approval"]["status"] == "pending", "also where the name was given up meanwhile"
@@ -249,10 +241,7 @@ def fewest(votes: list[CountedVote]) -> int:
     return next(
         size
         for size in range(len(votes) + 1)
-        if any(
-            all(set(group) & set(vote.behind) for vote in votes)
-            for group in itertools.combinations(PEOPLE, size)
-        )
+        if any(all(set(group) & set(vote.behind) for vote in votes) for group in itertools.combinations(PEOPLE, size))
     )
 
 

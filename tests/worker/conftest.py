@@ -11,8 +11,6 @@ import structlog
 @pytest.fixture(autouse=True)
 def plain_logs() -> Iterator[None]:
     before = structlog.get_config()
-    structlog.configure(
-        processors=[structlog.processors.format_exc_info, structlog.processors.LogfmtRenderer()]
-    )
+    structlog.configure(processors=[structlog.processors.format_exc_info, structlog.processors.LogfmtRenderer()])
     yield
     structlog.configure(**before)

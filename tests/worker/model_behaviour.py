@@ -113,9 +113,7 @@ class ModelSuite:
         monkeypatch.setattr(model_calls, "FLUSH_SECONDS", 0.01)
         monkeypatch.setattr(model_calls, "FORGET_SECONDS", (0.02,) * 200)
 
-    async def _submitted(
-        self, world: World, stage: ModelStage, *turns: dict[str, Any], **limits: Any
-    ) -> UUID:
+    async def _submitted(self, world: World, stage: ModelStage, *turns: dict[str, Any], **limits: Any) -> UUID:
         limits = {"retry_base_seconds": 0.001, "retry_cap_seconds": 0.01, **limits}
         agent = await make_agent(world, stage.teach(turns), model=stage.model, limits=limits)
         return await submit(world, agent)
@@ -134,18 +132,14 @@ class ModelSuite:
 
     @pytest.mark.proves("D.210")
     async def test_a_call_goes_to_its_tool_and_its_result_back(self, world: World, stage: ModelStage) -> None:
-        job, noted = await self._ran(
-            world, stage, turn(call("note", text="a"), text="I note."), turn(text="Noted.")
-        )
+        job, noted = await self._ran(world, stage, turn(call("note", text="a"), text="I note."), turn(text="Noted."))
         assert (job.status, job.result) == (JobStatus.COMPLETED, {"text": "Noted."})
         assert noted.notes == ["a"]
         assert stage.results(1) == ['{"noted":"a"}']
         assert await whole(world)
 
     @pytest.mark.proves("D.210")
-    async def test_several_calls_of_one_answer_are_made_in_order(
-        self, world: World, stage: ModelStage
-    ) -> None:
+    async def test_several_calls_of_one_answer_are_made_in_order(self, world: World, stage: ModelStage) -> None:
         said = turn(call("note", text="a"), call("note", text="b"), call("note", text="c"))
         job, noted = await self._ran(world, stage, said, turn(call("note", text="d")), turn(text="Noted."))
         assert job.result == {"text": "Noted."}
@@ -153,13 +147,9 @@ class ModelSuite:
         assert stage.results(2) == [f'{{"noted":"{word}"}}' for word in "abcd"]
 
     @pytest.mark.proves("D.213")
-    async def test_a_call_that_cannot_be_read_is_an_answer_to_the_model(
-        self, world: World, stage: ModelStage
-    ) -> None:
+    async def test_a_call_that_cannot_be_read_is_an_answer_to_the_model(self, world: World, stage: ModelStage) -> None:
         bad = {"tool": "note", "arguments": {}, "raw_arguments": '{"text": "a'}
-        job, noted = await self._ran(
-            world, stage, turn(bad, call("nothing"), call("note", text="b")), turn(text="Ok.")
-        )
+        job, noted = await self._ran(world, stage, turn(bad, call("nothing"), call("note", text="b")), turn(text="Ok."))
         assert (job.result, noted.notes) == ({"text": "Ok."}, ["b"])
         (step, _) = await steps_of(world, job.id)
         assert [each.status for each in step.calls] == ["rejected", "rejected", "completed"]
@@ -249,6 +239,4 @@ class ModelSuite:
                     await asyncio.sleep(0.01)
         assert (job.status, job.error_message) == (JobStatus.CANCELLED, "enough")
         # What was said until then is paid for.
-        assert (
-            await admin.fetchval("select count(*) from model_call where job_id = $1 and estimated", id) == 1
-        )
+        assert await admin.fetchval("select count(*) from model_call where job_id = $1 and estimated", id) == 1

@@ -293,9 +293,7 @@ async def test_a_deny_that_was_applied_meanwhile_beats_an_approval(strict: World
     shipping = Shipping()
     id, (asked,) = await waiting(strict, shipping)
     await decide(strict, asked)
-    await apply_policies(
-        strict.db, strict.admin.actor, "policies: [{name: freeze, target: '*', effect: deny}]"
-    )
+    await apply_policies(strict.db, strict.admin.actor, "policies: [{name: freeze, target: '*', effect: deny}]")
     async with working(strict.db, shipping.app):
         job = await ended(strict, id)
     assert (job.status, shipping.shipped) == (JobStatus.COMPLETED, [])
@@ -312,9 +310,7 @@ async def test_a_policy_that_changes_between_verdict_and_intent_is_obeyed(world:
     @app.tool(timeout=5, on_uncertain="fail")
     async def first() -> str:
         acted.append("first")
-        await apply_policies(
-            world.db, world.admin.actor, "policies: [{name: freeze, target: '*', effect: deny}]"
-        )
+        await apply_policies(world.db, world.admin.actor, "policies: [{name: freeze, target: '*', effect: deny}]")
         return "done"
 
     @app.tool(timeout=5, on_uncertain="fail")
@@ -489,9 +485,7 @@ async def test_a_deny_turns_a_retry_with_key_into_a_question(world: World) -> No
     @app.tool(timeout=1, on_uncertain="retry_with_key")
     async def act() -> str:
         sent.append(1)
-        await apply_policies(
-            world.db, world.admin.actor, "policies: [{name: freeze, target: '*', effect: deny}]"
-        )
+        await apply_policies(world.db, world.admin.actor, "policies: [{name: freeze, target: '*', effect: deny}]")
         raise RuntimeError("the line went dead")
 
     id = await submit(world, await make_agent(world, [turn(call("act"))]))
@@ -527,9 +521,7 @@ async def test_a_grant_that_is_refused_does_not_cost_the_outcome_before_it(
     @app.tool(timeout=5, on_uncertain="fail")
     async def one() -> str:
         done.append("one")
-        await admin.execute(
-            "update approval_grant set expires_at = now() - interval '1 s' where consumed_at is null"
-        )
+        await admin.execute("update approval_grant set expires_at = now() - interval '1 s' where consumed_at is null")
         return "done"
 
     @app.tool(timeout=5, on_uncertain="fail")

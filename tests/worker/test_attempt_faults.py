@@ -163,9 +163,7 @@ async def test_branches_that_ask_at_once_share_the_limits_of_their_job(
     assert len(model.asked) == 2
 
 
-async def test_a_day_s_budget_lets_one_branch_go_on_and_the_other_wait(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_a_day_s_budget_lets_one_branch_go_on_and_the_other_wait(world: World, admin: asyncpg.Connection) -> None:
     clock = await Clock.install(admin, START)
 
     async def other_waits(asked: int) -> None:
@@ -248,9 +246,7 @@ async def test_a_checkpoint_that_is_too_large_ends_the_job(world: World) -> None
     assert "The checkpoint is" in (job.error_message or "")
 
 
-async def test_what_was_done_before_it_grew_too_large_is_kept_once(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_what_was_done_before_it_grew_too_large_is_kept_once(world: World, admin: asyncpg.Connection) -> None:
     app = App("tests")
 
     @app.tool(on_uncertain="ask_human")

@@ -193,9 +193,7 @@ async def outcome(
     ],
 )
 @pytest.mark.proves("D.41")
-async def test_the_model_is_told_what_went_wrong(
-    world: World, stuck: threading.Event, tool: str, says: str
-) -> None:
+async def test_the_model_is_told_what_went_wrong(world: World, stuck: threading.Event, tool: str, says: str) -> None:
     job, steps = await outcome(world, an_app(stuck), [turn(call(tool)), TOLD])
     assert (job.status, job.error_message, job.retry_count) == (JobStatus.COMPLETED, None, 0)
     assert job.result is not None
@@ -268,9 +266,7 @@ async def test_a_result_above_the_limit_is_dropped_and_says_so(world: World, stu
     assert made.result["dropped"] == f"larger than {8 * 1024 * 1024} bytes, so it was not kept"
 
 
-async def test_many_results_of_one_step_do_not_fill_the_checkpoint(
-    world: World, stuck: threading.Event
-) -> None:
+async def test_many_results_of_one_step_do_not_fill_the_checkpoint(world: World, stuck: threading.Event) -> None:
     """Results stand in rows; only what is small is shown in the checkpoint too, so their number does not fill it."""
     many = [call("large", characters=16_000) for _ in range(80)]
     fine, _ = await outcome(world, an_app(stuck), [turn(*many), TOLD])
@@ -308,9 +304,7 @@ async def test_a_wrong_call_is_never_sent_and_the_model_is_told(
     assert says in orjson.loads(job.result["text"])["error"]
 
 
-async def test_a_tool_that_the_agent_may_not_use_does_not_exist_for_it(
-    world: World, stuck: threading.Event
-) -> None:
+async def test_a_tool_that_the_agent_may_not_use_does_not_exist_for_it(world: World, stuck: threading.Event) -> None:
     script = [turn(call("act_raises")), TOLD]
     job, steps = await outcome(world, an_app(stuck), script, tools=["add"])
     assert job.status is JobStatus.COMPLETED
@@ -379,9 +373,7 @@ async def test_a_provider_that_is_busy_is_asked_again_with_jitter_until_the_retr
 
 @pytest.mark.parametrize("status", [400, 401, 404, 422])
 @pytest.mark.proves("S0.6")
-async def test_a_provider_that_refuses_fails_the_job_at_once(
-    world: World, stuck: threading.Event, status: int
-) -> None:
+async def test_a_provider_that_refuses_fails_the_job_at_once(world: World, stuck: threading.Event, status: int) -> None:
     job, _ = await outcome(world, an_app(stuck), [turn(error_status=status)])
     assert (job.status, job.retry_count) == (JobStatus.FAILED, 0)
     assert f"status {status}" in (job.error_message or "")
@@ -404,9 +396,7 @@ async def test_a_job_that_recovered_goes_on_where_it_was(world: World, stuck: th
 
 
 @pytest.mark.proves("D.41")
-async def test_an_unknown_model_fails_the_job_and_names_those_there_are(
-    world: World, stuck: threading.Event
-) -> None:
+async def test_an_unknown_model_fails_the_job_and_names_those_there_are(world: World, stuck: threading.Event) -> None:
     job, _ = await outcome(world, an_app(stuck), [], model="gpt-17")
     assert (job.status, job.retry_count) == (JobStatus.FAILED, 0)
     assert "No backend answers for the model `gpt-17`; there is `anthropic`, `openai`, `scripted`." in (
@@ -452,11 +442,7 @@ async def test_a_response_that_cannot_be_stored_fails_the_job(world: World, stuc
     class Odd(Recording):
         async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
             async for piece in super().stream(request):
-                yield (
-                    Response(text="a\x00", calls=(), usage=piece.usage)
-                    if isinstance(piece, Response)
-                    else piece
-                )
+                yield (Response(text="a\x00", calls=(), usage=piece.usage) if isinstance(piece, Response) else piece)
 
     job, _ = await outcome(world, an_app(stuck), [], model="odd", backends=Backends({"odd": Odd()}))
     assert job.status is JobStatus.FAILED
@@ -489,17 +475,13 @@ async def test_the_token_budget_ends_the_job(world: World, stuck: threading.Even
 async def test_a_model_that_takes_too_long_is_a_transient_error(
     world: World, stuck: threading.Event, limits: dict[str, Any], slow: dict[str, Any], says: str
 ) -> None:
-    job, _ = await outcome(
-        world, an_app(stuck), [turn(text="word by word", **slow)], limits=limits, max_retries=0
-    )
+    job, _ = await outcome(world, an_app(stuck), [turn(text="word by word", **slow)], limits=limits, max_retries=0)
     assert job.status is JobStatus.FAILED
     assert says in (job.error_message or "")
     assert names_what_to_do(job, 0)
 
 
-async def test_the_time_of_a_job_ends_it_in_the_middle_of_an_answer(
-    world: World, stuck: threading.Event
-) -> None:
+async def test_the_time_of_a_job_ends_it_in_the_middle_of_an_answer(world: World, stuck: threading.Event) -> None:
     job, _ = await outcome(
         world, an_app(stuck), [turn(text="late", delay_ms=60_000)], limits={"timeout_seconds": 1, **QUICK}
     )
@@ -540,9 +522,7 @@ async def test_only_running_time_counts(world: World, admin: asyncpg.Connection)
     assert names_what_to_do(job, 2)
 
 
-async def test_a_broken_configuration_stops_its_job_and_not_the_worker(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_a_broken_configuration_stops_its_job_and_not_the_worker(world: World, admin: asyncpg.Connection) -> None:
     """Written by hand or by another release: whatever it is, other jobs go on."""
     bad = await make_agent(world, [], slug="bad")
     good = await make_agent(world, [], slug="good")

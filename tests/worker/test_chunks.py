@@ -127,9 +127,7 @@ async def test_an_answer_that_comes_at_once_costs_no_chunk(world: World, admin: 
 
 
 @pytest.mark.proves("D.69")
-async def test_a_step_that_is_adopted_says_so_before_its_new_chunks(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_a_step_that_is_adopted_says_so_before_its_new_chunks(world: World, admin: asyncpg.Connection) -> None:
     job = await submit(world, await make_agent(world, [], app="plane"))
     lost, given = await leased(world.db)
     assert await events.append_chunks(world.db, given, lost.id, 0, ["It was", " nearly"])
@@ -149,9 +147,7 @@ async def test_a_step_that_is_adopted_says_so_before_its_new_chunks(
 
 
 @pytest.mark.proves("D.69")
-async def test_what_was_told_of_an_answer_that_broke_off_is_void(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_what_was_told_of_an_answer_that_broke_off_is_void(world: World, admin: asyncpg.Connection) -> None:
     job = await submit(world, await make_agent(world, [], app="plane"), max_retries=0)
 
     async def break_off() -> None:
@@ -214,8 +210,7 @@ async def test_nobody_sees_chunks_of_a_job_that_ended_and_they_are_forgotten(
         worker, given = await leased(world.db)
         assert await events.append_chunks(world.db, given, worker.id, 0, ["half ", "an answer"])
     await admin.execute(
-        "update job set status = 'FAILED', error_message = 'x', worker_id = null, leased_at = null"
-        " where id = $1",
+        "update job set status = 'FAILED', error_message = 'x', worker_id = null, leased_at = null where id = $1",
         ended,
     )
     assert "text_chunk" not in [event.type for event in await told(world, ended)]

@@ -317,9 +317,7 @@ async def test_too_many_questions_to_the_model_end_the_job(world: World) -> None
         for _ in range(3):
             await ctx.model("Again.")
 
-    id = await submit(
-        world, await make_coded(world, turn(text="x"), turn(text="y"), limits={"max_iterations": 2})
-    )
+    id = await submit(world, await make_coded(world, turn(text="x"), turn(text="y"), limits={"max_iterations": 2}))
     async with working(world.db, coded(run)):
         job = await ended(world, id)
     assert job.status is JobStatus.FAILED

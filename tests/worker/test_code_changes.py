@@ -236,9 +236,7 @@ def _waits(before: str) -> Callable[[Context], Coroutine[Any, Any, str]]:
 
 async def _many(world: World, names: list[str], count: int) -> list[UUID]:
     """Parked jobs of two agents, each half asleep and half waiting for a person."""
-    agents = [
-        await make_coded(world, run=name, slug=name, limits={"max_concurrent_jobs": 200}) for name in names
-    ]
+    agents = [await make_coded(world, run=name, slug=name, limits={"max_concurrent_jobs": 200}) for name in names]
     gate = asyncio.Semaphore(8)
 
     async def one(number: int) -> UUID:
@@ -269,9 +267,7 @@ async def _until_none(admin: asyncpg.Connection, *statuses: str) -> None:
 
 @pytest.mark.proves("D.250")
 @pytest.mark.parametrize("parked", [100, pytest.param(1000, marks=pytest.mark.soak)], ids=["short", "whole"])
-async def test_a_deploy_with_many_parked_jobs_fails_none(
-    world: World, admin: asyncpg.Connection, parked: int
-) -> None:
+async def test_a_deploy_with_many_parked_jobs_fails_none(world: World, admin: asyncpg.Connection, parked: int) -> None:
     """One of two agents changes before its wait: its jobs are held with a reason, the other's go on, and none fails."""
     clock = await Clock.install(admin, START)
     await _many(world, ["kept", "changed"], parked)
@@ -303,9 +299,7 @@ async def _decide_all(world: World) -> None:
             await decide(world, approval)
 
     while True:
-        page = await approvals.list_approvals(
-            world.db, world.admin.actor, None, 100, status=ApprovalStatus.PENDING
-        )
+        page = await approvals.list_approvals(world.db, world.admin.actor, None, 100, status=ApprovalStatus.PENDING)
         if not page.items:
             return
         await asyncio.gather(*(one(approval) for approval in page.items))

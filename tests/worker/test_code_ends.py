@@ -43,9 +43,7 @@ async def told(world: World, job: Job, kind: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.proves("D.249")
-async def test_a_finally_does_not_act_while_the_job_goes_to_sleep(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_a_finally_does_not_act_while_the_job_goes_to_sleep(world: World, admin: asyncpg.Connection) -> None:
     outside = Outside()
 
     async def run(ctx: Context) -> str:
@@ -260,9 +258,7 @@ async def test_a_signal_that_comes_while_people_are_asked_is_heard(
 
 
 @pytest.mark.proves("D.247")
-async def test_a_signal_from_before_is_heard_although_the_worker_dies(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_a_signal_from_before_is_heard_although_the_worker_dies(world: World, admin: asyncpg.Connection) -> None:
     class Dying:
         async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
             yield TextChunk("I")
@@ -273,9 +269,7 @@ async def test_a_signal_from_before_is_heard_although_the_worker_dies(
         return heard
 
     clock = await Clock.install(admin, START)
-    await steering.send_signal(
-        world.db, world.admin.actor, SignalDraft(name="paid", key="1", payload={"paid": 1})
-    )
+    await steering.send_signal(world.db, world.admin.actor, SignalDraft(name="paid", key="1", payload={"paid": 1}))
     id = await submit(world, await make_coded(world))
     await died(world.db, coded(run), backends=Backends({"scripted": Dying()}))
     assert ("gather#0/0/paid#0", "open") in await keys_of(world, id)
@@ -289,9 +283,7 @@ async def test_a_signal_from_before_is_heard_although_the_worker_dies(
 
 
 @pytest.mark.proves("D.243")
-async def test_a_result_that_is_too_large_is_a_failure_of_its_step(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_a_result_that_is_too_large_is_a_failure_of_its_step(world: World, admin: asyncpg.Connection) -> None:
     runs: list[int] = []
 
     def large() -> str:

@@ -75,9 +75,7 @@ def looking(gate: Gate | None = None) -> App:
 @pytest.mark.proves("D.42")
 async def test_a_message_is_read_at_the_next_boundary(world: World) -> None:
     gate, model = Gate(), Recording()
-    await make_agent(
-        world, [turn(call("look"), text="Wait."), turn(text="You said {message}")], model="recording"
-    )
+    await make_agent(world, [turn(call("look"), text="Wait."), turn(text="You said {message}")], model="recording")
     first = await say(world, "one")
     async with working(world.db, looking(gate), backends=Backends({"recording": model})):
         await gate.entered.wait()
@@ -254,9 +252,7 @@ async def test_no_message_is_ever_unanswered(world: World) -> None:
 async def answered(world: World, session: UUID) -> bool:
     """Nothing is open, and the last answer came after the last message and is about it."""
     async with world.db.transaction(world.org_id) as tx:
-        still_open = await tx.value(
-            "select count(*) from job where session_id = $1 and finished_at is null", session
-        )
+        still_open = await tx.value("select count(*) from job where session_id = $1 and finished_at is null", session)
     if still_open:
         return False
     talk = await said(world, session)

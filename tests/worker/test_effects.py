@@ -126,9 +126,7 @@ async def test_fail_ends_the_job(world: World) -> None:
     outside = Outside(LOST)
     job = await run(world, outside.app("fail"))
     assert job.status is JobStatus.FAILED
-    assert "Nobody knows whether `act` happened, and it declares on_uncertain=fail." in (
-        job.error_message or ""
-    )
+    assert "Nobody knows whether `act` happened, and it declares on_uncertain=fail." in (job.error_message or "")
     assert names_what_to_do(job, 0)
     (made,) = (await steps_of(world, job.id))[0].calls
     assert (made.status, len(outside.sent)) == ("failed", 1)
@@ -337,9 +335,7 @@ async def test_only_those_who_may_can_answer(world: World) -> None:
     id, question = await asked(world, outside.app())
     for role, allowed in ((Role.MEMBER, False), (Role.STEWARD, False), (Role.APPROVER, True)):
         person = await world.person(role, name=role)
-        answer = settlements.settle(
-            world.db, person.actor, id, question.call_id, Answer(verdict=Verdict.HAPPENED)
-        )
+        answer = settlements.settle(world.db, person.actor, id, question.call_id, Answer(verdict=Verdict.HAPPENED))
         if allowed:
             await answer
         else:
@@ -414,9 +410,7 @@ async def test_what_an_effect_did_is_durable_before_others_read(world: World) ->
 
 
 @pytest.mark.parametrize("changed", [{"read_only": True}, {"on_uncertain": "retry_with_key"}])
-async def test_new_code_does_not_change_how_an_old_call_is_settled(
-    world: World, changed: dict[str, Any]
-) -> None:
+async def test_new_code_does_not_change_how_an_old_call_is_settled(world: World, changed: dict[str, Any]) -> None:
     """It was sent by code that had no key; the new code's word comes too late for it."""
     old, new, sent = App("tests"), App("tests"), []
 
@@ -549,9 +543,7 @@ async def test_effects_can_be_denied_by_a_policy(world: World, admin: asyncpg.Co
     async def look() -> str:
         return "seen"
 
-    await apply_policies(
-        world.db, world.admin.actor, "policies: [{name: no-acts, target: act, effect: deny}]"
-    )
+    await apply_policies(world.db, world.admin.actor, "policies: [{name: no-acts, target: act, effect: deny}]")
     agent = await make_agent(world, [turn(call("look"), call("act")), TOLD])
     id = await submit(world, agent)
     async with working(world.db, app, settings=FAST):
@@ -580,9 +572,7 @@ from tool_call where id = $1
 
 
 @pytest.mark.proves("D.36")
-async def test_an_intent_that_nobody_authorised_cannot_be_written(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_an_intent_that_nobody_authorised_cannot_be_written(world: World, admin: asyncpg.Connection) -> None:
     outside = Outside("sent")
     job = await run(world, outside.app())
     (made,) = (await steps_of(world, job.id))[0].calls

@@ -141,9 +141,7 @@ async def test_questions_of_the_session_are_the_last_thing_the_model_reads_until
     guide = {"format": "system_instruction", "content": "Be careful."}
     start = gate("onboarding", "session_start", questions=[question("agree")], guidance=guide,
                  inject_contexts=["intro"])  # fmt: skip
-    manifest = atlas(
-        start, context_blocks=[{"context_id": "intro", "name": "Intro", "content": "We are Acme."}]
-    )
+    manifest = atlas(start, context_blocks=[{"context_id": "intro", "name": "Intro", "content": "We are Acme."}])
     job = await run(
         world, desk, manifest,
         turn(text="Hello!"), turn(get()), turn(say("onboarding", agree=True)), turn(get()),
@@ -166,9 +164,7 @@ async def test_questions_of_the_session_are_the_last_thing_the_model_reads_until
 @pytest.mark.proves("D.363")
 async def test_a_text_does_not_end_a_job_whose_gate_asks_and_out_of_tries_the_job_fails(world: World) -> None:
     desk = Desk()
-    job = await run(
-        world, desk, atlas(ONBOARDING, DELETE), turn(text="no."), turn(delete()), turn(text="well.")
-    )
+    job = await run(world, desk, atlas(ONBOARDING, DELETE), turn(text="no."), turn(delete()), turn(text="well."))
     assert job.status is JobStatus.FAILED
     assert names_what_to_do(job, 3)
     assert "com.acme.desk/onboarding" in (job.error_message or "")
@@ -243,9 +239,7 @@ async def test_two_gates_before_one_call_are_both_answered(world: World) -> None
     desk = Desk()
     risk = gate("high-risk", {"type": "risk_threshold", "min_tier": "high"},
                 questions=[question("why", "text", "Why?", validation={"min_length": 10})])  # fmt: skip
-    manifest = atlas(
-        DELETE, risk, actions=[{"action_id": "ticket.delete", "name": "Delete", "risk_tier": "high"}]
-    )
+    manifest = atlas(DELETE, risk, actions=[{"action_id": "ticket.delete", "name": "Delete", "risk_tier": "high"}])
     sure, why = say("delete-confirm", sure="understood"), say("high-risk", why="It is a duplicate of 2.")
     job = await run(
         world, desk, manifest, turn(delete()), turn(sure), turn(delete()), turn(why), turn(delete()), turn(delete())
@@ -284,9 +278,7 @@ async def test_advice_goes_to_the_prompt_and_observation_to_the_trail_alone(worl
     told = gate("refunds", {"type": "keyword", "patterns": ["refund"]}, mode="advisory",
                 guidance={"format": "text", "content": "No refunds after 30 days."})  # fmt: skip
     seen = gate("after-get", {"type": "action_post", "patterns": ["ticket.get"]}, mode="observational")
-    wrong = gate(
-        "trouble", "error_occurred", mode="advisory", guidance={"content": "Stay calm.", "format": "text"}
-    )
+    wrong = gate("trouble", "error_occurred", mode="advisory", guidance={"content": "Stay calm.", "format": "text"})
     job = await run(
         world, desk, atlas(told, seen, wrong), turn(get()), turn(call("mail.send", to="nobody")),
         payload={"text": "I want a REFUND"}, backends=Backends({"scripted": model}),
@@ -352,9 +344,7 @@ async def test_an_ungoverned_job_is_told_and_offered_nothing_of_gates(world: Wor
 async def test_what_stewards_wrote_down_comes_when_the_agent_asks_for_it(world: World) -> None:
     desk, model = Desk(), Listening()
     manifest = atlas(
-        context_blocks=[
-            {"context_id": "refunds", "name": "Refunds", "content": "30 days.", "inject_mode": "on_demand"}
-        ]
+        context_blocks=[{"context_id": "refunds", "name": "Refunds", "content": "30 days.", "inject_mode": "on_demand"}]
     )
     job = await run(
         world, desk, manifest, turn(ask_for("weather")), turn(ask_for("refunds")),
@@ -400,9 +390,7 @@ async def test_what_must_be_traced_at_once_is_durable_before_the_model_is_asked(
 
 @pytest.mark.proves("D.370")
 @pytest.mark.parametrize("read_only", [True, False])
-async def test_what_must_be_traced_at_once_is_durable_before_the_call_is_sent(
-    world: World, read_only: bool
-) -> None:
+async def test_what_must_be_traced_at_once_is_durable_before_the_call_is_sent(world: World, read_only: bool) -> None:
     desk, seen, ids = Desk(), list[list[str]](), list[UUID]()
 
     async def look() -> str:
@@ -424,14 +412,11 @@ async def test_what_must_be_traced_at_once_is_durable_before_the_call_is_sent(
 @pytest.mark.proves("D.360")
 async def test_events_of_gates_have_the_names_and_payloads_of_the_trail(world: World) -> None:
     desk = Desk()
-    job = await run(
-        world, desk, atlas(DELETE), turn(delete()), turn(say("delete-confirm", sure="understood"))
-    )
+    job = await run(world, desk, atlas(DELETE), turn(delete()), turn(say("delete-confirm", sure="understood")))
     told = await events.of_session(world.db, world.admin.actor, job.session_id, 0)
     mine = [(each.type, each.data) for each in told.events if each.type.startswith("checkpoint_")]
     chain = [
-        (f"checkpoint_{kind}", {k: v for k, v in data.items() if k != "job"})
-        for kind, data in await traces(world, job)
+        (f"checkpoint_{kind}", {k: v for k, v in data.items() if k != "job"}) for kind, data in await traces(world, job)
     ]
     assert mine == chain
 
@@ -500,11 +485,7 @@ class Names:
 @pytest.mark.parametrize(
     ("pattern", "stops", "how"),
     [
-        *(
-            (name, {name}, how)
-            for name in ("ticket.delete", "delete")
-            for how in ("gate", "policy", "settings")
-        ),
+        *((name, {name}, how) for name in ("ticket.delete", "delete") for how in ("gate", "policy", "settings")),
         ("only ticket.delete", set(Names.EVERY) - {"ticket.delete"}, "settings"),
         *(
             (pattern, stops, how)
@@ -518,13 +499,9 @@ class Names:
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-async def test_names_of_tools_are_taken_exactly(
-    world: World, pattern: str, stops: set[str], how: str
-) -> None:
+async def test_names_of_tools_are_taken_exactly(world: World, pattern: str, stops: set[str], how: str) -> None:
     tools, model = Names(), Listening()
-    more: dict[str, Any] = (
-        {"tools": [name for name in Names.EVERY if name not in stops]} if how == "settings" else {}
-    )
+    more: dict[str, Any] = {"tools": [name for name in Names.EVERY if name not in stops]} if how == "settings" else {}
     manifest = atlas(gate("exact", before(pattern))) if how == "gate" else atlas()
     if how == "policy":
         deny = {"policy_id": "no", "type": "deny", "actions": [pattern]}
@@ -567,9 +544,7 @@ async def test_what_people_say_is_looked_at_once_also_while_the_agent_speaks(wor
     does not hear the first one's words again."""
     desk = Desk()
     money = gate("refunds", {"type": "keyword", "patterns": ["refund"]}, questions=[question("policy")])
-    agent = await governed(
-        world, atlas(money), turn(get("1")), turn(get("2")), turn(say("refunds", policy=True))
-    )
+    agent = await governed(world, atlas(money), turn(get("1")), turn(get("2")), turn(say("refunds", policy=True)))
     first = await post(world, agent, "hello")
 
     async def meanwhile(number: int) -> None:
@@ -639,9 +614,7 @@ async def test_what_was_said_to_a_job_that_never_ran_is_heard_by_the_next_one(wo
 
 @pytest.mark.proves("D.365")
 @pytest.mark.parametrize("task_first", [False, True])
-async def test_what_was_said_before_anybody_governed_the_session_is_history(
-    world: World, task_first: bool
-) -> None:
+async def test_what_was_said_before_anybody_governed_the_session_is_history(world: World, task_first: bool) -> None:
     """Also where the first job under gates is a task, which hears no messages."""
     desk = Desk()
     agent = await make_agent(world, [turn(get("1"))], slug="clerk")

@@ -118,9 +118,7 @@ async def test_jobs_of_one_session_do_not_share_what_one_read_uses_up(world: Wor
     manifest = (
         atlas(policies=budget("ticket.get", 1)) if scarce == "budget" else atlas(gate("look", before("ticket.get")))
     )  # fmt: skip
-    script = (
-        [turn(text="hello")] if scarce == "budget" else [turn(get()), turn(say("look", sure="understood"))]
-    )
+    script = [turn(text="hello")] if scarce == "budget" else [turn(get()), turn(say("look", sure="understood"))]
     agent = await governed(world, manifest, *script, limits={"max_concurrent_jobs": 10})
     first = await submit(world, agent)
     async with working(world.db, desk.app):
@@ -196,12 +194,8 @@ async def test_what_fires_once_is_told_once_whoever_comes_first(world: World) ->
 async def test_a_denial_that_came_meanwhile_holds_where_nothing_is_counted(world: World) -> None:
     """No call changes what these gates remember: what was judged is compared with what is there by then."""
     desk = Desk()
-    taint = gate(
-        "taint", {"type": "keyword", "patterns": ["stop"]}, mode="advisory", deny_actions=["ticket.*"]
-    )
-    agent = await governed(
-        world, atlas(taint, counts=False), turn(delete()), limits={"max_concurrent_jobs": 10}
-    )
+    taint = gate("taint", {"type": "keyword", "patterns": ["stop"]}, mode="advisory", deny_actions=["ticket.*"])
+    agent = await governed(world, atlas(taint, counts=False), turn(delete()), limits={"max_concurrent_jobs": 10})
     id = await submit(world, agent)
 
     class Overtaken(Listening):

@@ -64,9 +64,7 @@ def test_calls_that_were_approved_together_each_need_a_pass() -> None:
     assert gates.judge_again(as_gated(one, has_approval=True), is_resend=False).verdict is A
     gates.let_through(one, has_approval=True)
     assert gates.judge_again(as_gated(other, has_approval=True), is_resend=False).verdict is D
-    assert gates.judge_again(as_gated(one, has_approval=True), is_resend=False).verdict is A, (
-        "it is its own pass"
-    )
+    assert gates.judge_again(as_gated(one, has_approval=True), is_resend=False).verdict is A, "it is its own pass"
 
 
 @pytest.mark.proves("D.377")
@@ -110,9 +108,7 @@ def test_what_is_asked_is_told_and_nothing_else_is_left_open() -> None:
     lock = gate(
         "lock", TriggerType.ACTION_PRE, mode=Mode.ADVISORY, on_patterns=("mail.send",), lock_capabilities=("adm",)
     )  # fmt: skip
-    door = gate(
-        "door", TriggerType.CAPABILITY_ACCESS, on_capability_ids=("adm",), unlock_capabilities=("adm",)
-    )
+    door = gate("door", TriggerType.CAPABILITY_ACCESS, on_capability_ids=("adm",), unlock_capabilities=("adm",))
     opens = gate("opens", TriggerType.SESSION_START, mode=Mode.ADVISORY, unlock_capabilities=("adm",))
     gates = _gates(atlas(lock, door, opens, capabilities=(capability("adm", "ticket.delete"),)))
     gates.begin_response()

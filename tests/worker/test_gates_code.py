@@ -30,9 +30,7 @@ from tests.fixtures.people import World
 from tests.fixtures.workers import Died, died, ended, submit, turn, until, whole, working
 
 
-async def _run(
-    world: World, desk: Desk, manifest: str, code: Code, *script: dict[str, Any], **more: Any
-) -> Job:
+async def _run(world: World, desk: Desk, manifest: str, code: Code, *script: dict[str, Any], **more: Any) -> Job:
     coded(code, desk.app)
     agent = await governed(world, manifest, *script, run="run", slug="coded")
     id = await submit(world, agent)
@@ -105,9 +103,7 @@ async def test_what_code_heard_of_gates_comes_again_when_it_goes_on(world: World
 
 @pytest.mark.proves("D.376", "D.361")
 @pytest.mark.parametrize("tool", ["ticket.get", "ticket.delete", "ticket_delete"])
-async def test_an_answer_of_code_lets_one_call_through_and_the_next_is_stopped_again(
-    world: World, tool: str
-) -> None:
+async def test_an_answer_of_code_lets_one_call_through_and_the_next_is_stopped_again(world: World, tool: str) -> None:
     """Whether the tool reads or acts, and also by the name that providers see; within a branch as anywhere."""
     desk = Desk()
 
@@ -127,9 +123,9 @@ async def test_an_answer_of_code_lets_one_call_through_and_the_next_is_stopped_a
     job = await _run(world, desk, atlas(gate("any", before("ticket.*"))), code)
     stopped = "stopped by any: I understand."
     done = {"ticket.get": ("ticket 1", "get 1")}.get(tool, ("1 is gone", "delete 1"))
-    assert job.result == {
-        "value": [True, stopped, stopped, stopped, done[0], "a step is no call", stopped]
-    }, job.error_message
+    assert job.result == {"value": [True, stopped, stopped, stopped, done[0], "a step is no call", stopped]}, (
+        job.error_message
+    )
     assert desk.done == [done[1]]
 
 

@@ -114,9 +114,7 @@ async def test_a_trigger_that_cannot_be_asked_fires_what_blocks_and_skips_what_a
 
 @pytest.mark.proves("D.375", "D.342")
 @pytest.mark.parametrize("function", [None, _raises])
-async def test_what_a_gate_forbids_whose_trigger_cannot_be_asked_is_forbidden(
-    world: World, function: Any
-) -> None:
+async def test_what_a_gate_forbids_whose_trigger_cannot_be_asked_is_forbidden(world: World, function: Any) -> None:
     desk = Desk()
     if function is not None:
         desk.app.trigger("mood")(function)
@@ -146,9 +144,7 @@ async def test_a_validator_says_what_is_wrong_with_an_answer(world: World) -> No
 
 @pytest.mark.proves("D.375", "S5.29")
 @pytest.mark.parametrize("how", ["missing", "hangs", "raises", "says yes"])
-async def test_an_answer_that_nobody_could_look_at_is_not_accepted(
-    world: World, hurried: None, how: str
-) -> None:
+async def test_an_answer_that_nobody_could_look_at_is_not_accepted(world: World, hurried: None, how: str) -> None:
     desk = Desk()
 
     async def looked(_answer: str) -> Any:
@@ -181,9 +177,7 @@ def test_what_cannot_be_a_trigger_or_a_validator_is_refused_where_it_is_declared
 
 
 @pytest.mark.proves("D.364")
-@pytest.mark.parametrize(
-    "name", ["plane.answer", "plane_answer", "plane.request_context", "plane_request_context"]
-)
+@pytest.mark.parametrize("name", ["plane.answer", "plane_answer", "plane.request_context", "plane_request_context"])
 def test_the_names_of_the_planes_own_tools_are_taken(name: str) -> None:
     with pytest.raises(InvalidApp, match="the plane's own"):
         App("tests").tool(name=name)(lambda: None)

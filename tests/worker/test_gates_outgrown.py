@@ -118,9 +118,7 @@ async def test_a_gate_that_nobody_was_shown_is_asked_about_before_an_approved_ca
 
 
 async def _edited(world: World, card: Approval, arguments: dict[str, Any]) -> None:
-    decision = Decision(
-        decision=Choice.APPROVED, version=card.version, input_hash=card.input_hash, arguments=arguments
-    )
+    decision = Decision(decision=Choice.APPROVED, version=card.version, input_hash=card.input_hash, arguments=arguments)
     await decisions.decide(world.db, world.admin.actor, card.id, decision, Channel.API)
 
 
@@ -216,9 +214,7 @@ async def test_gates_hear_of_a_call_that_ends_its_job_because_nobody_knows(world
 @pytest.mark.proves("D.360")
 @pytest.mark.parametrize("door", ["settle", "card"])
 @pytest.mark.parametrize("verdict", list(Verdict))
-async def test_gates_hear_once_of_a_call_that_a_person_decided(
-    world: World, door: str, verdict: Verdict
-) -> None:
+async def test_gates_hear_once_of_a_call_that_a_person_decided(world: World, door: str, verdict: Verdict) -> None:
     """Whatever ends with it: also the call that had run before it in the same response."""
     desk, dead = Desk(), [True]
 
@@ -251,9 +247,7 @@ async def test_gates_hear_once_of_a_call_that_a_person_decided(
     failed = verdict is Verdict.FAIL
     assert job.status is (JobStatus.FAILED if failed else JobStatus.COMPLETED)
     told = ["triggered mailed", "triggered posted"]
-    assert sorted(await traced(world, job)) == sorted(
-        [*told, *(["triggered wrong", "passed wrong"] if failed else [])]
-    )
+    assert sorted(await traced(world, job)) == sorted([*told, *(["triggered wrong", "passed wrong"] if failed else [])])
     assert ("disk.*" in (await state_in(world, job.session_id)).actions) == failed
     assert await whole(world)
 
@@ -298,9 +292,7 @@ async def test_a_call_is_sent_again_with_its_approval_unless_a_gate_came_that_no
     job = await _doubted(world, desk, atlas(person, payroll), turn(call("disk.delete")))
     if locked:
         talks = AgentChange(
-            model_config=adapter(ModelConfig).validate_python(
-                {"model": "scripted", "script": [turn(text="Fine.")]}
-            )
+            model_config=adapter(ModelConfig).validate_python({"model": "scripted", "script": [turn(text="Fine.")]})
         )
         agent = await agents.update_agent(world.db, world.admin.actor, "clerk", talks, None)
         other = await submit(world, agent, {"text": "Do the payroll."}, session_id=job.session_id)
@@ -344,9 +336,7 @@ async def test_a_try_that_went_wrong_keeps_what_gates_told_of_it(world: World) -
 
 @pytest.mark.proves("D.340", "D.367")
 @pytest.mark.parametrize("kind", ["keyword", "custom"])
-async def test_what_a_task_begins_with_is_looked_at_once_however_often_it_is_tried(
-    world: World, kind: str
-) -> None:
+async def test_what_a_task_begins_with_is_looked_at_once_however_often_it_is_tried(world: World, kind: str) -> None:
     desk, seen = Desk(), list[str]()
 
     @desk.app.trigger("mood")
@@ -354,9 +344,7 @@ async def test_what_a_task_begins_with_is_looked_at_once_however_often_it_is_tri
         seen.append(text)
         return True
 
-    on = (
-        {"type": kind, "patterns": ["payroll"]} if kind == "keyword" else {"type": kind, "trigger_id": "mood"}
-    )
+    on = {"type": kind, "patterns": ["payroll"]} if kind == "keyword" else {"type": kind, "trigger_id": "mood"}
     heard = gate("heard", on, questions=[question("agree")])
     wish = [turn(say("heard", agree=True)), turn(delete())]
     agent = await governed(world, atlas(heard), *wish)
@@ -380,9 +368,7 @@ async def test_what_a_task_begins_with_is_looked_at_once_however_often_it_is_tri
 
 
 async def _wake(admin: asyncpg.Connection, id: UUID) -> None:
-    await admin.execute(
-        "update job set wake_at = now(), runnable_at = now() where id = $1 and status = 'SLEEPING'", id
-    )
+    await admin.execute("update job set wake_at = now(), runnable_at = now() where id = $1 and status = 'SLEEPING'", id)
 
 
 @pytest.mark.proves("D.377")

@@ -86,9 +86,7 @@ async def test_a_gate_for_people_is_an_approval_that_shows_its_questions(world: 
 @pytest.mark.proves("D.371")
 async def test_a_gate_of_the_session_for_people_is_asked_with_the_first_call(world: World) -> None:
     desk = Desk()
-    start = gate(
-        "supervised", "session_start", audience="human", questions=[question("watch", text="Do you watch?")]
-    )
+    start = gate("supervised", "session_start", audience="human", questions=[question("watch", text="Do you watch?")])
     job = await _asked(world, desk, atlas(start), turn(get()), turn(delete()))
     (card,) = await pending(world, job.id)
     assert (card.tool_name, desk.done) == ("ticket.get", [])
@@ -226,9 +224,7 @@ async def test_a_job_that_is_held_between_question_and_answer_goes_on_with_the_q
 @pytest.mark.proves("D.373")
 async def test_a_job_that_is_cancelled_at_a_question_leaves_it_to_the_next_one(world: World) -> None:
     desk = Desk()
-    agent = await governed(
-        world, atlas(ONBOARDING), turn(get()), turn(say("onboarding", agree=True)), turn(get())
-    )
+    agent = await governed(world, atlas(ONBOARDING), turn(get()), turn(say("onboarding", agree=True)), turn(get()))
     id = await submit(world, agent)
 
     async def cancel(number: int) -> None:

@@ -97,9 +97,7 @@ async def test_no_sequence_of_responses_runs_what_its_gate_did_not_let_through(
     world: World, responses: list[list[dict[str, Any]]]
 ) -> None:
     desk = Desk()
-    agent = await governed(
-        world, MANIFEST, turn(text="unused"), model="random", slug=f"m{new_id().hex[-12:]}"
-    )
+    agent = await governed(world, MANIFEST, turn(text="unused"), model="random", slug=f"m{new_id().hex[-12:]}")
     # Most of them should get past the start.
     id = await submit(world, agent)
     model = _Said([[say("onboarding", agree=True)], *responses] if len(responses) % 3 else responses)
@@ -111,16 +109,12 @@ async def test_no_sequence_of_responses_runs_what_its_gate_did_not_let_through(
     told = await traces(world, job)
     passed = Counter(data["checkpoint_id"] for kind, data in told if kind == "passed")
     answered = Counter(
-        data["checkpoint_id"]
-        for kind, data in told
-        if kind == "response" and data["validation_result"] == "valid"
+        data["checkpoint_id"] for kind, data in told if kind == "response" and data["validation_result"] == "valid"
     )
     made = [each for each in await ledger(world, id) if each.status == "completed"]
     acts = Counter(each.tool_name for each in made if not each.tool_name.startswith("plane."))
     # What happened outside is what the ledger says, and no more than what was let through.
-    assert Counter(each.split()[0] for each in desk.done) == {
-        name.split(".")[1]: count for name, count in acts.items()
-    }
+    assert Counter(each.split()[0] for each in desk.done) == {name.split(".")[1]: count for name, count in acts.items()}
     assert passed == answered
     assert acts["ticket.delete"] <= passed["delete-confirm"]
     assert acts["ticket.get"] <= 4
@@ -133,9 +127,7 @@ async def test_no_sequence_of_responses_runs_what_its_gate_did_not_let_through(
 @pytest.mark.proves("D.379")
 async def test_the_chain_holds_whatever_a_model_says(world: World) -> None:
     desk = Desk()
-    agent = await governed(
-        world, MANIFEST, turn(*RIGHT, *ACTS, *WRONG), turn(*ACTS), turn(*WRONG), turn(*RIGHT)
-    )
+    agent = await governed(world, MANIFEST, turn(*RIGHT, *ACTS, *WRONG), turn(*ACTS), turn(*WRONG), turn(*RIGHT))
     async with working(world.db, desk.app):
         await ended(world, await submit(world, agent))
     assert await whole(world)

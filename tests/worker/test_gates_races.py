@@ -81,9 +81,7 @@ async def test_jobs_of_one_session_share_what_its_gates_allow(world: World) -> N
     first = await submit(world, agent, {"text": "0"})
     async with working(world.db, desk.app, concurrency=10):
         session = (await ended(world, first)).session_id
-        others = [
-            await submit(world, agent, {"text": str(number)}, session_id=session) for number in range(5)
-        ]
+        others = [await submit(world, agent, {"text": str(number)}, session_id=session) for number in range(5)]
         assert {(await ended(world, id, seconds=60)).status for id in others} == {JobStatus.COMPLETED}
     assert desk.deleted == ["delete 1"] * 3
     state = await state_in(world, session)
@@ -230,9 +228,7 @@ async def test_a_session_that_is_bound_to_more_while_its_job_goes_on(
 @pytest.mark.proves("D.378")
 async def test_whoever_dies_before_the_answer_goes_on_at_the_question(world: World) -> None:
     desk, model = Desk(), Listening()
-    agent = await governed(
-        world, atlas(ONBOARDING), turn(get()), turn(say("onboarding", agree=True)), turn(get())
-    )
+    agent = await governed(world, atlas(ONBOARDING), turn(get()), turn(say("onboarding", agree=True)), turn(get()))
     id = await submit(world, agent)
 
     async def die(number: int) -> None:
@@ -393,9 +389,7 @@ async def test_what_a_person_decided_meanwhile_is_told_to_gates_once_they_can_be
     wrong = gate("wrong", "error_occurred", mode="advisory", deny_actions=["ticket.*"])
     posted = gate("posted", {"type": "action_post", "patterns": ["disk.*"]}, mode="observational")
     await publish(world, atlas(posted, atlas_id=OTHER))
-    agent = await governed(
-        world, atlas(wrong), turn({"tool": "disk.wipe", "arguments": {}}), atlases=[ATLAS, OTHER]
-    )
+    agent = await governed(world, atlas(wrong), turn({"tool": "disk.wipe", "arguments": {}}), atlases=[ATLAS, OTHER])
     id = await submit(world, agent)
     async with working(world.db, desk.app):
         await until(world, id, JobStatus.PAUSED)
@@ -449,16 +443,10 @@ async def test_questions_and_knowledge_take_their_room_from_the_window(world: Wo
     desk, model = Desk(), Listening()
     start = gate("onboarding", "session_start", inject_contexts=["intro"],
                  guidance={"format": "text", "content": "Read. " * 400})  # fmt: skip
-    manifest = atlas(
-        start, context_blocks=[{"context_id": "intro", "name": "Intro", "content": "Acme. " * 400}]
-    )
+    manifest = atlas(start, context_blocks=[{"context_id": "intro", "name": "Intro", "content": "Acme. " * 400}])
     many = [turn(get(str(number)), text="x" * 2000) for number in range(8)]
-    agent = await governed(
-        world, manifest, turn(text="no"), turn(say("onboarding", sure="understood")), *many
-    )
-    small = AgentChange(
-        model_config=_model(**{**agent.model_config, "context_tokens": 8000, "max_tokens": 500})
-    )
+    agent = await governed(world, manifest, turn(text="no"), turn(say("onboarding", sure="understood")), *many)
+    small = AgentChange(model_config=_model(**{**agent.model_config, "context_tokens": 8000, "max_tokens": 500}))
     await agents.update_agent(world.db, world.admin.actor, agent.slug, small, None)
     id = await submit(world, agent)
     async with working(world.db, desk.app, backends=Backends({"scripted": model})):

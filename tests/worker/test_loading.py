@@ -117,9 +117,7 @@ def test_something_else_is_no_app() -> None:
         ("def deep():\n    raise KeyError('x')\ndeep()\n", "KeyError: 'x'", 2),
     ],
 )
-def test_what_goes_wrong_in_a_module_is_told_with_its_line(
-    here: Path, text: str, said: str, line: int
-) -> None:
+def test_what_goes_wrong_in_a_module_is_told_with_its_line(here: Path, text: str, said: str, line: int) -> None:
     _write("my_broken.py", text)
     message = _refused("my_broken:app").message
     assert f"importing `my_broken` failed with {said}" in message

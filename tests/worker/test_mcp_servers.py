@@ -155,9 +155,7 @@ async def test_a_missing_secret_is_named(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.proves("D.261")
-async def test_secrets_reach_the_server_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_secrets_reach_the_server_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOSTILE_TOKEN", SECRET)
     monkeypatch.setenv("CORTEX_MASTER_KEY", "not for servers")
     app = App("tests")
@@ -294,9 +292,7 @@ async def test_a_server_that_forgets_a_call_is_kept(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.proves("D.264")
-async def test_a_server_that_hangs_is_killed_and_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_that_hangs_is_killed_and_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transports, "READ_SECONDS", 0.01)
     monkeypatch.setattr(connections, "ANSWER_SECONDS", 0.1)
     monkeypatch.setattr(pipes, "LEAVE_SECONDS", 0.1)

@@ -83,9 +83,7 @@ async def rows_of(admin: asyncpg.Connection, id: UUID) -> list[asyncpg.Record]:
 
 
 @pytest.mark.proves("D.260")
-async def test_a_write_to_a_real_server_waits_for_approval_and_happens_once(
-    strict: World, tmp_path: Path
-) -> None:
+async def test_a_write_to_a_real_server_waits_for_approval_and_happens_once(strict: World, tmp_path: Path) -> None:
     world = tmp_path / "world.db"
     with contextlib.closing(sqlite3.connect(world)) as outside:
         outside.execute("create table letter (text)")
@@ -112,9 +110,7 @@ async def test_a_write_to_a_real_server_waits_for_approval_and_happens_once(
     published = {tool.name: tool for tool in await workers.list_tools(strict.db, strict.admin.actor)}
     kept = published["files.write_query"]
     assert (kept.server, kept.remote_name, kept.read_only) == ("files", "write_query", False)
-    assert [row.digest for row in published.values() if row.name == "files.read_query"] == [
-        approval.tool_digest
-    ]
+    assert [row.digest for row in published.values() if row.name == "files.read_query"] == [approval.tool_digest]
 
 
 def _letters(world: Path) -> int:
@@ -241,9 +237,7 @@ async def test_a_confirmed_tool_is_read_only_until_it_changes_or_is_revoked(
         await _announced(app)
         assert await asks()
         assert not (await agents.get_confirmation(db, steward, made.id)).current
-        again = await agents.confirm_tool(
-            db, steward, seen(app, "hostile.note", read_only=True, risk=Risk.LOW)
-        )
+        again = await agents.confirm_tool(db, steward, seen(app, "hostile.note", read_only=True, risk=Risk.LOW))
         assert not await asks()
         await agents.revoke_confirmation(db, steward, again.id)
         assert await asks()
@@ -253,9 +247,7 @@ async def test_a_confirmed_tool_is_read_only_until_it_changes_or_is_revoked(
 
 
 @pytest.mark.proves("D.266")
-async def test_a_confirmation_of_one_org_is_none_for_another(
-    strict: World, other: World, tmp_path: Path
-) -> None:
+async def test_a_confirmation_of_one_org_is_none_for_another(strict: World, other: World, tmp_path: Path) -> None:
     app = App("tests")
     hostile(app, tmp_path)
     agent = await make_agent(strict, [turn(note())])

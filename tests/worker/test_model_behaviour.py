@@ -122,8 +122,7 @@ def _answer(turn: dict[str, Any]) -> Answer:
     return Answer(
         text=turn["text"],
         uses=tuple(
-            ToolUse(call["tool"], call.get("raw_arguments") or json.dumps(call["arguments"]))
-            for call in turn["calls"]
+            ToolUse(call["tool"], call.get("raw_arguments") or json.dumps(call["arguments"])) for call in turn["calls"]
         ),
     )
 

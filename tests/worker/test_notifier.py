@@ -292,9 +292,7 @@ async def test_the_last_place_is_for_an_org_that_has_none(
         await all_sent(admin)
 
 
-async def test_a_row_that_cannot_be_made_is_loud_and_the_others_go_on(
-    strict: World, admin: asyncpg.Connection
-) -> None:
+async def test_a_row_that_cannot_be_made_is_loud_and_the_others_go_on(strict: World, admin: asyncpg.Connection) -> None:
     await approvers(strict, admin, "Ann")
     asked = await asked_of(strict)
     first, second = await copies(admin, asked, 1, 2)
@@ -305,9 +303,7 @@ async def test_a_row_that_cannot_be_made_is_loud_and_the_others_go_on(
         await drain(notifier(strict.db, box))
     assert [said(each) for each in box.received][1:] == ["number 2"]
     assert [line["log_level"] for line in logs if line["event"] == "message not made"] == ["error"]
-    page = await deliveries.list_deliveries(
-        strict.db, strict.admin.actor, None, 10, status=DeliveryStatus.PENDING
-    )
+    page = await deliveries.list_deliveries(strict.db, strict.admin.actor, None, 10, status=DeliveryStatus.PENDING)
     (broken,) = page.items
     assert (broken.approval_id, broken.attempts) == (first, 1)
     assert "see the log" in (broken.last_error or "")
@@ -376,9 +372,7 @@ async def test_a_poison_message_is_given_up_although_nobody_lived_to_count(
     assert box.received == []
 
 
-async def test_what_no_process_can_speak_waits_for_one_that_can(
-    strict: World, admin: asyncpg.Connection
-) -> None:
+async def test_what_no_process_can_speak_waits_for_one_that_can(strict: World, admin: asyncpg.Connection) -> None:
     (ann,) = await approvers(strict, admin, "Ann")
     asked = await asked_of(strict)
     await drain(notifier(strict.db, Postbox("webhook")))

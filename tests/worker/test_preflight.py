@@ -176,9 +176,7 @@ def _with_server(folder: Path, *more: str) -> App:
     return app
 
 
-async def test_tools_of_mcp_servers_are_taken_as_workers_last_heard_of_them(
-    strict: World, tmp_path: Path
-) -> None:
+async def test_tools_of_mcp_servers_are_taken_as_workers_last_heard_of_them(strict: World, tmp_path: Path) -> None:
     agent = await make_agent(strict, [turn(call("notes.add_note", text="hi"))])
     async with working(strict.db, _with_server(tmp_path)):
         async with asyncio.timeout(120):

@@ -75,9 +75,7 @@ class Stage:
 @pytest_asyncio.fixture
 async def anthropic() -> AsyncIterator[Stage]:
     async with anthropic_server() as provider:
-        keys = ProviderKeys(
-            None, b"", {"ANTHROPIC_API_KEY": provider.key, "ANTHROPIC_BASE_URL": provider.url}
-        )
+        keys = ProviderKeys(None, b"", {"ANTHROPIC_API_KEY": provider.key, "ANTHROPIC_BASE_URL": provider.url})
         backends = Backends(keys=keys)
         yield Stage(provider, "anthropic:claude-haiku-4-5", backends)
         await backends.close()
@@ -205,9 +203,7 @@ async def test_text_comes_as_it_is_spoken_and_thinking_does_not(stage: Stage) ->
 
 @pytest.mark.proves("D.213")
 async def test_arguments_come_as_they_were_written(stage: Stage) -> None:
-    stage.provider.say(
-        calls(call("ship", to="Ada"), ToolUse("ship", '{"to": '), call("ship"), text="I ship.")
-    )
+    stage.provider.say(calls(call("ship", to="Ada"), ToolUse("ship", '{"to": '), call("ship"), text="I ship."))
     response = await stage.ask()
     assert [each.name for each in response.calls] == ["ship"] * 3
     assert response.calls[1].arguments == '{"to": '
@@ -218,9 +214,7 @@ async def test_arguments_come_as_they_were_written(stage: Stage) -> None:
 
 @pytest.mark.proves("D.213")
 async def test_calls_of_an_answer_that_was_cut_off_are_marked(stage: Stage) -> None:
-    stage.provider.say(
-        calls(call("ship", to="Ada"), ToolUse("ship", ""), truncated=True), says("Half", truncated=True)
-    )
+    stage.provider.say(calls(call("ship", to="Ada"), ToolUse("ship", ""), truncated=True), says("Half", truncated=True))
     response = await stage.ask()
     assert response.stop_reason is StopReason.MAX_TOKENS
     assert [each.truncated for each in response.calls] == [True, True]

@@ -54,9 +54,7 @@ async def _no_text(admin: asyncpg.Connection, asked: Approval) -> None:
 
 
 async def _other_signature(admin: asyncpg.Connection, asked: Approval) -> None:
-    await admin.execute(
-        "update approval_receipt set signature = sha512('x') where approval_id = $1", asked.id
-    )
+    await admin.execute("update approval_receipt set signature = sha512('x') where approval_id = $1", asked.id)
 
 
 async def _resigned(admin: asyncpg.Connection, asked: Approval) -> None:
@@ -81,9 +79,7 @@ async def _swapped_key(admin: asyncpg.Connection, asked: Approval) -> None:
     mine = Ed25519PrivateKey.generate()
     body = await admin.fetchval("select body from approval_receipt where approval_id = $1", asked.id)
     await admin.execute("update signing_key set public_key = $1", mine.public_key().public_bytes_raw())
-    await admin.execute(
-        "update approval_receipt set signature = $1 where approval_id = $2", mine.sign(body), asked.id
-    )
+    await admin.execute("update approval_receipt set signature = $1 where approval_id = $2", mine.sign(body), asked.id)
 
 
 async def _other_arguments(admin: asyncpg.Connection, _: Approval) -> None:
@@ -141,16 +137,12 @@ async def test_a_grant_without_a_true_receipt_is_never_sent(
 
 
 @pytest.mark.proves("D.172")
-async def test_a_yes_that_only_the_database_says_is_not_sent(
-    strict: World, admin: asyncpg.Connection
-) -> None:
+async def test_a_yes_that_only_the_database_says_is_not_sent(strict: World, admin: asyncpg.Connection) -> None:
     """A denied request turned around, and a receipt borrowed from another one."""
     shipping = Shipping()
     id, (wanted, other) = await waiting(strict, shipping, ship("6.66"), ship("1.0"))
     await decide(strict, other)
-    call_id = await admin.fetchval(
-        "select call_id from approval_invocation where approval_id = $1", wanted.id
-    )
+    call_id = await admin.fetchval("select call_id from approval_invocation where approval_id = $1", wanted.id)
     async with admin.transaction():
         await admin.execute("set local session_replication_role = replica")
         await admin.execute(

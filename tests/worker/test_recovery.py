@@ -115,15 +115,12 @@ def failed_as(job: Job, kind: CorruptionType, logs: list[Any]) -> bool:
         and (job.error_message or "").startswith("Checkpoint corruption detected: ")
         and str(job.id) in (job.error_message or "")
         and "`cortex job resubmit`" in (job.error_message or "")
-        and (entry["log_level"], entry["agentId"], entry["corruptionType"])
-        == ("error", str(job.agent_id), kind)
+        and (entry["log_level"], entry["agentId"], entry["corruptionType"]) == ("error", str(job.agent_id), kind)
     )
 
 
 @pytest.mark.proves("S1.5")
-async def test_an_edit_by_hand_fails_the_job_and_is_never_repaired(
-    world: World, admin: asyncpg.Connection
-) -> None:
+async def test_an_edit_by_hand_fails_the_job_and_is_never_repaired(world: World, admin: asyncpg.Connection) -> None:
     *edited, other_mac, no_job = await paused(world, len(EDITS) + 2)
     ids = dict(zip(EDITS, edited, strict=True))
     for name, (edit, _) in EDITS.items():
@@ -276,9 +273,7 @@ async def test_every_checkpoint_that_is_written_fits_the_published_schema(
 ) -> None:
     await admin.execute(WATCH)
     script = [
-        turn(
-            call("look", at="a"), call("act", what="ü"), call("nothing"), call("look", at="b"), text="I look."
-        ),
+        turn(call("look", at="a"), call("act", what="ü"), call("nothing"), call("look", at="b"), text="I look."),
         *[turn(call("act", what=str(n))) for n in range(25)],
         turn(call("refuse")),
     ]
@@ -317,18 +312,14 @@ async def test_per_tool_call_writes_after_each_call(world: World, admin: asyncpg
     script = [turn(call("look"), call("act", what="a"), call("look"), call("act", what="b"))]
     writes = {}
     for granularity in ("per_step", "per_tool_call", "per_llm_response"):
-        agent = await make_agent(
-            world, script, slug=granularity.replace("_", "-"), checkpoint_granularity=granularity
-        )
+        agent = await make_agent(world, script, slug=granularity.replace("_", "-"), checkpoint_granularity=granularity)
         id = await submit(world, agent)
         async with working(world.db, app):
             await until(world, id, JobStatus.COMPLETED)
         writes[granularity] = await admin.fetchval("select write_seq from job where id = $1", id)
     done, left = "completed", "pending"
     each = [[left] * 4, [done, left, left, left], [done, done, left, left], [done, done, done, left]]
-    assert durable == each * 3, (
-        "an effect and its outcome are never later; reads are written before the next effect"
-    )
+    assert durable == each * 3, "an effect and its outcome are never later; reads are written before the next effect"
     assert writes["per_tool_call"] > writes["per_step"] >= writes["per_llm_response"]
 
 
@@ -361,9 +352,7 @@ async def test_a_death_between_two_calls_repeats_no_effect(world: World, granula
 
 
 @pytest.mark.parametrize("moment", ["model", "after_model"])
-async def test_the_model_is_asked_again_only_if_its_answer_was_not_recorded(
-    world: World, moment: str
-) -> None:
+async def test_the_model_is_asked_again_only_if_its_answer_was_not_recorded(world: World, moment: str) -> None:
     app, deaths = App("tests"), [1]
 
     @app.tool(read_only=True)

@@ -52,9 +52,7 @@ async def happened(admin: asyncpg.Connection, kind: str) -> list[UUID]:
 
 
 @pytest.mark.proves("D.103")
-async def test_a_deadline_is_looked_at_when_it_comes(
-    strict: World, admin: asyncpg.Connection, clock: Clock
-) -> None:
+async def test_a_deadline_is_looked_at_when_it_comes(strict: World, admin: asyncpg.Connection, clock: Clock) -> None:
     (id,) = await requests(strict, admin)
     job_id = (await shown(strict, id)).job_id
     scheduler = Scheduler(strict.db)
@@ -135,9 +133,7 @@ async def test_one_that_cannot_be_acted_on_keeps_nobody_else_from_its_time(
     assert (await deadlines.tick(strict.db, new_id(), "s")).done == ["expired"]
 
 
-async def test_a_running_scheduler_keeps_its_deadlines(
-    strict: World, admin: asyncpg.Connection, clock: Clock
-) -> None:
+async def test_a_running_scheduler_keeps_its_deadlines(strict: World, admin: asyncpg.Connection, clock: Clock) -> None:
     (id,) = await requests(strict, admin)
     async with scheduling(Scheduler(strict.db, poll_seconds=0.05)), asyncio.timeout(10):
         await clock.set(START + HOUR)

@@ -109,9 +109,7 @@ async def test_jobs_of_an_org_in_the_whole_plane_are_limited_exactly(
             _, busy = await workers.claim_jobs(world.db, worker, [APP], 4, NOBODY, (), shares)
 
     await asyncio.gather(*map(claim, ids))
-    counted = await admin.fetch(
-        "select org_id, count(*) from job where worker_id is not null group by org_id"
-    )
+    counted = await admin.fetch("select org_id, count(*) from job where worker_id is not null group by org_id")
     assert dict(counted) == {world.org_id: 5, other.org_id: 1}
 
 
@@ -139,9 +137,7 @@ async def test_a_job_that_is_handed_back_again_and_again_waits_longer_and_then_f
     await make_coded(world)
     delays: list[float] = []
     async with working(db, coded(run, app), adoption_seconds=3600.0):
-        made = await http.post(
-            "/v1/jobs", headers=world.admin.headers, json={"agent": "coded", "payload": {}}
-        )
+        made = await http.post("/v1/jobs", headers=world.admin.headers, json={"agent": "coded", "payload": {}})
         id = made.json()["id"]
         async with asyncio.timeout(60):
             while (job := await job_of(world, id)).status is not JobStatus.FAILED:
@@ -178,9 +174,7 @@ async def test_a_finished_step_and_a_worker_that_stops_are_no_such_hand_back(
     async with working(world.db, app, grace_seconds=0):
         await gate.entered.wait()
         await admin.execute("update job set hand_backs = 9 where id = $1", id)
-    row = await admin.fetchrow(
-        "select hand_backs, runnable_at <= plane_now() as due from job where id = $1", id
-    )
+    row = await admin.fetchrow("select hand_backs, runnable_at <= plane_now() as due from job where id = $1", id)
     assert dict(row) == {"hand_backs": 9, "due": True}
     gate.opened.set()
     async with working(world.db, app):

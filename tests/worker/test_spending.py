@@ -59,9 +59,7 @@ class Noted:
             return text
 
 
-async def an_agent(
-    world: World, slug: str = "real", limits: dict[str, Any] | None = None, **model: Any
-) -> str:
+async def an_agent(world: World, slug: str = "real", limits: dict[str, Any] | None = None, **model: Any) -> str:
     config = adapter(ModelConfig).validate_python({"model": MODEL, **model})
     draft = AgentDraft(
         name=slug, slug=slug, role="Tester", team="main", model_config=config, skill_config={"app": "tests"},
@@ -111,9 +109,7 @@ async def data_of(world: World, job: Job, kind: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.proves("D.218")
-async def test_without_a_key_a_job_fails_and_says_where_to_put_one(
-    world: World, provider: AnthropicServer
-) -> None:
+async def test_without_a_key_a_job_fails_and_says_where_to_put_one(world: World, provider: AnthropicServer) -> None:
     job = await ran(world, provider, key="")
     assert (job.status, job.retry_count) == (JobStatus.FAILED, 0)
     assert "There is no key for the model `anthropic:claude-sonnet-5`." in (job.error_message or "")
@@ -152,9 +148,7 @@ async def test_an_orgs_key_is_sealed_and_the_trail_says_who_set_it_and_not_what_
     own = "sk-ant-of-the-org-itself-4711"
     kept = await keys.put_model_key(world.db, world.admin.actor, Provider.ANTHROPIC, ModelKeyDraft(key=own))
     assert (kept.last_characters, kept.set_by) == ("4711", world.admin.actor.name)
-    again = await keys.put_model_key(
-        world.db, world.admin.actor, Provider.ANTHROPIC, ModelKeyDraft(key=own + "2")
-    )
+    again = await keys.put_model_key(world.db, world.admin.actor, Provider.ANTHROPIC, ModelKeyDraft(key=own + "2"))
     assert (again.last_characters, again.created_at) == ("7112", kept.created_at)
     await keys.remove_model_key(world.db, world.admin.actor, Provider.ANTHROPIC)
     assert await keys.list_model_keys(world.db, world.admin.actor) == []
@@ -281,9 +275,7 @@ async def test_a_price_that_nobody_knows_is_null(world: World, provider: Anthrop
 
 
 @pytest.mark.proves("D.219")
-async def test_a_prompt_that_would_pass_the_jobs_budget_is_not_sent(
-    world: World, provider: AnthropicServer
-) -> None:
+async def test_a_prompt_that_would_pass_the_jobs_budget_is_not_sent(world: World, provider: AnthropicServer) -> None:
     job = await ran(world, provider, limits={"token_budget": 50}, system_prompt="x" * 400)
     assert job.status is JobStatus.FAILED
     assert "its budget is 50." in (job.error_message or "")
@@ -307,9 +299,7 @@ async def test_a_jobs_cost_ends_it_before_the_call_that_would_be_too_much(
 
 
 @pytest.mark.proves("D.219")
-async def test_a_cost_that_nobody_knows_is_not_within_a_budget(
-    world: World, provider: AnthropicServer
-) -> None:
+async def test_a_cost_that_nobody_knows_is_not_within_a_budget(world: World, provider: AnthropicServer) -> None:
     job = await ran(world, provider, limits={"cost_budget_usd": 1.0}, model="anthropic:of-my-own")
     assert (job.status, job.retry_count) == (JobStatus.FAILED, 0)
     assert "The price of `anthropic:of-my-own` is not known" in (job.error_message or "")

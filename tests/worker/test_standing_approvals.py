@@ -268,9 +268,7 @@ async def test_a_call_that_somebody_turned_down_stays_down(org: World) -> None:
 
 async def _change(world: World, person: Person, **change: Any) -> None:
     assert person.actor.user_account_id is not None
-    await orgs.update_member(
-        world.db, world.admin.actor, person.actor.user_account_id, MemberChange(**change), None
-    )
+    await orgs.update_member(world.db, world.admin.actor, person.actor.user_account_id, MemberChange(**change), None)
 
 
 @pytest.mark.proves("D.161")
@@ -282,9 +280,7 @@ async def _change(world: World, person: Person, **change: Any) -> None:
         ({"clearance": 1}, "Pat has clearance 1 by now, and it needs 2"),
     ],
 )
-async def test_it_ends_with_the_authority_of_whoever_gave_it(
-    db: Database, change: dict[str, Any], why: str
-) -> None:
+async def test_it_ends_with_the_authority_of_whoever_gave_it(db: Database, change: dict[str, Any], why: str) -> None:
     org = await standing_world(db)
     approver = await org.person(Role.APPROVER, name="Pat", clearance=2)
     await org.person(Role.APPROVER, name="Bea", clearance=2)
@@ -303,9 +299,7 @@ async def test_it_ends_with_the_authority_of_whoever_gave_it(
 async def test_what_is_revoked_covers_nothing_any_more(org: World) -> None:
     shipping = Shipping()
     job, given = await standing(org, shipping, turn(ship("2.0")), seconds=600)
-    revoked = await standing_approvals.revoke(
-        org.db, org.admin.actor, given.id, Revocation(reason="enough of it")
-    )
+    revoked = await standing_approvals.revoke(org.db, org.admin.actor, given.id, Revocation(reason="enough of it"))
     assert (revoked.revoked_by, revoked.revocation_reason, revoked.usable) == ("Ada", "enough of it", False)
     assert await rest(org, job, shipping.app) is W
     assert shipping.shipped == ["1.0 to production"]
@@ -359,9 +353,7 @@ async def test_what_happens_between_verdict_and_intent_is_obeyed(
             await _change(org, approver, display_name="Patricia")
 
     app, sent = _meddling(meddle)
-    job, (asked,) = await waiting(
-        org, _as_shipping(app), ship("1.0"), after=[turn(call("meddle"), ship("2.0"))]
-    )
+    job, (asked,) = await waiting(org, _as_shipping(app), ship("1.0"), after=[turn(call("meddle"), ship("2.0"))])
     made.append(await stand(org, asked, approver, calls=5))
     end = await rest(org, job, app)
     trail = await actions(org, await job_of(org, job))
@@ -472,9 +464,7 @@ async def test_a_row_that_somebody_put_there_covers_nothing(org: World, admin: a
 
 
 @pytest.mark.proves("D.161", "D.172")
-async def test_a_row_that_was_moved_to_another_session_covers_nothing(
-    org: World, admin: asyncpg.Connection
-) -> None:
+async def test_a_row_that_was_moved_to_another_session_covers_nothing(org: World, admin: asyncpg.Connection) -> None:
     shipping = Shipping()
     job, _ = await standing(org, shipping, seconds=600)
     assert await rest(org, job, shipping.app) is COMPLETED
@@ -604,9 +594,7 @@ async def test_a_worker_that_dies_between_verdict_and_intent_counts_nothing(org:
             raise deaths.pop()
 
     app, sent = _meddling(die)
-    job, (asked,) = await waiting(
-        org, _as_shipping(app), ship("1.0"), after=[turn(call("meddle"), ship("2.0"))]
-    )
+    job, (asked,) = await waiting(org, _as_shipping(app), ship("1.0"), after=[turn(call("meddle"), ship("2.0"))])
     await stand(org, asked, calls=1)
     await died(org.db, app)
     assert (sent, await used(org, job)) == (["1.0", "meddle"], 0)

@@ -207,9 +207,7 @@ async def test_a_job_between_two_workers_is_paused_at_once(world: World) -> None
 
 
 @pytest.mark.parametrize("verb", [pause, resume, cancel])
-async def test_an_ended_job_cannot_be_steered(
-    world: World, verb: Callable[..., Awaitable[SteeringResult]]
-) -> None:
+async def test_an_ended_job_cannot_be_steered(world: World, verb: Callable[..., Awaitable[SteeringResult]]) -> None:
     agent = await make_agent(world, [])
     id = await submit(world, agent)
     async with working(world.db, App("tests")):
@@ -352,12 +350,8 @@ async def test_a_terminated_session_ends_its_running_job(world: World) -> None:
     agent = await make_agent(world, [], model="recording")
     id = await submit(world, agent)
     session = (await job_of(world, id)).session_id
-    waiting = (
-        await jobs.submit(world.db, world.admin.actor, JobDraft(agent=agent.slug, session_id=session))
-    ).id
-    async with working(
-        world.db, App("tests"), backends=Backends({"recording": Recording(for_ever)}), concurrency=1
-    ):
+    waiting = (await jobs.submit(world.db, world.admin.actor, JobDraft(agent=agent.slug, session_id=session))).id
+    async with working(world.db, App("tests"), backends=Backends({"recording": Recording(for_ever)}), concurrency=1):
         await asked.wait()
         await session_lifecycle.terminate(world.db, world.admin.actor, session, Termination(reason="over"))
         assert (await job_of(world, waiting)).status is JobStatus.CANCELLED
@@ -495,9 +489,7 @@ async def race(
             async for piece in super().stream(request):
                 yield piece
 
-    agent = await make_agent(
-        world, script or [turn(call("look"))], model="racing", limits={"max_concurrent_jobs": 50}
-    )
+    agent = await make_agent(world, script or [turn(call("look"))], model="racing", limits={"max_concurrent_jobs": 50})
     async with working(world.db, an_app(), backends=Backends({"racing": Racing()}), concurrency=4):
         for number in range(ROUNDS):
             id = await submit(world, agent, {"text": str(number)})
@@ -534,9 +526,7 @@ async def test_pause_against_completion(world: World) -> None:
 
 
 async def test_resume_against_pause(world: World) -> None:
-    ids = await race(
-        world, lambda id, _: [pause(world, id), resume(world, id), pause(world, id), resume(world, id)]
-    )
+    ids = await race(world, lambda id, _: [pause(world, id), resume(world, id), pause(world, id), resume(world, id)])
     assert await legal(world, ids) == {"COMPLETED"}
 
 

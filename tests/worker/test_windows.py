@@ -98,9 +98,7 @@ async def test_a_late_turn_costs_what_an_early_one_costs(world: World, turns: in
     for row, request in zip(talk.db.pasts, steps, strict=True):
         covered = row["memory"]["message_seq"] if row["memory"] else 0
         # Every message is covered, or read: none twice, none not at all.
-        assert [message["seq"] for message in row["said"]] == list(
-            range(covered + 1, covered + 1 + len(row["said"]))
-        )
+        assert [message["seq"] for message in row["said"]] == list(range(covered + 1, covered + 1 + len(row["said"])))
         told = memory_in(request.turns)
         assert (told is None) == (covered == 0 and len(request.turns) == len(row["said"]))
         assert users(request.turns)[-1] == row["said"][-1]["text"]
@@ -152,9 +150,7 @@ async def test_a_long_job_forgets_its_oldest_steps_and_never_what_it_was_asked(w
         assert newest.results[0].content.startswith(f'"{number}: ')
     # A task's memory is its own: no conversation begins with it.
     assert await memories_of(world, job.session_id) == []
-    assert (await sessions.list_job_memories(world.db, world.admin.actor, id)).summary.startswith(
-        "agent: Step 0."
-    )
+    assert (await sessions.list_job_memories(world.db, world.admin.actor, id)).summary.startswith("agent: Step 0.")
     assert await whole(world)
 
 
@@ -330,12 +326,8 @@ async def test_old_conversations_without_a_memory_are_caught_up_with(world: Worl
 # What is said meanwhile
 
 
-async def post_over_http(
-    http: httpx.AsyncClient, world: World, session_id: UUID, text: str
-) -> dict[str, Any]:
-    answer = await http.post(
-        f"/v1/sessions/{session_id}/messages", json={"text": text}, headers=world.admin.headers
-    )
+async def post_over_http(http: httpx.AsyncClient, world: World, session_id: UUID, text: str) -> dict[str, Any]:
+    answer = await http.post(f"/v1/sessions/{session_id}/messages", json={"text": text}, headers=world.admin.headers)
     assert answer.status_code == 201, answer.text
     delivery: dict[str, Any] = answer.json()
     return delivery
@@ -423,9 +415,7 @@ async def test_what_is_said_while_a_job_sleeps_is_heard_when_it_wakes(
 
 
 @pytest.mark.proves("D.235")
-async def test_what_is_said_while_a_window_is_compacted_is_heard_next(
-    world: World, http: httpx.AsyncClient
-) -> None:
+async def test_what_is_said_while_a_window_is_compacted_is_heard_next(world: World, http: httpx.AsyncClient) -> None:
     sessions: list[UUID] = []
 
     async def before(request: ModelRequest) -> None:

@@ -56,9 +56,7 @@ from tests.fixtures.workers import (
 async def claim(world: World, *apps: str, wanted: int = 1, after: UUID = NOBODY) -> list[Assignment]:
     """A claim by a worker that is only a row; who is told that others claim asks again."""
     worker = new_id()
-    await workers.register_worker(
-        world.db, worker, "row", "nowhere", 1, list(apps), wanted, timedelta(hours=1)
-    )
+    await workers.register_worker(world.db, worker, "row", "nowhere", 1, list(apps), wanted, timedelta(hours=1))
     while True:
         claimed, busy = await workers.claim_jobs(world.db, worker, apps or ("tests",), wanted, after)
         if claimed or not busy:
@@ -160,9 +158,7 @@ async def test_a_job_waits_for_a_worker_that_has_its_code(world: World) -> None:
 @pytest.mark.proves("D.39")
 async def test_a_worker_needs_no_notification(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hints, "work", lambda _: None)
-    agent = await make_agent(
-        world, [turn(error_status=503)], limits={"retry_base_seconds": 0.01}, slug="retries"
-    )
+    agent = await make_agent(world, [turn(error_status=503)], limits={"retry_base_seconds": 0.01}, slug="retries")
     talker = await make_agent(world, [turn(call("look"))])
     app = App("tests")
 
@@ -509,9 +505,7 @@ async def until_reconnected(world: World, id: UUID) -> JobStatus:
     async with asyncio.timeout(20):
         while True:
             try:
-                return (
-                    await until(world, id, JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.PAUSED)
-                ).status
+                return (await until(world, id, JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.PAUSED)).status
             except Unavailable:
                 await asyncio.sleep(0.01)
 

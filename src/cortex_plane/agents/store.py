@@ -24,9 +24,7 @@ from cortex_plane.tenancy.model.access import Actor
 queries = Queries("agents")
 
 
-async def insert_agent(
-    tx: Transaction, id: UUID, team_id: UUID, draft: AgentDraft, created_by: Actor
-) -> None:
+async def insert_agent(tx: Transaction, id: UUID, team_id: UUID, draft: AgentDraft, created_by: Actor) -> None:
     await tx.rows(
         queries.insert_agent,
         tx.org,
@@ -53,9 +51,7 @@ async def lock_agent(tx: Transaction, ref: str) -> Row | None:
     return await tx.row(queries.lock_agent, *split_ref(ref))
 
 
-async def list_agents(
-    tx: Transaction, position: Position | None, limit: int, status: str | None
-) -> Page[Agent]:
+async def list_agents(tx: Transaction, position: Position | None, limit: int, status: str | None) -> Page[Agent]:
     return page(Agent, await tx.rows(queries.list_agents, *after(position), limit + 1, status), limit)
 
 

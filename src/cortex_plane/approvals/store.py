@@ -100,9 +100,7 @@ async def list_approvals(
     return page(Approval, rows, limit)
 
 
-async def list_inbox(
-    tx: Transaction, actor: Actor, shown_at: datetime | None, skip: int, limit: int
-) -> Waiting:
+async def list_inbox(tx: Transaction, actor: Actor, shown_at: datetime | None, skip: int, limit: int) -> Waiting:
     person = person_of(actor)
     rows = await tx.rows(
         queries.list_inbox, actor.user_account_id if person["id"] else None, person["roles"], actor.clearance,
@@ -154,15 +152,11 @@ async def list_similar(tx: Transaction, id: UUID, tool_name: str) -> list[Approv
     return [parse(Approval, row) for row in await tx.rows(queries.list_similar, id, tool_name)]
 
 
-async def list_deciders(
-    tx: Transaction, terms: Terms, owner_id: UUID | None, causes: Iterable[UUID]
-) -> list[Decider]:
+async def list_deciders(tx: Transaction, terms: Terms, owner_id: UUID | None, causes: Iterable[UUID]) -> list[Decider]:
     """Those who could decide under these terms, and those who could had they not shaped the call; by name."""
     rows = await tx.rows(queries.list_deciders, _terms(terms, owner_id, causes))
     return [
-        Decider(
-            row["id"], row["display_name"], frozenset(map(Role, row["roles"])), row["refusal"] is not None
-        )
+        Decider(row["id"], row["display_name"], frozenset(map(Role, row["roles"])), row["refusal"] is not None)
         for row in rows
     ]
 
@@ -230,9 +224,7 @@ async def find_joinable(tx: Transaction, session_id: UUID, request: NewRequest) 
 async def join_approval(
     tx: Transaction, id: UUID, request: NewRequest, job_id: UUID, attempt: Mapping[str, Any]
 ) -> None:
-    await tx.rows(
-        queries.join_approval, tx.org, id, request.call_id, job_id, attempt["causes"], attempt["caused"]
-    )
+    await tx.rows(queries.join_approval, tx.org, id, request.call_id, job_id, attempt["causes"], attempt["caused"])
 
 
 async def insert_approval(
@@ -374,9 +366,7 @@ async def insert_vote(
 async def insert_delegation(
     tx: Transaction, id: UUID, actor: Actor, to: UUID, name: str, clearance: int, reason: str | None
 ) -> None:
-    await tx.rows(
-        queries.insert_delegation, tx.org, id, actor.user_account_id, actor.name, to, name, clearance, reason
-    )
+    await tx.rows(queries.insert_delegation, tx.org, id, actor.user_account_id, actor.name, to, name, clearance, reason)
 
 
 async def escalate_approval(tx: Transaction, id: UUID, approvers: Approvers) -> int:
@@ -477,9 +467,7 @@ async def answer_question(
     verdict: str,
 ) -> bool:
     return (
-        await tx.value(
-            queries.answer_question, id, status, actor.user_account_id, actor.name, note, channel, verdict
-        )
+        await tx.value(queries.answer_question, id, status, actor.user_account_id, actor.name, note, channel, verdict)
         is not None
     )
 
@@ -531,9 +519,7 @@ async def open_token(db: Database, token_hash: bytes) -> tuple[Token, Actor | No
     if not rows:
         return None
     (row,) = rows
-    key.require(
-        MacKind.APPROVAL_TOKEN, {**row, "user_account_id": row["member_id"], "token_hash": lookup}, row["mac"]
-    )
+    key.require(MacKind.APPROVAL_TOKEN, {**row, "user_account_id": row["member_id"], "token_hash": lookup}, row["mac"])
     return parse(Token, row), _credential_person(row, row["id"])
 
 
@@ -590,9 +576,7 @@ async def insert_secret(tx: Transaction, id: UUID, purpose: str, sealed: bytes) 
     return made_at
 
 
-async def retire_secret(
-    tx: Transaction, purpose: str, older_than: timedelta, grace: timedelta
-) -> datetime | None:
+async def retire_secret(tx: Transaction, purpose: str, older_than: timedelta, grace: timedelta) -> datetime | None:
     """The current one is accepted until then; None where it is younger, or there is none."""
     retire_at: datetime | None = await tx.value(queries.retire_secret, purpose, older_than, grace)
     return retire_at
@@ -603,17 +587,13 @@ async def forget_secrets(tx: Transaction, purpose: str, within: timedelta) -> No
     await tx.rows(queries.forget_secrets, purpose, within)
 
 
-async def find_old_credential(
-    db: Database, rotate_after: timedelta, keep_tokens: timedelta, limit: int
-) -> list[UUID]:
+async def find_old_credential(db: Database, rotate_after: timedelta, keep_tokens: timedelta, limit: int) -> list[UUID]:
     """The orgs for which a keeper has something to do."""
     rows = await db.call("find_old_credentials", None, rotate_after, keep_tokens, limit)
     return [row["org_id"] for row in rows]
 
 
-async def list_delegates(
-    tx: Transaction, besides: UUID | None, name: str | None, limit: int
-) -> list[Delegate]:
+async def list_delegates(tx: Transaction, besides: UUID | None, name: str | None, limit: int) -> list[Delegate]:
     return [parse(Delegate, row) for row in await tx.rows(queries.list_delegates, besides, name, limit)]
 
 
@@ -676,9 +656,7 @@ async def list_standing(
 ) -> tuple[Page[StandingApproval], list[tuple[Granter, datetime]]]:
     """With whoever gave each, and the database's time."""
     rows = await tx.rows(queries.list_standing, *after(position), limit + 1, sees, session_id, active)
-    return page(StandingApproval, rows, limit), [
-        (parse(Granter, r["granter"]), r["now"]) for r in rows[:limit]
-    ]
+    return page(StandingApproval, rows, limit), [(parse(Granter, r["granter"]), r["now"]) for r in rows[:limit]]
 
 
 async def standing_candidates(
@@ -701,9 +679,7 @@ async def list_granters(
     tx: Transaction, ids: Sequence[UUID], job_id: UUID, read_to: int, askers: Sequence[UUID], terms: Terms
 ) -> dict[UUID, Granter]:
     """By standing approval, whoever gave it, with why they could not approve a call of this job under these terms."""
-    rows = await tx.rows(
-        queries.list_granters, list(ids), job_id, read_to, list(askers), _terms(terms, None, ())
-    )
+    rows = await tx.rows(queries.list_granters, list(ids), job_id, read_to, list(askers), _terms(terms, None, ()))
     return {row["id"]: parse(Granter, row["granter"]) for row in rows}
 
 

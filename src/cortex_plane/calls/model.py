@@ -190,10 +190,7 @@ class ExternalCall:
     @property
     def is_asked(self) -> bool:
         """Whether a person is being asked whether it happened."""
-        return (
-            self.approval_kind is ApprovalKind.UNCERTAIN_EFFECT
-            and self.approval_status is ApprovalStatus.PENDING
-        )
+        return self.approval_kind is ApprovalKind.UNCERTAIN_EFFECT and self.approval_status is ApprovalStatus.PENDING
 
     @property
     def fails_if_uncertain(self) -> bool:
@@ -241,11 +238,7 @@ def _advice(call: ExternalCall, is_sender: bool) -> tuple[Next, str | None]:
         return Next.WAIT, "Nobody knows whether it happened; a person is asked."
     if call.on_uncertain is OnUncertain.RETRY_WITH_KEY:
         return Next.BEGIN, "Nobody knows whether it happened: send it again with the same key."
-    if (
-        call.on_uncertain is OnUncertain.PROBE
-        and call.settle_after is not None
-        and call.now < call.settle_after
-    ):
+    if call.on_uncertain is OnUncertain.PROBE and call.settle_after is not None and call.now < call.settle_after:
         return Next.WAIT, f"Nobody knows whether it happened: look after {call.settle_after.isoformat()}."
     if call.on_uncertain is OnUncertain.PROBE:
         return Next.PROBE, "Nobody knows whether it happened: look."
@@ -359,8 +352,7 @@ class ResolutionRequest:
     goal: Note | None = None
     """In words; keyword gates read it."""
     request: (
-        Annotated[Name, Field(description="What the agent asks its stewards for: a context's id, or a word.")]
-        | None
+        Annotated[Name, Field(description="What the agent asks its stewards for: a context's id, or a word.")] | None
     ) = None
     """Contexts that are told on demand, by id; gates that fire on request, by whatever they listen for."""
     action: Annotated[str, Field(min_length=1, max_length=64)] | None = None

@@ -175,18 +175,14 @@ def in_full(atlases: CompiledAtlases, resolution: Resolution) -> Resolution:
     return replace(
         resolution,
         contexts=[block | {"content": _content(atlases, block)} for block in resolution.contexts],
-        questions=[
-            question | {"questions": _questions(atlases, question)} for question in resolution.questions
-        ],
+        questions=[question | {"questions": _questions(atlases, question)} for question in resolution.questions],
     )
 
 
 def _questions(atlases: CompiledAtlases, question: Mapping[str, Any]) -> list[dict[str, Any]]:
     """As they were told then."""
     return (
-        []
-        if "more_questions" in question
-        else questions_of(atlases.gates[f"{question['atlas']}/{question['gate']}"])
+        [] if "more_questions" in question else questions_of(atlases.gates[f"{question['atlas']}/{question['gate']}"])
     )
 
 
@@ -211,9 +207,7 @@ def limits_of(atlases: CompiledAtlases, rulings: Sequence[tuple[ActionAnswer, Ru
             limits.setdefault((limit.kind, limit.name), limit)
         capability = ruling.rule.removeprefix(CAPABILITY)
         if capability != ruling.rule and capability in atlases.capabilities:
-            limits.setdefault(
-                ("scope", capability), _scope(capability, atlases.capabilities[capability].actions)
-            )
+            limits.setdefault(("scope", capability), _scope(capability, atlases.capabilities[capability].actions))
         if len(limits) >= MAX_LIMITS:
             break
     return list(limits.values())[:MAX_LIMITS]
@@ -251,9 +245,7 @@ def asking(atlases: CompiledAtlases, answers: Iterable[ActionAnswer]) -> tuple[l
 def permissions_of(atlases: CompiledAtlases | None, state: GateState | None) -> Permissions:
     """What gates made of a session, apart from its actions."""
     if atlases is None or state is None:
-        return Permissions(
-            actions=[], capabilities=[], contexts=[], guidance=[], waiting=[], passed={}, shut=[]
-        )
+        return Permissions(actions=[], capabilities=[], contexts=[], guidance=[], waiting=[], passed={}, shut=[])
     blocks = block_list(atlases, state)
     return Permissions(
         actions=[],
@@ -263,9 +255,7 @@ def permissions_of(atlases: CompiledAtlases | None, state: GateState | None) -> 
         guidance=[_without(each, "content", "kind") for each in blocks if each["kind"] == "guidance"],
         waiting=asked_of_all(atlases, state.open),
         passed=dict(state.passed),
-        shut=[
-            {"gate": each.gate, "reason": each.reason, "action": each.action or None} for each in state.shut
-        ],
+        shut=[{"gate": each.gate, "reason": each.reason, "action": each.action or None} for each in state.shut],
     )
 
 

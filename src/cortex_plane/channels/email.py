@@ -223,9 +223,7 @@ class EmailChannel:
 
     channel_type = "email"
 
-    def __init__(
-        self, smtp: SmtpServer, sender: str, *, timeout: float = 20, idle_seconds: float = 20
-    ) -> None:
+    def __init__(self, smtp: SmtpServer, sender: str, *, timeout: float = 20, idle_seconds: float = 20) -> None:
         """``sender`` is `cortex@example.com` or `Cortex Plane <cortex@example.com>`."""
         self._pool = SmtpPool(smtp, timeout=timeout, idle_seconds=idle_seconds)
         self._where = f"{smtp.host}:{smtp.port}"
@@ -403,9 +401,7 @@ _templates = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
-_templates.filters.update(
-    visible=marked, stamp=stamp, indented=_indented, line=lambda text: one_line(text, 1000)
-)
+_templates.filters.update(visible=marked, stamp=stamp, indented=_indented, line=lambda text: one_line(text, 1000))
 
 
 def render(name: str, **words: Any) -> str:

@@ -109,9 +109,7 @@ class _Pinned(httpcore.AsyncNetworkBackend):
         last: Exception | None = None
         for address in self._addresses:
             try:
-                return await self._inner.connect_tcp(
-                    address, port, self._seconds, local_address, socket_options
-                )
+                return await self._inner.connect_tcp(address, port, self._seconds, local_address, socket_options)
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 last = error
         raise last or httpcore.ConnectError(f"{host} has no address")
@@ -154,9 +152,7 @@ class PinnedClient:
         addresses = await vetted(host, port, self._allowed, self._resolver)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         # Built from the parts that were checked, so that no second parser finds another host in the text.
-        where = httpcore.URL(
-            scheme=parts.scheme.encode(), host=host.encode(), port=parts.port, target=target.encode()
-        )
+        where = httpcore.URL(scheme=parts.scheme.encode(), host=host.encode(), port=parts.port, target=target.encode())
         # No compression: an answer that does not expand cannot be a bomb.
         headers = {**headers, "Accept-Encoding": "identity", "Connection": "close"}
         pool = await stack.enter_async_context(
@@ -165,9 +161,7 @@ class PinnedClient:
                 network_backend=_Pinned(addresses, self._timeout),
             )
         )
-        return await stack.enter_async_context(
-            pool.stream("POST", where, headers=list(headers.items()), content=body)
-        )
+        return await stack.enter_async_context(pool.stream("POST", where, headers=list(headers.items()), content=body))
 
     def _context(self) -> ssl.SSLContext:
         """Created once, when first needed: it reads a file."""

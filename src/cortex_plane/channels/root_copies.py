@@ -118,15 +118,11 @@ class RootsAddress:
                 if copy.seq <= self._marks[org_id].seq:
                     continue
                 try:
-                    answer = await self._client.post(
-                        self._url, {"Content-Type": "application/json"}, copy.as_line()
-                    )
+                    answer = await self._client.post(self._url, {"Content-Type": "application/json"}, copy.as_line())
                     reason = None if 200 <= answer.status < 300 else f"it answered {answer.status}"
                 except Exception as error:
                     reason = str(error) or repr(error)
                 if reason is not None:
-                    log.warning(
-                        "root not copied", place=self.name, org_id=str(org_id), root=copy.seq, error=reason
-                    )
+                    log.warning("root not copied", place=self.name, org_id=str(org_id), root=copy.seq, error=reason)
                     break
                 self._marks[org_id] = RootMark(copy.seq, None)

@@ -91,9 +91,7 @@ class WebhookChannel:
                 data = adapter(Notice).dump_python(notice, mode="json")
                 body = _body(f"atlas.{notice.trigger}", notice.happened_at, data)
             case _:
-                raise Undeliverable(
-                    "A webhook carries requests for approval, decisions and notices, and nothing else."
-                )
+                raise Undeliverable("A webhook carries requests for approval, decisions and notices, and nothing else.")
         await self._post(outgoing.target, id, outgoing.timestamp, body, self._client)
         return Sent(message_ref=id)
 

@@ -19,13 +19,9 @@ from cortex_plane.client import Client
 from cortex_plane.kernel.errors import Conflict, InvalidInput, NotFound
 from cortex_plane.kernel.fields import parse
 
-agent_app = typer.Typer(
-    no_args_is_help=True, help="Agents: reusable definitions with immutable config versions."
-)
+agent_app = typer.Typer(no_args_is_help=True, help="Agents: reusable definitions with immutable config versions.")
 
-Channels = Annotated[
-    list[str] | None, Option("--channel", help="A channel it may be reached on; none means all.")
-]
+Channels = Annotated[list[str] | None, Option("--channel", help="A channel it may be reached on; none means all.")]
 
 
 @agent_app.command("create")
@@ -48,9 +44,7 @@ def create_agent(
     ] = None,
     script: Annotated[
         Path | None,
-        Option(
-            help="For the model `scripted`: a JSON file with a list of turns.", exists=True, dir_okay=False
-        ),
+        Option(help="For the model `scripted`: a JSON file with a list of turns.", exists=True, dir_okay=False),
     ] = None,
     skills: Annotated[Path | None, Option(help="A JSON file.", exists=True, dir_okay=False)] = None,
     channel: Channels = None,

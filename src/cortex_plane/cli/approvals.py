@@ -97,12 +97,8 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 StandingCalls = Annotated[
     int | None, Option("--standing-calls", help="Say yes to so many more calls of this tool, too.")
 ]
-StandingFor = Annotated[
-    str | None, Option("--standing-for", help="So long, as 90s, 30m, 2h or 1d; a day if left out.")
-]
-StandingSame = Annotated[
-    bool, Option("--standing-same-arguments", help="Only to calls with exactly these arguments.")
-]
+StandingFor = Annotated[str | None, Option("--standing-for", help="So long, as 90s, 30m, 2h or 1d; a day if left out.")]
+StandingSame = Annotated[bool, Option("--standing-same-arguments", help="Only to calls with exactly these arguments.")]
 StandingWhen = Annotated[
     str | None, Option("--standing-when", help="Only while this CEL condition holds: 'args.amount < 100'.")
 ]
@@ -119,9 +115,7 @@ def standing_draft(calls: int | None, span: str | None, same: bool, when: str | 
 def _seconds(span: str) -> int:
     parts = _SPAN.fullmatch(span.strip())
     if parts is None:
-        raise InvalidInput(
-            f"{span[:40]!r} is not a span of time.", hint="A number and a unit: 90s, 30m, 2h or 1d."
-        )
+        raise InvalidInput(f"{span[:40]!r} is not a span of time.", hint="A number and a unit: 90s, 30m, 2h or 1d.")
     return int(parts[1]) * _UNITS[parts[2]]
 
 
@@ -161,9 +155,7 @@ def revoke_standing(
     show_record(lambda plane: plane.standing_approvals.revoke(standing_id, reason=reason), as_json, show)
 
 
-approval_app = typer.Typer(
-    no_args_is_help=True, help="Approvals: what agents may not do without a person's yes."
-)
+approval_app = typer.Typer(no_args_is_help=True, help="Approvals: what agents may not do without a person's yes.")
 
 WATCH_SECONDS = 1.0
 WIDTH = 12
@@ -213,9 +205,7 @@ def approve_call(
     id = require_id(approval_id)
     arguments = None if edit is None else parse_json(edit, "This is not JSON", hint="See --help.")
     if not isinstance(arguments, dict | None):
-        raise InvalidInput(
-            "--edit takes a JSON object.", hint='For example: --edit \'{"version": "2.4.1"}\'.'
-        )
+        raise InvalidInput("--edit takes a JSON object.", hint='For example: --edit \'{"version": "2.4.1"}\'.')
     standing = standing_draft(standing_calls, standing_for, standing_same, standing_when)
 
     async def decide(plane: Client) -> DecisionReceipt:

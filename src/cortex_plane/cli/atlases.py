@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
 atlas_app = typer.Typer(no_args_is_help=True, help="Atlases: the gates that stewards put around agents.")
 
-AtlasPath = Annotated[
-    Path, Argument(exists=True, dir_okay=False, allow_dash=True, help="YAML or JSON; - reads stdin.")
-]
+AtlasPath = Annotated[Path, Argument(exists=True, dir_okay=False, allow_dash=True, help="YAML or JSON; - reads stdin.")]
 AtlasId = Annotated[str, Argument(help="The id of an atlas, such as com.acme.support.")]
 _MARKS = {"added": "+", "removed": "-", "changed": "~"}
 _KINDS = ("gates", "capabilities", "contexts", "policies", "actions")
@@ -163,18 +161,11 @@ def run_scenarios(
     from cortex_plane.gates.rules.index import CompiledAtlases
 
     atlases = CompiledAtlases([read(read_text(file), name=str(file)).atlas for file in files])
-    outcomes = [
-        (path, outcome) for path in _scenario_paths(files, scenarios) for outcome in _play_file(atlases, path)
-    ]
+    outcomes = [(path, outcome) for path in _scenario_paths(files, scenarios) for outcome in _play_file(atlases, path)]
     failures = sum(not outcome.passed for _, outcome in outcomes)
     if as_json:
         keys = ("line", "name", "passed", "faults", "found")
-        _write_json(
-            [
-                {"file": str(path), **{key: getattr(outcome, key) for key in keys}}
-                for path, outcome in outcomes
-            ]
-        )
+        _write_json([{"file": str(path), **{key: getattr(outcome, key) for key in keys}} for path, outcome in outcomes])
     else:
         for path, outcome in outcomes:
             _show_outcome(path, outcome)

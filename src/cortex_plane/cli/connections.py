@@ -21,9 +21,7 @@ from cortex_plane.tenancy.model.identities import (
     NewConnection,
 )
 
-connection_app = typer.Typer(
-    no_args_is_help=True, help="Channel connections: bots, workspaces, mailboxes, webhooks."
-)
+connection_app = typer.Typer(no_args_is_help=True, help="Channel connections: bots, workspaces, mailboxes, webhooks.")
 
 
 @connection_app.command("create")
@@ -133,9 +131,7 @@ def ingest_message(
     )
 
 
-delivery_app = typer.Typer(
-    no_args_is_help=True, help="Deliveries: what was sent to whom, and what did not arrive."
-)
+delivery_app = typer.Typer(no_args_is_help=True, help="Deliveries: what was sent to whom, and what did not arrive.")
 
 
 @delivery_app.command("list")

@@ -43,9 +43,7 @@ def new_file(file: str | Path) -> Iterator[BinaryIO]:
     except FileExistsError as error:
         raise AlreadyExists(f"{file} is there already.", hint="Choose another name, or remove it.") from error
     except OSError as error:
-        raise InvalidInput(
-            f"{file} cannot be written: {error.strerror}.", hint="Choose another place."
-        ) from error
+        raise InvalidInput(f"{file} cannot be written: {error.strerror}.", hint="Choose another place.") from error
     try:
         with os.fdopen(descriptor, "wb") as output:
             yield output

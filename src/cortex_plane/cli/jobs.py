@@ -62,9 +62,7 @@ def submit_job(
     from cortex_plane.jobs.model.job_drafts import JobDraft
 
     value = parse_json(payload, "--payload is not valid JSON")
-    draft = JobDraft(
-        agent=agent, payload=value, session_id=session, max_retries=max_retries, atlases=atlas or []
-    )
+    draft = JobDraft(agent=agent, payload=value, session_id=session, max_retries=max_retries, atlases=atlas or [])
     show_record(lambda plane: plane.jobs.submit(draft, idempotency_key=idempotency_key), as_json)
 
 
@@ -249,9 +247,7 @@ def send_signal(
         woken = f"sent {signal}: {count_text(receipt.woken, 'job')} waited for it"
         say(woken if receipt.changed else f"{signal} was sent before; nothing changed")
 
-    show_record(
-        lambda plane: plane.signals.send(name, key, value, idempotency_key=idempotency_key), as_json, show
-    )
+    show_record(lambda plane: plane.signals.send(name, key, value, idempotency_key=idempotency_key), as_json, show)
 
 
 @signal_app.command("list")

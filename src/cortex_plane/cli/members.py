@@ -72,9 +72,7 @@ def redeem_enrolment(
     say(f"\nYour key is kept in {access}.")
 
 
-user_app = typer.Typer(
-    no_args_is_help=True, help="Yourself: where you are reached, and where you are logged in."
-)
+user_app = typer.Typer(no_args_is_help=True, help="Yourself: where you are reached, and where you are logged in.")
 
 
 @user_app.command("link")
@@ -113,9 +111,7 @@ def unlink_own_channel(mapping_id: UUID) -> None:
     say("unlinked")
 
 
-AllSessions = Annotated[
-    bool, Option("--all", help="Every one of them, and login links that were not used yet.")
-]
+AllSessions = Annotated[bool, Option("--all", help="Every one of them, and login links that were not used yet.")]
 
 
 @user_app.command("sessions")
@@ -168,9 +164,7 @@ def add_member(
     name: str, role: Roles = None, clearance: Clearance = None, team: Teams = None, as_json: AsJson = False
 ) -> None:
     """Add a member."""
-    draft = MemberDraft(
-        display_name=name, roles=role or [Role.MEMBER], clearance=clearance or 0, teams=team or []
-    )
+    draft = MemberDraft(display_name=name, roles=role or [Role.MEMBER], clearance=clearance or 0, teams=team or [])
     show_record(lambda plane: plane.members.create(draft), as_json)
 
 
@@ -181,9 +175,7 @@ def invite_member(
     role: Roles = None,
     clearance: Clearance = None,
     team: Teams = None,
-    resend: Annotated[
-        bool, Option("--resend", help="Send the mail again to somebody who was invited.")
-    ] = False,
+    resend: Annotated[bool, Option("--resend", help="Send the mail again to somebody who was invited.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Add a member by mail: its link proves the address and logs them in. Again for the same address: the mail again."""
@@ -294,9 +286,7 @@ def create_enrolment_code(member_id: UUID, as_json: AsJson = False) -> None:
     say(f"in a terminal:  cortex enrol --url {url} {code.code}")
 
 
-absence_app = typer.Typer(
-    no_args_is_help=True, help="Absences: while you are out of office somebody else decides."
-)
+absence_app = typer.Typer(no_args_is_help=True, help="Absences: while you are out of office somebody else decides.")
 
 UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 Member = Annotated[str | None, Option(help="For admins: who is absent; an id or the whole name.")]
@@ -305,13 +295,9 @@ Member = Annotated[str | None, Option(help="For admins: who is absent; an id or 
 @absence_app.command("add")
 def add_absence(
     to: Annotated[str, Option(help="Who decides meanwhile: an id or the whole name.")],
-    until: Annotated[
-        str | None, Option(help="A date, which is its first moment here, or a date and a time.")
-    ] = None,
+    until: Annotated[str | None, Option(help="A date, which is its first moment here, or a date and a time.")] = None,
     lasting: Annotated[str | None, Option("--for", help="How long: 90m, 12h, 3d or 2w.")] = None,
-    start: Annotated[
-        str | None, Option("--from", help="When it begins, like --until; now if left out.")
-    ] = None,
+    start: Annotated[str | None, Option("--from", help="When it begins, like --until; now if left out.")] = None,
     member: Member = None,
     reason: Annotated[str | None, Option(help="Shown to others.")] = None,
     as_json: AsJson = False,
@@ -375,9 +361,7 @@ def cancel_absence(absence_id: UUID, as_json: AsJson = False) -> None:
 
 @absence_app.command("delegates")
 def list_delegates(
-    approval: Annotated[
-        UUID | None, Option(help="Only those who could take your part in this request.")
-    ] = None,
+    approval: Annotated[UUID | None, Option(help="Only those who could take your part in this request.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Colleagues to whom you may hand your part, by name; at most 200."""

@@ -107,9 +107,7 @@ def print_table(items: Sequence[Any], columns: str = "", as_json: bool = False) 
         return
     keys = columns.split() or list(items[0])
     names = [key.replace("_", " ") for key in keys]
-    rows = [
-        [_cell(item[key] if isinstance(item, dict) else getattr(item, key)) for key in keys] for item in items
-    ]
+    rows = [[_cell(item[key] if isinstance(item, dict) else getattr(item, key)) for key in keys] for item in items]
     if sys.stdout.isatty():
         _print_styled(keys, names, rows)
     else:

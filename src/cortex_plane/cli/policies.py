@@ -44,9 +44,7 @@ from cortex_plane.policies.model.versions import (
 from cortex_plane.policies.rules.terms import approvers_said, term_said
 
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
-policy_app = typer.Typer(
-    no_args_is_help=True, help="Policies: which calls are allowed, denied, or need a person."
-)
+policy_app = typer.Typer(no_args_is_help=True, help="Policies: which calls are allowed, denied, or need a person.")
 
 File = Annotated[Path, Argument(exists=True, dir_okay=False, allow_dash=True, help="YAML; - reads stdin.")]
 
@@ -86,8 +84,7 @@ def show_policies(
         who = f", applied by {harmless(policies.applied_by)}" if policies.applied_by else ""
         say(f"version {policies.version}: {policies.total} policies{who}")
         rows = [
-            _policy_row(f"team {entry.team}" if entry.team else str(entry.level), entry.row)
-            for entry in policies.rows
+            _policy_row(f"team {entry.team}" if entry.team else str(entry.level), entry.row) for entry in policies.rows
         ]
         print_table([*rows, *(_policy_row("platform", row) for row in policies.platform)])
         if policies.total > len(policies.rows):
@@ -247,17 +244,13 @@ def _show_simulation(simulation: Simulation) -> None:
     span = f"from {utc_text(simulation.since)} to {utc_text(simulation.until)}"
     print_line(f"{totals.looked_at} calls {span}, compared with policies {simulation.version}")
     if simulation.stopped and simulation.oldest is not None:
-        print_line(
-            f"stopped at {utc_text(simulation.oldest)}: there are more calls; --limit takes more of them"
-        )
+        print_line(f"stopped at {utc_text(simulation.oldest)}: there are more calls; --limit takes more of them")
     if totals.unknown:
         print_line(f"{totals.unknown} of them named no tool that is known, or arguments that do not fit it")
     if totals.drifted:
         print_line(f"{totals.drifted} of them were judged otherwise then than by the policies of now")
     if totals.other_rule:
-        print_line(
-            f"{totals.other_rule} of the unchanged are decided by another policy, with the same result"
-        )
+        print_line(f"{totals.other_rule} of the unchanged are decided by another policy, with the same result")
     say(
         f"{totals.changed} would change: {totals.stricter} stricter, {totals.looser} looser,"
         f" {totals.changed - totals.stricter - totals.looser} otherwise; {totals.unchanged} unchanged"

@@ -30,13 +30,9 @@ WIDTH = 13
 def show_or_verify_receipt(
     approval_id: Annotated[UUID | None, Argument(help="Whose receipt to fetch.")] = None,
     out: Annotated[Path | None, Option(help="Save it here instead of printing it.")] = None,
-    verify: Annotated[
-        Path | None, Option(help="Verify this file, without any plane; - is standard input.")
-    ] = None,
+    verify: Annotated[Path | None, Option(help="Verify this file, without any plane; - is standard input.")] = None,
     key: Annotated[str | None, Option(help="The fingerprint of the key that must have signed it.")] = None,
-    public_key: Annotated[
-        Path | None, Option(help="The same, as a file with the public key in base64.")
-    ] = None,
+    public_key: Annotated[Path | None, Option(help="The same, as a file with the public key in base64.")] = None,
 ) -> None:
     """The signed proof of a decision: fetch it, or verify one that you have."""
     if (approval_id is None) == (verify is None) or (verify is not None and out is not None):
@@ -76,9 +72,7 @@ def _trusted_fingerprint(key: str | None, public_key: Path | None) -> str | None
 
 def check_fingerprint(key: str) -> str:
     if len(key) != 64 or not set(key) <= set("0123456789abcdef"):
-        raise InvalidInput(
-            "A fingerprint is 64 lower-case hexadecimal digits.", hint="`cortex audit keys` lists them."
-        )
+        raise InvalidInput("A fingerprint is 64 lower-case hexadecimal digits.", hint="`cortex audit keys` lists them.")
     return key
 
 
@@ -100,15 +94,12 @@ def _receipt_lines(check: Checked, *, pinned: bool) -> Iterator[str]:
         "policy": f"{says['policy']['rule']} (version {says['policy']['version']})",
         "policy file": says["policy"]["file_digest"],
         "card": says["card"]["digest"],
-        "votes": "; ".join(
-            f"{_who(vote['by'])} {vote['decision']} at {vote['at']}" for vote in says["votes"]
-        ),
+        "votes": "; ".join(f"{_who(vote['by'])} {vote['decision']} at {vote['at']}" for vote in says["votes"]),
         "delegated": "; ".join(f"{_who(hop['from'])} to {_who(hop['to'])}" for hop in says["delegations"]),
         "standing": _standing_line(says["standing"]),
         "session": says["session"],
         "checkpoint": "; ".join(
-            f"job {mark['job']} step {mark['step_index']} crc32 {mark['crc32']}"
-            for mark in says["checkpoints"]
+            f"job {mark['job']} step {mark['step_index']} crc32 {mark['crc32']}" for mark in says["checkpoints"]
         ),
         "org": says["org"],
         "key": check.fingerprint,
@@ -162,9 +153,7 @@ def show_verification(results: Mapping[str, Verification], keys: Sequence[str], 
         raise typer.Exit(1)
 
 
-def _verification_lines(
-    name: str, result: Verification, unknown: Sequence[str], *, pinned: bool
-) -> Iterator[str]:
+def _verification_lines(name: str, result: Verification, unknown: Sequence[str], *, pinned: bool) -> Iterator[str]:
     bad = len(result.faults) + len(result.root_faults) + len(result.row_faults) + len(unknown)
     counts = f"{result.chains} chains, {result.entries} entries"
     counts += f", {result.roots} roots" if result.roots else ""

@@ -30,9 +30,7 @@ session_app = typer.Typer(no_args_is_help=True, help="Sessions: the conversation
 
 
 @session_app.command("create")
-def create_session(
-    agent: str, title: str | None = None, atlas: Atlases = None, as_json: AsJson = False
-) -> None:
+def create_session(agent: str, title: str | None = None, atlas: Atlases = None, as_json: AsJson = False) -> None:
     """Open a session with an agent."""
     draft = SessionDraft(agent=agent, title=title, atlases=atlas or [])
     show_record(lambda plane: plane.sessions.create(draft), as_json)
@@ -64,9 +62,7 @@ def rename_session(session_id: UUID, title: str, as_json: AsJson = False) -> Non
 
 
 @session_app.command("send")
-def send_message(
-    session_id: UUID, text: str, idempotency_key: str | None = None, as_json: AsJson = False
-) -> None:
+def send_message(session_id: UUID, text: str, idempotency_key: str | None = None, as_json: AsJson = False) -> None:
     """Add a message; a job will read it."""
     show_record(lambda plane: plane.sessions.send(session_id, text, idempotency_key=idempotency_key), as_json)
 
@@ -141,9 +137,7 @@ def _waiting_line(gate: dict[str, Any]) -> str:
 
 
 def _limit_line(kind: str, name: str, detail: dict[str, Any]) -> str:
-    return f"{kind} {name}: " + ", ".join(
-        f"{key} {value}" for key, value in detail.items() if value is not None
-    )
+    return f"{kind} {name}: " + ", ".join(f"{key} {value}" for key, value in detail.items() if value is not None)
 
 
 @session_app.command("pause")
@@ -164,9 +158,7 @@ def terminate_session(session_id: UUID, reason: str | None = None, as_json: AsJs
     show_record(lambda plane: plane.sessions.terminate(session_id, reason), as_json)
 
 
-call_app = typer.Typer(
-    no_args_is_help=True, help="Calls of agents that run elsewhere and ask before they act."
-)
+call_app = typer.Typer(no_args_is_help=True, help="Calls of agents that run elsewhere and ask before they act.")
 
 
 @call_app.command("list")

@@ -48,12 +48,8 @@ class Approvals(Noun):
         """What waits for somebody, newest first."""
         return self.list(status=ApprovalStatus.PENDING, job_id=job_id)
 
-    async def decide(
-        self, id: UUID, decision: Decision, *, idempotency_key: str | None = None
-    ) -> DecisionReceipt:
-        return await self._plane.call(
-            routes.DECIDE_APPROVAL, id, body=decision, idempotency_key=idempotency_key
-        )
+    async def decide(self, id: UUID, decision: Decision, *, idempotency_key: str | None = None) -> DecisionReceipt:
+        return await self._plane.call(routes.DECIDE_APPROVAL, id, body=decision, idempotency_key=idempotency_key)
 
     async def approve(
         self,
@@ -97,9 +93,7 @@ class Approvals(Noun):
         """About an uncertain effect: it happened, it did not, or give the job up."""
         return await self._plane.call(routes.ANSWER_APPROVAL, id, body=answer)
 
-    async def decide_by_token(
-        self, token: str, decision: Choice, *, reason: str | None = None
-    ) -> DecisionReceipt:
+    async def decide_by_token(self, token: str, decision: Choice, *, reason: str | None = None) -> DecisionReceipt:
         """As the person to whom the token was sent, about what their message showed. Needs no key."""
         body = TokenDecision(token=token, decision=decision, reason=reason)
         return await self._plane.call(routes.DECIDE_BY_TOKEN, body=body)
@@ -110,9 +104,7 @@ class StandingApprovals(Noun):
         self, limit: int | None = None, *, session_id: UUID | None = None, active: bool = False
     ) -> AsyncIterator[StandingApproval]:
         """Newest first; ``active`` leaves out what is revoked, over or used up."""
-        return self._plane.pages(
-            routes.LIST_STANDING_APPROVALS, limit=limit, session_id=session_id, active=active
-        )
+        return self._plane.pages(routes.LIST_STANDING_APPROVALS, limit=limit, session_id=session_id, active=active)
 
     async def get(self, id: UUID) -> StandingApproval:
         return await self._plane.call(routes.GET_STANDING_APPROVAL, id)
@@ -134,9 +126,7 @@ class Deliveries(Noun):
         approval_id: UUID | None = None,
     ) -> AsyncIterator[Delivery]:
         """What was sent to whom, newest first."""
-        return self._plane.pages(
-            notify_routes.LIST_DELIVERIES, limit=limit, status=status, approval_id=approval_id
-        )
+        return self._plane.pages(notify_routes.LIST_DELIVERIES, limit=limit, status=status, approval_id=approval_id)
 
     async def resend(self, id: UUID) -> Delivery:
         """What was given up is tried again, at once."""

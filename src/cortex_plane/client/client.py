@@ -136,9 +136,7 @@ class Client:
         """A client of CORTEX_URL with CORTEX_KEY, for programs that have no folder of their own."""
         url, key = os.environ.get("CORTEX_URL"), os.environ.get("CORTEX_KEY")
         if not url or not key:
-            raise Unavailable(
-                "CORTEX_URL or CORTEX_KEY is not set.", hint="Set both; `cortex key create` makes a key."
-            )
+            raise Unavailable("CORTEX_URL or CORTEX_KEY is not set.", hint="Set both; `cortex key create` makes a key.")
         return cls(url, key, org=os.environ.get("CORTEX_ORG"))
 
     @cached_property

@@ -187,9 +187,7 @@ class Invocation:
                     renewals += 1
                     call = yield from self._begin(call, renew=True)
                 case "run":
-                    yield from self._report(
-                        call, {"status": "failed", "error": "not run: held up again and again"}
-                    )
+                    yield from self._report(call, {"status": "failed", "error": "not run: held up again and again"})
                     raise Unavailable("It was not run: this process is held up again and again.")
                 case other:
                     raise CortexError(
@@ -278,9 +276,7 @@ class Invocation:
             faults = "; ".join(f"{id}: {fault}" for id, fault in receipt["faults"].items())
             raise GateClosed(
                 f"The gate `{gate['gate']}` did not accept its answers: {faults}.",
-                hint="Correct the answers and call it again."
-                if not receipt["shut"]
-                else "It is shut: go another way.",
+                hint="Correct the answers and call it again." if not receipt["shut"] else "It is shut: go another way.",
                 questions=error.questions,
             )
 
@@ -313,9 +309,7 @@ class Invocation:
 
     def _probe(self, call: dict[str, Any]) -> Dialogue:
         if not self.has_probe:
-            raise InDoubt(
-                f"Nobody knows whether `{call['tool']}` happened, and this guard has no probe.", call
-            )
+            raise InDoubt(f"Nobody knows whether `{call['tool']}` happened, and this guard has no probe.", call)
         try:
             outcome = yield Probe(call["arguments"])
         except Exception as error:
@@ -334,9 +328,7 @@ class Invocation:
     def _run(self, call: dict[str, Any]) -> Dialogue:
         arguments = call["arguments"] if call["edited"] else None
         try:
-            value = yield Run(
-                arguments, call["id"], call["attempt"], lambda outcome: self._report(call, outcome)
-            )
+            value = yield Run(arguments, call["id"], call["attempt"], lambda outcome: self._report(call, outcome))
         except BaseException as error:
             yield from self._report(call, raised(error))
             raise

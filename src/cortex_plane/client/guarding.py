@@ -75,9 +75,7 @@ class CurrentCall:
     attempt: int
 
 
-_current: contextvars.ContextVar[CurrentCall | None] = contextvars.ContextVar(
-    "cortex_plane_call", default=None
-)
+_current: contextvars.ContextVar[CurrentCall | None] = contextvars.ContextVar("cortex_plane_call", default=None)
 
 
 def current_call() -> CurrentCall | None:
@@ -324,9 +322,7 @@ class Guarded:
 
     # Arguments ---------------------------------------------------------------------------------------------------
 
-    def _open(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[inspect.BoundArguments, Invocation]:
+    def _open(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[inspect.BoundArguments, Invocation]:
         """Whatever is wrong with a call is said before anything is sent."""
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
@@ -336,9 +332,7 @@ class Guarded:
             exact = canonical(arguments)
             check_json(orjson.loads(exact), self._options.tool, MAX_OBJECT_BYTES)
         except InvalidInput as error:
-            raise NotJson(
-                f"{error.message} Nothing was sent.", hint=error.hint or NotJson.default_hint
-            ) from None
+            raise NotJson(f"{error.message} Nothing was sent.", hint=error.hint or NotJson.default_hint) from None
         options = self._options
         draft: dict[str, Any] = {
             "tool": options.tool, "arguments": orjson.loads(exact), "risk": options.risk, "read_only": options.read_only,
@@ -388,9 +382,7 @@ def _require_value(value: Any) -> Any:
     return value
 
 
-def _in_time(
-    work: Callable[[], Any], seconds: float, tool: str, late: Callable[[dict[str, Any]], None]
-) -> Any:
+def _in_time(work: Callable[[], Any], seconds: float, tool: str, late: Callable[[dict[str, Any]], None]) -> Any:
     """Threads cannot be stopped: one that does not end in time is left behind, and tells ``late`` what became of it."""
     context, end, outcome = contextvars.copy_context(), threading.Event(), {}
     late_end, turn = threading.Event(), threading.Lock()
@@ -423,9 +415,7 @@ def _timed_out(tool: str, seconds: float | None) -> TimedOut:
 # The schema of the arguments --------------------------------------------------------------------------------------
 
 
-def schema_of(
-    function: Callable[..., Any], signature: inspect.Signature, hidden: set[str]
-) -> dict[str, Any] | None:
+def schema_of(function: Callable[..., Any], signature: inspect.Signature, hidden: set[str]) -> dict[str, Any] | None:
     """What the arguments may be, from the annotations; None where they do not tell: then nobody can edit them."""
     kinds = inspect.Parameter
     properties: dict[str, Any] = {}

@@ -33,9 +33,7 @@ class Jobs(Noun):
         session_id: UUID | None = None,
         agent: str | None = None,
     ) -> AsyncIterator[Job]:
-        return self._plane.pages(
-            routes.LIST_JOBS, limit=limit, status=status, session_id=session_id, agent=agent
-        )
+        return self._plane.pages(routes.LIST_JOBS, limit=limit, status=status, session_id=session_id, agent=agent)
 
     async def history(self, id: UUID) -> Sequence[JobChange]:
         return await self._plane.all(routes.GET_JOB_HISTORY, id)
@@ -44,9 +42,7 @@ class Jobs(Noun):
         """In order; with ``above`` only those after that one. The last may still be under way."""
         return self._plane.pages(routes.LIST_STEPS, id, limit=limit, above=above)
 
-    def journal(
-        self, id: UUID, limit: int | None = None, *, above: int | None = None
-    ) -> AsyncIterator[JournalEntry]:
+    def journal(self, id: UUID, limit: int | None = None, *, above: int | None = None) -> AsyncIterator[JournalEntry]:
         """What the code of a job did so far, in the order in which it was begun."""
         return self._plane.pages(routes.LIST_JOURNAL, id, limit=limit, above=above)
 

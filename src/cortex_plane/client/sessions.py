@@ -73,9 +73,7 @@ class Sessions(Noun):
         agent: str | None = None,
         member_id: UUID | None = None,
     ) -> AsyncIterator[Session]:
-        return self._plane.pages(
-            routes.LIST_SESSIONS, limit=limit, status=status, agent=agent, member_id=member_id
-        )
+        return self._plane.pages(routes.LIST_SESSIONS, limit=limit, status=status, agent=agent, member_id=member_id)
 
     async def update(self, id: UUID, change: SessionChange, *, revision: int | None = None) -> Session:
         return await self._plane.call(routes.UPDATE_SESSION, id, body=change, revision=revision)
@@ -98,9 +96,7 @@ class Sessions(Noun):
     async def resolve(self, id: UUID, request: ResolutionRequest) -> Resolution:
         return await Resolutions(self._plane).resolve(id, request)
 
-    async def answer(
-        self, id: UUID, gate: str, answers: dict[str, Any], *, call: str | None = None
-    ) -> AnswerReceipt:
+    async def answer(self, id: UUID, gate: str, answers: dict[str, Any], *, call: str | None = None) -> AnswerReceipt:
         """Of an agent that runs elsewhere."""
         return await Resolutions(self._plane).answer(id, gate, answers, call=call)
 
@@ -169,9 +165,7 @@ class ExternalSession:
     def id(self) -> UUID:
         return self.session.id
 
-    async def authorize(
-        self, tool: str, arguments: dict[str, Any] | None = None, **more: Any
-    ) -> ExternalCall:
+    async def authorize(self, tool: str, arguments: dict[str, Any] | None = None, **more: Any) -> ExternalCall:
         """``more`` are the fields of `CallDraft`: risk, key, on_uncertain, dispatch …"""
         return await self._calls.authorize(self.id, CallDraft(tool=tool, arguments=arguments or {}, **more))
 

@@ -74,9 +74,7 @@ class Orgs(Noun):
 
     async def rotate_secret(self, *, forget: bool = False) -> SecretRotation:
         """Sign links with a new secret; with ``forget`` those that were sent stop working at once."""
-        return await self._plane.call(
-            approval_routes.ROTATE_SIGNING_SECRET, body=SecretRotationDraft(forget=forget)
-        )
+        return await self._plane.call(approval_routes.ROTATE_SIGNING_SECRET, body=SecretRotationDraft(forget=forget))
 
 
 class Teams(Noun):
@@ -124,9 +122,7 @@ class Members(Noun):
         """Redeem a code for a key. Needs no key."""
         return await self._plane.call(routes.REDEEM_ENROLMENT_CODE, body=redemption)
 
-    def browser_sessions(
-        self, id: UUID | None = None, limit: int | None = None
-    ) -> AsyncIterator[BrowserSession]:
+    def browser_sessions(self, id: UUID | None = None, limit: int | None = None) -> AsyncIterator[BrowserSession]:
         """Where a member is logged in; without an id, whoever holds the key."""
         if id is None:
             return self._plane.pages(routes.LIST_OWN_BROWSER_SESSIONS, limit=limit)
@@ -213,9 +209,7 @@ class Absences(Noun):
     async def cancel(self, id: UUID) -> Absence:
         return await self._plane.call(routes.CANCEL_ABSENCE, id)
 
-    async def delegates(
-        self, *, approval_id: UUID | None = None, name: str | None = None
-    ) -> Sequence[Delegate]:
+    async def delegates(self, *, approval_id: UUID | None = None, name: str | None = None) -> Sequence[Delegate]:
         """Colleagues to whom you may hand your part; with an approval, those who could take it there."""
         return await self._plane.all(approval_routes.LIST_DELEGATES, approval_id=approval_id, name=name)
 
@@ -261,10 +255,6 @@ class Connections(Noun):
         """Say whose a name in the system behind a webhook is."""
         return await self._plane.call(routes.MAP_CONNECTION_MEMBER, id, body=draft)
 
-    async def ingest(
-        self, id: UUID, message: InboundMessage, *, idempotency_key: str | None = None
-    ) -> IngestedMessage:
+    async def ingest(self, id: UUID, message: InboundMessage, *, idempotency_key: str | None = None) -> IngestedMessage:
         """Hand over a person's message. Needs a service key."""
-        return await self._plane.call(
-            session_routes.INGEST_MESSAGE, id, body=message, idempotency_key=idempotency_key
-        )
+        return await self._plane.call(session_routes.INGEST_MESSAGE, id, body=message, idempotency_key=idempotency_key)

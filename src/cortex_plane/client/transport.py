@@ -167,9 +167,7 @@ def problem(answer: httpx.Response) -> CortexError:
         by_status = _BY_STATUS.get(answer.status_code, CortexError)
         if issubclass(by_status, Unavailable | TooMany):
             # A proxy that does not reach the plane, or lets nobody through now, answers in its own words.
-            return by_status(
-                f"HTTP {answer.status_code} from {answer.url}: the plane cannot be reached through it."
-            )
+            return by_status(f"HTTP {answer.status_code} from {answer.url}: the plane cannot be reached through it.")
         return CortexError(
             f"HTTP {answer.status_code} from {answer.url}.",
             code="unexpected_answer",

@@ -124,9 +124,7 @@ def error_page(error: CortexError, **context: Any) -> Response:
 
 def message_page(status: int, message: str, hint: str, **context: Any) -> Response:
     headline = _HEADLINES.get(status, "Something went wrong")
-    return page(
-        "error.html", status, status_code=status, headline=headline, message=message, hint=hint, **context
-    )
+    return page("error.html", status, status_code=status, headline=headline, message=message, hint=hint, **context)
 
 
 def login_page(status: int, reason: str | None = None, **context: Any) -> Response:

@@ -88,9 +88,7 @@ def _has_more_than(value: Any, limit: int) -> bool:
 def _node(value: Any, depth: int) -> Iterator[str]:
     match value:
         case dict() if value:
-            yield from _nested(
-                "{", "}", [(_key(name), inner) for name, inner in sorted(value.items())], depth
-            )
+            yield from _nested("{", "}", [(_key(name), inner) for name, inner in sorted(value.items())], depth)
         case list() if value:
             yield from _nested("[", "]", [("", inner) for inner in value], depth)
         case _:

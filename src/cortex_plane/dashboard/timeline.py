@@ -95,10 +95,6 @@ def gantt(
 
 def _spans(job: Job, history: Sequence[JobChange], end: datetime) -> list[tuple[str, datetime, datetime]]:
     """(status, from, to), in order; how it ended is no span of time."""
-    points = [(str(change.new_status), change.created_at) for change in history] or [
-        (str(job.status), job.created_at)
-    ]
+    points = [(str(change.new_status), change.created_at) for change in history] or [(str(job.status), job.created_at)]
     stops = [at for _, at in points[1:]] + [end]
-    return [
-        (status, at, stop) for (status, at), stop in zip(points, stops, strict=True) if status not in TERMINAL
-    ]
+    return [(status, at, stop) for (status, at), stop in zip(points, stops, strict=True) if status not in TERMINAL]

@@ -145,9 +145,7 @@ async def form_fields(request: Request) -> dict[str, str]:
         text = (await request.body()).decode()
         return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS))
     except ValueError as error:
-        raise InvalidInput(
-            "This form cannot be read.", hint="Go back, reload the page and try again."
-        ) from error
+        raise InvalidInput("This form cannot be read.", hint="Go back, reload the page and try again.") from error
 
 
 def require_same_origin(request: Request) -> None:
@@ -224,9 +222,7 @@ def parse_form(kind: type[T], fields: dict[str, Any], *, too_long: bool = False)
             raise InvalidInput("The reason is too long.", hint="Use at most 2000 characters.") from None
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "form"
-        raise InvalidInput(
-            f"`{where}`: {first['msg']}.", hint="Correct it and try again.", field=where
-        ) from None
+        raise InvalidInput(f"`{where}`: {first['msg']}.", hint="Correct it and try again.", field=where) from None
 
 
 def parse_filter(filters: Mapping[str, T], name: str) -> T:
@@ -253,7 +249,5 @@ async def find_member(visit: Visit, text: str) -> UUID:
             hint="Choose somebody, or write the whole name.",
         )
     if len(colleagues) > 1:
-        raise InvalidInput(
-            "Several members have that name.", hint="Write the id of the one you mean.", field="to"
-        )
+        raise InvalidInput("Several members have that name.", hint="Write the id of the one you mean.", field="to")
     return colleagues[0].id

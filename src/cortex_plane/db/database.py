@@ -365,9 +365,7 @@ class Database:
 
     async def _open_credential_key(self, vault: Vault, *, make: bool) -> None:
         """Nothing is opened where the schema is older, or the key was sealed with another master key: whoever needs it is told."""
-        read, insert = (
-            (SQL / f"{name}.sql").read_text() for name in ("credential_key", "make_credential_key")
-        )
+        read, insert = ((SQL / f"{name}.sql").read_text() for name in ("credential_key", "make_credential_key"))
         with contextlib.suppress(asyncpg.UndefinedTableError, SetupError), border():
             async with self._pool.acquire() as connection:
                 sealed = await connection.fetchval(read)

@@ -299,9 +299,7 @@ def translate(error: BaseException) -> CortexError | None:
         case asyncpg.CheckViolationError() | asyncpg.DataError():
             return InvalidInput("A value is outside of what can be stored.")
         case TimeoutError() | asyncpg.QueryCanceledError():
-            return Unavailable(
-                "The database took too long, or all connections to it are in use.", code="busy"
-            )
+            return Unavailable("The database took too long, or all connections to it are in use.", code="busy")
         case _ if isinstance(error, asyncpg.PostgresError) and str(error.sqlstate).startswith(_NOT_NOW):
             return Unavailable(f"The database cannot do this now: {error}.")
         case _ if isinstance(error, UNREACHABLE):

@@ -105,9 +105,7 @@ class Script:
 
 
 def scripts(folder: Path = SQL) -> list[Script]:
-    files = [
-        Script(p.stem, "migration", p.read_text()) for p in sorted((folder / "migrations").glob("*.sql"))
-    ]
+    files = [Script(p.stem, "migration", p.read_text()) for p in sorted((folder / "migrations").glob("*.sql"))]
     return [
         *files,
         *(Script(p.stem, "function", p.read_text()) for p in sorted((folder / "functions").glob("*.sql"))),
@@ -120,9 +118,7 @@ def _release() -> list[Script]:
     return scripts()
 
 
-async def migrate(
-    url: str, *, folder: Path = SQL, on_progress: Callable[[str], None] = lambda _: None
-) -> list[str]:
+async def migrate(url: str, *, folder: Path = SQL, on_progress: Callable[[str], None] = lambda _: None) -> list[str]:
     """Apply what is missing; returns the names of what was applied. The login must own the schema."""
     with border():
         connection = await asyncpg.connect(url)
@@ -166,9 +162,7 @@ async def _migrate(
                     code="migration_failed",
                     hint="Nothing of it was kept. Correct the cause and run `cortex db migrate` again.",
                 ) from error
-            await connection.execute(
-                (folder / "record.sql").read_text(), script.name, script.kind, script.checksum
-            )
+            await connection.execute((folder / "record.sql").read_text(), script.name, script.kind, script.checksum)
         names.append(script.name)
     await connection.execute("select prepare_event_partitions($1)", EVENT_MONTHS_AHEAD)
     return names

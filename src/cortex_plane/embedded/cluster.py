@@ -70,9 +70,7 @@ def _other_version(data: Path, text: str, binaries: Binaries) -> SetupError:
     if fitting is not None:
         serve = f"Set {BINARIES_SETTING}={quote(str(fitting))} to serve it as it is."
     else:
-        serve = (
-            f"Install PostgreSQL {text} and set {BINARIES_SETTING} to its bin directory to serve it as it is."
-        )
+        serve = f"Install PostgreSQL {text} and set {BINARIES_SETTING} to its bin directory to serve it as it is."
     sockets = data.with_name(SOCKETS_NAME)
     login = f"-h {quote(str(sockets))} -U {SUPERUSER}" if fits(sockets) else f"-h HOST -U {SUPERUSER}"
     save = quote(str(binaries.program("pg_dumpall")))

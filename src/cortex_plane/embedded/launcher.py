@@ -118,9 +118,7 @@ class EmbeddedPostgres:
             sockets = None if self._tcp else places.socket_directory(directory, site.home, site.account)
             if sockets is not None and sockets.parent != site.home:
                 self._short_sockets = sockets
-            postmaster.clear_leftovers(
-                site.data, places.socket_file(sockets) if sockets else None, self._report
-            )
+            postmaster.clear_leftovers(site.data, places.socket_file(sockets) if sockets else None, self._report)
             self._report(f"starting PostgreSQL {site.binaries.version}")
             return self._serve_tcp(site) if sockets is None else self._serve_socket(site, sockets)
 

@@ -246,11 +246,7 @@ def _locked_error(directory: Path, holder: int | None) -> SetupError:
             hint="Use the server that runs, or stop it first.",
         )
     who = f"process {holder}" if holder else "another process"
-    stop = (
-        f"Stop it (`kill {holder}`)"
-        if holder
-        else f"Stop it (`fuser {quote(str(directory / LOCK_NAME))}` names it)"
-    )
+    stop = f"Stop it (`kill {holder}`)" if holder else f"Stop it (`fuser {quote(str(directory / LOCK_NAME))}` names it)"
     return SetupError(
         f"The database in {directory} is in use by {who}.",
         code="embedded_locked",

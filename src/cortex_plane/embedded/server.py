@@ -63,9 +63,7 @@ _DECIDED_HERE = {
     "ssl": "off",
 }
 _ADDRESS = ("listen_addresses", "port", "unix_socket_directories")
-RESERVED = (
-    frozenset(_DECIDED_HERE) | frozenset(_ADDRESS) | {"data_directory", "hba_file", "external_pid_file"}
-)
+RESERVED = frozenset(_DECIDED_HERE) | frozenset(_ADDRESS) | {"data_directory", "hba_file", "external_pid_file"}
 
 
 def check_settings(settings: Mapping[str, str]) -> None:

@@ -67,9 +67,7 @@ async def get_atlas_version(tx: Transaction, atlas_id: str, version: str) -> Num
     return one(NumberedVersion, await tx.row(queries.get_atlas_version, atlas_id, version))
 
 
-async def list_atlas_versions(
-    tx: Transaction, atlas_id: str, below: int | None, limit: int
-) -> list[NumberedVersion]:
+async def list_atlas_versions(tx: Transaction, atlas_id: str, below: int | None, limit: int) -> list[NumberedVersion]:
     rows = await tx.rows(queries.list_atlas_versions, atlas_id, below, limit)
     return [parse(NumberedVersion, row) for row in rows]
 
@@ -118,9 +116,7 @@ async def unmatched_keys(tx: Transaction, globs: Sequence[str]) -> list[str]:
 # Sessions -------------------------------------------------------------------------------------------------------------
 
 
-async def bind_atlases(
-    tx: Transaction, session_id: UUID, atlas_ids: Sequence[str], *, by_caller: bool
-) -> None:
+async def bind_atlases(tx: Transaction, session_id: UUID, atlas_ids: Sequence[str], *, by_caller: bool) -> None:
     """To the newest version of each that holds; what the session is bound to already stays as it is.
 
     ``by_caller``: somebody who writes no atlases chose them.

@@ -63,9 +63,7 @@ class PathTable(BaseRoute):
 
     def __init__(self) -> None:
         self.entries: list[PathEntry] = []
-        self._by_start: defaultdict[tuple[int, str, str], list[tuple[PathEntry, list[str]]]] = defaultdict(
-            list
-        )
+        self._by_start: defaultdict[tuple[int, str, str], list[tuple[PathEntry, list[str]]]] = defaultdict(list)
 
     def add(self, entry: PathEntry) -> None:
         self.entries.append(entry)
@@ -166,10 +164,7 @@ def openapi_document() -> dict[str, Any]:
 
     modules = [*(noun.routes for noun in NOUNS), health]
     names = {
-        route: name.lower()
-        for module in modules
-        for name, route in vars(module).items()
-        if isinstance(route, Route)
+        route: name.lower() for module in modules for name, route in vars(module).items() if isinstance(route, Route)
     }
     return document(BINDINGS, names)
 

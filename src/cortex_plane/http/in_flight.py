@@ -51,9 +51,7 @@ DEFAULT_LIMITS = RequestLimits()
 
 
 class InFlight:
-    def __init__(
-        self, limits: RequestLimits = DEFAULT_LIMITS, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, limits: RequestLimits = DEFAULT_LIMITS, clock: Callable[[], float] = time.monotonic) -> None:
         self._shares = Shares(limits.in_flight, share=limits.in_flight_of_org)
         self.now = self._clock = clock
         self._begun: dict[int, list[float]] = {}

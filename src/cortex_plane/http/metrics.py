@@ -51,9 +51,7 @@ class SpecMeters:
             explicit_bucket_boundaries_advisory=HOURS,
         )
         self._expiries = count("approval_expiries", description="Approvals that nobody decided in time.")
-        self._joins = count(
-            "approval_dedup_hits", description="Calls that joined an identical pending request."
-        )
+        self._joins = count("approval_dedup_hits", description="Calls that joined an identical pending request.")
         self._ticks = measure(
             "approval_scheduler_tick_duration",
             unit="s",
@@ -66,9 +64,7 @@ class SpecMeters:
             "approval_webhook_invocations",
             description="Decisions that came from outside, by what became of them.",
         )
-        self._deliveries = count(
-            "approval_deliveries", description="Messages to people, by what became of them."
-        )
+        self._deliveries = count("approval_deliveries", description="Messages to people, by what became of them.")
         self._forged = count("forged_rows", description="Rows with a false MAC that were refused, by kind.")
         self._suspended: dict[str, int] = {}
         meter.create_observable_gauge(

@@ -131,9 +131,7 @@ def _route(scope: Scope) -> str:
 
 
 def _is_stream(start: Message) -> bool:
-    return any(
-        name == b"content-type" and value.startswith(b"text/event-stream") for name, value in start["headers"]
-    )
+    return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in start["headers"])
 
 
 def _declared_size(request: Request) -> int:

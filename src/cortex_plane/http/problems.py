@@ -87,9 +87,7 @@ def problem(
     """``details`` are the other fields of a problem."""
     request_id = request.scope.get("state", {}).get("request_id")
     title = TITLES.get(status, "Error")
-    body = Problem(
-        title=title, status=status, code=code, detail=detail, hint=hint, request_id=request_id, **details
-    )
+    body = Problem(title=title, status=status, code=code, detail=detail, hint=hint, request_id=request_id, **details)
     content = orjson.dumps({name: value for name, value in vars(body).items() if value not in (None, [])})
     return Response(content, status, headers, MEDIA_TYPE)
 
@@ -122,9 +120,7 @@ async def _answer_invalid(request: Request, error: Exception) -> Response:
         raise error
     faults = error.faults
     errors = [
-        FieldError(
-            field=".".join(str(part) for part in fault["loc"])[:_SHOWN_FIELD], message=_describe(fault)
-        )
+        FieldError(field=".".join(str(part) for part in fault["loc"])[:_SHOWN_FIELD], message=_describe(fault))
         for fault in faults[:SHOWN_FAULTS]
     ]
     if any(fault["type"] == "json_invalid" for fault in faults):
@@ -168,9 +164,7 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
 
 async def _answer_defect(request: Request, error: Exception) -> Response:
     log.error("request failed", exc_info=error)
-    return problem(
-        request, 500, "internal", "Something went wrong in the plane.", "Report it with the request id."
-    )
+    return problem(request, 500, "internal", "Something went wrong in the plane.", "Report it with the request id.")
 
 
 HANDLERS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = {

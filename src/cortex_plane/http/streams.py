@@ -209,9 +209,7 @@ class _Reader:
                         return
                     yield b": ping\n\n"
         if not over:
-            yield control(
-                "dropped", after=self.cursor, reason="slow_reader" if live.overflowed else "shutdown"
-            )
+            yield control("dropped", after=self.cursor, reason="slow_reader" if live.overflowed else "shutdown")
             return
         # What else its last commit said.
         page = await _whole(self._read(self.cursor))
@@ -348,13 +346,7 @@ async def wait_for_decision(
             # Read again now that nothing new can be missed.
             call, _ = await read()
             seconds = ends - time.monotonic()
-            if (
-                call.next is not Next.WAIT
-                or seconds <= 0
-                or live.closed
-                or live.overflowed
-                or await is_absent()
-            ):
+            if call.next is not Next.WAIT or seconds <= 0 or live.closed or live.overflowed or await is_absent():
                 return call
             await live.take(min(seconds, POLL_SECONDS, _until_settled(call)))
 

@@ -146,13 +146,8 @@ async def cancel_open_jobs(tx: Transaction, session_id: UUID, reason: str) -> li
     return [row["id"] for row in await tx.rows(queries.cancel_open_jobs, session_id, reason)]
 
 
-async def list_step_messages(
-    tx: Transaction, session_id: UUID, above: int, up_to: int
-) -> list[SessionMessage]:
-    return [
-        parse(SessionMessage, row)
-        for row in await tx.rows(queries.list_step_messages, session_id, above, up_to)
-    ]
+async def list_step_messages(tx: Transaction, session_id: UUID, above: int, up_to: int) -> list[SessionMessage]:
+    return [parse(SessionMessage, row) for row in await tx.rows(queries.list_step_messages, session_id, above, up_to)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,9 +244,7 @@ async def claim_jobs(
         "claim_jobs", None, worker_id, list(apps), limit, after, list(running_orgs), shares.share, shares.reserve,
         shares.org_jobs,
     )  # fmt: skip
-    assignments = [
-        Assignment(**{**row, "kind": JobKind(row["kind"])}) for row in rows if row["job_id"] is not None
-    ]
+    assignments = [Assignment(**{**row, "kind": JobKind(row["kind"])}) for row in rows if row["job_id"] is not None]
     return assignments, len(assignments) < len(rows)
 
 
@@ -323,9 +316,7 @@ async def release_job(
     return bool(rows[0]["release_job"])
 
 
-async def list_past_entries(
-    db: Database, org_id: UUID, job_id: UUID
-) -> tuple[list[JournalEntry], dict[str, Any]]:
+async def list_past_entries(db: Database, org_id: UUID, job_id: UUID) -> tuple[list[JournalEntry], dict[str, Any]]:
     """The entries of a job, and by the key of the entry that waits for it: what arrived."""
     (row,) = await db.call("job_journal", org_id, job_id)
     return [parse(JournalEntry, each) for each in row["entries"]], row["arrived"]
@@ -335,9 +326,7 @@ async def list_journal(tx: Transaction, job_id: UUID, above: int, limit: int) ->
     return [parse(JournalEntry, row) for row in await tx.rows(queries.list_journal, job_id, above, limit)]
 
 
-async def list_parked_jobs(
-    tx: Transaction, status: JobStatus, position: Position | None, limit: int
-) -> Page[Parked]:
+async def list_parked_jobs(tx: Transaction, status: JobStatus, position: Position | None, limit: int) -> Page[Parked]:
     return page(Parked, await tx.rows(queries.list_parked_jobs, *after(position), limit + 1, status), limit)
 
 
@@ -482,9 +471,7 @@ async def list_signals(
     name: str | None,
     key: str | None,
 ) -> Page[Signal]:
-    return page(
-        Signal, await tx.rows(queries.list_signals, *after(position), limit + 1, sees, name, key), limit
-    )
+    return page(Signal, await tx.rows(queries.list_signals, *after(position), limit + 1, sees, name, key), limit)
 
 
 async def list_signal_waits(tx: Transaction, job_id: UUID) -> list[Wait]:

@@ -22,9 +22,7 @@ from cortex_plane.kernel.errors import InvalidInput
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-_HOST = re.compile(
-    r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*"
-)
+_HOST = re.compile(r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*")
 MAX_URL = 2000
 _URL = re.compile(r"[\x21\x23-\x3b\x3d\x3f-\x5b\x5d\x5f\x61-\x7a\x7e]+")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")

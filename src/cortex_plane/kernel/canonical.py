@@ -151,6 +151,4 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if name in names:
             break
         names.add(name)
-    raise InvalidInput(
-        f"`{name[:100]}` stands there twice.", code="duplicate_key", hint="Keep one of the two."
-    )
+    raise InvalidInput(f"`{name[:100]}` stands there twice.", code="duplicate_key", hint="Keep one of the two.")

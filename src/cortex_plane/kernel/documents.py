@@ -249,9 +249,7 @@ def _build(events: Iterator[Any], faults: Faults, bounds: Bounds) -> Node | None
             if event.anchor is not None or (event.tag is not None and event.tag != "!"):
                 _refuse_marks(event, line, faults)
             if kind is scalar:
-                tree.add_scalar(
-                    line, _text(event, line, faults), event.implicit[0] and event.style in (None, "")
-                )
+                tree.add_scalar(line, _text(event, line, faults), event.implicit[0] and event.style in (None, ""))
             else:
                 tree.begin(ListNode(line) if kind is starts[0] else MappingNode(line))
         elif kind is _Y.AliasEvent:

@@ -58,9 +58,7 @@ class CortexError(Exception):
     """What an HTTP API answers with it."""
     default_hint: ClassVar[str] = ""
 
-    def __init__(
-        self, message: str, *, code: str | None = None, hint: str | None = None, **details: Any
-    ) -> None:
+    def __init__(self, message: str, *, code: str | None = None, hint: str | None = None, **details: Any) -> None:
         super().__init__(message)
         self.message = message
         self.code = code or type(self).code

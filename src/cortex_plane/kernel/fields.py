@@ -84,15 +84,11 @@ def _storable_json(name: str) -> Callable[[Any], Any]:
 Name = Annotated[
     str, StringConstraints(min_length=1, max_length=200), AfterValidator(_storable), AfterValidator(_visible)
 ]
-Slug = Annotated[
-    str, StringConstraints(min_length=2, max_length=100, pattern=SLUG_PATTERN), AfterValidator(_not_an_id)
-]
+Slug = Annotated[str, StringConstraints(min_length=2, max_length=100, pattern=SLUG_PATTERN), AfterValidator(_not_an_id)]
 Ref = Annotated[str, StringConstraints(min_length=2, max_length=100, pattern=REF_PATTERN)]
 """Names one thing by its id or by its slug."""
 AtlasId = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=ATLAS_ID_PATTERN)]
-AtlasVersionName = Annotated[
-    str, StringConstraints(min_length=1, max_length=64, pattern=ATLAS_VERSION_PATTERN)
-]
+AtlasVersionName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=ATLAS_VERSION_PATTERN)]
 AtlasIds = Annotated[list[AtlasId], Field(max_length=MAX_ATLASES)]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TEXT), AfterValidator(_storable)]
 Note = Annotated[str, StringConstraints(max_length=2000), AfterValidator(_storable)]

@@ -89,13 +89,9 @@ def compiled(schema: dict[str, Any]) -> Validator:
 def _compiled(schema: bytes) -> Validator:
     from jsonschema_rs import FancyRegexOptions, validator_for  # its import takes 50 ms
 
-    bounds = FancyRegexOptions(
-        backtrack_limit=BACKTRACKS, size_limit=PATTERN_BYTES, dfa_size_limit=PATTERN_BYTES
-    )
+    bounds = FancyRegexOptions(backtrack_limit=BACKTRACKS, size_limit=PATTERN_BYTES, dfa_size_limit=PATTERN_BYTES)
     try:
-        return validator_for(
-            orjson.loads(schema), pattern_options=bounds, validate_formats=False, offline=True
-        )
+        return validator_for(orjson.loads(schema), pattern_options=bounds, validate_formats=False, offline=True)
     except Exception as error:  # whatever somebody wrote
         raise Unusable(f"its schema is not valid: {_line(error)}{_perhaps_large(error)}") from None
 

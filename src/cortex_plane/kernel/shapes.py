@@ -284,11 +284,7 @@ class TextOrJson(Shape):
     text: Text
 
     def read(self, node: Node, key: str, reading: Reading) -> Any:
-        return (
-            self.text.read(node, key, reading)
-            if isinstance(node, ScalarNode)
-            else json_of(node, key, reading)
-        )
+        return self.text.read(node, key, reading) if isinstance(node, ScalarNode) else json_of(node, key, reading)
 
     def schema(self, defs: Defs) -> dict[str, Any]:
         return {"anyOf": [self.text.schema(defs), {"type": ["object", "array"]}]}
@@ -334,9 +330,7 @@ class Record(Shape):
         if name in self.elsewhere:
             reading.fault(line, f"{fault}; it belongs to {self.elsewhere[name]}.")
         elif reading.instead is None:
-            reading.fault(
-                line, f"{fault}{nearest(name, self.fields, reading.faults) or '.'} Known are {keys}."
-            )
+            reading.fault(line, f"{fault}{nearest(name, self.fields, reading.faults) or '.'} Known are {keys}.")
         elif name in reading.instead:
             reading.fault(line, f"{fault}; use {reading.instead[name]}.")
         else:
@@ -383,9 +377,7 @@ class Tagged(Shape):
             words = OneOf((kind,), {other: ours for other, ours in self.aliases.items() if ours == kind})
             tag = Field(words, self.description, required=kind != self.default)
             elsewhere = {
-                key: f"the {self.tag} {', '.join(owners)}"
-                for key, owners in homes.items()
-                if key not in fields
+                key: f"the {self.tag} {', '.join(owners)}" for key, owners in homes.items() if key not in fields
             }
             records[kind] = Record(
                 f"{self.name}_{kind}",

@@ -171,8 +171,7 @@ class LruCache(Generic[K, V]):
             self._entries[key] = value, size
             self.size += size
             while len(self._entries) > 1 and (
-                self.size > self._max_size
-                or (self._max_entries is not None and len(self._entries) > self._max_entries)
+                self.size > self._max_size or (self._max_entries is not None and len(self._entries) > self._max_entries)
             ):
                 self.size -= self._entries.popitem(last=False)[1][1]
 

@@ -135,9 +135,7 @@ async def serve(
 class _Server(uvicorn.Server):
     """Reports when it accepts requests, and ends open streams before it waits for requests to end."""
 
-    def __init__(
-        self, config: uvicorn.Config, on_ready: Callable[[], None], end_streams: Callable[[], None]
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None], end_streams: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_ready = on_ready
         self._end_streams = end_streams

@@ -97,9 +97,7 @@ def start_worker(
     concurrency: Annotated[
         int | None, Option(min=1, max=1000, help="Jobs at a time; CORTEX_CONCURRENCY if left out.")
     ] = None,
-    name: Annotated[
-        str | None, Option(help="How others see this worker; host and process if left out.")
-    ] = None,
+    name: Annotated[str | None, Option(help="How others see this worker; host and process if left out.")] = None,
     parent: Annotated[int | None, Option(hidden=True)] = None,
 ) -> None:
     """Run jobs. Any number of workers on any number of machines; SIGTERM lets them finish or hand back."""
@@ -273,9 +271,7 @@ def run_preflight(
         list[str] | None,
         Option("--app", help="An app that workers will load: package.module:app. Any number of times."),
     ] = None,
-    replay: Annotated[
-        bool, Option(help="Also run code agents up to where they stand, on what they recorded.")
-    ] = False,
+    replay: Annotated[bool, Option(help="Also run code agents up to where they stand, on what they recorded.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List parked jobs that the code, tools and models loaded here cannot resume. Exit code 0: none; 1: some; 2: could not look."""
@@ -313,9 +309,7 @@ def run_demo(
         from cortex_plane.jobs.model.jobs import JobDraft
         from cortex_plane.main import demo
 
-    draft = JobDraft(
-        agent=demo.AGENT, payload={"text": version}, policies=demo.sooner(within) if within else []
-    )
+    draft = JobDraft(agent=demo.AGENT, payload={"text": version}, policies=demo.sooner(within) if within else [])
     job = run(lambda plane: plane.jobs.submit(draft))
     say(f"job {job.id}")
     say(f"decide in the browser (`cortex member login-link`), or: cortex approval list --job {job.id}")
@@ -352,9 +346,7 @@ def run_crash(version: Version = "2.4.0") -> None:
     say("1  a worker of its own starts; no other worker takes this job")
     first = _start_demo_worker(slow="30")
     try:
-        job = run(
-            lambda plane: plane.jobs.submit(JobDraft(agent=demo.CRASH_AGENT, payload={"text": version}))
-        )
+        job = run(lambda plane: plane.jobs.submit(JobDraft(agent=demo.CRASH_AGENT, payload={"text": version})))
         say(f"2  job {job.id} is submitted")
         _wait_for_deployment(job.id, first)
         say("3  the deployment has happened, its answer has not arrived: kill -9")
@@ -369,9 +361,7 @@ def run_crash(version: Version = "2.4.0") -> None:
         second.terminate()
         second.wait()
     times = _show_acts(job.id)
-    say(
-        f"5  the job is {finished_job.status}; the deployment happened {times} time{'s' if times != 1 else ''}"
-    )
+    say(f"5  the job is {finished_job.status}; the deployment happened {times} time{'s' if times != 1 else ''}")
     raise typer.Exit(0 if finished_job.status == "COMPLETED" and times == 1 else 1)
 
 

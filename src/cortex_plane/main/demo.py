@@ -75,9 +75,7 @@ async def _was_deployed(version: str, environment: str, ctx: ToolContext) -> Hap
 async def deploy(version: str, environment: str, ctx: ToolContext) -> dict[str, Any]:
     """Put a version into an environment."""
     if environment not in ENVIRONMENTS:
-        raise ToolError(
-            f"There is no environment {environment!r}.", hint=f"There are: {', '.join(ENVIRONMENTS)}."
-        )
+        raise ToolError(f"There is no environment {environment!r}.", hint=f"There are: {', '.join(ENVIRONMENTS)}.")
     act(ctx, {"act": "deploy", "version": version, "environment": environment})
     # The window in which `cortex demo crash` kills the worker: it happened, and nobody knows yet.
     await asyncio.sleep(float(os.environ.get("CORTEX_DEMO_SLOW", "0")))
@@ -165,9 +163,7 @@ policies:
 def sooner(seconds: int) -> list[RequestPolicy]:
     """What a single run may ask for beyond that: less time to decide."""
     return [
-        RequestPolicy(
-            name="sooner", target="deploy", effect=PolicyVerdict.REQUIRES_APPROVAL, timeout_seconds=seconds
-        )
+        RequestPolicy(name="sooner", target="deploy", effect=PolicyVerdict.REQUIRES_APPROVAL, timeout_seconds=seconds)
     ]
 
 
@@ -229,9 +225,7 @@ _TICKETS = {
     "8": {"from": "Mia", "about": "The lamp came broken.", "days": 3, "double_of": "7"},
 }
 
-gates_app = App(
-    "demo-support", instructions="You work at a support desk. Look before you act; say what you do."
-)
+gates_app = App("demo-support", instructions="You work at a support desk. Look before you act; say what you do.")
 
 
 @gates_app.tool(name="ticket.get", read_only=True, timeout=10)

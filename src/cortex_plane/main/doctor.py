@@ -215,9 +215,7 @@ async def _look_at_jobs(
 
 def _show_finding(finding: Finding) -> None:
     mark = "not ok " if finding.severity is Severity.ERROR else "warning"
-    print_line(
-        f"{mark}  job {finding.job_id}  {finding.org} · {finding.agent} · app {finding.app} · {finding.status}"
-    )
+    print_line(f"{mark}  job {finding.job_id}  {finding.org} · {finding.agent} · app {finding.app} · {finding.status}")
     print_line(f"         {finding.reason}: {short(finding.message, 500)}")
     print_line(f"         → {finding.outcome}. {short(finding.hint, 300)}")
 

@@ -109,9 +109,7 @@ def _read(path: Path) -> str:
     try:
         return path.read_text()
     except OSError as error:
-        raise SetupError(
-            f"The master key in {path} cannot be read: {error.strerror}.", code="home_unusable"
-        ) from error
+        raise SetupError(f"The master key in {path} cannot be read: {error.strerror}.", code="home_unusable") from error
 
 
 def parse_master_key(text: str, source: str) -> bytes:

@@ -35,9 +35,7 @@ MAX_LOG_BYTES = 10 * 1024 * 1024
 
 
 @contextlib.asynccontextmanager
-async def one_worker(
-    arguments: Sequence[str], environment: Mapping[str, str], log_file: Path
-) -> AsyncIterator[None]:
+async def one_worker(arguments: Sequence[str], environment: Mapping[str, str], log_file: Path) -> AsyncIterator[None]:
     """A worker for as long as the block runs."""
     task = asyncio.create_task(_keep_running(arguments, environment, log_file))
     try:

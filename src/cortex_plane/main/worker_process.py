@@ -52,9 +52,7 @@ def run_worker(
     """Until SIGTERM or SIGINT, or until ``parent``, where one is named, is gone."""
     apps = [load_app(reference) for reference in references]
     # Each job needs a connection now and then, the worker's own duties need a few more.
-    pool_settings = settings.model_copy(
-        update={"pool_size": max(4, min(settings.pool_size, settings.concurrency + 4))}
-    )
+    pool_settings = settings.model_copy(update={"pool_size": max(4, min(settings.pool_size, settings.concurrency + 4))})
     asyncio.run(_run(pool_settings, url, apps, on_ready, name, parent))
 
 
@@ -77,9 +75,7 @@ async def _run(
         if settings.notifications:
             await stack.enter_async_context(listen_for_hints(settings.listen_url or url, worker.work))
         # Any number of schedulers may look: each deadline is kept once, and none depends on one process.
-        await stack.enter_async_context(
-            scheduling(Scheduler(db.own(PoolPurpose.SCHEDULER), name=worker.name))
-        )
+        await stack.enter_async_context(scheduling(Scheduler(db.own(PoolPurpose.SCHEDULER), name=worker.name)))
         if parent is not None:
             watch = asyncio.create_task(_stop_without(parent, worker))
             stack.callback(watch.cancel)

@@ -141,9 +141,7 @@ def read(text: str) -> Draft:
     return draft
 
 
-def place(
-    draft: Draft, teams: Mapping[str, UUID], people: Iterable[Person]
-) -> tuple[list[PlacedRow], list[int]]:
+def place(draft: Draft, teams: Mapping[str, UUID], people: Iterable[Person]) -> tuple[list[PlacedRow], list[int]]:
     """The rows with teams and members looked up, and the line of each."""
     faults = policy_faults()
     for slug, line in draft.team_lines.items():
@@ -198,9 +196,7 @@ class _Directory:
         if len(ids) == 1:
             return ids[0]
         if ids:
-            self._faults.add(
-                line, f"{len(ids)} members are called `{name}`: use an id, for example {ids[0]}."
-            )
+            self._faults.add(line, f"{len(ids)} members are called `{name}`: use an id, for example {ids[0]}.")
         else:
             self._faults.add(line, f"there is no active member called `{name}`.")
         return None
@@ -330,9 +326,7 @@ class _Reader:
             self._fault(node.line, f"`{key}` names nobody.")
         return Approvers(owner=owner, roles=roles), members
 
-    def _read_steps(
-        self, node: Node | None
-    ) -> tuple[tuple[Approvers, ...] | None, tuple[tuple[str, ...], ...]]:
+    def _read_steps(self, node: Node | None) -> tuple[tuple[Approvers, ...] | None, tuple[tuple[str, ...], ...]]:
         if node is None:
             return None, ()
         if not isinstance(node, ListNode) or not 1 <= len(node.items) <= MAX_STEPS:
@@ -364,9 +358,7 @@ class _Reader:
                 if votes is not None and role_votes is not None and role_votes > votes:
                     self._fault(line, f"`quorum` asks for {role_votes} votes of {name} and {votes} in all.")
         elif by_role is not None:
-            self._fault(
-                by_role.line, "`roles` of a quorum must be a mapping from a role to votes: {admin: 1}."
-            )
+            self._fault(by_role.line, "`roles` of a quorum must be a mapping from a role to votes: {admin: 1}.")
         return quorum_of(votes, roles)
 
 

@@ -86,9 +86,7 @@ async def insert_rows(tx: Transaction, version: int, rows: Sequence[PlacedRow]) 
 async def sign_policy_version(tx: Transaction, version: int) -> None:
     """Its MAC, over its rows as they are read back."""
     written = _version_fields(tx, version, await tx.rows(queries.list_rows, version, None))
-    await tx.rows(
-        queries.sign_policy_version, version, tx.credential_key.mac(MacKind.POLICY_VERSION, written)
-    )
+    await tx.rows(queries.sign_policy_version, version, tx.credential_key.mac(MacKind.POLICY_VERSION, written))
 
 
 def _version_fields(tx: Transaction, version: int, rows: Sequence[Row]) -> Row:

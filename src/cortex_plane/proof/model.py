@@ -140,9 +140,7 @@ def chain_hash(
 ) -> bytes:
     """Of an entry of format 2."""
     subject_digest = hashlib.sha256(action.encode()).digest() + (job.bytes if job else NO_JOB)
-    return hashlib.sha256(
-        previous + b"\x02" + _numbers(seq, created_at) + subject_digest + body_hash
-    ).digest()
+    return hashlib.sha256(previous + b"\x02" + _numbers(seq, created_at) + subject_digest + body_hash).digest()
 
 
 def chain_hash_1(previous: bytes, seq: int, created_at: datetime, body_hash: bytes) -> bytes:
@@ -199,16 +197,12 @@ class ChainVerifier:
         if entry.format not in FORMATS:
             return self._fault(entry.seq, f"this release does not know its format, {entry.format}")
         if entry.format < self.format:
-            return self._fault(
-                entry.seq, f"it has format {entry.format}, after one with format {self.format}"
-            )
+            return self._fault(entry.seq, f"it has format {entry.format}, after one with format {self.format}")
         if entry.body is not None and hashlib.sha256(entry.body).digest() != entry.body_hash:
             return self._fault(entry.seq, "its body was changed")
         if entry_hash(self.hash, entry) != entry.hash:
             is_renamed = entry.format > 1 and _action_in(entry.body) not in (None, entry.action)
-            return self._fault(
-                entry.seq, RENAMED if is_renamed else "its hash does not follow from the one before"
-            )
+            return self._fault(entry.seq, RENAMED if is_renamed else "its hash does not follow from the one before")
         self.seq, self.hash, self.format = entry.seq, entry.hash, entry.format
         return self._read(entry)
 
@@ -232,9 +226,7 @@ class ChainVerifier:
         for erasure in data["entries"]:
             action = self._unexplained.pop(erasure["seq"], erasure["action"])
             if action != erasure["action"]:
-                return self._fault(
-                    erasure["seq"], f"its action differs from what erase entry {seq} says of it"
-                )
+                return self._fault(erasure["seq"], f"its action differs from what erase entry {seq} says of it")
         return None
 
     def rooted(self, head: RootedHead) -> Fault | None:

@@ -62,6 +62,4 @@ LIST_SIGNING_KEYS = ListRoute(
     query=None,
     notes="The public keys that receipts and roots are signed with, oldest first. Retired ones stay: what they signed is valid.",
 )
-ROTATE_SIGNING_KEY = Route(
-    "POST /v1/audit/keys", SigningKey, status=201, notes="A new key signs from now on."
-)
+ROTATE_SIGNING_KEY = Route("POST /v1/audit/keys", SigningKey, status=201, notes="A new key signs from now on.")

@@ -44,9 +44,7 @@ async def append_to_session(
 
 async def append_to_org(tx: Transaction, *facts: Fact) -> None:
     """The last statement of a verb on the org: its audit entries."""
-    await tx.rows(
-        queries.append_to_org, tx.org, [fact.action for fact in facts], [fact.body for fact in facts]
-    )
+    await tx.rows(queries.append_to_org, tx.org, [fact.action for fact in facts], [fact.body for fact in facts])
 
 
 async def stream_entries(tx: Transaction, chain_id: UUID, above: int, limit: int) -> list[AuditEntry]:
@@ -67,9 +65,7 @@ def list_session_entries(tx: Transaction, session_id: UUID) -> AsyncIterator[Row
 
 async def stream_heads(tx: Transaction, session_id: UUID | None = None) -> AsyncIterator[ChainHead]:
     """Where each chain must end, in the same order."""
-    async for row in (
-        tx.stream(queries.stream_heads) if session_id is None else head_of_session(tx, session_id)
-    ):
+    async for row in tx.stream(queries.stream_heads) if session_id is None else head_of_session(tx, session_id):
         yield ChainHead(**row)
 
 
@@ -168,14 +164,11 @@ async def last_root(tx: Transaction) -> Row | None:
 
 async def grown_chains(tx: Transaction, since: str | None, limit: int) -> GrownChain | None:
     """Since that snapshot, or of all chains; at most ``limit``, in the order of their ids. None: there are none."""
-    rows = await (
-        list_every_root(tx, limit) if since is None else tx.rows(queries.grown_chains, since, limit)
-    )
+    rows = await (list_every_root(tx, limit) if since is None else tx.rows(queries.grown_chains, since, limit))
     if not rows:
         return None
     heads = [
-        GrownHead(chain_id=row["chain_id"], seq=row["seq"], hash=row["hash"], is_new=row["is_new"])
-        for row in rows
+        GrownHead(chain_id=row["chain_id"], seq=row["seq"], hash=row["hash"], is_new=row["is_new"]) for row in rows
     ]
     return GrownChain(heads, rows[0]["snapshot"], rows[0]["now"])
 

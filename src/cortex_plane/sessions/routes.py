@@ -84,9 +84,7 @@ POST_MESSAGE = Route(
     once=True,
     max_body=MAX_BODY_BYTES,
 )
-LIST_MESSAGES = ListRoute(
-    "GET /v1/sessions/{session_id}/messages", Message, notes="In the order they were said."
-)
+LIST_MESSAGES = ListRoute("GET /v1/sessions/{session_id}/messages", Message, notes="In the order they were said.")
 
 # Memories ----------------------------------------------------------------------------------------------------
 

@@ -112,9 +112,7 @@ def recorded_form(response: Response) -> dict[str, Any]:
         more["stop_reason"] = response.stop_reason.value
     return {
         "text": response.text,
-        "calls": [
-            {"id": call.id, "name": call.name, "arguments": call.arguments, **cut} for call in response.calls
-        ],
+        "calls": [{"id": call.id, "name": call.name, "arguments": call.arguments, **cut} for call in response.calls],
         **more,
     }
 
@@ -166,9 +164,7 @@ def rebuilt(
         requests = as_sent(requests_of(step.response), calls_by_position)
         turns: list[Turn] = [AssistantTurn(text=step.response["text"], calls=requests)]
         if requests:
-            results = tuple(
-                result_of(request, calls_by_position[index]) for index, request in enumerate(requests)
-            )
+            results = tuple(result_of(request, calls_by_position[index]) for index, request in enumerate(requests))
             turns.append(ToolTurn(results))
         entries += [Entry(turn, step=step.step_index, seq=step.message_seq) for turn in turns]
     entries += heard([m for m in messages if position < m.seq], job_id)
@@ -330,8 +326,7 @@ def chunk(entries: Sequence[Entry], limit: int) -> tuple[int, list[Turn]]:
     for end in _unit_ends(entries):
         # As it is told: quotes and line ends take more room in JSON.
         size = sum(
-            completions.of_text(completions.arguments_text(turn_record(entry.turn))) + 1
-            for entry in entries[count:end]
+            completions.of_text(completions.arguments_text(turn_record(entry.turn))) + 1 for entry in entries[count:end]
         )
         if count and total + size > limit:
             break

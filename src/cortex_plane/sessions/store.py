@@ -60,9 +60,7 @@ async def list_sessions(
     status: SessionStatus | None,
     agent_id: UUID | None,
 ) -> Page[Session]:
-    rows = await tx.rows(
-        queries.list_sessions, *after(position), limit + 1, sees, member_id, status, agent_id
-    )
+    rows = await tx.rows(queries.list_sessions, *after(position), limit + 1, sees, member_id, status, agent_id)
     return page(Session, rows, limit)
 
 
@@ -169,9 +167,7 @@ def _parts(once: IdempotencyKey | None) -> tuple[str | None, bytes | None]:
     return (once.key, once.fingerprint) if once else (None, None)
 
 
-async def list_memories(
-    tx: Transaction, session_id: UUID, below: int | None, limit: int
-) -> list[SessionMemory]:
+async def list_memories(tx: Transaction, session_id: UUID, below: int | None, limit: int) -> list[SessionMemory]:
     rows = await tx.rows(queries.list_memories, session_id, below, limit)
     return [parse(SessionMemory, row) for row in rows]
 
@@ -200,10 +196,7 @@ async def fresh_events(tx: Transaction, cursors: Mapping[UUID, int], limit: int)
 
 async def approval_events(tx: Transaction, seconds: float, limit: int) -> list[tuple[UUID, Event]]:
     """What happened to approvals anywhere in the org, lately."""
-    return [
-        (row["session_id"], _event(row))
-        for row in await tx.rows(queries.approval_events, float(seconds), limit)
-    ]
+    return [(row["session_id"], _event(row)) for row in await tx.rows(queries.approval_events, float(seconds), limit)]
 
 
 async def gate_events(tx: Transaction, session_id: UUID, job_id: UUID, after: int, limit: int) -> list[Event]:

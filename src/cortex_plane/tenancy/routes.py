@@ -107,9 +107,7 @@ CREATE_OWN_LOGIN_LINK = Route(
     status=201,
     notes="A link that logs you in to the dashboard, once and within 15 minutes.",
 )
-LIST_OWN_BROWSER_SESSIONS = ListRoute(
-    "GET /v1/me/browser-sessions", BrowserSession, notes="Where you are logged in."
-)
+LIST_OWN_BROWSER_SESSIONS = ListRoute("GET /v1/me/browser-sessions", BrowserSession, notes="Where you are logged in.")
 END_OWN_BROWSER_SESSIONS = Route(
     "DELETE /v1/me/browser-sessions",
     EndedSessions,
@@ -149,9 +147,7 @@ UPDATE_ORG = Route("PATCH /v1/org", Org, body=OrgChange, revision=True, max_body
 CREATE_TEAM = Route("POST /v1/teams", Team, body=TeamDraft, status=201, once=True)
 LIST_TEAMS = ListRoute("GET /v1/teams", Team)
 GET_TEAM = Route("GET /v1/teams/{team}", Team, path_types={"team": RefPath})
-UPDATE_TEAM = Route(
-    "PATCH /v1/teams/{team}", Team, body=TeamChange, path_types={"team": RefPath}, revision=True
-)
+UPDATE_TEAM = Route("PATCH /v1/teams/{team}", Team, body=TeamChange, path_types={"team": RefPath}, revision=True)
 DELETE_TEAM = Route(
     "DELETE /v1/teams/{team}",
     NoneType,
@@ -173,9 +169,7 @@ UPDATE_MEMBER = Route(
     notes="""`active: false` deactivates a person: their keys and sessions end for good, their messages are refused, their
         history stays.""",
 )
-LIST_MAPPINGS = ListRoute(
-    "GET /v1/members/{member_id}/mappings", Mapping, notes="Where this person can be reached."
-)
+LIST_MAPPINGS = ListRoute("GET /v1/members/{member_id}/mappings", Mapping, notes="Where this person can be reached.")
 CREATE_ENROLMENT_CODE = Route(
     "POST /v1/members/{member_id}/enrolment-codes",
     EnrolmentCode,
@@ -224,9 +218,7 @@ UNLINK_MEMBER_MAPPING = Route(
     tag="identities",
     notes="A lost phone, an invitation to the wrong address: whoever writes from it is a stranger from now on.",
 )
-LIST_OWN_MAPPINGS = ListRoute(
-    "GET /v1/me/mappings", Mapping, tag="identities", notes="Where you can be reached."
-)
+LIST_OWN_MAPPINGS = ListRoute("GET /v1/me/mappings", Mapping, tag="identities", notes="Where you can be reached.")
 UNLINK_OWN_MAPPING = Route("DELETE /v1/me/mappings/{mapping_id}", NoneType, status=204, tag="identities")
 ADD_OWN_ADDRESS = Route(
     "POST /v1/me/addresses",
@@ -304,9 +296,7 @@ LIST_MODEL_KEYS = ListRoute(
     tag="models",
     notes="The org's own keys for model providers: who set them and how they end, never what they are.",
 )
-GET_MODEL_KEY = Route(
-    "GET /v1/model-keys/{provider}", ModelKey, path_types={"provider": Provider}, tag="models"
-)
+GET_MODEL_KEY = Route("GET /v1/model-keys/{provider}", ModelKey, path_types={"provider": Provider}, tag="models")
 PUT_MODEL_KEY = Route(
     "PUT /v1/model-keys/{provider}",
     ModelKey,

@@ -80,9 +80,7 @@ class CredentialKey:
 
     def mac(self, kind: MacKind, row: Mapping[str, Any]) -> bytes:
         """Over the columns of ``row`` that `COVERED` names. Values stand in a JSON array, so none runs into the next."""
-        text = orjson.dumps(
-            (kind, *_FIELDS[kind](row)), default=_plain, option=orjson.OPT_PASSTHROUGH_DATETIME
-        )
+        text = orjson.dumps((kind, *_FIELDS[kind](row)), default=_plain, option=orjson.OPT_PASSTHROUGH_DATETIME)
         return hmac.digest(self._mac, text, "sha256")
 
     def is_true(self, kind: MacKind, row: Mapping[str, Any], mac: bytes | None) -> bool:
@@ -98,9 +96,7 @@ class CredentialKey:
 
 
 def _plain(value: object) -> object:
-    if isinstance(
-        value, UUID
-    ):  # the driver's own, which the encoder does not know; the most frequent, so the first
+    if isinstance(value, UUID):  # the driver's own, which the encoder does not know; the most frequent, so the first
         return str(value)
     if isinstance(value, bytes):
         return value.hex()

@@ -43,9 +43,7 @@ def awaiting_calls(calls: Sequence[Call]) -> list[Call]:
 async def request_terms(lease: Lease, call: Call, due: StepWrite) -> Possible | None:
     """The terms by which people can decide a call; None where nobody can, and then the call is refused."""
     again = call.id if call.asked_before else None
-    possible = await feasible_terms(
-        lease.db, lease.assignment, call.terms, lease.progress.message_seq, again=again
-    )
+    possible = await feasible_terms(lease.db, lease.assignment, call.terms, lease.progress.message_seq, again=again)
     if possible.terms is None:
         _refuse(call, due, possible.excluded)
         return None
@@ -95,9 +93,7 @@ class RequestCards:
         write.requests = tuple(self._approval(call, terms[call.id]) for call in awaiting)
         write.status = JobStatus.WAITING_FOR_APPROVAL
         # Of several versions at most one holds: no version has the name of all of them, so they are judged again.
-        write.policies = (
-            " ".join(sorted({call.policies for call in awaiting if call.policies is not None})) or None
-        )
+        write.policies = " ".join(sorted({call.policies for call in awaiting if call.policies is not None})) or None
         ids = [str(call.id) for call in awaiting]
         write.events = [
             *write.events,

@@ -126,14 +126,10 @@ class StepWriter:
             self._conversation.commit(usage)
         return result
 
-    async def _commit_with_gates(
-        self, gates: AttemptGates, step: StepWrite, keep_checkpoint: bool
-    ) -> WriteResult:
+    async def _commit_with_gates(self, gates: AttemptGates, step: StepWrite, keep_checkpoint: bool) -> WriteResult:
         """The gates' state goes with it, also where the checkpoint stays as it was: it did happen."""
         if step.dispatches and not gates.allows_write(step):
-            raise Conflict(
-                "The gates of this session changed since this call was let through.", code=GATES_CHANGED
-            )
+            raise Conflict("The gates of this session changed since this call was let through.", code=GATES_CHANGED)
         evaluations = tuple(gates.history.evaluations)
         for tries in range(1, GATE_TRIES + 1):
             changes = gates.changes_for(step, evaluations)
@@ -197,13 +193,9 @@ class Attempt:
         self.authorizer = CallAuthorizer(self.lease, self.gates)
         self.conversation = ModelConversation(self.lease, self.limits, self.gates)
         self.window = ContextWindow(self.lease, self.gates, self.conversation)
-        self.cards = RequestCards(
-            self.lease, self.limits, self.gates, self.conversation, self.authorizer.demands
-        )
+        self.cards = RequestCards(self.lease, self.limits, self.gates, self.conversation, self.authorizer.demands)
         self.writer = StepWriter(self.lease, self.gates, self.authorizer, self.conversation)
-        self.ledger = CallLedger(
-            self.lease, self.limits, self.gates, self.authorizer, self.cards, self.writer
-        )
+        self.ledger = CallLedger(self.lease, self.limits, self.gates, self.authorizer, self.cards, self.writer)
         self.step_start = self.limits.start
 
     async def run(self) -> None:
@@ -288,9 +280,7 @@ class Attempt:
         due = StepWrite(
             step=step.record,
             facts=[self.lease.fact("step_responded", step=index, calls=calls)] if acts else [],
-            events=step_events.with_model(
-                response, step_events.call_events(index, response.text, step.calls)
-            ),
+            events=step_events.with_model(response, step_events.call_events(index, response.text, step.calls)),
         )
         if self.gates.bound is not None and self.gates.bound.history.shut is not None:
             # The agent is out of tries: nothing of its response is sent, and all of it is kept.
@@ -305,9 +295,7 @@ class Attempt:
 
     async def _ask_model(self) -> Response:
         turns = self.window.turns()
-        request = self.conversation.request(
-            turns if self.gates.bound is None else merge_assistant_turns(turns)
-        )
+        request = self.conversation.request(turns if self.gates.bound is None else merge_assistant_turns(turns))
         return await self.conversation.ask(replace(request, notice=self.gates.notice))
 
     async def _plan_step(self, response: Response) -> ResponseStep:
@@ -449,9 +437,7 @@ class Attempt:
         progress.phase, progress.step, progress.invocation = Phase.MODEL, index + 1, None
         outcomes = [step_events.call_outcome(call) for call in calls]
         if not any(call.kind is CallKind.EFFECT for call in calls):
-            outcomes = [
-                {**call_summary(call), **outcome} for call, outcome in zip(calls, outcomes, strict=True)
-            ]
+            outcomes = [{**call_summary(call), **outcome} for call, outcome in zip(calls, outcomes, strict=True)]
         self.conversation.turns.append(ToolTurn(tuple(call.call_result() for call in calls)), step=index)
         self.gates.end_calls(calls)
         write.done_step = index

@@ -99,9 +99,7 @@ class CallAuthorizer:
         facts = self._facts(call)
         # A question to people may be asked again after a no: nothing is sent by it, and its agent decides what a no means.
         refused_before = call.name != ASK and (call.name, call.input_hash) in self.refusals
-        decision = authorize(
-            policies, facts, self._request_rows, turned_down=refused_before, ruling=call.ruling
-        )
+        decision = authorize(policies, facts, self._request_rows, turned_down=refused_before, ruling=call.ruling)
         demand = self.demands.get(call.id)
         if call.name == ASK and demand is not None and decision.verdict is not PolicyVerdict.DENY:
             decision = _demand_approval(decision, authorize(policies, facts, [demand]), demand)
@@ -147,9 +145,7 @@ class CallAuthorizer:
 
     # Standing approvals ----------------------------------------------------------------------------------------
 
-    async def _cover(
-        self, call: Call, authorization: Authorization, uses: Mapping[UUID, int]
-    ) -> StandingUse | None:
+    async def _cover(self, call: Call, authorization: Authorization, uses: Mapping[UUID, int]) -> StandingUse | None:
         """The standing approval that a call may use, if it needs a person's yes and nobody said no."""
         lease = self._lease
         self._standing_uses.pop(call.id, None)
@@ -313,7 +309,5 @@ def _demand_approval(policy: PolicyDecision, request: PolicyDecision, demand: Po
         return request
     if policy.terms is not None:
         terms, _ = both_terms(terms, {}, policy.terms, "")
-    terms = replace(
-        terms, on_deny=OnDeny.CONTINUE, standing=False, action=demand.action, details=demand.details
-    )
+    terms = replace(terms, on_deny=OnDeny.CONTINUE, standing=False, action=demand.action, details=demand.details)
     return replace(request, terms=terms)

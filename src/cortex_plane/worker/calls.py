@@ -37,7 +37,9 @@ INTENT_FACTS = ("session_suspended", "call_sent_again", "standing_used")
 SHOWN_BYTES = 2048
 ASK = "plane.ask"
 """The plane's own tool: a call of it is a question to people, and does nothing else."""
-TRUNCATED = "Your answer was cut off at `max_tokens`, so none of its calls were run. Say less, or make one call at a time."
+TRUNCATED = (
+    "Your answer was cut off at `max_tokens`, so none of its calls were run. Say less, or make one call at a time."
+)
 
 
 class CallKind(StrEnum):

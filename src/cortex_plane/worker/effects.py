@@ -148,9 +148,7 @@ class CallLedger:
             )
         )
 
-    async def _send(
-        self, call: Call, calls: Sequence[Call], intent: StepWrite, trouble: str | None = None
-    ) -> bool:
+    async def _send(self, call: Call, calls: Sequence[Call], intent: StepWrite, trouble: str | None = None) -> bool:
         """Write the intent, then send. True: the outcome is known. ``trouble``: how an earlier sending went wrong."""
         self._lease.progress.invocation = call.id
         for _ in range(MAX_SENDS):
@@ -177,9 +175,7 @@ class CallLedger:
         call.attempt += 1
         call.status = CallStatus.INTENDED
         fact = self._lease.fact("call_sent_again", call=str(call.id), tool=call.name, attempt=call.attempt)
-        return await self._send(
-            call, calls, StepWrite(again=(call.id,), dispatches=True, facts=[fact]), trouble
-        )
+        return await self._send(call, calls, StepWrite(again=(call.id,), dispatches=True, facts=[fact]), trouble)
 
     async def _dispatch(self, call: Call, intent: WriteResult) -> bool | None:
         """True: the outcome is known. False: it is not. None: it was too late to send."""

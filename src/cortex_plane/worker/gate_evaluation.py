@@ -271,17 +271,13 @@ class GateDialogue:
     def gate_closed(self, call: Call, ruling: Ruling) -> GateClosed | None:
         """The same for code; None where no answer would help."""
         waiting = asked_of_all(self._history.atlases, self._open_questions(ruling))
-        return (
-            GateClosed(call.error or self.refusal_text(call, ruling), questions=waiting) if waiting else None
-        )
+        return GateClosed(call.error or self.refusal_text(call, ruling), questions=waiting) if waiting else None
 
 
 class AttemptGates:
     """The rulings of a session's gates on the calls of one attempt, and what its writes hold of them."""
 
-    def __init__(
-        self, atlases: CompiledAtlases, bound: Mapping[str, Any], now: Callable[[], datetime]
-    ) -> None:
+    def __init__(self, atlases: CompiledAtlases, bound: Mapping[str, Any], now: Callable[[], datetime]) -> None:
         self._now = now
         self.history = GateHistory(atlases, bound)
         self.dialogue = GateDialogue(self.history, now)
@@ -324,9 +320,7 @@ class AttemptGates:
     def end_calls(self, calls: Sequence[Call]) -> None:
         """Calls ended: gates after them are part of the write with their outcome."""
         ends = [call for call in calls if call.status in _RUNS and governed(call)]
-        errors = tuple(
-            f"{call.name}: {call.error or 'it failed'}" for call in ends if call.status is CallStatus.FAILED
-        )
+        errors = tuple(f"{call.name}: {call.error or 'it failed'}" for call in ends if call.status is CallStatus.FAILED)
         self._ahead = None  # a call that ran gives what it grants
         if ends:
             names = tuple(call.name for call in ends)
@@ -401,9 +395,7 @@ class AttemptGates:
             # One more on its way: all of them are not counted again for each.
             state, after = self._ahead
             self._ahead = (
-                None
-                if is_due
-                else (state, ran(history.atlases, after, gated_call, self._now(), grants=False).state)
+                None if is_due else (state, ran(history.atlases, after, gated_call, self._now(), grants=False).state)
             )
 
     def withdraw(self, call: Call) -> None:
@@ -481,9 +473,7 @@ class AttemptGates:
             more = {"state": kept_state(state)}
         if write.dispatches and calls and self.metered:
             more["minutes"] = minutes_of(atlases, len(calls))
-        news = notices(
-            atlases, traces, [RanCall(action=c.action, risk=c.risk, call_id=str(id)) for id, c in calls]
-        )
+        news = notices(atlases, traces, [RanCall(action=c.action, risk=c.risk, call_id=str(id)) for id, c in calls])
         if news:
             more["notices"] = news
         if write.dispatches or write.reads:
@@ -505,23 +495,15 @@ class AttemptGates:
             self._states.pop(id, None)
 
 
-def without(
-    evaluations: Sequence[PendingEvaluation], removal: Sequence[PendingEvaluation]
-) -> list[PendingEvaluation]:
-    return (
-        [evaluation for evaluation in evaluations if evaluation not in removal]
-        if removal
-        else list(evaluations)
-    )
+def without(evaluations: Sequence[PendingEvaluation], removal: Sequence[PendingEvaluation]) -> list[PendingEvaluation]:
+    return [evaluation for evaluation in evaluations if evaluation not in removal] if removal else list(evaluations)
 
 
 def _question(which: Open) -> tuple[str, str, str]:
     return which.gate, which.action, which.input_hash
 
 
-def _opened(
-    atlases: CompiledAtlases, state: GateState, questions: Iterable[Open], now: datetime
-) -> GateState:
+def _opened(atlases: CompiledAtlases, state: GateState, questions: Iterable[Open], now: datetime) -> GateState:
     """A question can be answered, also where an earlier call has not used up its pass yet."""
     run = EvaluationRun(atlases, state, now)
     earlier = {_question(entry) for entry in state.open}

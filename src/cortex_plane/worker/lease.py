@@ -172,9 +172,7 @@ class Progress:
             working_data=self.working_data,
             accumulated_facts=self.accumulated_facts,
             conversation_summary=self.conversation_summary,
-            token_usage=TokenUsage(
-                prompt_tokens=self.prompt_tokens, completion_tokens=self.completion_tokens
-            ),
+            token_usage=TokenUsage(prompt_tokens=self.prompt_tokens, completion_tokens=self.completion_tokens),
             execution_log=self.log,
         )
 

@@ -67,9 +67,7 @@ class AttemptLimits:
 
     @property
     def backoff(self) -> Backoff:
-        return Backoff(
-            base_seconds=self.resources.retry_base_seconds, cap_seconds=self.resources.retry_cap_seconds
-        )
+        return Backoff(base_seconds=self.resources.retry_base_seconds, cap_seconds=self.resources.retry_cap_seconds)
 
     @property
     def per_call(self) -> bool:

@@ -147,9 +147,7 @@ class ModelConversation:
 
     async def _stream(self, answering: Answering, request: ModelRequest, chunks: Chunks) -> Response:
         limits = self._limits.resources
-        seconds = min(
-            limits.call_timeout_seconds, limits.step_timeout_seconds, self._limits.job_seconds_left()
-        )
+        seconds = min(limits.call_timeout_seconds, limits.step_timeout_seconds, self._limits.job_seconds_left())
         pieces = aiter(answering.backend.stream(request))
         task = asyncio.ensure_future(read_stream(pieces, limits.chunk_timeout_seconds, chunks))
         self._tasks.add(task)
@@ -233,9 +231,7 @@ class ModelConversation:
         if limits.token_budget is None and not by_cost and not daily:
             return
         least = await _estimate(request, answering, by_cost)
-        today, day_seconds = (
-            await workers.spent_today(lease.db, lease.assignment) if daily else (Spent(), 0.0)
-        )
+        today, day_seconds = await workers.spent_today(lease.db, lease.assignment) if daily else (Spent(), 0.0)
         by_job = await self._spent_by_job()
         # From here until it is reserved nothing is awaited, so that each of several requests sees those before it.
         under_way = sum((call.least for call in self._open_calls), Spent())
@@ -396,9 +392,7 @@ class Chunks:
             return True
         texts = [text[at : at + MOST_CHARACTERS] for at in range(0, len(text), MOST_CHARACTERS)]
         try:
-            is_ours = await events.append_chunks(
-                lease.db, lease.assignment, lease.worker.worker_id, self._step, texts
-            )
+            is_ours = await events.append_chunks(lease.db, lease.assignment, lease.worker.worker_id, self._step, texts)
         except CortexError as error:
             # The next chunk is tried again: a gap in the text is gone with the step.
             log.info("chunk lost", job_id=str(lease.assignment.job_id), error=str(error))

@@ -164,9 +164,7 @@ class Notifier:
         except Exception:
             # A defect of ours, or a row that nobody foresaw: loud, and no harm to what is behind it.
             log.exception("message not made", notification=str(id))
-            return await self._record_failure(
-                lane, id, actor, TryAgain("The message could not be made; see the log.")
-            )
+            return await self._record_failure(lane, id, actor, TryAgain("The message could not be made; see the log."))
         if delivery is None:
             return False
         if delivery.outgoing is None:

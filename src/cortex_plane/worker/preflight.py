@@ -155,9 +155,7 @@ class Preflight:
                     "Keep the old way for jobs that are on it until they are through; else they are held with `code_changed`.",
                 )
 
-    async def _replay_job(
-        self, org_id: UUID, job: Parked, checkpoint: Checkpoint, function: CodeAgent
-    ) -> str | None:
+    async def _replay_job(self, org_id: UUID, job: Parked, checkpoint: Checkpoint, function: CodeAgent) -> str | None:
         payload = job.payload
         if job.kind is JobKind.CONVERSATION:
             text = await workers.last_message(self.db, org_id, job, checkpoint.cursor.message_seq)

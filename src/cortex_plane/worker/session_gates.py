@@ -68,11 +68,7 @@ class SessionGates:
     def _unreadable(self, error: CortexError | ValueError) -> JobHeld:
         """Decisions of people stay: once the gates are repaired, the job goes on from here."""
         why = error.message if isinstance(error, CortexError) else str(error)
-        hint = (
-            error.hint
-            if isinstance(error, CortexError)
-            else "Restore the row of `session_gates` from a backup."
-        )
+        hint = error.hint if isinstance(error, CortexError) else "Restore the row of `session_gates` from a backup."
         message = storable(
             f"The gates of its session cannot be read: {why.rstrip('.')}. {hint} Then `cortex job resume` it."
         )

@@ -287,8 +287,7 @@ class Worker:
         """
         async with self._claiming:
             run = {
-                (attempt.lease.assignment.job_id, attempt.lease.assignment.epoch)
-                for attempt in self._running.values()
+                (attempt.lease.assignment.job_id, attempt.lease.assignment.epoch) for attempt in self._running.values()
             }
             for job in await workers.list_leased(self.db, self.id):
                 if (job.id, job.epoch) not in run and await workers.release_job(

@@ -191,9 +191,7 @@ def _settings_known(config: dict[str, Any]) -> dict[str, Any]:
         )
     app = config.get("app", DEFAULT_APP)
     if not (isinstance(app, str) and 2 <= len(app) <= 100 and re.fullmatch(SLUG_PATTERN, app)):
-        raise PydanticCustomError(
-            "app", "app must be the name of an app: lower-case letters, digits and dashes"
-        )
+        raise PydanticCustomError("app", "app must be the name of an app: lower-case letters, digits and dashes")
     return config
 
 

@@ -124,9 +124,7 @@ def provider_name(name: str) -> str:
     return name.replace(".", "_")
 
 
-ToolName = Annotated[
-    str, Field(strict=True, min_length=1, max_length=MAX_NAME, pattern=r"^[a-z][a-z0-9_.]*$")
-]
+ToolName = Annotated[str, Field(strict=True, min_length=1, max_length=MAX_NAME, pattern=r"^[a-z][a-z0-9_.]*$")]
 Digest = Annotated[str, Field(strict=True, pattern=r"^[a-f0-9]{64}$")]
 
 
@@ -148,9 +146,7 @@ class ConfirmationDraft:
 
     def __post_init__(self) -> None:
         if not self.read_only and not self.idempotent and self.risk is None:
-            raise PydanticCustomError(
-                "nothing_confirmed", "say what is confirmed: `read_only`, `idempotent` or `risk`"
-            )
+            raise PydanticCustomError("nothing_confirmed", "say what is confirmed: `read_only`, `idempotent` or `risk`")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -245,6 +241,4 @@ def trouble(reason: str | None) -> str | None:
     """What kind of reason this is. The whole one may name programs, addresses and directories of the operator."""
     if not reason:
         return None
-    return next(
-        (kind for text, kind in _TROUBLES if reason.startswith(text)), "it cannot be started or reached"
-    )
+    return next((kind for text, kind in _TROUBLES if reason.startswith(text)), "it cannot be started or reached")

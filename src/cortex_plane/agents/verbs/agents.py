@@ -31,9 +31,7 @@ from cortex_plane.tenancy.verbs.frame import once_only, require_found, require_r
 
 
 @verb(Permission.AGENT_WRITE)
-async def create_agent(
-    db: Database, actor: Actor, draft: AgentDraft, once: IdempotencyKey | None = None
-) -> Agent:
+async def create_agent(db: Database, actor: Actor, draft: AgentDraft, once: IdempotencyKey | None = None) -> Agent:
     async with db.transaction(actor.org_id) as tx:
 
         async def make() -> UUID:
@@ -65,9 +63,7 @@ async def list_agents(
 
 
 @verb(Permission.AGENT_READ)
-async def list_versions(
-    db: Database, actor: Actor, ref: str, below: int | None, limit: int
-) -> list[AgentVersion]:
+async def list_versions(db: Database, actor: Actor, ref: str, below: int | None, limit: int) -> list[AgentVersion]:
     """The configurations an agent has had, newest first."""
     async with db.transaction(actor.org_id) as tx:
         agent = require_found(await agents_store.get_agent(tx, ref), "agent")
@@ -75,9 +71,7 @@ async def list_versions(
 
 
 @verb(Permission.AGENT_WRITE)
-async def update_agent(
-    db: Database, actor: Actor, ref: str, change: AgentChange, revision: int | None
-) -> Agent:
+async def update_agent(db: Database, actor: Actor, ref: str, change: AgentChange, revision: int | None) -> Agent:
     async with db.transaction(actor.org_id) as tx:
         agent_row = require_found(await agents_store.lock_agent(tx, ref), "agent")
         require_revision(agent_row["revision"], revision)
@@ -147,9 +141,7 @@ async def require_held_atlases(tx: Transaction, atlas_ids: Sequence[str]) -> Non
         )
 
 
-async def bind_atlases(
-    tx: Transaction, actor: Actor, session_id: UUID, agent: Agent, atlas_ids: Sequence[str]
-) -> None:
+async def bind_atlases(tx: Transaction, actor: Actor, session_id: UUID, agent: Agent, atlas_ids: Sequence[str]) -> None:
     """Bind a session to the atlases of its agent, and to those that its caller names.
 
     The first atlas of a session only tightens it. A further one may allow what the others leave out, so only those who write atlases add it.

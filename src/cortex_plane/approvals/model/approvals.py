@@ -412,12 +412,7 @@ class StandingDraft:
 
     @property
     def is_bounded(self) -> bool:
-        return (
-            self.same_arguments
-            or self.calls is not None
-            or self.seconds is not None
-            or self.condition is not None
-        )
+        return self.same_arguments or self.calls is not None or self.seconds is not None or self.condition is not None
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)

@@ -126,9 +126,7 @@ def refusal(approval: Approval, actor: Actor, choice: Choice) -> CortexError | N
         return None
     if approval.refusal == "one_human":
         return one_human(approval.same_human_as)
-    return describe_refusal(
-        approval.refusal, actor, approval.approvers, approval.required_clearance, approval.caused
-    )
+    return describe_refusal(approval.refusal, actor, approval.approvers, approval.required_clearance, approval.caused)
 
 
 BARS_ONLY_YES = frozenset({"self_approval", "one_human"})
@@ -157,9 +155,7 @@ def describe_refusal(
             code="not_a_person",
             hint="Use the key of a member, or the dashboard; keys of programs decide nothing.",
         ),
-        Forbidden(
-            "Guests decide nothing.", code="guest_cannot_decide", hint="Ask an admin to make you a member."
-        ),
+        Forbidden("Guests decide nothing.", code="guest_cannot_decide", hint="Ask an admin to make you a member."),
         Forbidden(
             "You handed your part in this to somebody else.",
             code="delegated_away",
@@ -211,9 +207,7 @@ def describe_approvers(approvers: Approvers) -> str:
 # How many ---------------------------------------------------------------------------------------------------------
 
 
-def is_enough(
-    locked_approval: LockedApproval, quorum: Quorum, actor: Actor, votes: Sequence[CountedVote]
-) -> bool:
+def is_enough(locked_approval: LockedApproval, quorum: Quorum, actor: Actor, votes: Sequence[CountedVote]) -> bool:
     """Whether these votes fulfil the quorum together with the actor's own."""
     person = actor.user_account_id
     if person is None:
@@ -263,16 +257,12 @@ def agrees(locked_approval: LockedApproval, actor: Actor, answer: str) -> bool:
 
 def explained(approval: Approval, votes: Sequence[Vote]) -> list[Vote]:
     """With whose vote counts instead, where one does not add to the quorum of an open request."""
-    current = [
-        vote for vote in votes if vote.version == approval.version and vote.decision is Choice.APPROVED
-    ]
+    current = [vote for vote in votes if vote.version == approval.version and vote.decision is Choice.APPROVED]
     if approval.status is not ApprovalStatus.PENDING:
         return list(votes)
     instead = {vote.member_id: same_human(current, vote) for vote in current}
     return [
-        replace(vote, counts_with=other.member)
-        if (other := instead.get(vote.member_id)) and vote in current
-        else vote
+        replace(vote, counts_with=other.member) if (other := instead.get(vote.member_id)) and vote in current else vote
         for vote in votes
     ]
 
@@ -342,9 +332,7 @@ def outdated(approval: Approval, decision: Decision, now: datetime) -> CortexErr
 
 def approved(locked_approval: LockedApproval) -> ApprovalEnd:
     calls = [(call.id, CallStatus.APPROVED, None) for call in _awaiting(locked_approval)]
-    return ApprovalEnd(
-        status=ApprovalStatus.APPROVED, calls=list(calls), jobs=_going_on(locked_approval), cancelled=[]
-    )
+    return ApprovalEnd(status=ApprovalStatus.APPROVED, calls=list(calls), jobs=_going_on(locked_approval), cancelled=[])
 
 
 def denied(locked_approval: LockedApproval, by: str, reason: str | None) -> ApprovalEnd:

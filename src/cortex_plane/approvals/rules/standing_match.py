@@ -59,9 +59,7 @@ def check(request: Approval, draft: StandingDraft) -> CortexError | None:
     """Why a standing approval cannot be given together with this request; None where it can."""
     why = _not_for(request)
     if why is not None:
-        return Forbidden(
-            why, code="standing_not_allowed", hint="Approve this one call: leave `standing` out."
-        )
+        return Forbidden(why, code="standing_not_allowed", hint="Approve this one call: leave `standing` out.")
     if not draft.is_bounded:
         return InvalidInput(
             "A standing approval needs a bound.",
@@ -117,9 +115,7 @@ def covers(
     )
 
 
-def _spent(
-    standing: StandingApproval, now: datetime, *, reserved: int = 0, counted: bool = False
-) -> str | None:
+def _spent(standing: StandingApproval, now: datetime, *, reserved: int = 0, counted: bool = False) -> str | None:
     if standing.revoked_at is not None:
         return f"{standing.revoked_by} revoked it"
     if standing.expires_at <= now:

@@ -48,10 +48,7 @@ async def _act_when_due(db: Database, actor: Actor, id: UUID) -> Acted | None:
         if request.deadline is not None and request.deadline <= locked_approval.now:
             await _expire(tx, locked_approval, actor)
             return Acted("expired", request.template, level)
-        if (
-            level < len(locked_approval.level_times)
-            and locked_approval.level_times[level] <= locked_approval.now
-        ):
+        if level < len(locked_approval.level_times) and locked_approval.level_times[level] <= locked_approval.now:
             return Acted("escalated", request.template, await _escalate(tx, locked_approval, actor))
         if (
             locked_approval.remind_at is None
@@ -93,9 +90,7 @@ async def _escalate(tx: Transaction, locked_approval: LockedApproval, actor: Act
     """One level up: more people may decide. The deadline stays."""
     request = locked_approval.approval
     approvers = locked_approval.levels[request.escalation_level]
-    level = await approvals_store.escalate_approval(
-        tx, request.id, deciders.joined(request.approvers, approvers)
-    )
+    level = await approvals_store.escalate_approval(tx, request.id, deciders.joined(request.approvers, approvers))
     hops = await approvals_store.record_reach(tx, request.id)
     facts = [
         Fact.of(

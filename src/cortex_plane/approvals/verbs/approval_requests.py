@@ -50,9 +50,7 @@ class RequestOutcome:
     event: tuple[str, dict[str, Any]]
 
 
-async def request(
-    tx: Transaction, asked_by: Actor, job: JobRef, attempt: Row, request: NewRequest
-) -> RequestOutcome:
+async def request(tx: Transaction, asked_by: Actor, job: JobRef, attempt: Row, request: NewRequest) -> RequestOutcome:
     """``attempt`` is the job's row as `lock_attempt` or `lock_asking` shows it, locked."""
     id, is_join = await _made(tx, job, _with_causes(attempt, request.changed_by), request)
     facts = _facts(asked_by, request, id, is_join)
@@ -70,9 +68,7 @@ def _with_causes(attempt: Row, more: Sequence[Cause]) -> Mapping[str, Any]:
     return {**attempt, "causes": sorted(member_ids | {*attempt["causes"]}), "caused": causes}
 
 
-async def _made(
-    tx: Transaction, job: JobRef, attempt: Mapping[str, Any], request: NewRequest
-) -> tuple[UUID, bool]:
+async def _made(tx: Transaction, job: JobRef, attempt: Mapping[str, Any], request: NewRequest) -> tuple[UUID, bool]:
     """The id of the request that this call belongs to now, and whether it was there before."""
     apart = False
     if request.kind is ApprovalKind.CALL:
@@ -86,9 +82,7 @@ async def _made(
     return request.id, False
 
 
-async def _can_join(
-    tx: Transaction, attempt: Mapping[str, Any], terms: Terms, causes: Sequence[UUID]
-) -> bool:
+async def _can_join(tx: Transaction, attempt: Mapping[str, Any], terms: Terms, causes: Sequence[UUID]) -> bool:
     """Whether enough people are left who shaped neither of the two calls."""
     both = {*causes, *attempt["causes"]}
     if terms.self_approval or both == set(causes):
@@ -194,11 +188,7 @@ def nobody_can(tool: str, rule: str, terms: Terms, causes: Sequence[Cause] = ())
     if causes:
         others += f": {causes_in_words(causes)}"
     chosen = " among those whom the request names" if terms.named is not None else ""
-    who = (
-        "nobody can give it"
-        if terms.quorum == ONE_VOTE
-        else f"too few can give its {quorum_said(terms.quorum)}"
-    )
+    who = "nobody can give it" if terms.quorum == ONE_VOTE else f"too few can give its {quorum_said(terms.quorum)}"
     return (
         f"`{tool}` needs approval ({rule}), and {who}: it is for {describe_approvers(terms.approvers)}{chosen}"
         f"{clearance} to decide{others}."

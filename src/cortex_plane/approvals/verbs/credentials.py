@@ -183,8 +183,7 @@ async def visitor(
         raise _refused(channel)
     link = signed_link.link
     signing_secrets = [
-        _opened(db, row["org_id"], id, sealed)
-        for id, sealed in zip(row["secret_ids"], row["sealed"], strict=True)
+        _opened(db, row["org_id"], id, sealed) for id, sealed in zip(row["secret_ids"], row["sealed"], strict=True)
     ]
     signer = _signer(signing_secrets, link, signed_link.signature)
     if signer is None or not rules.fits(link, row["deadline"]):
@@ -255,9 +254,7 @@ async def decide_by_link(
     key = visitor.link.key(visitor.channel, confirmation.version)
     once = IdempotencyKey(key=key, fingerprint=hashlib.sha256(key.encode()).digest())
     try:
-        receipt = await decisions.decide(
-            db, visitor.actor, visitor.link.approval_id, decision, visitor.channel, once
-        )
+        receipt = await decisions.decide(db, visitor.actor, visitor.link.approval_id, decision, visitor.channel, once)
     except CortexError as error:
         meters().called_back(visitor.channel, _OUTCOMES.get(error.code, "refused"))
         raise
@@ -307,9 +304,7 @@ async def _rotate(
 
 async def keep(db: Database) -> None:
     """Rotate what is 90 days old, drop what nobody accepts or asks about any more. Any number may do it at once."""
-    for org_id in await approvals_store.find_old_credential(
-        db, rules.ROTATE_AFTER, rules.KEEP_TOKENS, AT_ONCE
-    ):
+    for org_id in await approvals_store.find_old_credential(db, rules.ROTATE_AFTER, rules.KEEP_TOKENS, AT_ONCE):
         actor = scheduler_actor(org_id, UUID(int=0), "scheduler")
         try:
             async with db.transaction(org_id) as tx:

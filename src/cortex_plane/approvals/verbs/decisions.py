@@ -110,11 +110,7 @@ async def _decide(
                 error = await edits.edit_refusal(tx, locked_approval, actor, edit)
             if error is None and pending and deciders.ends_it(locked_approval, actor, decision, edit):
                 approval, end = await _close(db, tx, locked_approval, actor, decision, edit, channel, key)
-            elif (
-                error is None
-                and pending
-                and not (edit is None and deciders.adds_nothing(locked_approval, actor))
-            ):
+            elif error is None and pending and not (edit is None and deciders.adds_nothing(locked_approval, actor)):
                 error = await edits.cannot_vote(tx, locked_approval, actor, decision, edit) if edit else None
                 if error is None:
                     approval = await _vote(tx, locked_approval, actor, decision, edit, channel, key)
@@ -128,9 +124,7 @@ async def _decide(
                         tx, locked_approval, actor, channel, decision.decision, decision.version, None
                     )
         if error is not None:
-            await note_refused_decision(
-                tx, locked_approval, actor, channel, decision.decision, decision.version, error
-            )
+            await note_refused_decision(tx, locked_approval, actor, channel, decision.decision, decision.version, error)
     if error is not None:
         raise error
     result = RecordResult.DUPLICATE if approval is None else RecordResult.OK
@@ -150,9 +144,7 @@ def _key_reused(earlier: dict[str, Any], decision: Decision, edit: Edit | None) 
     )
 
 
-def _decision_refusal(
-    locked_approval: LockedApproval, actor: Actor, decision: Decision
-) -> CortexError | None:
+def _decision_refusal(locked_approval: LockedApproval, actor: Actor, decision: Decision) -> CortexError | None:
     approval = locked_approval.approval
     if approval.kind is not ApprovalKind.CALL:
         return Conflict(
@@ -191,9 +183,7 @@ async def note_refused_decision(
     if earlier > MOST_REFUSED:
         return
     further = {"further": "counted on the card"} if earlier == MOST_REFUSED else {}
-    fact = Fact.of(
-        actor, action, approval=str(approval.id), channel=channel, version=version, **payload, **further
-    )
+    fact = Fact.of(actor, action, approval=str(approval.id), channel=channel, version=version, **payload, **further)
     await proof_store.append_to_session(tx, approval.session_id, [fact], job=approval.job_id)
 
 
@@ -295,12 +285,8 @@ async def write_end(
             if not held:
                 events.append(("session_resumed", job.id, reason_to_resume))
     for sibling in end.cancelled:
-        entries.append(
-            {"approval": str(sibling.id), "type": "cancelled", "payload": {"because_of": str(approval.id)}}
-        )
-        facts.append(
-            Fact.of(actor, "approval_cancelled", approval=str(sibling.id), because_of=str(approval.id))
-        )
+        entries.append({"approval": str(sibling.id), "type": "cancelled", "payload": {"because_of": str(approval.id)}})
+        facts.append(Fact.of(actor, "approval_cancelled", approval=str(sibling.id), because_of=str(approval.id)))
         events.append(("approval_cancelled", approval.job_id, {"approval_id": str(sibling.id)}))
     return await approvals_store.close_approval(
         tx, locked_approval, end, version=version, arguments=arguments, input_hash=input_hash,

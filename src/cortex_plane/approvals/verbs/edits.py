@@ -144,6 +144,4 @@ async def cannot_vote(
 async def _others_can(tx: Transaction, locked_approval: LockedApproval, actor: Actor) -> bool:
     barred = {*locked_approval.approval.causes, actor.user_account_id}
     able = await approvals_store.deciders_of_approval(tx, locked_approval.approval.id)
-    return is_met(
-        locked_approval.approval.quorum, [decider.roles for decider in able if decider.id not in barred]
-    )
+    return is_met(locked_approval.approval.quorum, [decider.roles for decider in able if decider.id not in barred])

@@ -59,9 +59,7 @@ async def settle(db: Database, actor: Actor, id: UUID, call_id: UUID, answer: An
 
 
 @verb(Permission.APPROVAL_DECIDE)
-async def answer(
-    db: Database, actor: Actor, id: UUID, answer: EffectAnswer, channel: Channel
-) -> DecisionReceipt:
+async def answer(db: Database, actor: Actor, id: UUID, answer: EffectAnswer, channel: Channel) -> DecisionReceipt:
     """The answer to an uncertain effect; with the last one that is needed its job goes on."""
     db = db.own(PoolPurpose.DECISIONS)
     verdict = Answer(verdict=answer.verdict, result=answer.result, note=answer.note)
@@ -123,11 +121,7 @@ async def settled(
         )
     steering.require_open(locked)
     card_id = card.approval.id if card else await approvals_store.approval_of_uncertain_call(tx, id, call_id)
-    if (
-        card_id is None
-        and locked["kind"] == JobKind.EXTERNAL
-        and await approvals_store.is_unasked(tx, id, call_id)
-    ):
+    if card_id is None and locked["kind"] == JobKind.EXTERNAL and await approvals_store.is_unasked(tx, id, call_id):
         raise Conflict(
             "Those who let this call be sent are not asked about it yet.",
             code="not_asked_yet",
@@ -158,9 +152,7 @@ async def settled(
             await steering.append_fact(tx, locked, id, actor, "approval_vote", vote, shown)
             return None
         ends_as = ApprovalStatus.DENIED if answer.verdict is Verdict.FAIL else ApprovalStatus.APPROVED
-        await approvals_store.answer_question(
-            tx, card_id, ends_as, actor, answer.note, channel, answer.verdict
-        )
+        await approvals_store.answer_question(tx, card_id, ends_as, actor, answer.note, channel, answer.verdict)
     status = {
         Verdict.HAPPENED: CallStatus.COMPLETED,
         Verdict.DID_NOT_HAPPEN: CallStatus.CLEARED,
@@ -177,7 +169,9 @@ async def settled(
         events = [(kind, id, data) for kind, data in by_gates.events]
         await proof_store.append_to_session(tx, locked["session_id"], by_gates.facts, events, job=id)
     if answer.verdict is Verdict.FAIL and locked["kind"] != JobKind.EXTERNAL:
-        error = f"`{call.tool_name}` of step {call.step_index} was given up by {actor.name}: {answer.note or 'no reason'}"
+        error = (
+            f"`{call.tool_name}` of step {call.step_index} was given up by {actor.name}: {answer.note or 'no reason'}"
+        )
         await steering.fail_job(tx, actor, locked["session_id"], id, error)
     elif not [c for c in await jobs_store.open_calls(tx, id) if c.status is CallStatus.UNCERTAIN]:
         await steering.lift_holds(tx, id, locked, (Hold.UNCERTAIN_EFFECT,), actor, answer.note)

@@ -146,9 +146,7 @@ async def list_page(
 ) -> Page[StandingApproval]:
     """Newest first. Whoever is not staff sees those of their own sessions, and those that they gave."""
     async with db.transaction(actor.org_id) as tx:
-        page, granters = await approvals_store.list_standing(
-            tx, position, limit, actor.sees, session_id, active
-        )
+        page, granters = await approvals_store.list_standing(tx, position, limit, actor.sees, session_id, active)
     items = [_shown(item, *granter) for item, granter in zip(page.items, granters, strict=True)]
     return Page(items=items, next=page.next)
 

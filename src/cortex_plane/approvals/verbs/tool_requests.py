@@ -42,9 +42,7 @@ async def execute(db: Database, actor: Actor, id: UUID) -> Job:
 
 
 async def _pending(db: Database, actor: Actor, job: Job) -> Conflict:
-    page = await approvals.list_approvals(
-        db, actor, None, MOST_NAMED, status=ApprovalStatus.PENDING, job_id=job.id
-    )
+    page = await approvals.list_approvals(db, actor, None, MOST_NAMED, status=ApprovalStatus.PENDING, job_id=job.id)
     names = "; ".join(f"`{approval.tool_name}` (approval {approval.id})" for approval in page.items)
     return Conflict(
         f"This request waits for {job.open_approvals} decision{'s' if job.open_approvals > 1 else ''}: {names}.",

@@ -68,9 +68,7 @@ async def _action_answer(
 ) -> ActionAnswer:  # fmt: skip
     asks = asked_first(gates.atlases, gates.state, gated_call, ruling, context.at)
     if asks:
-        decision = denied_anyway(
-            (await policy_verdict(db, context, call, unasked(ruling))).decision, decision
-        )
+        decision = denied_anyway((await policy_verdict(db, context, call, unasked(ruling))).decision, decision)
     return answered(call.tool, decision, ruling, ruling.risk, asks)
 
 
@@ -97,14 +95,10 @@ async def answer_every_action(
         call = replace(requested_call(ResolutionRequest(risk=request.risk)), tool=action)
         call = call.known(replace(context, known_risk=risks.get(action)))
         if gates is None:
-            answers.append(
-                answered(action, (await policy_verdict(db, context, call)).decision, None, call.risk)
-            )
+            answers.append(answered(action, (await policy_verdict(db, context, call)).decision, None, call.risk))
             continue
         gated_call = GatedCall(action=action, arguments={}, input_hash="", risk=call.risk)
-        ruling = gates.unloaded(gated_call) or judge(
-            gates.atlases, gates.state, gated_call, context.at, looking=True
-        )
+        ruling = gates.unloaded(gated_call) or judge(gates.atlases, gates.state, gated_call, context.at, looking=True)
         decision = (await policy_verdict(db, context, call, ruling)).decision
         answers.append(await _action_answer(db, context, gates, call, gated_call, ruling, decision))
         rulings.append((answers[-1], ruling))

@@ -37,9 +37,7 @@ async def policy_verdict(
     rows, facts = request_rows(context.request_policies), call.facts(context)
     skills = skills_of(context)
     if skills.tools is not None and call.tool not in skills.tools:
-        return Authorization(
-            new_id(), PolicyDecision(verdict=PolicyVerdict.DENY, rule="not one of its agent's tools")
-        )
+        return Authorization(new_id(), PolicyDecision(verdict=PolicyVerdict.DENY, rule="not one of its agent's tools"))
     if call.tool in skills.side_effect_tools:
         facts = replace(facts, read_only=False)
     decision = judge(policies, facts, rows, turned_down=context.turned_down, ruling=ruling)
@@ -93,9 +91,7 @@ class CallVerdict:
     def reason(self) -> str:
         """Why gates refuse it; empty where policies do."""
         is_gates = self.ruling is not None and self.ruling.rule == self.answer.decision.rule
-        return (
-            f": {self.ruling.reason}" if is_gates and self.ruling is not None and self.ruling.reason else ""
-        )
+        return f": {self.ruling.reason}" if is_gates and self.ruling is not None and self.ruling.reason else ""
 
     @property
     def needed_a_person(self) -> bool:

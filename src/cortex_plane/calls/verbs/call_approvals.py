@@ -27,16 +27,12 @@ from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import Actor
 
 
-async def terms_of(
-    db: Database, context: CallContext, verdict: CallVerdict, again: UUID | None = None
-) -> Possible:
+async def terms_of(db: Database, context: CallContext, verdict: CallVerdict, again: UUID | None = None) -> Possible:
     """The terms as far as people can fulfil them. A no ends the call and not the session: its agent hears it and goes on."""
     decision = verdict.answer.decision
     if decision.terms is None:
         raise AssertionError("who is to decide says the policy")
-    possible = await approval_requests.feasible_terms(
-        db, context, decision.terms, 0, context.askers, again=again
-    )
+    possible = await approval_requests.feasible_terms(db, context, decision.terms, 0, context.askers, again=again)
     if possible.terms is None:
         return possible
     terms = approval_requests.bounded(possible.terms, decision.rule, skills_of(context).approval)
@@ -100,19 +96,14 @@ async def ask_about_doubt(
 async def was_granted(db: Database, actor: Actor, call: ExternalCall) -> bool:
     async with db.transaction(actor.org_id) as tx:
         grant = await calls_store.get_grant(tx, call.id)
-        if (
-            call.status is CallStatus.CLEARED
-            and await approvals_store.count_repeats(tx, call.id) > REPEATS_OF_A_GRANT
-        ):
+        if call.status is CallStatus.CLEARED and await approvals_store.count_repeats(tx, call.id) > REPEATS_OF_A_GRANT:
             return False
     if grant is None or grant.consumed_at is None or grant.input_hash != call.input_hash:
         return False
     return receipt_fault(db, actor, call, grant, None) is None
 
 
-def receipt_fault(
-    db: Database, actor: Actor, call: ExternalCall, grant: Grant, now: datetime | None
-) -> str | None:
+def receipt_fault(db: Database, actor: Actor, call: ExternalCall, grant: Grant, now: datetime | None) -> str | None:
     """Why the receipt of a grant does not vouch for this call; ``now`` is None where its time does not matter."""
     return receipts.receipt_fault(
         db.vault, grant.stamp, org_id=actor.org_id, call_id=call.id, tool_name=call.tool,

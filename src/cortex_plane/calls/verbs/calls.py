@@ -127,9 +127,7 @@ async def _authorize(
     request_hash = hashlib.sha256(
         f"{requested_call.tool}\n{requested_call.digest}\n{requested_call.input_hash}".encode()
     ).digest()
-    context = await call_context(
-        db, actor, session_id, draft.key, draft.tool, requested_call.input_hash, acts=True
-    )
+    context = await call_context(db, actor, session_id, draft.key, draft.tool, requested_call.input_hash, acts=True)
     requested_call = requested_call.known(context)
     if under is not None:
         await under.check(db, context, requested_call)
@@ -138,17 +136,13 @@ async def _authorize(
     callback_id = await _callback(db, actor, draft.callback)
     verdict = await decide_call(db, actor, context, requested_call, covering=True)
     answer = verdict.answer
-    call = replace(
-        _new(actor, draft, requested_call, request_hash, context, verdict), callback_id=callback_id
-    )
+    call = replace(_new(actor, draft, requested_call, request_hash, context, verdict), callback_id=callback_id)
     more = {"resolution": str(under.id)} if under is not None else {}
     if answer.verdict is PolicyVerdict.REQUIRES_APPROVAL:
         possible = await terms_of(db, context, verdict)
         if possible.terms is not None:
             return await _ask(db, actor, context, requested_call, call, possible, verdict, more)
-        call = replace(
-            call, status=CallStatus.REJECTED, error=nobody_can_approve(requested_call, verdict, possible)
-        )
+        call = replace(call, status=CallStatus.REJECTED, error=nobody_can_approve(requested_call, verdict, possible))
     if call.status is CallStatus.INTENDED:
         verdict.sent(requested_call)
     id, fresh = await _write_call(db, actor, context, call, verdict, more)

@@ -92,9 +92,7 @@ async def _once(act: Callable[[Database], Awaitable[T]], db: Database) -> T:
         raise
 
 
-async def _under_locks(
-    db: Database, actor: Actor, session: UUID, act: Callable[[Database], Awaitable[T]]
-) -> T:
+async def _under_locks(db: Database, actor: Actor, session: UUID, act: Callable[[Database], Awaitable[T]]) -> T:
     async with db.transaction(actor.org_id) as tx:
         # Before its job, as everywhere: what is decided here may end it.
         require_found(await sessions_store.lock_session(tx, session, call_sight(actor)), "session")

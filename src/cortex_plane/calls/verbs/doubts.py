@@ -24,11 +24,7 @@ async def settle_due(db: Database, actor: Actor, id: UUID) -> str | None:
     async def once(unread: CortexError | None) -> str | None:
         async with db.transaction(actor.org_id) as tx:
             call, job = await lock_call(tx, actor, seen)
-            if (
-                call.status is not CallStatus.INTENDED
-                or call.settle_after is None
-                or call.now < call.settle_after
-            ):
+            if call.status is not CallStatus.INTENDED or call.settle_after is None or call.now < call.settle_after:
                 return None
             await settle_doubt(tx, actor, context, call, job, SILENT, unread)
         return "doubted"
@@ -37,9 +33,7 @@ async def settle_due(db: Database, actor: Actor, id: UUID) -> str | None:
 
 
 @verb(Permission.JOB_SETTLE)
-async def answer_doubt(
-    db: Database, actor: Actor, job_id: UUID, call_id: UUID, answer: Answer
-) -> SteeringResult:
+async def answer_doubt(db: Database, actor: Actor, job_id: UUID, call_id: UUID, answer: Answer) -> SteeringResult:
     """A person's answer about an uncertain call. Where its agent was to find out, and people had let it be sent, those people are
     asked first: nobody else answers, and answers are counted on the card."""
     async with db.transaction(actor.org_id) as tx:

@@ -43,9 +43,7 @@ async def _complete(
         job = await _job(tx, actor, session_id)
         if job["status"] != JobStatus.COMPLETED:
             await _require_open(job)
-            open_calls = [
-                call for call in await jobs_store.open_calls(tx, job["id"]) if call.status not in NOT_BEGUN
-            ]
+            open_calls = [call for call in await jobs_store.open_calls(tx, job["id"]) if call.status not in NOT_BEGUN]
             if open_calls:
                 raise Conflict(
                     f"{len(open_calls)} of its calls are not settled: the first is {open_calls[0].tool_name}, {open_calls[0].status}.",
@@ -53,15 +51,11 @@ async def _complete(
                     hint="Report their outcomes, wait for their decisions, begin what was approved, or end the session with `/fail`.",
                 )
             if not await calls_store.complete_job(tx, job["id"], ending.result):
-                raise Conflict(
-                    "This session is held.", code="external_held", hint="Wait until somebody resumes it."
-                )
+                raise Conflict("This session is held.", code="external_held", hint="Wait until somebody resumes it.")
             await steering.complete_session(tx, actor, session_id, job["id"])
             await session_gates.end(tx, actor, session_id, job["id"], unread)
             event = ("status", job["id"], {"status": JobStatus.COMPLETED})
-            await steering.append_fact(
-                tx, {"session_id": session_id}, job["id"], actor, "job_completed", {}, [event]
-            )
+            await steering.append_fact(tx, {"session_id": session_id}, job["id"], actor, "job_completed", {}, [event])
         return require_found(await sessions_store.get_session(tx, session_id, None), "session")
 
 

@@ -82,9 +82,7 @@ def _passed_before(gates: ExternalGates, draft: AnswerDraft) -> AnswerReceipt | 
         matches = [each for each in own if draft.call in (None, _gate_name(each))]
         if matches or (draft.call is None and gate.key in gates.state.passed and not gate.of_a_call):
             waiting = gates.questions(gates.waiting)
-            return AnswerReceipt(
-                gate=gate.gate_id, passed=True, next="It is passed already. Go on.", questions=waiting
-            )
+            return AnswerReceipt(gate=gate.gate_id, passed=True, next="It is passed already. Go on.", questions=waiting)
     return None
 
 
@@ -100,9 +98,7 @@ async def _write_answers(
     over = shut_gate if ended_before is None else None
     async with db.transaction(actor.org_id) as tx:
         if over is not None:
-            require_found(
-                await sessions_store.lock_session(tx, context.session_id, call_sight(actor)), "session"
-            )
+            require_found(await sessions_store.lock_session(tx, context.session_id, call_sight(actor)), "session")
         await calls_store.lock_asking(tx, context.job_id, is_open=True)
         if over is not None:
             reason = f"The gate `{over.gate}` is shut: {over.reason}"

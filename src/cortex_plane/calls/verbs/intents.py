@@ -95,9 +95,7 @@ async def _allowed(
     db: Database, actor: Actor, context: CallContext, stored_call: StoredCall, draft: IntentDraft
 ) -> bool:
     """What policies allowed then they must allow now; a standing approval is counted here."""
-    verdict = await decide_call(
-        db, actor, context, RequestedCall.of(stored_call.call), covering=True, seen_before=True
-    )
+    verdict = await decide_call(db, actor, context, RequestedCall.of(stored_call.call), covering=True, seen_before=True)
     answer = verdict.answer
     if answer.verdict is PolicyVerdict.ALLOW:
         is_new = stored_call.policies != context.policies or answer.decision.rule != stored_call.call.rule
@@ -153,9 +151,7 @@ async def _again(
     by_person = verdict.verdict is PolicyVerdict.REQUIRES_APPROVAL or verdict.needed_a_person
     if has_grant and by_person and not unseen and verdict.verdict is not PolicyVerdict.DENY:
         return await _write(db, actor, context, call, draft, verdict, anew=False)
-    verdict.answer, verdict.notes = await covering_approval(
-        db, actor, context, requested_call, verdict.answer
-    )
+    verdict.answer, verdict.notes = await covering_approval(db, actor, context, requested_call, verdict.answer)
     leaning = verdict.answer.leaning
     if verdict.verdict is PolicyVerdict.ALLOW and (leaning is None or leaning.counted or is_cleared):
         return await _write(db, actor, context, call, draft, verdict, anew=True)
@@ -179,9 +175,7 @@ async def _write(
     facts = verdict.facts(actor)
     if leaning is not None:
         facts.append(
-            Fact.of(
-                actor, "standing_used", standing=str(leaning.standing_id), digest=call.tool_digest, **names
-            )
+            Fact.of(actor, "standing_used", standing=str(leaning.standing_id), digest=call.tool_digest, **names)
         )
     action = "call_sent_again" if before else "call_intended"
     probed = draft.did_not_happen and call.probes_if_uncertain
@@ -212,9 +206,7 @@ async def _ask(
         return await _end(db, actor, call, error, _authorized(actor, context, call, verdict), verdict)
     async with db.transaction(actor.org_id) as tx:
         request = await ask_people(tx, actor, context, requested_call, verdict, possible, call.step_index)
-        if not await calls_store.ask_again(
-            tx, call.id, answer.id, answer.decision.rule, context.policies, request.id
-        ):
+        if not await calls_store.ask_again(tx, call.id, answer.id, answer.decision.rule, context.policies, request.id):
             raise Conflict("The call changed meanwhile.", code="retry")
         await _remember(tx, call, verdict)
         events = [(kind, call.job_id, data) for kind, data in (*verdict.events, *request.events)]
@@ -224,13 +216,9 @@ async def _ask(
     return False
 
 
-async def _outgrown(
-    db: Database, actor: Actor, context: CallContext, call: ExternalCall, verdict: CallVerdict
-) -> bool:
+async def _outgrown(db: Database, actor: Actor, context: CallContext, call: ExternalCall, verdict: CallVerdict) -> bool:
     """The grant's time is over: it is judged as if nobody had been asked yet."""
-    note = Fact.of(
-        actor, "approval_outgrown", call=str(call.id), tool=call.tool, reason="its grant has expired"
-    )
+    note = Fact.of(actor, "approval_outgrown", call=str(call.id), tool=call.tool, reason="its grant has expired")
     if verdict.verdict is PolicyVerdict.REQUIRES_APPROVAL:
         return await _ask(db, actor, context, call, verdict, note)
     return await _end(db, actor, call, "Its grant has expired. Ask again, with a new key.", note, verdict)
@@ -246,9 +234,7 @@ async def _reject(db: Database, actor: Actor, call: ExternalCall, verdict: CallV
     return await _end(db, actor, call, error, fact, verdict)
 
 
-async def _end(
-    db: Database, actor: Actor, call: ExternalCall, error: str, fact: Fact, verdict: CallVerdict
-) -> bool:
+async def _end(db: Database, actor: Actor, call: ExternalCall, error: str, fact: Fact, verdict: CallVerdict) -> bool:
     async with db.transaction(actor.org_id) as tx:
         await calls_store.lock_asking(tx, call.job_id, is_open=True)
         if not await calls_store.reject_call(tx, call.id, error[:4000]):
@@ -259,9 +245,7 @@ async def _end(
         }  # fmt: skip
         await _remember(tx, call, verdict)
         events = [(kind, call.job_id, data) for kind, data in (*verdict.events, ("tool_result", event))]
-        await proof_store.append_to_session(
-            tx, call.session_id, [*verdict.facts(actor), fact], events, job=call.job_id
-        )
+        await proof_store.append_to_session(tx, call.session_id, [*verdict.facts(actor), fact], events, job=call.job_id)
     return False
 
 

@@ -41,9 +41,7 @@ async def settle_call(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft)
             )
         return await record_reported(db, actor, id, draft.attempt, draft.error)
     if draft.status is OutcomeStatus.FAILED and draft.result is not None:
-        raise InvalidInput(
-            "What failed has no result.", field="result", hint="Say what went wrong in `error`."
-        )
+        raise InvalidInput("What failed has no result.", field="result", hint="Say what went wrong in `error`.")
     if draft.status is OutcomeStatus.COMPLETED and draft.error is not None:
         raise InvalidInput("What is completed has no error.", field="error", hint="Leave `error` out.")
     status = CallStatus(draft.status.value)
@@ -99,9 +97,7 @@ async def record_reported(
                     hint="Whoever began the last attempt reports its outcome.",
                 )
             if call.status is CallStatus.INTENDED:
-                call = await settle_doubt(
-                    tx, actor, context, call, job, error or "it may have happened", unread
-                )
+                call = await settle_doubt(tx, actor, context, call, job, error or "it may have happened", unread)
             elif call.status is not CallStatus.UNCERTAIN and not _give_up(call):
                 raise Conflict(
                     f"This call is {call.status}.",
@@ -174,6 +170,4 @@ def _give_up(call: ExternalCall) -> bool:
 
 
 def _settled_receipt(call: ExternalCall) -> OutcomeReceipt:
-    return OutcomeReceipt(
-        id=call.id, status=call.status, approval_id=call.approval_id if call.is_asked else None
-    )
+    return OutcomeReceipt(id=call.id, status=call.status, approval_id=call.approval_id if call.is_asked else None)

@@ -47,9 +47,7 @@ SLICE = 10
 
 
 @verb(Permission.SESSION_READ)
-async def get_permissions(
-    db: Database, actor: Actor, session_id: UUID, most: int = MAX_ACTIONS
-) -> Permissions:
+async def get_permissions(db: Database, actor: Actor, session_id: UUID, most: int = MAX_ACTIONS) -> Permissions:
     """Gates and policies, and the stricter of the two; of actions whose arguments are not known yet, and ``most`` of them."""
     async with db.transaction(actor.org_id) as tx:
         session = require_found(await calls_store.list_governed(tx, session_id, actor.sees), "session")
@@ -70,9 +68,7 @@ async def get_permissions(
         if number % SLICE == SLICE - 1:
             # Whoever lists very many lets others go on meanwhile.
             await asyncio.sleep(0)
-        pairs.append(
-            _answer(session, skills, app, policies, gates, action, tools.get(action), risks.get(action))
-        )
+        pairs.append(_answer(session, skills, app, policies, gates, action, tools.get(action), risks.get(action)))
     answers, more = [answer for answer, _ in pairs], len(names) - len(pairs)
     if gates is None:
         return replace(permissions_of(None, None), actions=answers, more_actions=more)
@@ -120,9 +116,7 @@ def _answer(
     return answered(action, decision, ruling, ruling.risk if ruling is not None else own, asks), ruling
 
 
-def _ruled(
-    session: Governed, gates: ExternalGates | None, call: GatedCall
-) -> tuple[Ruling | None, tuple[str, ...]]:
+def _ruled(session: Governed, gates: ExternalGates | None, call: GatedCall) -> tuple[Ruling | None, tuple[str, ...]]:
     """What gates say, and which of them ask the agent first."""
     external = session.kind == SessionKind.EXTERNAL
     if gates is None or (call.action in OF_THE_PLANE and not external):

@@ -92,9 +92,7 @@ async def _resolve(db: Database, actor: Actor, session_id: UUID, request: Resolu
     return resolution
 
 
-async def _new_goal(
-    db: Database, context: CallContext, goal: str | None, digest: bytes | None
-) -> tuple[str, ...]:
+async def _new_goal(db: Database, context: CallContext, goal: str | None, digest: bytes | None) -> tuple[str, ...]:
     """A goal is heard once in a session: whoever answered what its keywords asked names it again, and goes on."""
     if goal is None or digest is None or context.bound is None:
         return ()
@@ -139,11 +137,7 @@ async def get_resolution(db: Database, actor: Actor, id: UUID) -> Resolution:
     """As it was given: for whoever asked, and for those who see the whole org."""
     resolution = await _kept(db, actor, id, None if actor.sees is None else actor.identity)
     answer = require_found(resolution.answer, "resolution")
-    return (
-        in_full(await atlas_book.at(db, actor.org_id, resolution.atlases), answer)
-        if resolution.atlases
-        else answer
-    )
+    return in_full(await atlas_book.at(db, actor.org_id, resolution.atlases), answer) if resolution.atlases else answer
 
 
 async def _kept(db: Database, actor: Actor, id: UUID, asker: UUID | None) -> StoredResolution:
@@ -234,8 +228,5 @@ async def report_resolution(db: Database, actor: Actor, id: UUID, draft: ReportD
 
 async def forget_resolutions(db: Database) -> None:
     """Those under which nothing was executed; of the others, what they said."""
-    while (
-        await calls_store.forget_resolutions(db, UNUSED_KEPT, USED_KEPT, FORGOTTEN_AT_ONCE)
-        >= FORGOTTEN_AT_ONCE
-    ):
+    while await calls_store.forget_resolutions(db, UNUSED_KEPT, USED_KEPT, FORGOTTEN_AT_ONCE) >= FORGOTTEN_AT_ONCE:
         pass

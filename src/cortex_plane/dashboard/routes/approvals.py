@@ -102,9 +102,7 @@ def _own_vote(details: ApprovalDetails, actor: Actor) -> Vote | None:
 def _offers_standing(approval: Approval) -> bool:
     """Whether its policy lets one person approve more than this call; the verb decides again."""
     by_one = approval.quorum.votes == 1 and sum(role.votes for role in approval.quorum.roles) <= 1
-    return (
-        approval.standing and by_one and approval.template not in NEVER and approval.tool_digest is not None
-    )
+    return approval.standing and by_one and approval.template not in NEVER and approval.tool_digest is not None
 
 
 def _may_deny(approval: Approval, actor: Actor) -> bool:
@@ -137,9 +135,7 @@ async def _full_card(visit: Visit, details: ApprovalDetails) -> dict[str, Any]:
     return {**card, "takers": delegates, "too_many_takers": many, "next_level": next_level}
 
 
-async def _card_page(
-    visit: Visit, id: UUID, status: int = 200, notice: dict[str, str] | None = None
-) -> Response:
+async def _card_page(visit: Visit, id: UUID, status: int = 200, notice: dict[str, str] | None = None) -> Response:
     details = await _read(visit, id)
     return visit.page("approval.html", status, notice=notice, **await _full_card(visit, details))
 
@@ -170,9 +166,7 @@ async def show_card_again(visit: Visit) -> Response:
         answer.headers["HX-Retarget"] = "#notice"
         answer.headers["HX-Reswap"] = "innerHTML"
         return answer
-    return visit.unchanged(seen_of(details)) or visit.page(
-        "approval_card.html", **await _full_card(visit, details)
-    )
+    return visit.unchanged(seen_of(details)) or visit.page("approval_card.html", **await _full_card(visit, details))
 
 
 async def decide(visit: Visit) -> Response:
@@ -311,9 +305,7 @@ async def _edit_page(visit: Visit, id: UUID, draft: str | None, error: CortexErr
     if draft is None:
         draft = text.escaped_json(approval.arguments, indent=2)
     status = 200 if error is None else 422
-    return visit.page(
-        "approval_edit.html", status, draft=draft, error=error, approval=approval, now=details.now
-    )
+    return visit.page("approval_edit.html", status, draft=draft, error=error, approval=approval, now=details.now)
 
 
 async def preview_edit(visit: Visit) -> Response:
@@ -333,9 +325,7 @@ async def preview_edit(visit: Visit) -> Response:
         return await _show_what_happened(visit, id, visit.form, conflict)
     difference = text.changes(approval.arguments, arguments)
     if not difference:
-        same = InvalidInput(
-            "Nothing is changed.", hint="Change a value, or go back and approve the call as it is."
-        )
+        same = InvalidInput("Nothing is changed.", hint="Change a value, or go back and approve the call as it is.")
         return await _edit_page(visit, id, draft, same)
     return visit.page(
         "approval_edit_confirm.html",
@@ -356,9 +346,7 @@ def _arguments(draft: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"This is not valid JSON: {error}.", hint="Correct it, or start over.") from None
     if not isinstance(arguments, dict):
-        raise InvalidInput(
-            "Arguments are a JSON object.", hint='Write them between braces: {"name": "value"}.'
-        )
+        raise InvalidInput("Arguments are a JSON object.", hint='Write them between braces: {"name": "value"}.')
     return arguments
 
 

@@ -54,9 +54,7 @@ _DONE = {Choice.APPROVED: "Approved", Choice.DENIED: "Denied"}
 def _message(status: int, title: str, *lines: str, again: str | None = None, login: bool = False) -> Response:
     """A page without a form. ``again`` is the link itself, to come back to."""
     texts = [line for line in lines if line]
-    return pages.link_page(
-        "callback_message.html", status, title=title, lines=texts, again=again, login=login
-    )
+    return pages.link_page("callback_message.html", status, title=title, lines=texts, again=again, login=login)
 
 
 def _own_address(link: Link, signature: str) -> str:
@@ -153,9 +151,7 @@ async def _visitor(request: Request, channel: str, approval_id: str) -> Visitor:
     throttle: Throttle = request.app.state.throttle
     query = request.query_params.multi_items()
     try:
-        visitor = await credentials.visitor(
-            request.app.state.db, channel, approval_id, query, await _session(request)
-        )
+        visitor = await credentials.visitor(request.app.state.db, channel, approval_id, query, await _session(request))
     except Unauthenticated:
         throttle.failed(request.client.host if request.client else "")
         raise

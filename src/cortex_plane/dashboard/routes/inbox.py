@@ -58,9 +58,7 @@ class Inbox:
         return max(self.waiting, self.elsewhere) > (self.page + 1) * ROWS
 
 
-def arrange(
-    waiting: Waiting, settled: Sequence[Approval], shown_at: datetime | None, *, page: int = 0
-) -> Inbox:
+def arrange(waiting: Waiting, settled: Sequence[Approval], shown_at: datetime | None, *, page: int = 0) -> Inbox:
     """``shown_at`` is the time of the visitor's list: later requests are counted, requests that ended later stay in their place."""
     ended = ended_since(settled, shown_at) if page == 0 else []
     in_place = {a.id for a in ended}

@@ -123,9 +123,7 @@ async def _read_gates(visit: Visit, job: Job) -> JobGates:
     entries = gate_entries(await events.of_gates(visit.db, visit.actor, job.id, GATE_ENTRIES))
     if job.status in TERMINAL:
         return JobGates(atlases, entries)
-    permissions = await permission_verbs.get_permissions(
-        visit.db, visit.actor, job.session_id, most=SHOWN_ACTIONS
-    )
+    permissions = await permission_verbs.get_permissions(visit.db, visit.actor, job.session_id, most=SHOWN_ACTIONS)
     return JobGates(atlases, entries, permissions)
 
 

@@ -65,9 +65,7 @@ def read_mail(folder: Path, org_id: UUID, id: str) -> KeptMail | None:
         return None
     if not isinstance(message, EmailMessage) or message.get(ORG_HEADER) != str(org_id):
         return None
-    return KeptMail(
-        heading=_heading(path, message), text=_part(message, "plain"), html=_part(message, "html")
-    )
+    return KeptMail(heading=_heading(path, message), text=_part(message, "plain"), html=_part(message, "html"))
 
 
 def _newest(folder: Path) -> list[Path]:
@@ -130,9 +128,7 @@ def _folder(visit: Visit) -> Path:
 
 
 async def _require_mail(visit: Visit) -> KeptMail:
-    mail = await asyncio.to_thread(
-        read_mail, _folder(visit), visit.actor.org_id, visit.request.path_params["id"]
-    )
+    mail = await asyncio.to_thread(read_mail, _folder(visit), visit.actor.org_id, visit.request.path_params["id"])
     if mail is None:
         raise NotFound("There is no such mail.")
     return mail

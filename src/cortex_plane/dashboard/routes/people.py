@@ -297,9 +297,7 @@ def _access_id(visit: Visit, name: str, noun: str) -> UUID:
 router.add(ACCESS, signed_in(show_access), "GET")
 router.add(f"{ACCESS}/sessions/end", signed_in(end_others), "POST")
 router.add(f"{ACCESS}/sessions/{{session_id}}/end", signed_in(end_session), "POST")
-router.add(
-    f"{ACCESS}/members/{{member_id}}/sessions/{{session_id}}/end", signed_in(end_session_of_member), "POST"
-)
+router.add(f"{ACCESS}/members/{{member_id}}/sessions/{{session_id}}/end", signed_in(end_session_of_member), "POST")
 router.add(f"{ACCESS}/keys", signed_in(add_key), "POST")
 router.add(f"{ACCESS}/keys/{{key_id}}/revoke", signed_in(revoke_key), "POST")
 

@@ -108,9 +108,7 @@ def _atlas(manifest_data: Plain, manifest: bytes) -> Atlas:
         steward=_steward(manifest_data["steward"]),
         description=manifest_data.get("description", ""),
         gates=tuple(gates_of(manifest_data)),
-        capabilities=tuple(
-            _capability(capability, locked_ids) for capability in manifest_data.get("capabilities", ())
-        ),
+        capabilities=tuple(_capability(capability, locked_ids) for capability in manifest_data.get("capabilities", ())),
         contexts=tuple(_context(context) for context in manifest_data.get("context_blocks", ())),
         policies=tuple(_policy(policy) for policy in manifest_data.get("policies", ())),
         actions=tuple(_action(action) for action in manifest_data.get("actions", ())),

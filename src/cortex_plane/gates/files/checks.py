@@ -123,9 +123,7 @@ class Checks:
             self._fault(("checkpoints",), f"the atlas has {total} gates; the limit is {MAX_GATES}.")
         globs = sum(STAR in pattern for pattern in _action_patterns(self._atlas))
         if globs > MAX_GLOBS:
-            self._fault(
-                (), f"the atlas has {globs} patterns of actions with a star; the limit is {MAX_GLOBS}."
-            )
+            self._fault((), f"the atlas has {globs} patterns of actions with a star; the limit is {MAX_GLOBS}.")
 
     def _cards(self) -> None:
         """What people read before they approve must fit on their card: of one checkpoint, and of all that fire always."""
@@ -177,9 +175,7 @@ class Checks:
             self._words((*path, "trigger", "patterns"), trigger["patterns"], trigger)
         ids = trigger.get("capability_ids", ())
         self._known((*path, "trigger", "capability_ids"), ids, "capabilities", "capability")
-        self._known(
-            (*path, "inject_contexts"), checkpoint.get("inject_contexts", ()), "context_blocks", "context"
-        )
+        self._known((*path, "inject_contexts"), checkpoint.get("inject_contexts", ()), "context_blocks", "context")
         for key in ("unlock_capabilities", "lock_capabilities"):
             self._known((*path, key), checkpoint.get(key, ()), "capabilities", "capability")
         for one, other in (("unlock_capabilities", "lock_capabilities"), ("allow_actions", "deny_actions")):
@@ -226,9 +222,7 @@ class Checks:
         if mode == Mode.OBSERVATIONAL:
             for key in EFFECTS:
                 if checkpoint.get(key):
-                    self._fault(
-                        (*path, key), f"observational only records, so `{key}` does nothing: write advisory."
-                    )
+                    self._fault((*path, key), f"observational only records, so `{key}` does nothing: write advisory.")
 
     def _guidance(self, path: Path, guidance: Plain, own: str) -> None:
         content, form = guidance["content"], guidance.get("format", GuidanceFormat.TEXT)
@@ -265,9 +259,7 @@ class Checks:
         rules = question.get("validation", {})
         for least, most in (("min_length", "max_length"), ("minimum", "maximum")):
             if least in rules and most in rules and rules[least] > rules[most]:
-                self._fault(
-                    (*path, "validation", least), f"`{least}` is more than `{most}`: nothing fits both."
-                )
+                self._fault((*path, "validation", least), f"`{least}` is more than `{most}`: nothing fits both.")
         if "pattern" in rules:
             self._expression((*path, "validation", "pattern"), rules["pattern"])
             for key in ("min_length", "max_length"):
@@ -345,9 +337,7 @@ class Checks:
     def _together(self, path: Path, questions: Sequence[Plain]) -> None:
         """Each of them reads an answer of its own, also where they have the same pattern."""
         patterns = [
-            rules["pattern"]
-            for question in questions
-            if "pattern" in (rules := question.get("validation", {}))
+            rules["pattern"] for question in questions if "pattern" in (rules := question.get("validation", {}))
         ]
         total = sum(self._expressions.get((each, True), 0) for each in patterns)
         if self._program <= MAX_PROGRAM < total:

@@ -55,9 +55,7 @@ _ACTION = Text(
     r"[a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*",
     "the name of a tool: lower case with dots, such as ticket.delete",
 )
-_GLOB = Text(
-    MAX_ID, r"[a-z0-9_.*]+", "the name of a tool in lower case, with * for anything, such as ticket.*"
-)
+_GLOB = Text(MAX_ID, r"[a-z0-9_.*]+", "the name of a tool in lower case, with * for anything, such as ticket.*")
 _GLOBS = ListOf(_GLOB)
 _SOME_GLOBS = ListOf(_GLOB, least=1)
 _IDS = ListOf(_ID)
@@ -66,9 +64,7 @@ _RISK = OneOf(tuple(Risk))
 _PRIORITY = Amount(-1_000_000, 1_000_000, whole=True)
 _CALLS = Amount(1, 1_000_000_000, whole=True)
 _SECONDS = Amount(1, MONTH_SECONDS)
-_NOT_EMBEDDED = (
-    "atlases are kept by this plane and bound to sessions here; write `embedded`, or leave it out."
-)
+_NOT_EMBEDDED = "atlases are kept by this plane and bound to sessions here; write `embedded`, or leave it out."
 _INJECT = Field(_IDS, "Ids of `context_blocks` that the agent is told.")
 
 STEWARD = Record("steward", "a steward", {
@@ -154,8 +150,7 @@ def _validation(kind: str, fields: Mapping[str, Field]) -> Field:
 
 
 _OTHER_VALIDATION: Mapping[str, Mapping[str, Field]] = {
-    kind: {"validation": _validation(kind, {})}
-    for kind in (ResponseType.BOOLEAN, ResponseType.ACKNOWLEDGMENT)
+    kind: {"validation": _validation(kind, {})} for kind in (ResponseType.BOOLEAN, ResponseType.ACKNOWLEDGMENT)
 }
 QUESTION = Tagged(
     "question", "a question", "response_type", description="How it is answered.",

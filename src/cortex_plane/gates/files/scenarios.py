@@ -54,9 +54,7 @@ _OF_ANSWERS = {
     "accepted": Field(Flag(), "false: the answer must be refused."),
     "objections": Field(MapOf(_ID, _SAID, most=100), "What the app's validators object to, by question."),
 }
-EVENT = Record(
-    "event", "an event", {**{str(kind): each for kind, each in _EVENT.items()}, **_OF_CALLS, **_OF_ANSWERS}
-)
+EVENT = Record("event", "an event", {**{str(kind): each for kind, each in _EVENT.items()}, **_OF_CALLS, **_OF_ANSWERS})
 EXPECT = Record("expect", "what is expected", {
     "decision": Field(OneOf(tuple(PolicyVerdict)), "Of the call."),
     "rule": Field(_ID, "What decided."),
@@ -93,9 +91,7 @@ def read(text: str, *, name: str = "scenarios.yaml") -> list[Scenario]:
     plain = FILE.read(root, "file", Reading(faults))
     faults.raise_any()
     nodes = _items(root.items["scenarios"])
-    scenarios = [
-        _scenario(each, node, faults) for each, node in zip((plain or {})["scenarios"], nodes, strict=True)
-    ]
+    scenarios = [_scenario(each, node, faults) for each, node in zip((plain or {})["scenarios"], nodes, strict=True)]
     faults.raise_any()
     return scenarios
 
@@ -125,9 +121,7 @@ def _scenario(scenario: dict[str, Any], node: Node, faults: Faults) -> Scenario:
 
 
 def _expected(expect: dict[str, Any]) -> Expected:
-    values: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in expect.items()
-    }
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in expect.items()}
     if "decision" in values:
         values["decision"] = PolicyVerdict(values["decision"])
     return Expected(**values)
@@ -141,9 +135,7 @@ def _event(event: dict[str, Any], node: Node, faults: Faults) -> ScenarioEvent |
     kind = kinds[0]
     for key, belongs in _BELONGS.items():
         if key in event and kind not in belongs:
-            faults.add(
-                node.line, f"`{key}` is not a key of the event `{kind}`; it belongs to {', '.join(belongs)}."
-            )
+            faults.add(node.line, f"`{key}` is not a key of the event `{kind}`; it belongs to {', '.join(belongs)}.")
     if kind is EventKind.IGNORED and not event[kind]:
         faults.add(node.line, "`ignored` is true, or not there.")
     if kind is EventKind.ANSWERED:

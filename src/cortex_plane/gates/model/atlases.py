@@ -433,9 +433,7 @@ def _storable(text: str) -> str:
 class AtlasFile:
     """A manifest that a steward publishes."""
 
-    manifest: Annotated[
-        str, StringConstraints(min_length=1, max_length=MAX_ATLAS_BYTES), AfterValidator(_storable)
-    ]
+    manifest: Annotated[str, StringConstraints(min_length=1, max_length=MAX_ATLAS_BYTES), AfterValidator(_storable)]
     """YAML or JSON."""
     name: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")] = FILE_NAME
     """What faults in it are named after."""
@@ -469,7 +467,5 @@ SCHEMA_VERSION = 1
 
 def schema() -> dict[str, Any]:
     name = f"atlas.v{SCHEMA_VERSION}.schema.json"
-    document: dict[str, Any] = orjson.loads(
-        importlib.resources.files(__package__).joinpath(name).read_bytes()
-    )
+    document: dict[str, Any] = orjson.loads(importlib.resources.files(__package__).joinpath(name).read_bytes())
     return document

@@ -338,9 +338,7 @@ def trace(kind: TraceType, gate: Gate, **payload: Any) -> Trace:
 
 
 def triggered(gate: Gate, data: dict[str, Any]) -> Trace:
-    return trace(
-        TraceType.TRIGGERED, gate, checkpoint_type=gate.trigger.type, mode=gate.mode, trigger_data=data
-    )
+    return trace(TraceType.TRIGGERED, gate, checkpoint_type=gate.trigger.type, mode=gate.mode, trigger_data=data)
 
 
 def skipped(gate: Gate, reason: str, others: int = 0) -> Trace:

@@ -248,9 +248,7 @@ class AnswerTarget:
 def meant(atlases: CompiledAtlases, state: GateState, gate_id: str, call: str | None) -> AnswerTarget:
     gates = {gate.key for gate in atlases.named(gate_id)}
     questions = [
-        question
-        for question in state.open
-        if question.gate in gates and (call is None or question.call == call)
+        question for question in state.open if question.gate in gates and (call is None or question.call == call)
     ]
     if len(questions) == 1:
         return AnswerTarget(gate=atlases.gates[questions[0].gate], which=questions[0])
@@ -259,9 +257,7 @@ def meant(atlases: CompiledAtlases, state: GateState, gate_id: str, call: str | 
     waiting = ", ".join(
         f"`{name_of(atlases, question.gate)}`" for question in state.open if question.gate in atlases.gates
     )
-    return AnswerTarget(
-        error=f"`{gate_id[:100]}` does not wait for an answer. Gates that do: {waiting or 'none'}."
-    )
+    return AnswerTarget(error=f"`{gate_id[:100]}` does not wait for an answer. Gates that do: {waiting or 'none'}.")
 
 
 def _which(gate_id: str, questions: list[Open]) -> str:
@@ -377,10 +373,7 @@ def _forget_tries(work: EvaluationRun, gate: Gate, which: Open) -> None:
     if shared:
         work.keep(
             "open",
-            [
-                replace(question, attempts=0) if _shares(gate, question) else question
-                for question in work.open
-            ],
+            [replace(question, attempts=0) if _shares(gate, question) else question for question in work.open],
         )
 
 

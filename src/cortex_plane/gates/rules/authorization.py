@@ -145,15 +145,11 @@ def limits(work: EvaluationRun, rules: OfAction) -> list[Limit]:
 
     Who is only looking reads the second of all actions once: `time_limits`.
     """
-    limiting = [
-        _limit(key, policy, work.spent, work.now) for key, policy in rules.policies if policy.type in LIMITING
-    ]
+    limiting = [_limit(key, policy, work.spent, work.now) for key, policy in rules.policies if policy.type in LIMITING]
     return limiting if work.looking else [*limiting, *time_limits(work.atlases, work.fired_at, work.now)]
 
 
-def time_limits(
-    atlases: CompiledAtlases, last_times: Mapping[str, datetime], now: datetime
-) -> Iterator[Limit]:
+def time_limits(atlases: CompiledAtlases, last_times: Mapping[str, datetime], now: datetime) -> Iterator[Limit]:
     for interval in atlases.timed:
         until = (last_round(last_times, interval, now) + timedelta(seconds=interval.every)).isoformat()
         for gate in interval.gates:
@@ -194,9 +190,7 @@ def strictest(ruling: Ruling, decision: PolicyDecision) -> PolicyDecision:
         return PolicyDecision(verdict=PolicyVerdict.DENY, rule=ruling.rule)
     if decision.verdict is PolicyVerdict.DENY or ruling.verdict is PolicyVerdict.ALLOW:
         return decision
-    return PolicyDecision(
-        verdict=PolicyVerdict.REQUIRES_APPROVAL, rule=ruling.rule, terms=_terms(ruling, decision)
-    )
+    return PolicyDecision(verdict=PolicyVerdict.REQUIRES_APPROVAL, rule=ruling.rule, terms=_terms(ruling, decision))
 
 
 def _terms(ruling: Ruling, decision: PolicyDecision) -> Terms:

@@ -40,9 +40,7 @@ def difference(before: Atlas, after: Atlas) -> AtlasDiff:
         counts[change.change] += 1
         if len(changes) < MAX_CHANGES:
             changes.append(change)
-    return AtlasDiff(
-        atlas_id=after.atlas_id, before=before.version, after=after.version, changes=changes, **counts
-    )
+    return AtlasDiff(atlas_id=after.atlas_id, before=before.version, after=after.version, changes=changes, **counts)
 
 
 def _changes(before: Atlas, after: Atlas) -> Iterator[AtlasChange]:
@@ -101,11 +99,7 @@ def _gates(atlas: Atlas) -> Things:
 
 
 def _questions(atlas: Atlas) -> Things:
-    return {
-        f"{gate.gate_id}/{question.question_id}": question
-        for gate in atlas.gates
-        for question in gate.questions
-    }
+    return {f"{gate.gate_id}/{question.question_id}": question for gate in atlas.gates for question in gate.questions}
 
 
 def _by(things: Iterable[Any], id: str) -> Things:

@@ -53,9 +53,7 @@ FEW_ENTRIES = 300
 MAX_NAMED = 50
 """Names that one trace lists."""
 AT_ONCE = "max_gates_at_once"
-TOO_MUCH = (
-    f"the gates of this session have more to remember than the {MAX_STATE // 1024} kB that there are for it"
-)
+TOO_MUCH = f"the gates of this session have more to remember than the {MAX_STATE // 1024} kB that there are for it"
 
 SESSION_END = "session-end"
 UNANSWERED = "Required question not answered"
@@ -75,9 +73,7 @@ def seconds_of(text: str) -> int | None:
 class EvaluationRun:
     """One evaluation. Everything that happens in it is traced; not where somebody is only ``looking``, who wants a verdict."""
 
-    def __init__(
-        self, atlases: CompiledAtlases, state: GateState, now: datetime, *, looking: bool = False
-    ) -> None:
+    def __init__(self, atlases: CompiledAtlases, state: GateState, now: datetime, *, looking: bool = False) -> None:
         self.atlases, self.now = atlases, now
         self.looking = looking
         self._state = state
@@ -208,12 +204,7 @@ class EvaluationRun:
             was, mine = getattr(self._state, name), self.change(name)
             for key, grant in list(mine.items()):
                 gate = self.atlases.gates.get(grant.by)
-                if (
-                    was.get(key) != grant
-                    and grant.grants
-                    and gate is not None
-                    and gate.trigger.type in FOR_ONE_CALL
-                ):
+                if was.get(key) != grant and grant.grants and gate is not None and gate.trigger.type in FOR_ONE_CALL:
                     mine.pop(key)
                     mine.update({key: was[key]} if key in was else {})
 
@@ -243,9 +234,7 @@ class EvaluationRun:
                 continue
             size = self._size() + len(context.content)
             if size > self._most:
-                self.trace(
-                    TraceType.SKIPPED, gate, context_id=context_id, reason="max_context_injection_size"
-                )
+                self.trace(TraceType.SKIPPED, gate, context_id=context_id, reason="max_context_injection_size")
                 continue
             self.change("contexts")[key] = ActiveGuidance(by=gate.key, at=self.now)
             self._carried = size
@@ -308,15 +297,11 @@ class EvaluationRun:
 
     def _unlock(self, gate: Gate) -> list[str]:
         """What it opens. Where several gates stand before a capability, the last of them opens it."""
-        guarded_ids = (
-            gate.trigger.capability_ids if gate.trigger.type is TriggerType.CAPABILITY_ACCESS else ()
-        )
+        guarded_ids = gate.trigger.capability_ids if gate.trigger.type is TriggerType.CAPABILITY_ACCESS else ()
         capabilities = []
         for capability in dict.fromkeys((*gate.unlock_capabilities, *guarded_ids)):
             key = f"{gate.atlas_id}/{capability}"
-            if capability in guarded_ids and any(
-                guard.key not in self.passed for guard in self.atlases.guards(key)
-            ):
+            if capability in guarded_ids and any(guard.key not in self.passed for guard in self.atlases.guards(key)):
                 continue
             if not self.is_open(key) or key not in self.capabilities:
                 self.change("capabilities")[key] = CapabilityState(open=True, by=gate.key, at=self.now)
@@ -403,9 +388,7 @@ class EvaluationRun:
         else:
             self.keep("shut", [entry for entry in self.shut if entry not in mine])
             # What it asked about other calls would open it again.
-            self.keep(
-                "open", [question for question in self.open if question.gate != gate.key or not question.call]
-            )
+            self.keep("open", [question for question in self.open if question.gate != gate.key or not question.call])
             new = Shut(gate=gate.key, reason=reason, action=EVERY_CALL)
         self.change("shut").append(new)
         self.blocked(gate, reason, which.action)
@@ -443,9 +426,7 @@ class RanCall:
     call_id: str | None = None
 
 
-def notices(
-    governing: CompiledAtlases, traces: Sequence[Trace], ran: Sequence[RanCall] = ()
-) -> list[dict[str, Any]]:
+def notices(governing: CompiledAtlases, traces: Sequence[Trace], ran: Sequence[RanCall] = ()) -> list[dict[str, Any]]:
     """For `more.gates.notices` of the write that records ``traces`` and sends ``ran``; empty where no steward wants any."""
     subscribers = [atlas for atlas in governing.atlases if atlas.steward.webhook and atlas.steward.notify_on]
     if not subscribers:
@@ -473,15 +454,11 @@ def _told(payload: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
-def _of_call(
-    governing: CompiledAtlases, subscribers: Sequence[Atlas], call: RanCall
-) -> Iterator[dict[str, Any]]:
+def _of_call(governing: CompiledAtlases, subscribers: Sequence[Atlas], call: RanCall) -> Iterator[dict[str, Any]]:
     risk = governing.risk_of(call.action, call.risk)
     facts = {"action_id": call.action, "call_id": call.call_id, "risk_tier": risk.value}
     keys = [
-        key
-        for key, policy in governing.policies_of(call.action)
-        if policy.type is AtlasPolicyType.REQUIRES_APPROVAL
+        key for key, policy in governing.policies_of(call.action) if policy.type is AtlasPolicyType.REQUIRES_APPROVAL
     ]
     for atlas in subscribers:
         # A policy's key is its atlas, a slash and its id.

@@ -33,16 +33,12 @@ from cortex_plane.kernel.globs import glob
 from cortex_plane.kernel.schemas import Unusable, compiled, faults
 from cortex_plane.policies.model.policies import PolicyVerdict
 
-TOO_LONG = (
-    "more gates ask a person about it than one request can show in full; it waits until fewer of them do"
-)
+TOO_LONG = "more gates ask a person about it than one request can show in full; it waits until fewer of them do"
 
 # Between two steps -----------------------------------------------------------------------------------------------
 
 
-def at_boundary(
-    atlases: CompiledAtlases, state: GateState, moment: GateInput, elapsed_ms: float = 0.0
-) -> Evaluation:
+def at_boundary(atlases: CompiledAtlases, state: GateState, moment: GateInput, elapsed_ms: float = 0.0) -> Evaluation:
     """What fires before the agent goes on: the start, what was said, what came round, what happened.
 
     ``elapsed_ms``: what was spent on custom triggers.
@@ -197,9 +193,7 @@ def _judge(work: EvaluationRun, call: GatedCall, looking: bool) -> Ruling:
     )  # fmt: skip
 
 
-def _ruling(
-    work: EvaluationRun, risk: Risk, verdict: PolicyVerdict, rule: str, reason: str, **more: Any
-) -> Ruling:
+def _ruling(work: EvaluationRun, risk: Risk, verdict: PolicyVerdict, rule: str, reason: str, **more: Any) -> Ruling:
     work.withhold()
     return Ruling(
         verdict=verdict, rule=rule, reason=reason, state=work.state(), risk=risk, fired=tuple(work.fired),
@@ -260,9 +254,7 @@ def _locked(work: EvaluationRun, rules: OfAction) -> tuple[str, str] | None:
     for capability in rules.capabilities:
         by_atlas.setdefault(capability.rsplit("/", 1)[0], []).append(capability)
     for capabilities in by_atlas.values():
-        if not any(
-            work.is_open(capability) or work.atlases.guards(capability) for capability in capabilities
-        ):
+        if not any(work.is_open(capability) or work.atlases.guards(capability) for capability in capabilities):
             grip = work.capabilities.get(capabilities[0])
             by = f", by the gate `{grip.by}`" if grip is not None else ""
             return f"capability:{capabilities[0]}", f"the capability `{capabilities[0]}` is locked{by}"
@@ -352,25 +344,17 @@ def _opens_for_one(gate: Gate) -> bool:
 
 def _has_pass(passes: Sequence[Pass], gate: Gate, call: GatedCall) -> bool:
     return any(
-        gate_pass.gate == gate.key
-        and gate_pass.action == call.action
-        and gate_pass.input_hash == call.input_hash
+        gate_pass.gate == gate.key and gate_pass.action == call.action and gate_pass.input_hash == call.input_hash
         for gate_pass in passes
     )
 
 
 def _opened(work: EvaluationRun, gate: Gate, call: GatedCall) -> Open:
     for question in work.open:
-        if (
-            question.gate == gate.key
-            and question.action == call.action
-            and question.input_hash == call.input_hash
-        ):
+        if question.gate == gate.key and question.action == call.action and question.input_hash == call.input_hash:
             work.blocked(gate, UNANSWERED, call.action)
             return question
-    new = Open(
-        gate=gate.key, call=call_name(call), action=call.action, input_hash=call.input_hash, at=work.now
-    )
+    new = Open(gate=gate.key, call=call_name(call), action=call.action, input_hash=call.input_hash, at=work.now)
     new = work.ask_call(new)
     work.triggered(gate, {"action_id": call.action})
     work.guide(gate)

@@ -82,8 +82,7 @@ class ExternalGates:
         )  # fmt: skip
         self._apply(at_boundary(self.atlases, self.state, moment))
         self.traces += [
-            skipped(gate, f"the trigger `{gate.trigger.trigger_id}` is code that only workers load")
-            for gate in custom
+            skipped(gate, f"the trigger `{gate.trigger.trigger_id}` is code that only workers load") for gate in custom
         ]
 
     def requested(self, what: str) -> None:
@@ -102,9 +101,7 @@ class ExternalGates:
         ruling = judge_sent(self.atlases, before, call, self.now)
         if ruling.asks:
             # A capability was locked since: its question is new, and must be remembered.
-            self._apply(
-                replace(ruling, state=replace(ruling.state, passes=before.passes, spent=before.spent))
-            )
+            self._apply(replace(ruling, state=replace(ruling.state, passes=before.passes, spent=before.spent)))
         elif ruling.verdict is PolicyVerdict.REQUIRES_APPROVAL:
             self.traces += ruling.traces
         return self.unloaded(call) or replace(ruling, state=self.state, traces=())
@@ -183,9 +180,7 @@ class ExternalGates:
         return GateRecord(self.facts(actor), self.events, self.written)
 
 
-def record_missed(
-    actor: Actor, bound: Mapping[str, Any], calls: Sequence[UnseenCall], why: CortexError
-) -> GateRecord:
+def record_missed(actor: Actor, bound: Mapping[str, Any], calls: Sequence[UnseenCall], why: CortexError) -> GateRecord:
     """Calls that ended while the gates cannot be read are kept for the next evaluation."""
     state = state_of(bound.get("state"))
     state = replace(state, missed=(*state.missed, *calls)[-MAX_MISSED:])

@@ -65,9 +65,7 @@ class CompiledAtlases:
         self.atlases = tuple(atlases)
         self.gates: dict[str, Gate] = {gate.key: gate for atlas in atlases for gate in atlas.gates}
         self.contexts: dict[str, ContextBlock] = {
-            f"{atlas.atlas_id}/{context.context_id}": context
-            for atlas in atlases
-            for context in atlas.contexts
+            f"{atlas.atlas_id}/{context.context_id}": context for atlas in atlases for context in atlas.contexts
         }
         self.capabilities: dict[str, Capability] = {
             f"{atlas.atlas_id}/{capability.capability_id}": capability
@@ -104,9 +102,7 @@ class CompiledAtlases:
         """By atlas: what fires when a session meets it."""
         for gate in (*self.of(TriggerType.SESSION_START), *self.of(TriggerType.INTERACTIVE)):
             self.once[gate.atlas_id].append(gate)
-        self.blocking_custom = tuple(
-            gate for gate in self.of(TriggerType.CUSTOM) if gate.mode is Mode.BLOCKING
-        )
+        self.blocking_custom = tuple(gate for gate in self.of(TriggerType.CUSTOM) if gate.mode is Mode.BLOCKING)
         """They hold up whoever cannot ask their triggers."""
         self.restricting_custom = tuple(
             gate for gate in self.of(TriggerType.CUSTOM) if gate.restricts and gate.mode is not Mode.BLOCKING
@@ -122,8 +118,7 @@ class CompiledAtlases:
             tier: [
                 gate
                 for gate in self.of(TriggerType.RISK_THRESHOLD)
-                if gate.trigger.min_tier is not None
-                and RISKS.index(gate.trigger.min_tier) <= RISKS.index(tier)
+                if gate.trigger.min_tier is not None and RISKS.index(gate.trigger.min_tier) <= RISKS.index(tier)
             ]
             for tier in Risk
         }
@@ -151,9 +146,7 @@ class CompiledAtlases:
         return self._ending.get(key, ())
 
     def _globs(self, kind: TriggerType) -> GlobIndex[Gate]:
-        return GlobIndex(
-            (pattern, gate) for gate in self._by_type[kind] for pattern in gate.trigger.patterns or ("*",)
-        )
+        return GlobIndex((pattern, gate) for gate in self._by_type[kind] for pattern in gate.trigger.patterns or ("*",))
 
     def _rounds(self, kind: TriggerType) -> tuple[Round, ...]:
         rounds: dict[tuple[str, float], list[Gate]] = {}
@@ -197,9 +190,7 @@ class CompiledAtlases:
 
     def _schemas(self) -> Iterator[Mapping[str, Any]]:
         for atlas in self.atlases:
-            yield from (
-                action.parameters_schema for action in atlas.actions if action.parameters_schema is not None
-            )
+            yield from (action.parameters_schema for action in atlas.actions if action.parameters_schema is not None)
             for gate in atlas.gates:
                 yield from (question.schema for question in gate.questions if question.schema is not None)
 
@@ -334,9 +325,7 @@ class KeywordSet:
         if numbers:
             yield from (self._words[number - 1] for number in sorted(numbers) if number)
         else:  # the set had too little memory: an atlas that was published before there was a limit
-            yield from (
-                word for needle, word in zip(self._needles, self._words, strict=True) if needle in data
-            )
+            yield from (word for needle, word in zip(self._needles, self._words, strict=True) if needle in data)
 
 
 def _compile_set(needles: Sequence[bytes]) -> Any | None:

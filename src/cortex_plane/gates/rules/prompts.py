@@ -82,11 +82,7 @@ def guides_of(atlases: CompiledAtlases, state: GateState) -> list[tuple[Gate, Gu
 
 
 def blocks_of(atlases: CompiledAtlases, state: GateState) -> list[tuple[str, ContextBlock, ActiveGuidance]]:
-    blocks = [
-        (key, atlases.contexts[key], entry)
-        for key, entry in state.contexts.items()
-        if key in atlases.contexts
-    ]
+    blocks = [(key, atlases.contexts[key], entry) for key, entry in state.contexts.items() if key in atlases.contexts]
     return sorted(blocks, key=lambda each: (-each[1].priority, each[2].at, each[0]))
 
 
@@ -154,9 +150,7 @@ def questions_of(gate: Gate) -> list[dict[str, Any]]:
 def asked_of_all(atlases: CompiledAtlases, waiting: Iterable[Open]) -> list[dict[str, Any]]:
     """The first in full, and the others as far as there is room; the rest is named, and can be read when its turn comes."""
     groups = [
-        asked_of(atlases.gates[question.gate], question)
-        for question in waiting
-        if question.gate in atlases.gates
+        asked_of(atlases.gates[question.gate], question) for question in waiting if question.gate in atlases.gates
     ]
     room = MAX_ASKED
     for number, questions in enumerate(groups):

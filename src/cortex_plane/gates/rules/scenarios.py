@@ -233,13 +233,8 @@ def _differences(scenario: Scenario, results: Mapping[str, Any]) -> list[str]:
         expected = getattr(expect, name)
         if expected is not None and results.get(name) != expected:
             faults.append(f"{name}: expected {expected}, and it is {results.get(name) or 'nothing'}")
-    if (
-        expect.reason is not None
-        and expect.reason.casefold() not in str(results.get("reason", "")).casefold()
-    ):
-        faults.append(
-            f"reason: expected the words “{expect.reason}”, and it is “{results.get('reason', '')}”"
-        )
+    if expect.reason is not None and expect.reason.casefold() not in str(results.get("reason", "")).casefold():
+        faults.append(f"reason: expected the words “{expect.reason}”, and it is “{results.get('reason', '')}”")
     for name in ("gates", "questions", "people", "contexts", "guidance", "open", "shut"):
         expected = getattr(expect, name)
         if expected is not None:

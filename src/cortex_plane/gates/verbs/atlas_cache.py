@@ -118,9 +118,7 @@ def _not_published(forgery: Forged) -> Conflict:
 
 
 async def manifest_of(tx: Transaction, atlas_id: str, version: str) -> bytes:
-    return require_found(
-        await gates_store.get_atlas_manifest(tx, atlas_id, version), "atlas_version"
-    ).encode()
+    return require_found(await gates_store.get_atlas_manifest(tx, atlas_id, version), "atlas_version").encode()
 
 
 def merge(parts: Sequence[CachedAtlas | StoredAtlas]) -> CachedSet:

@@ -58,9 +58,7 @@ async def _insert_version(tx: Transaction, actor: Actor, file: AtlasFile, readin
     await gates_store.insert_atlas_version(
         tx, atlas, file.manifest, reading.manifest.decode(), warnings, actor.name, actor.identity
     )
-    version = require_found(
-        await gates_store.get_atlas_version(tx, atlas.atlas_id, atlas.version), "atlas_version"
-    )
+    version = require_found(await gates_store.get_atlas_version(tx, atlas.atlas_id, atlas.version), "atlas_version")
     await gates_store.sign_atlas_version(tx, version)
     return version
 

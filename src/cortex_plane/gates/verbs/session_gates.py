@@ -33,9 +33,7 @@ TRIES = 10
 """How often gates that changed meanwhile are read anew before the caller is told to try again."""
 
 
-async def of_session(
-    db: Database, org_id: UUID, bound: dict[str, Any] | None, now: datetime
-) -> ExternalGates | None:
+async def of_session(db: Database, org_id: UUID, bound: dict[str, Any] | None, now: datetime) -> ExternalGates | None:
     """None where no atlas governs it: that costs nothing."""
     if bound is None:
         return None
@@ -46,9 +44,7 @@ async def _loaded(db: Database, org_id: UUID, pins: Pins) -> CompiledAtlases:
     return await database.at_hand(db, book.known(org_id, pins), lambda db: book.at(db, org_id, pins))
 
 
-async def of_agent(
-    db: Database, context: CallContext, *, inputs: tuple[str, ...] = ()
-) -> ExternalGates | None:
+async def of_agent(db: Database, context: CallContext, *, inputs: tuple[str, ...] = ()) -> ExternalGates | None:
     """For what an agent asks; with whatever fired since the last look."""
     gates = await of_session(db, context.org_id, context.bound, context.at)
     if gates is None:
@@ -86,9 +82,7 @@ async def with_loaded_atlases(db: Database, org_id: UUID, act: Callable[[], Awai
     raise Conflict("The atlases of this session do not stay loaded.", code="retry", hint="Send it again.")
 
 
-async def with_gate_record(
-    db: Database, org_id: UUID, act: Callable[[CortexError | None], Awaitable[T]]
-) -> T:
+async def with_gate_record(db: Database, org_id: UUID, act: Callable[[CortexError | None], Awaitable[T]]) -> T:
     """As `at_hand`, for what must be recorded in any case: an atlas that cannot be read keeps nobody from deciding.
 
     ``act`` is told why its gates cannot look on, and passes it to `ended`.
@@ -176,9 +170,7 @@ async def write(
         await gates_store.record_gates(tx, session_id, written)
     entries = [*((kind, job_id, data) for kind, data in gates.events), *events]
     if facts or entries or gates.traces:
-        await proof_store.append_to_session(
-            tx, session_id, [*gates.facts(actor), *facts], entries, job=job_id
-        )
+        await proof_store.append_to_session(tx, session_id, [*gates.facts(actor), *facts], entries, job=job_id)
 
 
 def not_waiting(target: AnswerTarget) -> Conflict:

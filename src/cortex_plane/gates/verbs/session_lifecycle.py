@@ -26,9 +26,7 @@ from cortex_plane.tenancy.verbs.frame import once_only, require_found, verb
 
 
 @verb(Permission.SESSION_WRITE)
-async def create(
-    db: Database, actor: Actor, draft: SessionDraft, once: IdempotencyKey | None = None
-) -> Session:
+async def create(db: Database, actor: Actor, draft: SessionDraft, once: IdempotencyKey | None = None) -> Session:
     return await session_gates.with_loaded_atlases(db, actor.org_id, lambda: _create(db, actor, draft, once))
 
 
@@ -66,9 +64,7 @@ async def terminate(db: Database, actor: Actor, id: UUID, termination: Terminati
     )
 
 
-async def _terminate(
-    db: Database, actor: Actor, id: UUID, reason: str, unread: CortexError | None
-) -> Session:
+async def _terminate(db: Database, actor: Actor, id: UUID, reason: str, unread: CortexError | None) -> Session:
     async with db.transaction(actor.org_id) as tx:
         row = require_found(await sessions_store.lock_session(tx, id, actor.sees), "session")
         if row["status"] != SessionStatus.TERMINATED:
@@ -79,11 +75,7 @@ async def _terminate(
             await proof_store.append_to_session(
                 tx,
                 id,
-                [
-                    Fact.of(
-                        actor, "session_terminated", reason=reason, cancelled_jobs=[str(j) for j in job_ids]
-                    )
-                ],
+                [Fact.of(actor, "session_terminated", reason=reason, cancelled_jobs=[str(j) for j in job_ids])],
                 [
                     *(("status", job, {"status": "CANCELLED", "reason": reason}) for job in job_ids),
                     ("status", None, {"session": "TERMINATED", "reason": reason}),

@@ -13,9 +13,7 @@ BINDINGS: tuple[Binding, ...] = (
     answer(routes.GET_AGENT, agents.get_agent),
     answer(routes.UPDATE_AGENT, agents.update_agent),
     answer(routes.DELETE_AGENT, agents.delete_agent),
-    ordered(
-        routes.LIST_AGENT_VERSIONS, agents.list_versions, "versions", "below", lambda version: version.version
-    ),
+    ordered(routes.LIST_AGENT_VERSIONS, agents.list_versions, "versions", "below", lambda version: version.version),
     whole(routes.LIST_TOOLS, workers.list_tools),
     whole(routes.LIST_TOOL_VERSIONS, workers.list_versions),
     whole(routes.LIST_TOOL_SERVERS, workers.list_servers),

@@ -26,9 +26,7 @@ from cortex_plane.tenancy.model.access import Permission
 async def decide_approval(
     exchange: Exchange, approval_id: UUID, decision: Decision, once: IdempotencyKey | None
 ) -> Response:
-    return reply(
-        await decisions.decide(exchange.db, exchange.actor, approval_id, decision, Channel.API, once)
-    )
+    return reply(await decisions.decide(exchange.db, exchange.actor, approval_id, decision, Channel.API, once))
 
 
 async def answer_approval(exchange: Exchange, approval_id: UUID, answer: EffectAnswer) -> Response:

@@ -23,9 +23,7 @@ class Health:
     status: str = "ok"
 
 
-HEALTHZ = Route(
-    "GET /healthz", Health, tag="health", needs_key=False, errors=(), notes="The process answers."
-)
+HEALTHZ = Route("GET /healthz", Health, tag="health", needs_key=False, errors=(), notes="The process answers.")
 READYZ = Route(
     "GET /readyz",
     Health,

@@ -57,18 +57,14 @@ def _count_job(exchange: Exchange, message: IngestedMessage) -> None:
         exchange.state.metrics.jobs.add(1, {"tenant_id": str(exchange.actor.org_id)})
 
 
-async def session_events(
-    exchange: Exchange, session_id: UUID, last: int | None, query: routes.EventQuery
-) -> Response:
+async def session_events(exchange: Exchange, session_id: UUID, last: int | None, query: routes.EventQuery) -> Response:
     async def read(actor: Actor, after: int, limit: int) -> EventReplay:
         return await events.of_session(exchange.db, actor, session_id, after, limit)
 
     return await _send_events(exchange, query, last, read)
 
 
-async def job_events(
-    exchange: Exchange, job_id: UUID, last: int | None, query: job_routes.JobEventQuery
-) -> Response:
+async def job_events(exchange: Exchange, job_id: UUID, last: int | None, query: job_routes.JobEventQuery) -> Response:
     verb = events.of_job if query.follow == "job" else events.of_jobs_session
 
     async def read(actor: Actor, after: int, limit: int) -> EventReplay:

@@ -20,13 +20,9 @@ from cortex_plane.tenancy.model.identities import (
 from cortex_plane.tenancy.verbs import connections, invitations, keys, logins, orgs
 
 
-async def create_connection(
-    exchange: Exchange, draft: ConnectionDraft, once: IdempotencyKey | None
-) -> Response:
+async def create_connection(exchange: Exchange, draft: ConnectionDraft, once: IdempotencyKey | None) -> Response:
     webhooks = exchange.state.webhooks
-    connection = await connections.create_connection(
-        exchange.db, exchange.actor, draft, once, allowed=webhooks.allowed
-    )
+    connection = await connections.create_connection(exchange.db, exchange.actor, draft, once, allowed=webhooks.allowed)
     return reply(connection, 201)
 
 

@@ -114,9 +114,7 @@ def estimated_prompt(request: ModelRequest) -> int:
     if is_scripted(request.model):
         return tokens(heard(request))
     length = len(request.system_prompt or "") + len(request.notice)
-    length += sum(
-        len(tool.name) + len(tool.description) + len(str(tool.parameters)) for tool in request.tools
-    )
+    length += sum(len(tool.name) + len(tool.description) + len(str(tool.parameters)) for tool in request.tools)
     for turn in request.turns:
         match turn:
             case UserTurn():

@@ -106,9 +106,7 @@ def open_sealed(
         return _read(blob)
     except (ValueError, InvalidInput) as error:
         # The schema lets it pass and Python does not: a leap second, a counter beyond 63 bits.
-        raise _corrupt(
-            CorruptionType.INVALID_SCHEMA, f"Checkpoint does not fit its schema: {error}"
-        ) from error
+        raise _corrupt(CorruptionType.INVALID_SCHEMA, f"Checkpoint does not fit its schema: {error}") from error
 
 
 def check_seal(text: str, mac: bytes | None, job_id: UUID, key: bytes | None) -> None:
@@ -130,9 +128,7 @@ def renew_mac(text: str, mac: bytes | None, job_id: UUID, old_key: bytes, new_ke
     return mac_of(_rewritten(_object(text)), job_id, new_key)
 
 
-def migrate(
-    blob: Blob, migrations: Mapping[int, Migration] = MIGRATIONS, current: int = SCHEMA_VERSION
-) -> Blob:
+def migrate(blob: Blob, migrations: Mapping[int, Migration] = MIGRATIONS, current: int = SCHEMA_VERSION) -> Blob:
     """Forward only, one version at a time."""
     for version in range(blob["schema_version"], current):
         if version not in migrations:
@@ -206,16 +202,12 @@ def _check_schema(blob: Blob, schema: Blob | None) -> None:
     try:
         (_published() if schema is None else _validator(schema)).validate(blob)
     except ValidationError as error:
-        path = "$" + "".join(
-            f"[{at}]" if isinstance(at, int) else f".{at[:50]}" for at in error.instance_path
-        )
+        path = "$" + "".join(f"[{at}]" if isinstance(at, int) else f".{at[:50]}" for at in error.instance_path)
         message = f"Checkpoint does not fit its schema at `{path}`: {error.message}."
         raise _corrupt(CorruptionType.INVALID_SCHEMA, message, path=path) from error
 
 
-def _corrupt(
-    kind: CorruptionType, message: str, hint: str | None = None, **details: Any
-) -> CheckpointCorrupt:
+def _corrupt(kind: CorruptionType, message: str, hint: str | None = None, **details: Any) -> CheckpointCorrupt:
     return CheckpointCorrupt(message, corruption_type=kind, hint=hint, **details)
 
 

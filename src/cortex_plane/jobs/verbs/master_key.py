@@ -164,9 +164,7 @@ async def finish_rotation(db: Database, vault: Vault) -> Resealed | None:
             if page.items
             else await _end_rotation(db, plane_key)
         )
-        total = Resealed(
-            total.orgs + batch.orgs, total.secrets + batch.secrets, total.checkpoints + batch.checkpoints
-        )
+        total = Resealed(total.orgs + batch.orgs, total.secrets + batch.secrets, total.checkpoints + batch.checkpoints)
 
 
 async def _end_rotation(db: Database, plane_key: PlaneKey) -> Resealed:
@@ -177,9 +175,7 @@ async def _end_rotation(db: Database, plane_key: PlaneKey) -> Resealed:
     return Resealed()
 
 
-async def _reseal_batch(
-    db: Database, plane_key: PlaneKey, position: Position | None, org: Org, new: Vault
-) -> Resealed:
+async def _reseal_batch(db: Database, plane_key: PlaneKey, position: Position | None, org: Org, new: Vault) -> Resealed:
     """One transaction: the secrets of an org where they are its turn, and some of its checkpoints."""
     async with db.transaction(org.id) as tx:
         if await jobs_store.lock_plane_key(tx) != plane_key or plane_key.previous is None:
@@ -217,8 +213,6 @@ async def _reseal_secrets(tx: Transaction, old: Vault, new: Vault) -> int:
 def _reseal(value: SealedValue, org_id: UUID, old: Vault, new: Vault) -> SealedValue | None:
     """None where it does not open."""
     try:
-        return replace(
-            value, sealed=new.seal(org_id, value.purpose, old.open(org_id, value.purpose, value.sealed))
-        )
+        return replace(value, sealed=new.seal(org_id, value.purpose, old.open(org_id, value.purpose, value.sealed)))
     except SetupError:
         return None

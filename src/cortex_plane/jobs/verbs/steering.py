@@ -203,17 +203,13 @@ def require_open(job_row: Row) -> None:
         )
 
 
-async def _hold(
-    tx: Transaction, id: UUID, job_row: Row, hold: Hold, actor: Actor, reason: str | None
-) -> bool:
+async def _hold(tx: Transaction, id: UUID, job_row: Row, hold: Hold, actor: Actor, reason: str | None) -> bool:
     pause_now = await jobs_store.hold_job(tx, id, hold)
     if pause_now is None:
         return False
     if pause_now:
         await jobs_store.pause_job(tx, id)
-        await _append_event(
-            tx, job_row, id, actor, "job_paused", {"reason": reason, "hold": hold}, JobStatus.PAUSED
-        )
+        await _append_event(tx, job_row, id, actor, "job_paused", {"reason": reason, "hold": hold}, JobStatus.PAUSED)
     else:
         pending = bool(job_row["leased"])
         await append_fact(
@@ -331,9 +327,7 @@ async def send_signal(
 
         async def make() -> UUID:
             nonlocal made, woken, more
-            id, made, reached = await jobs_store.send_signal(
-                tx, new_id(), draft, actor.identity, actor.name, at_once
-            )
+            id, made, reached = await jobs_store.send_signal(tx, new_id(), draft, actor.identity, actor.name, at_once)
             if reached is None:
                 raise taken(draft.name, draft.key)
             woken, more = await _deliver(tx, actor, id, draft.name, draft.key, reached), reached.more
@@ -355,13 +349,9 @@ async def send_signal(
     return SignalReceipt(signal=signal, changed=made, woken=woken)
 
 
-async def _deliver(
-    tx: Transaction, actor: Actor, id: UUID, name: str, key: str, waiters: ReachedWaiters
-) -> int:
+async def _deliver(tx: Transaction, actor: Actor, id: UUID, name: str, key: str, waiters: ReachedWaiters) -> int:
     """How many jobs were told."""
-    events = [
-        {"signal_id": str(id), "name": name, "key": key, "entry": each.entry} for each in waiters.waiters
-    ]
+    events = [{"signal_id": str(id), "name": name, "key": key, "entry": each.entry} for each in waiters.waiters]
     facts = [
         Fact.of(actor, "signal_received", signal=str(id), name=name, key=key, job=str(each.job_id), entry=each.entry)
         for each in waiters.waiters

@@ -134,9 +134,7 @@ async def list_usage(
 ) -> list[UsageRow]:
     """The highest key first; ``below`` goes on after one."""
     async with db.transaction(actor.org_id) as tx:
-        agent_id = (
-            require_found(await agents_store.get_agent(tx, agent), "agent").id if agent is not None else None
-        )
+        agent_id = require_found(await agents_store.get_agent(tx, agent), "agent").id if agent is not None else None
         chosen = jobs_store.UsageFilter(
             sees=actor.sees,
             since=since,
@@ -224,9 +222,7 @@ async def list_past_steps(
     )
 
 
-async def messages_between(
-    db: Database, assignment: Assignment, above: int, up_to: int
-) -> list[SessionMessage]:
+async def messages_between(db: Database, assignment: Assignment, above: int, up_to: int) -> list[SessionMessage]:
     async with db.transaction(assignment.org_id) as tx:
         return await jobs_store.list_step_messages(tx, assignment.session_id, above, up_to)
 
@@ -241,9 +237,7 @@ async def list_leased(db: Database, worker_id: UUID) -> list[Leased]:
     return await jobs_store.find_leased(db, worker_id)
 
 
-async def release_job(
-    db: Database, job: Leased, worker_id: UUID, worker_name: str, *, counted: bool = True
-) -> bool:
+async def release_job(db: Database, job: Leased, worker_id: UUID, worker_name: str, *, counted: bool = True) -> bool:
     """Hand back a job that its worker does not run; False where it is somebody else's by now.
 
     ``counted``: it counts as a hand-back without progress. That of a worker that stops does not.
@@ -271,9 +265,7 @@ async def list_journal(db: Database, actor: Actor, id: UUID, above: int, limit: 
         return await jobs_store.list_journal(tx, id, above, limit)
 
 
-async def list_past_entries(
-    db: Database, assignment: Assignment
-) -> tuple[list[JournalEntry], dict[str, Any]]:
+async def list_past_entries(db: Database, assignment: Assignment) -> tuple[list[JournalEntry], dict[str, Any]]:
     """What a job goes on from; one that has not begun has nothing."""
     if assignment.checkpoint is None:
         return [], {}

@@ -201,9 +201,7 @@ class Undeliverable(CortexError):
     http_status = 424
 
     def __init__(self, message: str, *, gone: bool = False, address: bool = False) -> None:
-        super().__init__(
-            message, hint="Correct the address or the connection, then `cortex delivery resend` it."
-        )
+        super().__init__(message, hint="Correct the address or the connection, then `cortex delivery resend` it.")
         self.gone = gone
         """The whole connection is not wanted any more."""
         self.address = address

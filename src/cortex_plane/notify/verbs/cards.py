@@ -68,9 +68,7 @@ def card(source: CardSource, occasion: Occasion, public_url: str) -> Card:
         details=pen.details(approval.details),
         arguments=pen.arguments(approval.arguments),
         truncated=False,
-        original_arguments=None
-        if approval.original_arguments is None
-        else pen.arguments(approval.original_arguments),
+        original_arguments=None if approval.original_arguments is None else pen.arguments(approval.original_arguments),
         invocations=approval.invocations,
         agent_says=pen.text(approval.agent_says),
         asked_for=pen.text(approval.asked_for),
@@ -86,8 +84,7 @@ def card(source: CardSource, occasion: Occasion, public_url: str) -> Card:
         ),
         votes_needed=approval.quorum.votes,
         delegations=tuple(
-            (pen.line(hop.from_member), pen.line(hop.to_member), pen.text(hop.reason))
-            for hop in source.delegations
+            (pen.line(hop.from_member), pen.line(hop.to_member), pen.text(hop.reason)) for hop in source.delegations
         ),
         escalation_level=approval.escalation_level,
         requested_at=approval.requested_at,
@@ -113,11 +110,7 @@ async def deciding_card(
     """With links and a token for this one person, where a request can be decided from outside at all.
 
     A token decides without another look, so it goes only where the card shows all that it would decide."""
-    if (
-        card.status is not ApprovalStatus.PENDING
-        or card.kind is not ApprovalKind.CALL
-        or card.deadline is None
-    ):
+    if card.status is not ApprovalStatus.PENDING or card.kind is not ApprovalKind.CALL or card.deadline is None:
         return card
     links = await credentials.links(
         db, tx, approval_id=card.approval_id, member_id=member_id, channel=channel, deadline=card.deadline,

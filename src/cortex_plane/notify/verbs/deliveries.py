@@ -31,9 +31,7 @@ from cortex_plane.tenancy.verbs.frame import require_found, verb
 LONGEST_ERROR = 500
 
 
-async def record_delivered(
-    db: Database, actor: Actor, lane: Lane, prepared: Prepared, sent: Sent | None
-) -> bool:
+async def record_delivered(db: Database, actor: Actor, lane: Lane, prepared: Prepared, sent: Sent | None) -> bool:
     """Written down, with the audit trail of its request where it is the first; ``sent`` is None where there was nothing to
     say. False where somebody else took it over meanwhile: then they may send it again."""
     first = prepared.first and sent is not None and prepared.kind is NotificationKind.APPROVAL
@@ -79,9 +77,7 @@ async def record_failed(
             given_up = delivery_rules.gives_up(attempts, row["resolved_at"], row["now"], schedule)
             if given_up is None:
                 chance = random.random()  # noqa: S311 -- jitter
-                wait = timedelta(
-                    seconds=delivery_rules.delay(attempts, chance, error.after_seconds, schedule)
-                )
+                wait = timedelta(seconds=delivery_rules.delay(attempts, chance, error.after_seconds, schedule))
                 version = begun.version if begun else delivery_rules.ANY_VERSION
                 if not await notify_store.retry_delivery(tx, id, lane.claim, version, attempts, reason, wait):
                     return None
@@ -129,9 +125,7 @@ async def _give_up(
         facts.append(Fact.of(actor, f"{kind}_undeliverable", channel=row["channel_type"], **payload))
     if name is not None:
         facts.append(
-            Fact.of(
-                actor, "connection_disabled", connection=str(row["connection_id"]), name=name, reason=reason
-            )
+            Fact.of(actor, "connection_disabled", connection=str(row["connection_id"]), name=name, reason=reason)
         )
     if facts:
         await proof_store.append_to_org(tx, *facts)

@@ -131,9 +131,7 @@ async def prepare_delivery(
         elif row["call_id"] is not None:
             content = await _callback(tx, row, approval)
         else:
-            content, remark = await _card(
-                db, tx, channels[row["channel_type"]], public_url, id, row, approval
-            )
+            content, remark = await _card(db, tx, channels[row["channel_type"]], public_url, id, row, approval)
         if content is None:
             return _prepared(id, row, None, remark)
         if not await notify_store.begin_delivery(tx, id, lane.claim, lane.lane):
@@ -244,9 +242,7 @@ def _outgoing(
             connection_id=row["connection_id"],
             connection=row["connection"],
             config=row["config"],
-            secrets=identities_store.open_secret(db.vault, org_id, row["connection_id"], sealed)
-            if sealed
-            else {},
+            secrets=identities_store.open_secret(db.vault, org_id, row["connection_id"], sealed) if sealed else {},
             address=row["address"],
             member=row["member"],
         ),

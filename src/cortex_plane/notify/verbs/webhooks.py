@@ -114,9 +114,7 @@ class _SignedEvent:
         )
 
 
-async def receive(
-    db: Database, connection_id: UUID | None, headers: Mapping[str, str], body: bytes
-) -> EventAnswer:
+async def receive(db: Database, connection_id: UUID | None, headers: Mapping[str, str], body: bytes) -> EventAnswer:
     """Take in an event. Nothing of the body is read before its signature is known to be good."""
     delivery = await _verified(db, connection_id, headers, body)
     if delivery.connection.disabled_at is not None:
@@ -127,9 +125,7 @@ async def receive(
         )
     async with db.transaction(delivery.org_id) as tx:
         digest = hashlib.sha256(body).digest()
-        first, earlier = await notify_store.claim_webhook(
-            tx, delivery.connection.id, delivery.event_id, digest
-        )
+        first, earlier = await notify_store.claim_webhook(tx, delivery.connection.id, delivery.event_id, digest)
     if first != digest:
         meters().called_back(CHANNEL, "conflict")
         raise Conflict(
@@ -143,9 +139,7 @@ async def receive(
     return await _handled(db, delivery)
 
 
-async def _verified(
-    db: Database, connection_id: UUID | None, headers: Mapping[str, str], body: bytes
-) -> _SignedEvent:
+async def _verified(db: Database, connection_id: UUID | None, headers: Mapping[str, str], body: bytes) -> _SignedEvent:
     """A connection that does not exist and a signature that is not good are answered alike, and leave a count and a line in
     the log: what cannot be tied to an org has no place on its trail."""
     try:
@@ -184,9 +178,7 @@ async def _handled(db: Database, delivery: _SignedEvent) -> EventAnswer:
         if mine and refused is not None:
             await _note(tx, delivery, refused)
         if not mine:
-            reply = (
-                await notify_store.get_webhook_answer(tx, delivery.connection.id, delivery.event_id) or reply
-            )
+            reply = await notify_store.get_webhook_answer(tx, delivery.connection.id, delivery.event_id) or reply
     meters().called_back(CHANNEL, _mark(reply) if mine else "duplicate")
     return _answer_of(reply)
 

@@ -340,8 +340,7 @@ def is_reached(quorum: Quorum, votes: Sequence[CountedVote]) -> bool:
 def is_met(quorum: Quorum, roles_of_voters: Sequence[frozenset[Role]]) -> bool:
     """Whether these people could be enough: each of them may still prove to be a human of their own."""
     return len(roles_of_voters) >= quorum.votes and all(
-        sum(role_votes.role in roles for roles in roles_of_voters) >= role_votes.votes
-        for role_votes in quorum.roles
+        sum(role_votes.role in roles for roles in roles_of_voters) >= role_votes.votes for role_votes in quorum.roles
     )
 
 

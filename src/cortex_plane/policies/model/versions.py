@@ -153,9 +153,7 @@ class ExplainRequest:
     read_only: StrictBool | None = None
     """Where absent: as the tool was last published."""
     risk: Risk | None = None
-    session_kind: Annotated[str, StringConstraints(pattern="^(conversation|programmatic|external)$")] = (
-        "programmatic"
-    )
+    session_kind: Annotated[str, StringConstraints(pattern="^(conversation|programmatic|external)$")] = "programmatic"
     policies: RequestPolicies = Field(default_factory=list)
 
 
@@ -412,9 +410,7 @@ def check_condition(text: str) -> str:
 
 def _no_permission(effect: PolicyVerdict) -> PolicyVerdict:
     if effect is PolicyVerdict.ALLOW:
-        raise PydanticCustomError(
-            "only_tightens", "must be requires_approval or deny: a request only tightens"
-        )
+        raise PydanticCustomError("only_tightens", "must be requires_approval or deny: a request only tightens")
     return effect
 
 
@@ -448,12 +444,8 @@ def _distinct(values: list[Any]) -> list[Any]:
 Votes = Annotated[int, Field(strict=True, ge=1, le=MAX_VOTES)]
 Seconds = Annotated[int, Field(strict=True, ge=1, le=MAX_TIMEOUT_SECONDS)]
 SecondsOrNever = Annotated[int, Field(strict=True, ge=0, le=MAX_TIMEOUT_SECONDS)]
-TargetGlob = Annotated[
-    str, StringConstraints(min_length=1, max_length=MAX_TARGET, pattern=r"^[^\x00-\x20\x7f]+$")
-]
-RowName = Annotated[
-    str, StringConstraints(min_length=1, max_length=MAX_NAME, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-]
+TargetGlob = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TARGET, pattern=r"^[^\x00-\x20\x7f]+$")]
+RowName = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -486,9 +478,7 @@ class RequestPolicy:
     name: RowName
     target: TargetGlob
     effect: Annotated[PolicyVerdict, AfterValidator(_no_permission)]
-    when: Annotated[str, StringConstraints(max_length=MAX_LENGTH), AfterValidator(check_condition)] | None = (
-        None
-    )
+    when: Annotated[str, StringConstraints(max_length=MAX_LENGTH), AfterValidator(check_condition)] | None = None
     clearance: Clearance | None = None
     template: Template | None = None
     timeout_seconds: Seconds | None = None
@@ -498,13 +488,9 @@ class RequestPolicy:
     quorum: Votes | QuorumDraft | None = None
     escalate_before_seconds: SecondsOrNever | None = None
     """0 for never."""
-    channels: (
-        Annotated[list[ChannelType], Field(max_length=MAX_CHANNELS), AfterValidator(_distinct)] | None
-    ) = None
+    channels: Annotated[list[ChannelType], Field(max_length=MAX_CHANNELS), AfterValidator(_distinct)] | None = None
     standing: Annotated[StrictBool, AfterValidator(_only_off)] | None = None
-    approvers: (
-        Annotated[list[UUID], Field(min_length=1, max_length=MAX_NAMED), AfterValidator(_distinct)] | None
-    ) = None
+    approvers: Annotated[list[UUID], Field(min_length=1, max_length=MAX_NAMED), AfterValidator(_distinct)] | None = None
     """Ids of members: of those who may decide, only these are asked; where no policy says who decides, these do."""
     action: Name | None = None
     """What is to happen, in one line; shown to whoever decides."""

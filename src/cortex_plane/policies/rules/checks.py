@@ -94,9 +94,7 @@ def _voters(terms: Terms, people: Sequence[Person]) -> tuple[int, int]:
     count = sum(_is_named(person, terms.approvers) for person in able)
     if not terms.approvers.owner:
         return count, count
-    standing_in = sum(
-        _is_named(person, terms.approvers) or not person.roles.isdisjoint(STANDS_IN) for person in able
-    )
+    standing_in = sum(_is_named(person, terms.approvers) or not person.roles.isdisjoint(STANDS_IN) for person in able)
     return min(count + 1, len(able)), standing_in
 
 
@@ -154,9 +152,7 @@ def _of_approvals(one: PlacedRow, people: Sequence[Person], steps: _Steps) -> It
 class _Steps:
     """To whom the rows of a file could escalate: whether two rows match the same call is not asked."""
 
-    def __init__(
-        self, rows: Sequence[PlacedRow], people: Sequence[Person], platform: Sequence[PolicyRow]
-    ) -> None:
+    def __init__(self, rows: Sequence[PlacedRow], people: Sequence[Person], platform: Sequence[PolicyRow]) -> None:
         self._people = people
         self._known: dict[tuple[Approvers, int, Collection[Approvers]], bool] = {}
         self._levels: dict[UUID | None, frozenset[Approvers]] = {}

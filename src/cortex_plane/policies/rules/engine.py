@@ -154,13 +154,9 @@ class CompiledPolicies:
         self, facts: CallFacts, request: Sequence[PolicyRow], trace: _Trace | None
     ) -> tuple[PolicyDecision, Origins]:
         context = surroundings(facts)
-        demands = (
-            _matches(Level.REQUEST, _request_index(tuple(request)), facts, context, trace) if request else []
-        )
+        demands = _matches(Level.REQUEST, _request_index(tuple(request)), facts, context, trace) if request else []
         matches = [
-            match
-            for level, index in self._levels(facts)
-            for match in _matches(level, index, facts, context, trace)
+            match for level, index in self._levels(facts) for match in _matches(level, index, facts, context, trace)
         ]
         if demands or trace is not None or len(matches) > MAX_KEY:
             return self._conclude(facts, matches, demands, trace)

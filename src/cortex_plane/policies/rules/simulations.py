@@ -156,11 +156,7 @@ def _facts(call: PastCall) -> CallFacts | None:
 
 def _decide(policies: CompiledPolicies, facts: CallFacts, demands: tuple[PolicyRow, ...]) -> PolicyDecision:
     decision = policies.decide(facts, demands)
-    if (
-        facts.session_kind == SessionKind.EXTERNAL
-        and facts.read_only
-        and decision.rule.startswith("default:")
-    ):
+    if facts.session_kind == SessionKind.EXTERNAL and facts.read_only and decision.rule.startswith("default:"):
         # That a call only reads is its agent's claim: it counts where a row looks at it.
         decision = policies.decide(replace(facts, read_only=False), demands)
     return decision
@@ -182,9 +178,7 @@ def different_terms(before: Terms | None, after: Terms | None) -> list[str]:
     if before is None or after is None:
         return []
     return [
-        name
-        for name in Terms.__slots__
-        if name not in NOT_COMPARED and getattr(before, name) != getattr(after, name)
+        name for name in Terms.__slots__ if name not in NOT_COMPARED and getattr(before, name) != getattr(after, name)
     ]
 
 
@@ -213,11 +207,7 @@ def _quorum_is_at_least(one: Quorum, other: Quorum) -> bool:
 
 
 def _are_among(few: Approvers, many: Approvers) -> bool:
-    return (
-        (many.owner or not few.owner)
-        and set(few.roles) <= set(many.roles)
-        and set(few.members) <= set(many.members)
-    )
+    return (many.owner or not few.owner) and set(few.roles) <= set(many.roles) and set(few.members) <= set(many.members)
 
 
 def _no_before_yes(one: bool, other: bool) -> bool:

@@ -136,11 +136,7 @@ def adding(approvers: Approvers, steps: Sequence[Approvers]) -> tuple[Approvers,
     owner, roles, members = approvers.owner, set(approvers.roles), set(approvers.members)
     new_steps = []
     for step in steps:
-        if (
-            (step.owner and not owner)
-            or not roles.issuperset(step.roles)
-            or not members.issuperset(step.members)
-        ):
+        if (step.owner and not owner) or not roles.issuperset(step.roles) or not members.issuperset(step.members):
             new_steps.append(step)
         owner = owner or step.owner
         roles.update(step.roles)
@@ -218,9 +214,7 @@ def _among(terms: Terms, demand: PolicyRow) -> dict[str, Any]:
     return changes
 
 
-def requested_terms(
-    demand: PolicyRow, platform: PolicyRow | None, above: Sequence[PolicyRow]
-) -> tuple[Terms, Origins]:
+def requested_terms(demand: PolicyRow, platform: PolicyRow | None, above: Sequence[PolicyRow]) -> tuple[Terms, Origins]:
     """Where a request demands an approval that nothing else asks for: it says by whom."""
     row = replace(demand, approvers=Approvers(members=demand.named)) if demand.named else demand
     terms, origins = resolve_terms(row, platform, above, "request")
@@ -261,9 +255,7 @@ def how_strict(terms: Terms) -> tuple[int, ...]:
     return _ORDER[terms.template], terms.quorum.votes, terms.required_clearance
 
 
-def both_terms(
-    terms: Terms, origins: Origins, other: Terms, who: str, *, owner: bool = True
-) -> tuple[Terms, Origins]:
+def both_terms(terms: Terms, origins: Origins, other: Terms, who: str, *, owner: bool = True) -> tuple[Terms, Origins]:
     """What fulfils both. ``owner``: whether all others let the session's owner decide too."""
     alone = terms.self_approval and other.self_approval
     approvers = _of_both(terms.approvers, other.approvers, owner=owner and alone)
@@ -349,9 +341,7 @@ def term_said(name: str, value: Any) -> str:
     """One term, short."""
     match value:
         case None:
-            return {"channels": "all", "named": "anybody of them"}.get(
-                name, "never" if name in _NEVER else "none"
-            )
+            return {"channels": "all", "named": "anybody of them"}.get(name, "never" if name in _NEVER else "none")
         case bool():
             return "yes" if value else "no"
         case Approvers():

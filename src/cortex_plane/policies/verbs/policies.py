@@ -44,9 +44,7 @@ async def read_file(text: str) -> Draft:
 
 
 @verb(Permission.POLICY_WRITE)
-async def apply_policies(
-    db: Database, actor: Actor, file: PolicyFile, once: IdempotencyKey | None = None
-) -> Applied:
+async def apply_policies(db: Database, actor: Actor, file: PolicyFile, once: IdempotencyKey | None = None) -> Applied:
     """The org's rows become those of the file, all or none. What is refused changes nothing and leaves no trace."""
     draft = await read_file(file.text)
     digest = hashlib.sha256(file.text.encode()).hexdigest()
@@ -134,9 +132,7 @@ def _person(row: Row) -> Person:
 
 
 @verb(Permission.POLICY_READ)
-async def list_policy_versions(
-    db: Database, actor: Actor, below: int | None, limit: int
-) -> list[PolicyVersion]:
+async def list_policy_versions(db: Database, actor: Actor, below: int | None, limit: int) -> list[PolicyVersion]:
     """What was applied, newest first."""
     async with db.transaction(actor.org_id) as tx:
         return await policies_store.list_policy_versions(tx, below, limit)

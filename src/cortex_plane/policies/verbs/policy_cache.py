@@ -100,9 +100,7 @@ async def load(tx: Transaction, version: str) -> PolicySet:
     platform_version = (await _version(tx)).partition(".")[2]
     rows = await policies_store.require_true_rows(tx, org_version) if org_version else []
     confirmations = await agents_store.active_confirmations(tx)
-    return policy_set(
-        f"{org_version}.{platform_version}", rows, await policies_store.platform_rows(tx), confirmations
-    )
+    return policy_set(f"{org_version}.{platform_version}", rows, await policies_store.platform_rows(tx), confirmations)
 
 
 async def compiled(policies: PolicySet) -> CompiledPolicies:

@@ -44,13 +44,9 @@ async def explain_policies(db: Database, actor: Actor, question: ExplainRequest)
         version = await agents_store.newest_tools(tx, app, question.tool)
         # Whoever runs elsewhere declares the risk: there, what any app says of the tool counts too.
         external = question.session_kind == SessionKind.EXTERNAL
-        known_risk = (
-            (await agents_store.known_risks(tx, [question.tool])).get(question.tool) if external else None
-        )
+        known_risk = (await agents_store.known_risks(tx, [question.tool])).get(question.tool) if external else None
     _, policies = await book.current(db, actor.org_id)
-    confirmation = (
-        policies.confirmed.get((app, question.tool, version.digest)) if version is not None else None
-    )
+    confirmation = policies.confirmed.get((app, question.tool, version.digest)) if version is not None else None
     read_only, risk = _declared(version, confirmation, question)
     risk = highest_risk(risk, known_risk)
     facts = CallFacts(

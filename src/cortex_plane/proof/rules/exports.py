@@ -129,9 +129,7 @@ class ExportWriter:
 
     def trailer(self) -> bytes:
         digest = self._digest.hexdigest()
-        return self._line(
-            {"type": "trailer", "chains": self._chains, "entries": self._entries, "sha256": digest}
-        )
+        return self._line({"type": "trailer", "chains": self._chains, "entries": self._entries, "sha256": digest})
 
     def _line(self, value: dict[str, Any]) -> bytes:
         line = orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
@@ -159,9 +157,7 @@ _MALFORMED = (TypeError, ValueError, KeyError, OverflowError, AttributeError)
 Line = dict[str, Any]
 
 
-def verify_export(
-    lines: Iterable[bytes], copies: Held | None = None, times: Times | None = None
-) -> Verification:
+def verify_export(lines: Iterable[bytes], copies: Held | None = None, times: Times | None = None) -> Verification:
     """Raises ``InvalidInput`` where this is no export, or not all of one. ``copies``: copies of roots to compare with, but those
     that by ``times`` are newer than the export."""
     reader = _Reader(copies or {}, times or {})
@@ -247,9 +243,7 @@ class _Reader:
         # An export of one session has no roots.
         org_copies = self._held.get(self._org, {}) if self._session is None else {}
         hashes = {
-            seq: digest
-            for seq, digest in org_copies.items()
-            if self._times.get(digest, "") <= line["exported_at"]
+            seq: digest for seq, digest in org_copies.items() if self._times.get(digest, "") <= line["exported_at"]
         }
         self._newer = len(org_copies) - len(hashes)
         if self._held and not hashes:

@@ -46,9 +46,7 @@ def head_bytes(head: GrownHead | RootedHead) -> bytes:
     return head.chain_id.bytes + head.seq.to_bytes(8, "big") + head.hash
 
 
-def root_body(
-    org_id: UUID, seq: int, previous: bytes, at: datetime, heads: Sequence[GrownHead], chains: int
-) -> bytes:
+def root_body(org_id: UUID, seq: int, previous: bytes, at: datetime, heads: Sequence[GrownHead], chains: int) -> bytes:
     """``heads`` in the order of their chains."""
     digest = hashlib.sha256(b"".join(head_bytes(head) for head in heads))
     return canonical(
@@ -103,9 +101,7 @@ class RootsVerifier:
         cover.new += head.chain_id != self._chain
         self._chain = head.chain_id
 
-    def follow(
-        self, root: KeptRoot, keys: Mapping[UUID, bytes], strangers: Collection[UUID] = ()
-    ) -> RootFault | None:
+    def follow(self, root: KeptRoot, keys: Mapping[UUID, bytes], strangers: Collection[UUID] = ()) -> RootFault | None:
         """The roots in order, after all heads; the first fault is the last thing that is looked at.
 
         ``strangers``: those of ``keys`` that are known not to be the plane's.

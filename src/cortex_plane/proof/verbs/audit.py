@@ -236,9 +236,7 @@ async def _export_chunks(db: Database, org_id: UUID, session_id: UUID | None) ->
             if session_id is not None:
                 require_found(await sessions_store.get_session(tx, session_id, None), "session")
             writer = ExportWriter()
-            buffer = bytearray(
-                writer.header(org.id, org.slug, session_id, await proof_store.database_time(tx))
-            )
+            buffer = bytearray(writer.header(org.id, org.slug, session_id, await proof_store.database_time(tx)))
             yield b""
             async for line in _export_lines(tx, writer, session_id):
                 buffer += line
@@ -250,9 +248,7 @@ async def _export_chunks(db: Database, org_id: UUID, session_id: UUID | None) ->
         yield bytes(buffer)
 
 
-async def _export_lines(
-    tx: Transaction, writer: ExportWriter, session_id: UUID | None
-) -> AsyncIterator[bytes]:
+async def _export_lines(tx: Transaction, writer: ExportWriter, session_id: UUID | None) -> AsyncIterator[bytes]:
     async for item in chain_by_chain(tx, session_id):
         yield writer.item(item)
     if session_id is not None:

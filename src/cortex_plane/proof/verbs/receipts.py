@@ -127,9 +127,7 @@ async def rotate_signing_key(db: Database, actor: Actor) -> SigningKey:
     async with db.transaction(actor.org_id) as tx:
         old = await proof_store.retire_signing_key(tx)
         if not await _insert_signing_key(db, tx):
-            raise Conflict(
-                "Somebody else made a new key at this moment.", hint="Look at `cortex audit keys`."
-            )
+            raise Conflict("Somebody else made a new key at this moment.", hint="Look at `cortex audit keys`.")
         new = next(key for key in await public_keys(tx) if key.retired_at is None)
         details = {
             "old": fingerprint(old["public_key"]) if old else None,

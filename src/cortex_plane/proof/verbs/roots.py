@@ -59,9 +59,7 @@ async def copy_roots(db: Database, org_id: UUID) -> None:
         try:
             await _copy_to(place, db, org_id)
         except Exception as error:
-            log.warning(
-                "root not copied", place=place.name, org_id=str(org_id), error=str(error) or repr(error)
-            )
+            log.warning("root not copied", place=place.name, org_id=str(org_id), error=str(error) or repr(error))
 
 
 async def copy_all_roots(db: Database) -> None:
@@ -79,15 +77,11 @@ async def _copy_to(place: RootPlace, db: Database, org_id: UUID) -> None:
             roots = await proof_store.newest_root(tx)
         else:
             has_hash = last is not None and last.hash is not None
-            roots = await proof_store.roots_above(
-                tx, (last.seq - has_hash) if last else 0, AT_ONCE + has_hash
-            )
+            roots = await proof_store.roots_above(tx, (last.seq - has_hash) if last else 0, AT_ONCE + has_hash)
     if last is not None and last.hash is not None:
         # The place keeps what it has: whoever verifies compares it with the roots that are here now.
         if not roots or (roots[0].seq, roots[0].hash) != (last.seq, last.hash):
-            log.error(
-                "roots do not go on from their copy", place=place.name, org_id=str(org_id), root=last.seq
-            )
+            log.error("roots do not go on from their copy", place=place.name, org_id=str(org_id), root=last.seq)
             return
         roots = roots[1:]
     if roots:
@@ -150,9 +144,7 @@ async def _make_org_root(db: Database, tx: Transaction) -> bool | None:
     chains = (last["chains"] if last else 0) + sum(head.is_new for head in heads)
     key = await receipts.get_signer(db, tx)
     body = root_body(tx.org, seq, previous, grown.now, heads, chains)
-    root = KeptRoot(
-        seq=seq, body=body, hash=root_hash(previous, body), key_id=key.id, signature=key.sign(body)
-    )
+    root = KeptRoot(seq=seq, body=body, hash=root_hash(previous, body), key_id=key.id, signature=key.sign(body))
     # As long as something is left over, the next one starts where this one did.
     snapshot = since if more else grown.snapshot
     if not await proof_store.insert_root(tx, root, previous, chains, snapshot, grown.now):

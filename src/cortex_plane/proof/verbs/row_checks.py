@@ -156,9 +156,7 @@ async def _policy_contradictions(tx: Transaction) -> AsyncIterator[RowFault]:
             digests[version].add(row)
     for version, digest in digests.items():
         if version in unreadable or digest.value() != trail_digests[version]:
-            yield RowFault(
-                subject=f"policy version {version}", reason="its rows are not those that the trail applied"
-            )
+            yield RowFault(subject=f"policy version {version}", reason="its rows are not those that the trail applied")
 
 
 async def _receipt_contradictions(

@@ -207,9 +207,7 @@ class Memory:
 
     def turn(self) -> Turn:
         """As the model is told: below the system prompt's authority, and told what it is."""
-        return UserTurn(
-            f"{LABEL}\n{canonical({'facts': list(self.facts), 'summary': self.summary}).decode()}"
-        )
+        return UserTurn(f"{LABEL}\n{canonical({'facts': list(self.facts), 'summary': self.summary}).decode()}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

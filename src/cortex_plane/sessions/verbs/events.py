@@ -46,9 +46,7 @@ class EventReplay:
 
 
 @verb(Permission.SESSION_READ)
-async def of_session(
-    db: Database, actor: Actor, session_id: UUID, after: int, limit: int = PAGE
-) -> EventReplay:
+async def of_session(db: Database, actor: Actor, session_id: UUID, after: int, limit: int = PAGE) -> EventReplay:
     """Everything that happened in a session after number ``after``."""
     async with db.transaction(actor.org_id) as tx:
         require_found(await sessions_store.get_session(tx, session_id, actor.sees), "session")
@@ -67,9 +65,7 @@ async def of_job(db: Database, actor: Actor, job_id: UUID, after: int, limit: in
 
 
 @verb(Permission.JOB_READ)
-async def of_jobs_session(
-    db: Database, actor: Actor, job_id: UUID, after: int, limit: int = PAGE
-) -> EventReplay:
+async def of_jobs_session(db: Database, actor: Actor, job_id: UUID, after: int, limit: int = PAGE) -> EventReplay:
     """Everything in the session that a job belongs to, whatever becomes of the job."""
     async with db.transaction(actor.org_id) as tx:
         job = require_found(await jobs_store.get_job(tx, job_id, actor.sees), "job")
@@ -105,9 +101,7 @@ async def _replay(
 # The plane's own verbs -------------------------------------------------------------------------------------------
 
 
-async def append_chunks(
-    db: Database, assignment: Assignment, worker_id: UUID, step: int, texts: Sequence[str]
-) -> bool:
+async def append_chunks(db: Database, assignment: Assignment, worker_id: UUID, step: int, texts: Sequence[str]) -> bool:
     """What the model of a step is saying; False where nobody may hear it from this worker any more."""
     return await sessions_store.append_chunks(
         db, assignment.org_id, assignment.job_id, worker_id, assignment.epoch, step, list(texts)

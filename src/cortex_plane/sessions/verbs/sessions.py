@@ -107,15 +107,11 @@ async def list_sessions(
 ) -> Page[Session]:
     async with db.transaction(actor.org_id) as tx:
         agent_id = require_found(await agents_store.get_agent(tx, agent), "agent").id if agent else None
-        return await sessions_store.list_sessions(
-            tx, position, limit, actor.sees, member_id, status, agent_id
-        )
+        return await sessions_store.list_sessions(tx, position, limit, actor.sees, member_id, status, agent_id)
 
 
 @verb(Permission.SESSION_WRITE)
-async def update_session(
-    db: Database, actor: Actor, id: UUID, change: SessionChange, revision: int | None
-) -> Session:
+async def update_session(db: Database, actor: Actor, id: UUID, change: SessionChange, revision: int | None) -> Session:
     async with db.transaction(actor.org_id) as tx:
         session_row = require_found(await sessions_store.lock_session(tx, id, actor.sees), "session")
         require_revision(session_row["revision"], revision)
@@ -134,9 +130,7 @@ async def suspended_sessions(db: Database) -> dict[UUID, int]:
     return await sessions_store.count_suspended(db)
 
 
-async def end_approvals(
-    tx: Transaction, session_id: UUID, job_ids: Sequence[UUID], actor: Actor, reason: str
-) -> None:
+async def end_approvals(tx: Transaction, session_id: UUID, job_ids: Sequence[UUID], actor: Actor, reason: str) -> None:
     """Nobody is asked any more about jobs that ended."""
     rows = await approvals_store.cancel_approvals(tx, job_ids, reason)
     if rows:
@@ -144,9 +138,7 @@ async def end_approvals(
             tx,
             session_id,
             [
-                Fact.of(actor, "approval_cancelled", approval=str(e["id"]), reason=reason).concerning(
-                    e["job_id"]
-                )
+                Fact.of(actor, "approval_cancelled", approval=str(e["id"]), reason=reason).concerning(e["job_id"])
                 for e in rows
             ],
             [("approval_cancelled", e["job_id"], {"approval_id": str(e["id"])}) for e in rows],
@@ -261,9 +253,7 @@ async def post_message(
 
 
 @verb(Permission.SESSION_READ)
-async def list_messages(
-    db: Database, actor: Actor, session_id: UUID, above: int, limit: int
-) -> list[Message]:
+async def list_messages(db: Database, actor: Actor, session_id: UUID, above: int, limit: int) -> list[Message]:
     """In the order they were said, after number ``above``."""
     async with db.transaction(actor.org_id) as tx:
         require_found(await sessions_store.get_session(tx, session_id, actor.sees), "session")

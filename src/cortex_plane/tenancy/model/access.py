@@ -236,9 +236,7 @@ class Me:
 
 def database_owner(org_id: UUID) -> Actor:
     """Whoever holds the database itself: sets up the first org, and replaces a lost key."""
-    return Actor(
-        org_id=org_id, key_id=UUID(int=0), kind=ActorKind.PLATFORM, name="database owner", roles=frozenset()
-    )
+    return Actor(org_id=org_id, key_id=UUID(int=0), kind=ActorKind.PLATFORM, name="database owner", roles=frozenset())
 
 
 def worker_actor(org_id: UUID, worker_id: UUID, name: str) -> Actor:

@@ -16,9 +16,7 @@ from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.fields import DRAFT, Clearance, Moment, Name, Note, Ref, Slug
 
 KeyGlobs = Annotated[
-    tuple[
-        Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")], ...
-    ],
+    tuple[Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")], ...],
     Field(max_length=100),
 ]
 
@@ -208,9 +206,7 @@ def span_of(member_id: UUID, draft: AbsenceDraft, now: datetime) -> Span:
             hint="Choose an earlier `ends_at`; it can be made again later.",
             field="ends_at",
         )
-    return Span(
-        member_id=member_id, delegate_id=draft.delegate_id, starts_at=starts_at, ends_at=draft.ends_at
-    )
+    return Span(member_id=member_id, delegate_id=draft.delegate_id, starts_at=starts_at, ends_at=draft.ends_at)
 
 
 def way_back(span: Span, others: Iterable[Span]) -> list[UUID] | None:

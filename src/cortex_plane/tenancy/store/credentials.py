@@ -241,9 +241,7 @@ async def get_key(tx: Transaction, id: UUID) -> Key | None:
     return one(Key, await tx.row(queries.get_key, id))
 
 
-async def list_keys(
-    tx: Transaction, position: Position | None, limit: int, member_id: UUID | None = None
-) -> Page[Key]:
+async def list_keys(tx: Transaction, position: Position | None, limit: int, member_id: UUID | None = None) -> Page[Key]:
     rows = await tx.rows(queries.list_keys, *after(position), limit + 1, member_id)
     return page(Key, rows, limit)
 
@@ -275,9 +273,7 @@ async def resolve_link(db: Database, secret_hash: bytes) -> tuple[UUID, UUID] | 
     return (rows[0]["org_id"], rows[0]["id"]) if rows else None
 
 
-async def authenticate_session(
-    db: Database, secret_hash: bytes, idle: timedelta, touch: bool
-) -> Actor | None:
+async def authenticate_session(db: Database, secret_hash: bytes, idle: timedelta, touch: bool) -> Actor | None:
     """Raises ``Forged`` where the row of the session is not the plane's."""
     key = db.credential_key
     rows = await db.call("authenticate_browser", None, key.lookup(secret_hash), idle, touch)

@@ -101,9 +101,7 @@ async def reseal_connection(tx: Transaction, id: UUID, sealed: bytes) -> None:
     await tx.rows(queries.reseal_connection, id, sealed)
 
 
-async def list_mappings(
-    tx: Transaction, user_account_id: UUID, position: Position | None, limit: int
-) -> Page[Mapping]:
+async def list_mappings(tx: Transaction, user_account_id: UUID, position: Position | None, limit: int) -> Page[Mapping]:
     rows = await tx.rows(queries.list_mappings, *after(position), limit + 1, user_account_id)
     return page(Mapping, rows, limit)
 
@@ -186,9 +184,7 @@ async def get_mapping(tx: Transaction, id: UUID) -> Mapping | None:
     return one(Mapping, await tx.row(queries.get_mapping, id))
 
 
-async def verify_mapping(
-    tx: Transaction, id: UUID, connection_id: UUID, member_id: UUID, sender: str
-) -> None:
+async def verify_mapping(tx: Transaction, id: UUID, connection_id: UUID, member_id: UUID, sender: str) -> None:
     """The claim of this member is proven."""
     mac = mapping_mac(tx.credential_key, tx.org, id, connection_id, member_id, sender)
     await tx.rows(queries.verify_mapping, id, connection_id, member_id, sender, mac)
@@ -241,9 +237,7 @@ async def insert_code(
         "expires_at": expires_at, "code_hash": lookup,
     }  # fmt: skip
     mac = tx.credential_key.mac(MacKind.IDENTITY_CODE, written)
-    await tx.rows(
-        queries.insert_code, tx.org, id, member_id, mapping_id, lookup, purpose, issued_by, expires_at, mac
-    )
+    await tx.rows(queries.insert_code, tx.org, id, member_id, mapping_id, lookup, purpose, issued_by, expires_at, mac)
     return expires_at
 
 

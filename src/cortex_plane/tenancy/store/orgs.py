@@ -103,9 +103,7 @@ async def get_member(tx: Transaction, id: UUID) -> Member | None:
     return one(Member, await tx.row(queries.get_member, id))
 
 
-async def list_members(
-    tx: Transaction, position: Position | None, limit: int, role: str | None
-) -> Page[Member]:
+async def list_members(tx: Transaction, position: Position | None, limit: int, role: str | None) -> Page[Member]:
     return page(Member, await tx.rows(queries.list_members, *after(position), limit + 1, role), limit)
 
 
@@ -157,9 +155,7 @@ async def lock_absences(tx: Transaction) -> None:
 
 async def count_overlapping_absences(tx: Transaction, span: Span) -> int:
     """How many absences the person has in that time already."""
-    count: int = await tx.value(
-        queries.count_overlapping_absences, span.member_id, span.starts_at, span.ends_at
-    )
+    count: int = await tx.value(queries.count_overlapping_absences, span.member_id, span.starts_at, span.ends_at)
     return count
 
 

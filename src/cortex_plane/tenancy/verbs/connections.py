@@ -86,9 +86,7 @@ async def create_connection(
     return NewConnection(**asdict(connection), secret=None if is_replay else secret)
 
 
-async def _insert(
-    db: Database, tx: Transaction, id: UUID, draft: ConnectionDraft, secret: str | None
-) -> None:
+async def _insert(db: Database, tx: Transaction, id: UUID, draft: ConnectionDraft, secret: str | None) -> None:
     config = {} if draft.url is None else {"url": draft.url}
     sealed = await identities_store.seal_secret(tx, db, id, Secrets(secret=secret).kept()) if secret else None
     await identities_store.insert_connection(tx, id, draft.channel_type, draft.name, config, sealed)
@@ -101,9 +99,7 @@ async def get_connection(db: Database, actor: Actor, id: UUID) -> Connection:
 
 
 @verb(Permission.CONNECTION_READ)
-async def list_connections(
-    db: Database, actor: Actor, position: Position | None, limit: int
-) -> Page[Connection]:
+async def list_connections(db: Database, actor: Actor, position: Position | None, limit: int) -> Page[Connection]:
     async with db.transaction(actor.org_id) as tx:
         return await identities_store.list_connections(tx, position, limit)
 
@@ -126,9 +122,7 @@ async def update_connection(
                 change.url,
                 allowed,
             )
-        connection = await identities_store.update_connection(
-            tx, id, change.name, change.enabled, revision, change.url
-        )
+        connection = await identities_store.update_connection(tx, id, change.name, change.enabled, revision, change.url)
         if connection is None:
             require_revision(
                 require_found(await identities_store.get_connection(tx, id), "connection").revision, revision
@@ -209,9 +203,7 @@ async def _vouch(
     if guest is not None:
         await identities_store.remove_mapping(tx, guest.id)
     if exists:
-        await identities_store.verify_mapping(
-            tx, mapping_id, connection.id, draft.member_id, draft.external_user
-        )
+        await identities_store.verify_mapping(tx, mapping_id, connection.id, draft.member_id, draft.external_user)
     else:
         await identities_store.insert_mapping(
             tx, mapping_id, connection.id, draft.member_id, draft.external_user, Purpose.SENDER
@@ -247,9 +239,7 @@ async def issue_link_code(db: Database, actor: Actor) -> LinkCode:
 
 
 @verb(Permission.IDENTITY_LINK)
-async def list_own_mappings(
-    db: Database, actor: Actor, position: Position | None, limit: int
-) -> Page[Mapping]:
+async def list_own_mappings(db: Database, actor: Actor, position: Position | None, limit: int) -> Page[Mapping]:
     """Where whoever asks can be reached."""
     async with db.transaction(actor.org_id) as tx:
         return await identities_store.list_mappings(tx, person_of(actor), position, limit)
@@ -329,9 +319,7 @@ def _sender(channel_type: str, sender: str) -> str:
         raise InvalidInput(f"`external_user_id` {error}.", field="external_user_id") from None
 
 
-async def _link(
-    tx: Transaction, actor: Actor, connection_id: UUID, sender: str, typed: str
-) -> Mapping | None:
+async def _link(tx: Transaction, actor: Actor, connection_id: UUID, sender: str, typed: str) -> Mapping | None:
     """The member's mapping; None where the code is not one."""
     code = read_code(typed)
     code_row = await identities_store.use_sender_code(tx, sender_digest(tx.org, code)) if code else None
@@ -345,9 +333,7 @@ async def _link(
     mapping_id = mine.id if mine else new_id()
     if mine is None:
         await require_room(tx, member_id)
-        await identities_store.insert_mapping(
-            tx, mapping_id, connection_id, member_id, sender, Purpose.SENDER
-        )
+        await identities_store.insert_mapping(tx, mapping_id, connection_id, member_id, sender, Purpose.SENDER)
     else:
         await identities_store.verify_mapping(tx, mapping_id, connection_id, member_id, sender)
         await identities_store.use_codes(tx, mapping_id)

@@ -80,9 +80,7 @@ async def invite(
                 member_id, mapping_id = earlier.user_account_id, earlier.id
             # An admin says that this address takes mail: a refusal from before does not count any more.
             await identities_store.allow_mail(tx, mapping_id)
-            await _send(
-                tx, actor, connection_id, mapping_id, member_id, draft.email, Purpose.INVITATION, own=False
-            )
+            await _send(tx, actor, connection_id, mapping_id, member_id, draft.email, Purpose.INVITATION, own=False)
             return mapping_id
 
         mapping_id, _ = await once_only(tx, actor, "members.invite", once, make)
@@ -100,15 +98,11 @@ async def _invited_before(tx: Transaction, draft: InvitationDraft, claims: Seque
             code="identity_taken",
             hint="Invite them by another address, or let them give this one up: `cortex user unlink`.",
         )
-    earlier = next(
-        (c for c in claims if c.invited and c.verified_at is None and c.deactivated_at is None), None
-    )
+    earlier = next((c for c in claims if c.invited and c.verified_at is None and c.deactivated_at is None), None)
     if earlier is None:
         return None
     teams = None if draft.teams is None else await resolve_teams(tx, draft.teams)
-    if draft.differs(
-        require_found(await orgs_store.get_member(tx, earlier.user_account_id), "member"), teams
-    ):
+    if draft.differs(require_found(await orgs_store.get_member(tx, earlier.user_account_id), "member"), teams):
         raise Conflict(
             f"{earlier.display_name} was invited to {draft.email} already, as something else.",
             code="already_invited",
@@ -158,9 +152,7 @@ async def add_address(db: Database, actor: Actor, draft: AddressDraft, *, mailin
         mapping_id = mine.id if mine else new_id()
         purpose = Purpose.INVITATION if mine and mine.invited else Purpose.ADDRESS
         if mine is None:
-            await identities_store.insert_mapping(
-                tx, mapping_id, connection_id, member_id, draft.email, purpose
-            )
+            await identities_store.insert_mapping(tx, mapping_id, connection_id, member_id, draft.email, purpose)
         await _send(tx, actor, connection_id, mapping_id, member_id, draft.email, purpose, own=True)
         return require_found(await identities_store.get_mapping(tx, mapping_id), "mapping")
 
@@ -170,9 +162,7 @@ async def _email_connection(tx: Transaction, actor: Actor, mailing: bool) -> UUI
     connection = await identities_store.email_connection(tx)
     if connection is None and mailing:
         if await identities_store.ensure_email_connection(tx, id := new_id()):
-            fact = Fact.of(
-                actor, "connection_created", connection=str(id), channel_type="email", name="email"
-            )
+            fact = Fact.of(actor, "connection_created", connection=str(id), channel_type="email", name="email")
             await proof_store.append_to_org(tx, fact)
         connection = await identities_store.email_connection(tx)
     if connection is None:
@@ -336,9 +326,7 @@ async def _prove(tx: Transaction, verification: AddressVerification, *, logged_i
         "link": str(verification.id),
     }
     instead_of = str(guest.id) if guest else None
-    await proof_store.append_to_org(
-        tx, Fact.of(person, "identity_verified", **details, instead_of=instead_of)
-    )
+    await proof_store.append_to_org(tx, Fact.of(person, "identity_verified", **details, instead_of=instead_of))
     if verification.needs_login:
         return None
     access_end = {} if logged_in else (await access.end_access(tx, verification.user_account_id)).as_audit()

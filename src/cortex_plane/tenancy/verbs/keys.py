@@ -40,9 +40,7 @@ async def authenticate_key(db: Database, secret: str, org_slug: str | None = Non
     """The actor behind a key. What is not even shaped like a key is not looked up."""
     try:
         actor = (
-            await credentials_store.authenticate_key(
-                db.own(PoolPurpose.AUTHENTICATION), key_digest(secret), org_slug
-            )
+            await credentials_store.authenticate_key(db.own(PoolPurpose.AUTHENTICATION), key_digest(secret), org_slug)
             if is_well_formed(secret)
             else None
         )
@@ -55,9 +53,7 @@ async def authenticate_key(db: Database, secret: str, org_slug: str | None = Non
 
 
 @verb(Permission.KEY_WRITE)
-async def create_key(
-    db: Database, actor: Actor, draft: KeyDraft, once: IdempotencyKey | None = None
-) -> NewKey:
+async def create_key(db: Database, actor: Actor, draft: KeyDraft, once: IdempotencyKey | None = None) -> NewKey:
     """A key for a service, or for oneself. Nobody makes a key for another person: whoever holds it would be them."""
     if (draft.member_id is None) == (draft.roles is None):
         raise InvalidInput(
@@ -107,9 +103,7 @@ async def create_key(
 
 
 @verb(Permission.KEY_OWN)
-async def create_own_key(
-    db: Database, actor: Actor, draft: OwnKeyDraft, once: IdempotencyKey | None = None
-) -> NewKey:
+async def create_own_key(db: Database, actor: Actor, draft: OwnKeyDraft, once: IdempotencyKey | None = None) -> NewKey:
     """A key for whoever asks. It ends with the key that it was made with."""
     member_id = _key_person(actor)
     secret = new_key_secret()
@@ -138,9 +132,7 @@ async def create_own_key(
 
 async def _own_key(tx: Transaction, actor: Actor) -> UUID | None:
     """The key of a member of this org that the actor came with, if it is one: they answer for what they make."""
-    origin = (
-        await credentials_store.key_origin(tx, actor.key_id) if actor.user_account_id is not None else None
-    )
+    origin = await credentials_store.key_origin(tx, actor.key_id) if actor.user_account_id is not None else None
     return origin[0] if origin else None
 
 
@@ -245,9 +237,7 @@ async def issue_key_for_owner(db: Database) -> str | None:
         )
         await proof_store.append_to_org(
             tx,
-            Fact.of(
-                database_owner(first.id), "key_created", key_id=str(id), member=str(admin), platform=True
-            ),
+            Fact.of(database_owner(first.id), "key_created", key_id=str(id), member=str(admin), platform=True),
         )
     return secret
 
@@ -281,9 +271,7 @@ async def remove_model_key(db: Database, actor: Actor, provider: Provider) -> No
     async with db.transaction(actor.org_id) as tx:
         model_key = require_found(await credentials_store.get_model_key(tx, provider), "model_key")
         if await credentials_store.remove_model_key(tx, provider):
-            fact = Fact.of(
-                actor, "model_key_removed", provider=provider, last_characters=model_key.last_characters
-            )
+            fact = Fact.of(actor, "model_key_removed", provider=provider, last_characters=model_key.last_characters)
             await proof_store.append_to_org(tx, fact)
 
 

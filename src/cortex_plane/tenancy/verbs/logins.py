@@ -50,9 +50,7 @@ from cortex_plane.tenancy.verbs.access import (
 from cortex_plane.tenancy.verbs.frame import require_found, verb
 from cortex_plane.tenancy.verbs.keys import hold_origin
 
-HOW_TO_GET_A_LINK = (
-    "Get a new link with `cortex member login-link`; without a key, ask an admin for an enrolment code."
-)
+HOW_TO_GET_A_LINK = "Get a new link with `cortex member login-link`; without a key, ask an admin for an enrolment code."
 
 
 @verb(Permission.LOGIN)
@@ -66,9 +64,7 @@ async def issue_own_login_link(db: Database, actor: Actor) -> LoginLink:
         expires_at = await credentials_store.insert_link(
             tx, id, member_id, session_digest(token), LINK_LIFE, actor.name, key_id
         )
-        await proof_store.append_to_org(
-            tx, Fact.of(actor, "login_link_created", link=str(id), member=str(member_id))
-        )
+        await proof_store.append_to_org(tx, Fact.of(actor, "login_link_created", link=str(id), member=str(member_id)))
     return LoginLink(member_id=member_id, url_path=login_path(token), expires_at=expires_at)
 
 
@@ -102,9 +98,7 @@ async def log_in(db: Database, token: str) -> str:
         if login is None:
             raise _link_refused()
         await credentials_store.forget_ended_logins(tx, member_id, IDLE_LIFE)
-        await credentials_store.insert_session(
-            tx, id, member_id, session_digest(secret), WHOLE_LIFE, login.key_id
-        )
+        await credentials_store.insert_session(tx, id, member_id, session_digest(secret), WHOLE_LIFE, login.key_id)
         await proof_store.append_to_org(
             tx,
             Fact.of(login.actor, "logged_in", link=str(link_id), session=str(id), issued_by=login.issued_by),
@@ -150,9 +144,7 @@ async def log_out(db: Database, actor: Actor) -> None:
 
 
 @verb(Permission.LOGIN)
-async def list_own_sessions(
-    db: Database, actor: Actor, position: Position | None, limit: int
-) -> Page[BrowserSession]:
+async def list_own_sessions(db: Database, actor: Actor, position: Position | None, limit: int) -> Page[BrowserSession]:
     """Where whoever asks is logged in."""
     async with db.transaction(actor.org_id) as tx:
         return await credentials_store.list_sessions(tx, _person(actor), position, limit, IDLE_LIFE)
@@ -275,9 +267,7 @@ async def make_enrolment_code(tx: Transaction, actor: Actor, member_id: UUID) ->
 
 async def show_enrolment_code(db: Database, code: str) -> Enrolment | None:
     """What a code would do now; None: nothing. Asking does not use it up."""
-    ids = (
-        await credentials_store.resolve_enrolment_code(db, enrolment_digest(code)) if is_code(code) else None
-    )
+    ids = await credentials_store.resolve_enrolment_code(db, enrolment_digest(code)) if is_code(code) else None
     if ids is None:
         return None
     org_id, id = ids
@@ -295,9 +285,7 @@ async def redeem_for_session(db: Database, code: str) -> str:
     org_id, code_id = await _resolve_code(db, code)
     async with forgery_refusal(db, _enrolment_refused), db.transaction(org_id) as tx:
         person = await _redeem(tx, code_id, session_id)
-        await credentials_store.insert_session(
-            tx, session_id, _id(person), session_digest(secret), WHOLE_LIFE
-        )
+        await credentials_store.insert_session(tx, session_id, _id(person), session_digest(secret), WHOLE_LIFE)
         fact = Fact.of(person, "logged_in", enrolment=str(code_id), session=str(session_id))
         await proof_store.append_to_org(tx, fact)
     return secret
@@ -321,9 +309,7 @@ async def redeem_for_key(db: Database, redemption: Redemption) -> NewKey:
 
 
 async def _resolve_code(db: Database, code: str) -> tuple[UUID, UUID]:
-    ids = (
-        await credentials_store.resolve_enrolment_code(db, enrolment_digest(code)) if is_code(code) else None
-    )
+    ids = await credentials_store.resolve_enrolment_code(db, enrolment_digest(code)) if is_code(code) else None
     if ids is None:
         raise _enrolment_refused()
     return ids

@@ -106,9 +106,7 @@ async def update_org(db: Database, actor: Actor, change: OrgChange, revision: in
         org = await orgs_store.update_org(tx, revision, change.name, settings)
         if org is None:
             raise Stale(f"The org has changed since revision {revision}.")
-        await proof_store.append_to_org(
-            tx, Fact.of(actor, "org_changed", name=change.name, settings=settings)
-        )
+        await proof_store.append_to_org(tx, Fact.of(actor, "org_changed", name=change.name, settings=settings))
     return org
 
 
@@ -118,9 +116,7 @@ def _stated(settings: OrgSettings | OrgSettingsChange) -> dict[str, Any]:
 
 
 @verb(Permission.TEAM_WRITE)
-async def create_team(
-    db: Database, actor: Actor, draft: TeamDraft, once: IdempotencyKey | None = None
-) -> Team:
+async def create_team(db: Database, actor: Actor, draft: TeamDraft, once: IdempotencyKey | None = None) -> Team:
     async with db.transaction(actor.org_id) as tx:
 
         async def make() -> UUID:
@@ -133,9 +129,7 @@ async def create_team(
                         code="team_too_deep",
                         hint="Teams have one level of parents: choose a team without one.",
                     )
-            team = await orgs_store.insert_team(
-                tx, new_id(), draft.slug, draft.name, parent.id if parent else None
-            )
+            team = await orgs_store.insert_team(tx, new_id(), draft.slug, draft.name, parent.id if parent else None)
             await proof_store.append_to_org(
                 tx, Fact.of(actor, "team_created", team=str(team.id), slug=team.slug, parent=draft.parent)
             )
@@ -164,9 +158,7 @@ async def update_team(db: Database, actor: Actor, ref: str, change: TeamChange, 
         new_team = await orgs_store.update_team(tx, team.id, revision, change.name)
         if new_team is None:
             require_revision(require_found(await orgs_store.get_team(tx, ref), "team").revision, revision)
-        await proof_store.append_to_org(
-            tx, Fact.of(actor, "team_changed", team=str(team.id), name=change.name)
-        )
+        await proof_store.append_to_org(tx, Fact.of(actor, "team_changed", team=str(team.id), name=change.name))
         return require_found(new_team, "team")
 
 
@@ -196,17 +188,13 @@ async def resolve_teams(tx: Transaction, refs: list[str]) -> list[UUID]:
 
 
 @verb(Permission.MEMBER_WRITE)
-async def create_member(
-    db: Database, actor: Actor, draft: MemberDraft, once: IdempotencyKey | None = None
-) -> Member:
+async def create_member(db: Database, actor: Actor, draft: MemberDraft, once: IdempotencyKey | None = None) -> Member:
     async with db.transaction(actor.org_id) as tx:
 
         async def make() -> UUID:
             id = new_id()
             sponsors = await sponsors_by(tx, actor)
-            await orgs_store.insert_member(
-                tx, id, draft.display_name, draft.clearance, [*draft.roles], sponsors
-            )
+            await orgs_store.insert_member(tx, id, draft.display_name, draft.clearance, [*draft.roles], sponsors)
             await orgs_store.set_teams(tx, id, await resolve_teams(tx, draft.teams))
             await proof_store.append_to_org(
                 tx,
@@ -246,9 +234,7 @@ async def list_member_mappings(
 
 
 @verb(Permission.MEMBER_WRITE)
-async def update_member(
-    db: Database, actor: Actor, id: UUID, change: MemberChange, revision: int | None
-) -> Member:
+async def update_member(db: Database, actor: Actor, id: UUID, change: MemberChange, revision: int | None) -> Member:
     async with db.transaction(actor.org_id) as tx:
         rows = {row["id"]: row for row in await orgs_store.lock_with_admins(tx, id)}
         before = require_found(rows.get(id), "member")
@@ -405,9 +391,7 @@ async def cancel_absence(db: Database, actor: Actor, id: UUID) -> Absence:
         if absence.status is AbsenceStatus.CANCELLED:
             return absence
         if not await orgs_store.cancel_absence(tx, id):
-            raise Conflict(
-                "This absence is over.", code="absence_over", hint="There is nothing left to cancel."
-            )
+            raise Conflict("This absence is over.", code="absence_over", hint="There is nothing left to cancel.")
         fact = Fact.of(actor, "absence_cancelled", absence=str(id), member=str(absence.member_id))
         await proof_store.append_to_org(tx, fact)
         return require_found(await orgs_store.get_absence(tx, id), "absence")

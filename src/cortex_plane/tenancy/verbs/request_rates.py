@@ -90,9 +90,7 @@ class RequestRates:
 
     async def _refill(self, db: Database, org_id: UUID, subjects: list[UUID], batch: _Batch) -> None:
         self._resize(batch)
-        count, wait = await orgs_store.take_requests(
-            db, org_id, subjects, batch.want, self._per_second, self._burst
-        )
+        count, wait = await orgs_store.take_requests(db, org_id, subjects, batch.want, self._per_second, self._burst)
         now, batch.granted = self._clock(), count
         if count == 0:
             batch.left, batch.until = 0, now + wait

@@ -68,14 +68,10 @@ class CodeAttempt:
         self.gates = SessionGates(self.lease, runs_code=True)
         self.authorizer = CallAuthorizer(self.lease, self.gates)
         self.conversation = ModelConversation(self.lease, self.limits, self.gates)
-        self.cards = RequestCards(
-            self.lease, self.limits, self.gates, self.conversation, self.authorizer.demands
-        )
+        self.cards = RequestCards(self.lease, self.limits, self.gates, self.conversation, self.authorizer.demands)
         steps = StepWriter(self.lease, self.gates, self.authorizer, self.conversation)
         self.journal = JournalWriter(self.lease, steps)
-        self.ledger = CallLedger(
-            self.lease, self.limits, self.gates, self.authorizer, self.cards, self.journal
-        )
+        self.ledger = CallLedger(self.lease, self.limits, self.gates, self.authorizer, self.cards, self.journal)
         self.entries = JournalEntries(self.lease, self.journal)
         self.calls: dict[UUID, Call] = {}
         """Calls that were sent, or are to be."""
@@ -125,9 +121,7 @@ class CodeAttempt:
             self._hold_changed_code(f"the app `{self.lease.app.name}` has no agent `{name}`; it has {names}")
         return agents[name]
 
-    async def _round(
-        self, performer: Performer, function: CodeAgent, messages: Sequence[SessionMessage]
-    ) -> Answer:
+    async def _round(self, performer: Performer, function: CodeAgent, messages: Sequence[SessionMessage]) -> Answer:
         assignment = self.lease.assignment
         ctx = Context(
             performer, payload=self._payload(performer, messages), job_id=assignment.job_id,
@@ -258,9 +252,7 @@ class CodeAttempt:
         entry = performer.scopes.unvisited()
         name = type(error).__name__
         if entry is not None:
-            self._hold_changed_code(
-                f"expected {entry.kind} `{entry.key}`, and the code raised {name}: {error}"
-            )
+            self._hold_changed_code(f"expected {entry.kind} `{entry.key}`, and the code raised {name}: {error}")
         self.entries.drop_failures()
         if isinstance(error, ModelError):
             raise Ended(JobRetried(error.error_class, str(error), retry_after=error.retry_after))
@@ -279,9 +271,7 @@ class CodeAttempt:
         lease = self.lease
         if performer.unawaited:
             names = ", ".join(operation.what for operation in performer.unawaited[:3])
-            raise Ended(
-                JobFailed(f"The agent's function never awaited: {names}.", "Write `await` before it.")
-            )
+            raise Ended(JobFailed(f"The agent's function never awaited: {names}.", "Write `await` before it."))
         self.entries.record_failures()
         questions = self.gates.bound.history.state.asks if self.gates.bound is not None else ()
         if questions:

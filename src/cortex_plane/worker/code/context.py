@@ -190,13 +190,9 @@ class Context:
             lambda: self._replay.perform(operations.plan_model(prompt, system, temperature, max_tokens)),
         )
 
-    def sleep(
-        self, seconds: float | timedelta | None = None, *, until: datetime | None = None
-    ) -> Operation[None]:
+    def sleep(self, seconds: float | timedelta | None = None, *, until: datetime | None = None) -> Operation[None]:
         """Go on later. Until then the job holds no worker."""
-        return self._operation(
-            "The sleep", lambda: self._replay.perform(operations.plan_sleep(seconds, until))
-        )
+        return self._operation("The sleep", lambda: self._replay.perform(operations.plan_sleep(seconds, until)))
 
     def wait_event(self, name: str, *, key: str, timeout: float | timedelta | None = None) -> Operation[Any]:
         """The payload of the signal ``name`` with this key, sent before or after. Raises `WaitTimeout`."""
@@ -206,9 +202,7 @@ class Context:
 
     def now(self) -> Operation[datetime]:
         """The time of the plane, the same whenever the job goes on."""
-        return self._operation(
-            "The time", lambda: self._replay.perform(operations.plan_value("now", self._replay.now))
-        )
+        return self._operation("The time", lambda: self._replay.perform(operations.plan_value("now", self._replay.now)))
 
     def random(self) -> Operation[float]:
         """A number from 0 to 1, the same whenever the job goes on."""
@@ -218,9 +212,7 @@ class Context:
         )
 
     def uuid(self) -> Operation[UUID]:
-        return self._operation(
-            "The id", lambda: self._replay.perform(operations.plan_value("uuid", uuid.uuid4))
-        )
+        return self._operation("The id", lambda: self._replay.perform(operations.plan_value("uuid", uuid.uuid4)))
 
     def gather(self, *branches: Awaitable[Any], return_exceptions: bool = False) -> Operation[list[Any]]:
         """All of these at once, each a branch of its own. If one waits, the others go as far as they can; if one raises,
@@ -332,9 +324,7 @@ class JournalReplay(ABC):
 
     def _scope(self, operation: PlannedOperation) -> Scope:
         if self.closed:
-            raise ContextMisused(
-                f"The context was used for {operation.kind} `{operation.name}` after its job ended."
-            )
+            raise ContextMisused(f"The context was used for {operation.kind} `{operation.name}` after its job ended.")
         try:
             foreign = asyncio.get_running_loop() is not self._loop
             scope = current.get()
@@ -359,9 +349,7 @@ class JournalReplay(ABC):
         return decode_result(entry.kind, entry.name, await self.result_of(entry), entry.key)
 
     @abstractmethod
-    async def live(
-        self, scope: Scope, key: str, entry: JournalEntry | None, operation: PlannedOperation
-    ) -> Any:
+    async def live(self, scope: Scope, key: str, entry: JournalEntry | None, operation: PlannedOperation) -> Any:
         """An operation that is not settled. ``entry``: it was begun before."""
 
     @abstractmethod

@@ -100,9 +100,7 @@ def plan_step(
             hint="Name the function and pass its arguments after it: `ctx.step('plan', make_plan, ref)`.",
         )
     if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= MAX_RETRIES:
-        raise ContextMisused(
-            f"`retries={retries!r}` of the step `{step_name}` is not possible.", hint="Use 0 to 100."
-        )
+        raise ContextMisused(f"`retries={retries!r}` of the step `{step_name}` is not possible.", hint="Use 0 to 100.")
     return PlannedStep(
         kind=EntryKind.STEP,
         name=step_name,
@@ -180,9 +178,7 @@ def plan_approval(
     )
 
 
-def plan_model(
-    prompt: str, system: str | None, temperature: float | None, max_tokens: int | None
-) -> PlannedModelCall:
+def plan_model(prompt: str, system: str | None, temperature: float | None, max_tokens: int | None) -> PlannedModelCall:
     if not isinstance(prompt, str) or not prompt.strip():
         raise ContextMisused("The prompt of a model is empty or not a text.", hint="Say what you want of it.")
     request = {"prompt": prompt, "system": system, "temperature": temperature, "max_tokens": max_tokens}
@@ -199,14 +195,10 @@ def plan_model(
 
 def plan_sleep(seconds: float | timedelta | None, until: datetime | None) -> PlannedSleep:
     if (seconds is None) == (until is None):
-        raise ContextMisused(
-            "A sleep needs either seconds or `until`.", hint="Write `await ctx.sleep(3600)`."
-        )
+        raise ContextMisused("A sleep needs either seconds or `until`.", hint="Write `await ctx.sleep(3600)`.")
     if until is not None:
         if not isinstance(until, datetime) or until.tzinfo is None:
-            raise ContextMisused(
-                "`until` must be a datetime with a time zone.", hint="Begin with `await ctx.now()`."
-            )
+            raise ContextMisused("`until` must be a datetime with a time zone.", hint="Begin with `await ctx.now()`.")
         arguments: dict[str, Any] = {"until": until.isoformat()}
         length = None
     else:
@@ -249,12 +241,8 @@ def plan_value(name: str, make: Callable[[], Any]) -> PlannedValue:
 
 def plan_gather(branches: int) -> PlannedOperation:
     if branches > MAX_BRANCHES:
-        raise ContextMisused(
-            f"{branches} branches are too many.", hint=f"Use at most {MAX_BRANCHES} at once."
-        )
-    return PlannedOperation(
-        kind=EntryKind.GATHER, name="gather", input_hash=digest(canonical({"branches": branches}))
-    )
+        raise ContextMisused(f"{branches} branches are too many.", hint=f"Use at most {MAX_BRANCHES} at once.")
+    return PlannedOperation(kind=EntryKind.GATHER, name="gather", input_hash=digest(canonical({"branches": branches})))
 
 
 def _exact(value: Any, what: str, hint: str | None = None, most: int = MAX_INPUT_BYTES) -> bytes:
@@ -264,9 +252,7 @@ def _exact(value: Any, what: str, hint: str | None = None, most: int = MAX_INPUT
         reason = error.message.removeprefix("What the tool returned cannot be stored: ")
         raise ContextMisused(f"{what} cannot be stored: {reason}", hint=hint or error.hint) from None
     if len(exact) > most:
-        raise ContextMisused(
-            f"{what} are {len(exact)} bytes; the limit is {most}.", hint="Pass a reference instead."
-        )
+        raise ContextMisused(f"{what} are {len(exact)} bytes; the limit is {most}.", hint="Pass a reference instead.")
     return exact
 
 
@@ -290,9 +276,7 @@ def _seconds(value: object, what: str, least: float = 0.001) -> float:
 def _whole(value: object, name: str, most: int, least: int = 1) -> int:
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not number or not least <= value <= most:  # type: ignore[operator]
-        raise ContextMisused(
-            f"`{name}={value!r}` is not possible.", hint=f"Use a number from {least} to {most}."
-        )
+        raise ContextMisused(f"`{name}={value!r}` is not possible.", hint=f"Use a number from {least} to {most}.")
     return int(value)  # type: ignore[call-overload,no-any-return]
 
 
@@ -353,9 +337,7 @@ class Scope:
         """The key of the operation that comes now, and what was recorded of it."""
         key = f"{self.prefix}{name}#{self.counts[name]}"
         if len(key) > MAX_KEY:
-            raise ContextMisused(
-                f"The key of `{name}` is longer than {MAX_KEY} characters.", hint="Nest less."
-            )
+            raise ContextMisused(f"The key of `{name}` is longer than {MAX_KEY} characters.", hint="Nest less.")
         entry = self.entries[self.position] if self.position < len(self.entries) else None
         if entry is not None:
             _compare(entry, key, kind, input_hash)
@@ -404,9 +386,7 @@ class Scopes:
 
 def last_round(entries: Iterable[JournalEntry]) -> int:
     """How often the function began again, because new messages arrived in its conversation."""
-    return max(
-        (int(e.key[1:]) for e in entries if e.key.startswith("/") and scope_of(e.key) == "/"), default=0
-    )
+    return max((int(e.key[1:]) for e in entries if e.key.startswith("/") and scope_of(e.key) == "/"), default=0)
 
 
 def round_prefix(number: int) -> str:

@@ -148,9 +148,7 @@ class Performer(JournalReplay):
     async def result_of(self, entry: JournalEntry) -> Any:
         return entry.result if entry.result_id is None else await self._parts.fetch(entry.result_id)
 
-    async def live(
-        self, scope: Scope, key: str, entry: JournalEntry | None, operation: PlannedOperation
-    ) -> Any:
+    async def live(self, scope: Scope, key: str, entry: JournalEntry | None, operation: PlannedOperation) -> Any:
         """In a task of its own, which ends also where the function stops waiting for it."""
         self._entries.record_caught(scope.prefix)
         task = asyncio.create_task(self._guard(self._perform(key, entry, operation)))
@@ -380,15 +378,9 @@ class Performer(JournalReplay):
         id = row.id if row is not None else new_id()
         call = plan_call(0, request, id, self._parts.lease.toolbox, position)
         # Where the code is the same, it is a person's edit that it refuses: that is a failure like any other.
-        is_edit = (
-            row is not None
-            and row.status is CallStatus.APPROVED
-            and self._parts.authorizer.has_same_code(row)
-        )
+        is_edit = row is not None and row.status is CallStatus.APPROVED and self._parts.authorizer.has_same_code(row)
         if row is not None and call.tool is None and row.status not in SETTLED and not is_edit:
-            self.mismatch = (
-                f"the tool `{operation.tool}` of `{key}` is gone, or does not take its arguments any more"
-            )
+            self.mismatch = f"the tool `{operation.tool}` of `{key}` is gone, or does not take its arguments any more"
             raise Unwind
         return await CodeCall(self._parts, self.boundary, key, position, operation, call).run(entry, row)
 
@@ -412,11 +404,7 @@ class CodeCall:
         if row is None or await parts.authorizer.restore_call(call, row):
             await parts.evaluate_gates()
             await parts.authorizer.authorize([call])
-        begin = (
-            entries.entry(self.key, self.position, operation, EntryStatus.OPEN)
-            if entry is None
-            else StepWrite()
-        )
+        begin = entries.entry(self.key, self.position, operation, EntryStatus.OPEN) if entry is None else StepWrite()
         if call.status is CallStatus.AWAITING:
             await self._request_approval(begin)
         if call.settled:

@@ -118,9 +118,7 @@ class McpConnection:
                 return
             failures = 0 if ticks() - start > STEADY_SECONDS else failures + 1
             pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(failures, 10)) * random.uniform(0.5, 1.0)  # noqa: S311
-            log.warning(
-                "mcp server down", server=self.server.name, reason=self.reason, again_in=round(pause, 1)
-            )
+            log.warning("mcp server down", server=self.server.name, reason=self.reason, again_in=round(pause, 1))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._stopping.wait()
@@ -232,9 +230,7 @@ class McpConnection:
         digests = {tool.remote_name: tool.digest for tool in tools}
         if self._digests is not None and digests != self._digests and not self._changes.add(ticks()):
             # Said before it is ended: the first reason counts.
-            self._line.end(
-                f"it changed its list of tools more than {transports.MAX_CHANGES} times within an hour"
-            )
+            self._line.end(f"it changed its list of tools more than {transports.MAX_CHANGES} times within an hour")
             raise Broken(self._line.reason)
         if digests != self._digests or not self._up.is_set():
             # Known to the database before anybody may call them.
@@ -252,9 +248,7 @@ class McpConnection:
             # It was restarted elsewhere and began nothing: the same call goes to the new session, once.
             result = await self._send(tool, values, key)
         if not hasattr(result, "content"):
-            raise _known_failure(
-                tool, "did not finish", "it asks its caller for more, which nobody here answers."
-            )
+            raise _known_failure(tool, "did not finish", "it asks its caller for more, which nobody here answers.")
         if result.is_error:
             raise _known_failure(tool, "failed", error_text(result, self._redaction))
         return as_json(result, self._redaction)
@@ -311,9 +305,7 @@ class McpConnection:
         lost = "its answer was lost, or cannot be read"
         reason = self._redaction.text(describe_error(error))[:MAX_REASON] if has_answer else lost
         if has_answer and _was_refused(error):
-            return ToolError(
-                f"`{tool.name}` was refused: {reason}.", hint="Correct the call, or go another way."
-            )
+            return ToolError(f"`{tool.name}` was refused: {reason}.", hint="Correct the call, or go another way.")
         if key in line.turned_away:
             line.end("it does not know its session any more")
             return SessionOver(f"{unknown}: its server does not know the session any more.")

@@ -160,9 +160,7 @@ def usable_tools(
     redaction: Redaction,
 ) -> tuple[list[RemoteTool], list[str]]:
     """The tools that can be offered, and why the others cannot."""
-    selection = [
-        definition for definition in definitions if server.tools is None or definition.name in server.tools
-    ]
+    selection = [definition for definition in definitions if server.tools is None or definition.name in server.tools]
     reasons: list[str] = []
     if server.tools is not None:
         missing = server.tools - {definition.name for definition in selection}
@@ -188,11 +186,7 @@ def _remote_tool(
     caller: Caller, server: McpServer, implementation: str, definition: Listed, redaction: Redaction
 ) -> RemoteTool:
     annotations = definition.annotations
-    hints = {
-        name: value
-        for name in HINTS
-        if annotations and (value := getattr(annotations, name, None)) is not None
-    }
+    hints = {name: value for name in HINTS if annotations and (value := getattr(annotations, name, None)) is not None}
     return RemoteTool(
         caller,
         server,
@@ -322,12 +316,8 @@ class Schema:
         except Unusable as error:  # a pattern that takes too long
             raise InvalidArguments(f"It cannot be called: {error}.") from None
         if problems:
-            more = (
-                f"; and {len(problems) - _SHOWN_FAULTS} more faults" if len(problems) > _SHOWN_FAULTS else ""
-            )
-            raise InvalidArguments(
-                f"The arguments are not valid: {'; '.join(problems[:_SHOWN_FAULTS])}{more}."
-            )
+            more = f"; and {len(problems) - _SHOWN_FAULTS} more faults" if len(problems) > _SHOWN_FAULTS else ""
+            raise InvalidArguments(f"The arguments are not valid: {'; '.join(problems[:_SHOWN_FAULTS])}{more}.")
         return Parsed(values=values, canonical=exact, digest=hashlib.sha256(exact).hexdigest())
 
 

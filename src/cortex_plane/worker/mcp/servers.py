@@ -134,9 +134,7 @@ def declare_server(
         )
     _check_place(name, command, url)
     if url is None and headers:
-        raise _invalid(
-            name, "headers are for servers with a `url`", "Give secrets of a command with `secrets=`."
-        )
+        raise _invalid(name, "headers are for servers with a `url`", "Give secrets of a command with `secrets=`.")
     if url is not None and (env or secrets or cwd):
         raise _invalid(
             name, "env, secrets and cwd are for servers with a `command`",
@@ -145,9 +143,7 @@ def declare_server(
     _check_names(name, env or {}, headers or {}, secrets)
     number = isinstance(timeout, int | float) and not isinstance(timeout, bool) and math.isfinite(timeout)
     if not number or not MIN_TIMEOUT <= timeout <= MAX_TIMEOUT:
-        raise _invalid(
-            name, f"`timeout={timeout!r}` is not possible", f"Give seconds up to {MAX_TIMEOUT:.0f}."
-        )
+        raise _invalid(name, f"`timeout={timeout!r}` is not possible", f"Give seconds up to {MAX_TIMEOUT:.0f}.")
     return McpServer(
         name=name,
         command=tuple(command or ()),
@@ -165,9 +161,7 @@ def declare_server(
 
 def _check_place(name: str, command: Sequence[str] | None, url: str | None) -> None:
     if (command is None) == (url is None):
-        raise _invalid(
-            name, "it needs either a `command` or a `url`", 'Such as `command=["mcp-server-time"]`.'
-        )
+        raise _invalid(name, "it needs either a `command` or a `url`", 'Such as `command=["mcp-server-time"]`.')
     if command is not None and (
         isinstance(command, str) or not command or not all(isinstance(part, str) for part in command)
     ):
@@ -197,12 +191,8 @@ def _check_names(
                 "Name the variable, never its value: `secrets=[\"GITHUB_TOKEN\"]`.",
             )  # fmt: skip
     for key, value in [*env.items(), *headers.items()]:
-        if not isinstance(value, str | Secret) or (
-            isinstance(value, str) and any(c in value for c in "\0\r\n")
-        ):
-            raise _invalid(
-                name, f"the value of `{key[:100]}` is not plain text", "Give it without line breaks."
-            )
+        if not isinstance(value, str | Secret) or (isinstance(value, str) and any(c in value for c in "\0\r\n")):
+            raise _invalid(name, f"the value of `{key[:100]}` is not plain text", "Give it without line breaks.")
     for key in headers:
         if _HEADER.fullmatch(key) is None:
             raise _invalid(name, f"`{key[:100]}` is not the name of a header", "Such as `Authorization`.")

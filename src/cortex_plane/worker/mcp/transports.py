@@ -247,12 +247,8 @@ async def http(server: McpServer, line: Line) -> AsyncIterator[TransportStreams]
 
     timeout = httpx2.Timeout(CONNECT_SECONDS, read=max(QUIET_SECONDS, server.timeout_seconds + 30))
     async with (
-        httpx2.AsyncClient(
-            headers=server.sent_headers(), timeout=timeout, event_hooks={"response": [look]}
-        ) as client,
-        streamable_http_client(
-            server.url or "", http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES
-        ) as streams,
+        httpx2.AsyncClient(headers=server.sent_headers(), timeout=timeout, event_hooks={"response": [look]}) as client,
+        streamable_http_client(server.url or "", http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
     ):
         yield streams
 

@@ -65,16 +65,12 @@ class Backends:
     """``scripted`` and ``scripted:anything`` are answered by the backend called ``scripted``, ``anthropic:…`` and
     ``openai:…`` by their providers."""
 
-    def __init__(
-        self, more: Mapping[str, ModelBackend] | None = None, keys: ProviderKeys | None = None
-    ) -> None:
+    def __init__(self, more: Mapping[str, ModelBackend] | None = None, keys: ProviderKeys | None = None) -> None:
         """Without ``keys`` only the environment's are used."""
         self._clients = Clients()
         self._scripted = ScriptedModel()
         provider_keys = keys or ProviderKeys(None, b"")
-        providers = {
-            provider.value: ProviderModel(provider, provider_keys, self._clients) for provider in Provider
-        }
+        providers = {provider.value: ProviderModel(provider, provider_keys, self._clients) for provider in Provider}
         self._known: dict[str, ModelBackend] = {"scripted": self._scripted, **providers, **(more or {})}
 
     def find(self, model: str) -> ModelBackend:
@@ -220,10 +216,7 @@ class _Words:
 
     def _result(self) -> str:
         results = (
-            result
-            for turn in reversed(self.turns)
-            if isinstance(turn, ToolTurn)
-            for result in turn.results[::-1]
+            result for turn in reversed(self.turns) if isinstance(turn, ToolTurn) for result in turn.results[::-1]
         )
         return next((result.content for result in results), "")
 

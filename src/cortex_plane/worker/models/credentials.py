@@ -55,9 +55,7 @@ class Credential:
 
 
 class ProviderKeys:
-    def __init__(
-        self, db: Database | None, master_key: bytes, environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, db: Database | None, master_key: bytes, environment: Mapping[str, str] | None = None) -> None:
         """Without ``db`` there are only the worker's own keys."""
         variables = os.environ if environment is None else environment
         self._db = db

@@ -123,9 +123,7 @@ async def _stream_pieces(
 
 def _complete(stream: StreamedResponse, credential: Credential) -> bool:
     """Whether the provider said why it stops, also where that is news to the library, which for the other one looks itself."""
-    return credential.provider is not Provider.ANTHROPIC or bool(
-        (stream.provider_details or {}).get("finish_reason")
-    )
+    return credential.provider is not Provider.ANTHROPIC or bool((stream.provider_details or {}).get("finish_reason"))
 
 
 def _settings(request: ModelRequest, provider: Provider) -> ModelSettings:
@@ -301,7 +299,9 @@ TOO_LONG = (
     "input is too long",
 )  # fmt: skip
 """How servers word it; those that speak OpenAI's protocol rarely send its code."""
-BROKEN = "If it stays, the provider, or whatever answers at its base URL, does not speak its own protocol: look at `{url}`."
+BROKEN = (
+    "If it stays, the provider, or whatever answers at its base URL, does not speak its own protocol: look at `{url}`."
+)
 
 
 def as_model_error(error: Exception, model: str, credential: Credential) -> ModelError:

@@ -150,23 +150,11 @@ class App:
                 hint="Use at most 100 letters, digits, `_`, `.` and `-`, beginning with a letter.",
             )
         if not inspect.iscoroutinefunction(function):
-            raise InvalidApp(
-                f"The agent `{name}` is not an `async def`.", hint="Write `async def run(ctx: Context)`."
-            )
+            raise InvalidApp(f"The agent `{name}` is not an `async def`.", hint="Write `async def run(ctx: Context)`.")
         parameters = list(inspect.signature(function).parameters.values())
-        extra = [
-            p
-            for p in parameters[1:]
-            if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-        ]
-        if (
-            not parameters
-            or extra
-            or parameters[0].kind in (parameters[0].KEYWORD_ONLY, parameters[0].VAR_KEYWORD)
-        ):
-            raise InvalidApp(
-                f"The agent `{name}` must take one argument.", hint="Write `async def run(ctx: Context)`."
-            )
+        extra = [p for p in parameters[1:] if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        if not parameters or extra or parameters[0].kind in (parameters[0].KEYWORD_ONLY, parameters[0].VAR_KEYWORD):
+            raise InvalidApp(f"The agent `{name}` must take one argument.", hint="Write `async def run(ctx: Context)`.")
         if name in self._agents:
             raise InvalidApp(
                 f"The app `{self.name}` already has an agent called `{name}`.", hint="Name one of them anew."
@@ -252,9 +240,7 @@ class App:
                 f"`{server.name}` cannot be the name of an MCP server: such names are the plane's own.",
                 hint="Give the server another name.",
             )
-        rivals = [
-            server_name for server_name in self._servers if _clash(provider_name(f"{server_name}."), mine)
-        ]
+        rivals = [server_name for server_name in self._servers if _clash(provider_name(f"{server_name}."), mine)]
         rivals += [tool.name for tool in self._tools.values() if tool.provider_name.startswith(mine)]
         if rivals:
             raise InvalidApp(
@@ -287,9 +273,7 @@ class App:
                 f"`{tool.name}` cannot be a tool of an app: such names are the plane's own.",
                 hint="Give it another name with `name=`.",
             )
-        server = next(
-            (s for s in self._servers if tool.provider_name.startswith(provider_name(f"{s}."))), None
-        )
+        server = next((s for s in self._servers if tool.provider_name.startswith(provider_name(f"{s}."))), None)
         if server is not None:
             raise InvalidApp(
                 f"Models would not tell the tool `{tool.name}` from those of the MCP server `{server}`.",
@@ -401,8 +385,7 @@ def _place(error: BaseException) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith((_OURS, "<frozen importlib"))
-        and "importlib" not in Path(frame.filename).parts
+        if not frame.filename.startswith((_OURS, "<frozen importlib")) and "importlib" not in Path(frame.filename).parts
     ]
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 

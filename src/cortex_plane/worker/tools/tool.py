@@ -94,9 +94,7 @@ class Arguments:
         except ValidationError as error:
             raise InvalidArguments(f"The arguments are not valid: {self._explain(error)}.") from None
         except Exception as error:  # a validator that the tool's author wrote
-            raise InvalidArguments(
-                f"The arguments could not be checked: {type(error).__name__}: {error}."
-            ) from error
+            raise InvalidArguments(f"The arguments could not be checked: {type(error).__name__}: {error}.") from error
 
     def _explain(self, error: ValidationError) -> str:
         faults = error.errors(include_url=False, include_context=False, include_input=False)
@@ -208,9 +206,7 @@ def read_signature(function: Callable[..., Any], owner: str) -> Signature:
             hint="Write it with `def` or `async def`.",
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidApp(
-            f"{owner} yields values.", hint="A tool returns one value: collect them and return a list."
-        )
+        raise InvalidApp(f"{owner} yields values.", hint="A tool returns one value: collect them and return a list.")
     hints = _hints(function, owner)
     parameters, contexts = [], []
     for name, parameter in inspect.signature(function).parameters.items():
@@ -355,9 +351,7 @@ class Tool:
     async def call(self, values: Mapping[str, Any], context: ToolContext) -> Any:
         return await run_function(self._function, self._signature.keywords(values, context))
 
-    async def ask_probe(
-        self, values: Mapping[str, Any], context: ToolContext
-    ) -> Happened | DidNotHappen | None:
+    async def ask_probe(self, values: Mapping[str, Any], context: ToolContext) -> Happened | DidNotHappen | None:
         """Did an earlier call with this context take effect? None: the probe cannot tell either."""
         if self._probe is None:
             raise InvalidApp(f"The tool `{self.name}` has no probe.")
