@@ -102,11 +102,7 @@ def _session(atlases: CompiledAtlases) -> GateState:
 
 def _resolution(atlases: CompiledAtlases) -> Work:
     """What becomes of one input and one call: a boundary, a verdict, and what running uses up."""
-    state, call, moment = (
-        _session(atlases),
-        _call("ticket.delete"),
-        GateInput(now=NOW, inputs=(_INPUT,), heard=1),
-    )
+    state, call, moment = (_session(atlases), _call("ticket.delete"), GateInput(now=NOW, inputs=(_INPUT,), heard=1))
 
     def work() -> object:
         before = at_boundary(atlases, state, moment).state

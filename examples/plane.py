@@ -134,10 +134,7 @@ async def ask(plane: Client, card: Approval) -> None:
     home = f"CORTEX_HOME={os.environ['CORTEX_HOME']} " if "CORTEX_HOME" in os.environ else ""
     print(f"waits   {card.tool_name} {card.arguments} needs a person ({card.rule})")
     print(f"        in the browser: {plane.url}{link.url_path}")
-    print(
-        f"        in a terminal:  {home}{Path(sys.executable).parent}/cortex approval approve {card.id}",
-        flush=True,
-    )
+    print(f"        in a terminal:  {home}{Path(sys.executable).parent}/cortex approval approve {card.id}", flush=True)
 
 
 async def approve(plane: Client, card: Approval) -> None:

@@ -145,12 +145,7 @@ def requirements_table() -> str:
                 proven_by = ", ".join(f"`{module}`" for module in modules.get(requirement.id, []))
                 lines.append(f"- {requirement.id}: {requirement.text} ({proven_by})")
     design = [requirement for requirement in REQUIREMENTS if requirement.id.startswith("D.")]
-    lines += [
-        "",
-        "## Design",
-        "",
-        f"The ledger lists {len(design)} more requirements, D.1 to {design[-1].id}.",
-    ]
+    lines += ["", "## Design", "", f"The ledger lists {len(design)} more requirements, D.1 to {design[-1].id}."]
     return "\n".join([*lines, ""])
 
 

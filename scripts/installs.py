@@ -22,9 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 MOST_PACKAGES = 25
-NOT_IN_THE_CLIENT = {
-    *("anthropic", "asyncpg", "mcp", "openai", "pydantic-ai-slim", "starlette", "uvicorn"),
-}
+NOT_IN_THE_CLIENT = {*("anthropic", "asyncpg", "mcp", "openai", "pydantic-ai-slim", "starlette", "uvicorn")}
 FRAMEWORKS = ("crewai", "semantic-kernel")
 """They need mcp<2, and we need mcp>=2: the client must do without it."""
 POLICY = "policies: [{name: refunds, target: refunds.create, effect: allow}]\n"

@@ -25,13 +25,7 @@ def words(size: int, seed: int) -> str:
 
 
 def _tool_payload(seed: int) -> dict[str, Any]:
-    payload: dict[str, Any] = {
-        "tool": "deploy",
-        "region": "eu-west-1",
-        "count": 3,
-        "dry_run": False,
-        "note": "",
-    }
+    payload: dict[str, Any] = {"tool": "deploy", "region": "eu-west-1", "count": 3, "dry_run": False, "note": ""}
     payload["note"] = words(TOOL_BYTES - len(json.dumps(payload)), seed)
     return payload
 

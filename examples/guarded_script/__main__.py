@@ -12,11 +12,7 @@ from examples.plane import access, approve, ask, plane, prepare, world
 HERE = Path(__file__).parent
 # A name under which the script is known: to policies, in the inbox, on the audit trail. It has no model.
 AGENT = AgentDraft(
-    name="Refund script",
-    slug="refund-script",
-    role="Script",
-    team="main",
-    model_config=ModelConfig(model="scripted"),
+    name="Refund script", slug="refund-script", role="Script", team="main", model_config=ModelConfig(model="scripted")
 )
 
 

@@ -32,11 +32,7 @@ async def main(auto: bool) -> int:
         job = await client.jobs.submit(JobDraft(agent=AGENT.slug, payload={"text": "Note that lamps are sold out."}))
         job = await follow(client, job.id, approve if auto else ask)
         print(f"job     {job.status}")
-        print(
-            "notes  ",
-            await asyncio.to_thread(Path(os.environ["EXAMPLE_FOLDER"], "notes.txt").read_text),
-            end="",
-        )
+        print("notes  ", await asyncio.to_thread(Path(os.environ["EXAMPLE_FOLDER"], "notes.txt").read_text), end="")
         return 0 if job.status == "COMPLETED" else 1
 
 

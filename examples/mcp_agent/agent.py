@@ -16,10 +16,7 @@ app.mcp_server("notes", command=[sys.executable, str(SERVER)], env={"NOTES": str
 
 SCRIPT: Any = [
     {"text": "I look at the notes.", "calls": [{"tool": "notes.list_notes"}]},
-    {
-        "text": "I add one.",
-        "calls": [{"tool": "notes.add_note", "arguments": {"text": "Lamps are sold out."}}],
-    },
+    {"text": "I add one.", "calls": [{"tool": "notes.add_note", "arguments": {"text": "Lamps are sold out."}}]},
     {"text": "It is written down."},
 ]
 AGENT = AgentDraft(

@@ -54,15 +54,7 @@ class Flood:
         await asyncio.gather(*(self._call(number) for number in range(callers)))
 
     async def _call(self, number: int) -> None:
-        doors = [
-            self._job,
-            self._message,
-            self._simulation,
-            self._export,
-            self._stream,
-            self._token,
-            self._decision,
-        ]
+        doors = [self._job, self._message, self._simulation, self._export, self._stream, self._token, self._decision]
         for turn in itertools.count(number):
             door = doors[turn % len(doors)]
             with contextlib.suppress(httpx.TransportError):

@@ -39,11 +39,7 @@ pytestmark = pytest.mark.fresh_database
 async def _noisy(world: World) -> tuple[str, list[str]]:
     """An agent whose jobs sleep, and the keys of the flood: the one for messages, then those of people."""
     agent = await make_agent(
-        world,
-        [turn(call("nap", seconds=2.0))],
-        app="neighbours",
-        slug="sleeper",
-        limits={"max_concurrent_jobs": 100},
+        world, [turn(call("nap", seconds=2.0))], app="neighbours", slug="sleeper", limits={"max_concurrent_jobs": 100}
     )
     people = [await world.person(Role.ADMIN, name=f"Noisy {number}") for number in range(KEYS)]
     return agent.slug, [world.service.secret, *(person.secret for person in people)]
@@ -76,10 +72,7 @@ async def test_a_flood_of_one_org_leaves_the_other_served(world: World, strict: 
         httpx.AsyncClient(base_url=plane.url, timeout=30) as other,
     ):
         flood = Flood(http, bridge, headers, sleeper, str(world.connection.id), str(world.agent.id))
-        tasks = [
-            asyncio.create_task(flood.run(CALLERS // 2)),
-            asyncio.create_task(_watched(worker, world, most)),
-        ]
+        tasks = [asyncio.create_task(flood.run(CALLERS // 2)), asyncio.create_task(_watched(worker, world, most))]
         neighbour = Neighbour(other, strict.admin.headers, asker)
         try:
             await neighbour.rounds(3)

@@ -44,9 +44,7 @@ class Release:
 
 
 @pytest.mark.proves("D.97")
-def test_a_release_stops_and_is_approved_denied_edited_or_expires_and_all_four_are_proven(
-    plane: Plane,
-) -> None:
+def test_a_release_stops_and_is_approved_denied_edited_or_expires_and_all_four_are_proven(plane: Plane) -> None:
     approved, denied, edited = (Release(plane, version) for version in ("1.0.0", "2.0.0", "3.0.0"))
     expired = Release(plane, "4.0.0", "--within", "1")
     jobs = {release.job_id for release in (approved, denied, edited, expired)}

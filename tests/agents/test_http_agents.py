@@ -42,12 +42,7 @@ async def test_an_agent_has_all_that_the_spec_gives_it(http: httpx.AsyncClient, 
         assert agent[name] == DRAFT[name], name
     assert (agent["status"], agent["config_version"], agent["revision"]) == ("ACTIVE", 1, 1)
     assert made.headers["ETag"] == '"1"'
-    for path in (
-        "/v1/agents/writer",
-        f"/v1/agents/{agent['id']}",
-        "/agents/writer",
-        f"/agents/{agent['id']}",
-    ):
+    for path in ("/v1/agents/writer", f"/v1/agents/{agent['id']}", "/agents/writer", f"/agents/{agent['id']}"):
         assert (await http.get(path, headers=world.admin.headers)).json() == agent
     plain = {key: DRAFT[key] for key in ("role", "team")} | {"name": "Plain", "slug": "plain"}
     defaults = (

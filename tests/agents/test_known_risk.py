@@ -80,9 +80,7 @@ async def test_the_gates_of_a_risk_stand_before_a_call_that_declares_a_lower_one
     http: httpx.AsyncClient, world: World
 ) -> None:
     stop = gate(
-        "stop",
-        {"type": "risk_threshold", "min_tier": "critical"},
-        questions=[question("sure", "acknowledgment")],
+        "stop", {"type": "risk_threshold", "min_tier": "critical"}, questions=[question("sure", "acknowledgment")]
     )
     allow = [{"policy_id": "all", "type": "allow", "actions": ["pay.*"]}]
     text = manifest("com.acme.bank", "1.0.0", name="Bank", checkpoints=[stop], policies=allow)
@@ -107,19 +105,10 @@ async def test_resolutions_permissions_explanations_and_simulations_know_the_ris
     for request in (one, {"risk": "low"}):
         answer = await post(http, world.service, f"/v1/sessions/{session}/resolve", status=201, **request)
         (denied,) = answer["denied_actions"]
-        assert (denied["action"], denied["risk"], denied["rule"]) == (
-            "pay.send",
-            "critical",
-            "org:dangerous@2.1",
-        )
+        assert (denied["action"], denied["risk"], denied["rule"]) == ("pay.send", "critical", "org:dangerous@2.1")
     (shown,) = (await permissions(http, world.service, session))["actions"]
     assert (shown["verdict"], shown["risk"]) == ("deny", "critical")
-    what: dict[str, Any] = {
-        "agent": "deployer",
-        "tool": "pay.send",
-        "risk": "low",
-        "session_kind": "external",
-    }
+    what: dict[str, Any] = {"agent": "deployer", "tool": "pay.send", "risk": "low", "session_kind": "external"}
     explained = await post(http, world.admin, "/v1/policies/explain", **what)
     assert explained["risk"] == "critical"
     rules = RULES.replace("effect: deny", "effect: requires_approval")

@@ -75,13 +75,7 @@ def test_a_long_message_can_be_repeated() -> None:
 def test_placeholders_stand_for_the_last_message_and_the_last_result() -> None:
     call = ScriptCall(
         tool="github.find",
-        arguments={
-            "q": "<{message}>",
-            "deep": [{"r": "{result}"}],
-            "{message}": 1,
-            "n": 2.5,
-            "other": "{x} {} {{",
-        },
+        arguments={"q": "<{message}>", "deep": [{"r": "{result}"}], "{message}": 1, "n": 2.5, "other": "{x} {} {{"},
     )
     turn = ScriptTurn(text="{message}/{result}/{unknown}/{message!r}", calls=[call])
     turns: list[Turn] = [

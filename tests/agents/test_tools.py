@@ -274,11 +274,7 @@ def test_the_schema_is_the_signature_without_the_context() -> None:
     assert set(schema["properties"]) == {"version", "stage", "hosts"}
     assert schema["required"] == ["version"]
     assert schema["additionalProperties"] is False
-    assert schema["properties"]["version"] == {
-        "type": "string",
-        "maxLength": 20,
-        "description": "Such as 1.2.0.",
-    }
+    assert schema["properties"]["version"] == {"type": "string", "maxLength": 20, "description": "Such as 1.2.0."}
     assert schema["properties"]["stage"] == {"$ref": "#/$defs/Stage", "default": "test"}
     assert "title" not in schema
     assert tool.description == "Deploy a version.\n\nTo a stage."

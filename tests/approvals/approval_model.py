@@ -174,11 +174,7 @@ class Model:
 
     def _ask(self, job: Job, call: Call, causes: set[str]) -> None:
         for request in self.requests:
-            same = (request.session, request.tool, request.arguments) == (
-                job.session,
-                call.tool,
-                call.version,
-            )
+            same = (request.session, request.tool, request.arguments) == (job.session, call.tool, call.version)
             if same and request.status == "pending" and self._can_approve(call.tool, request.causes | causes):
                 request.causes |= causes
                 request.version += 1

@@ -35,13 +35,7 @@ from cortex_plane.kernel.ids import new_id
 from cortex_plane.notify.verbs import webhooks
 from cortex_plane.policies.model.versions import PolicyFile
 from cortex_plane.policies.verbs import policies
-from cortex_plane.sessions.model.sessions import (
-    InboundMessage,
-    MessageDraft,
-    SessionChange,
-    SessionDraft,
-    SessionKind,
-)
+from cortex_plane.sessions.model.sessions import InboundMessage, MessageDraft, SessionChange, SessionDraft, SessionKind
 from cortex_plane.sessions.verbs import sessions
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.model.orgs import AbsenceDraft

@@ -80,8 +80,7 @@ async def test_whoever_joins_two_requests_and_whoever_decides_one_do_not_block_e
     calls = [call(input_hash=digit * 64, position=n) for n, digit in enumerate("ab")]
     await _asks(strict, worker, *calls)
     asked = sorted(
-        (await approvals.list_approvals(strict.db, strict.admin.actor, None, 10)).items,
-        key=lambda a: a.input_hash,
+        (await approvals.list_approvals(strict.db, strict.admin.actor, None, 10)).items, key=lambda a: a.input_hash
     )
     joining = await _asks(strict, worker, session=asked[0].session_id)
     given = joining.given

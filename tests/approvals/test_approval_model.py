@@ -161,8 +161,7 @@ class Approvals(RuleBasedStateMachine):
             self.run(self._work())
 
     @rule(
-        slug=st.sampled_from([*sorted(SCRIPTS), "signed", "sealed", "signed"]),
-        owner=st.sampled_from(["Ada", "Boss"]),
+        slug=st.sampled_from([*sorted(SCRIPTS), "signed", "sealed", "signed"]), owner=st.sampled_from(["Ada", "Boss"])
     )
     def ask(self, slug: str, owner: str) -> None:
         self.run(self._submit(slug, owner, None))
@@ -197,9 +196,7 @@ class Approvals(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.requests)
     @rule(
-        n=st.integers(0, 99),
-        person=st.sampled_from(["Boss", "High", "Low"]),
-        edited=st.sampled_from(["e", "f", "?"]),
+        n=st.integers(0, 99), person=st.sampled_from(["Boss", "High", "Low"]), edited=st.sampled_from(["e", "f", "?"])
     )
     def approve_edited(self, n: int, person: str, edited: str) -> None:
         request = self._request(n, open_only=True)

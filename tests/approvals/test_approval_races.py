@@ -270,10 +270,7 @@ async def _judge(world: World, admin: asyncpg.Connection, each: Round) -> set[st
 async def _trail_agrees(admin: asyncpg.Connection, asked: Approval, answers: Counter[str], status: str) -> None:
     """The read model and the audit trail tell of every attempt, and tell the same."""
     found = await admin.fetch("select event_type, times from approval_event where approval_id = $1", asked.id)
-    events, rows_of = (
-        Counter(row[0] for row in found for _ in range(row[1])),
-        Counter(row[0] for row in found),
-    )
+    events, rows_of = (Counter(row[0] for row in found for _ in range(row[1])), Counter(row[0] for row in found))
     assert events["channel_duplicate"] == answers["DUPLICATE"]
     assert events["channel_conflict"] == answers["approval_conflict"]
     assert events["refused"] == answers["approval_expired"]

@@ -117,11 +117,7 @@ async def test_whoever_edits_a_request_leaves_it_open_for_others(
         await until(world, job, W)
     card = await card_of(http, bea, job)
     edited = await decide(http, bea, card, arguments={"version": "2.0"})
-    assert (edited["result"], edited["approval"]["status"], edited["approval"]["votes_for"]) == (
-        "OK",
-        "pending",
-        0,
-    )
+    assert (edited["result"], edited["approval"]["status"], edited["approval"]["votes_for"]) == ("OK", "pending", 0)
     now = await shown(http, bea, card["id"])
     assert (now["arguments"], now["may_decide"], now["deciders"]) == ({"version": "2.0"}, False, ["Cal"])
     await refused(http, bea, now, "edited the arguments")
@@ -273,9 +269,7 @@ async def test_a_policy_may_allow_self_approval_and_card_and_receipt_say_so(
     http: httpx.AsyncClient, world: World
 ) -> None:
     await apply_policies(
-        world.db,
-        world.admin.actor,
-        FOUR_EYES.replace("dev_review, on", "dev_review, self_approval: true, on"),
+        world.db, world.admin.actor, FOUR_EYES.replace("dev_review, on", "dev_review, self_approval: true, on")
     )
     await make_agent(world, [turn(ship())], slug="shipper")
     card = await asking(http, world, await submitted(http, world.admin), world.admin)

@@ -129,10 +129,7 @@ async def test_a_token_decides_once_as_its_person_and_then_says_what_was_recorde
         assert await use(strict, token) == "DUPLICATE"
         assert await use(strict, token, Choice.DENIED) == "approval_conflict"
     after = await shown(strict, approval.id)
-    assert (after.status, after.resolved_by) == (
-        ApprovalStatus.APPROVED,
-        strict.admin.actor.user_account_id,
-    )
+    assert (after.status, after.resolved_by) == (ApprovalStatus.APPROVED, strict.admin.actor.user_account_id)
     assert (after.resolution_reason, after.resolved_via) == ("from the train", "api")
     kept = await admin.fetchrow("select token_hash, used_at from approval_token")
     assert kept is not None
@@ -378,11 +375,7 @@ async def test_a_link_decides_through_its_channel_and_again_says_the_same(strict
         assert await click(strict, yes) == "DUPLICATE"
         assert await click(strict, no) == "approval_conflict"
     after = await shown(strict, approval.id)
-    assert (after.status, after.resolved_via, after.resolution_reason) == (
-        "approved",
-        "email",
-        "looks right",
-    )
+    assert (after.status, after.resolved_via, after.resolution_reason) == ("approved", "email", "looks right")
     assert counted.calls == {("email", "ok"): 1, ("email", "duplicate"): 1, ("email", "conflict"): 1}
 
 

@@ -13,14 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortex_plane.approvals.model.approvals import (
-    TRANSITIONS,
-    Approval,
-    ApprovalKind,
-    ApprovalStatus,
-    Choice,
-    Decision,
-)
+from cortex_plane.approvals.model.approvals import TRANSITIONS, Approval, ApprovalKind, ApprovalStatus, Choice, Decision
 from cortex_plane.approvals.rules.deciders import (
     JobOutcome,
     LockedApproval,
@@ -64,12 +57,7 @@ def request(**changes: Any) -> Approval:
 
 
 def job(id: UUID = JOB, open_approvals: int = 1, holds: tuple[str, ...] = ()) -> WaitingJob:
-    return WaitingJob(
-        id=id,
-        status=JobStatus.WAITING_FOR_APPROVAL,
-        holds=list(holds),
-        open_approvals=open_approvals,
-    )
+    return WaitingJob(id=id, status=JobStatus.WAITING_FOR_APPROVAL, holds=list(holds), open_approvals=open_approvals)
 
 
 def waiting_call(id: UUID = CALL, job_id: UUID = JOB, status: CallStatus = CallStatus.AWAITING) -> WaitingCall:
@@ -210,10 +198,7 @@ def test_a_reason_is_a_sentence_of_its_own(reason: str | None, told: str) -> Non
 def test_with_on_deny_continue_nothing_fails_and_nothing_is_cancelled() -> None:
     sibling = Sibling(id=UUID(int=51), tool_name="look", jobs=[JOB])
     asked = opened(job(open_approvals=2), siblings=[sibling], on_deny=OnDeny.CONTINUE)
-    for closing, why in (
-        (denied(asked, "Bea", None), "denied by Bea."),
-        (expired(asked), "timed out after 24"),
-    ):
+    for closing, why in ((denied(asked, "Bea", None), "denied by Bea."), (expired(asked), "timed out after 24")):
         assert [(each.open, each.status, each.error) for each in closing.jobs] == [(1, None, None)]
         ((_, status, told),) = closing.calls
         assert status is CallStatus.REJECTED

@@ -9,14 +9,7 @@ import asyncpg
 import pytest
 
 from cortex_plane.agents.model.agents import AgentDraft, ModelConfig
-from cortex_plane.approvals.model.approvals import (
-    Approval,
-    ApprovalStatus,
-    Channel,
-    Choice,
-    Decision,
-    RecordResult,
-)
+from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Channel, Choice, Decision, RecordResult
 from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.jobs.model.jobs import JobDraft, JobStatus
 from cortex_plane.jobs.verbs import jobs

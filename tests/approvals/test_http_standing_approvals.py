@@ -49,12 +49,7 @@ async def test_a_round_trip_over_http(org: World, http: httpx.AsyncClient) -> No
     answer = await door.decide(card, standing={"calls": 1, "seconds": 7200})
     assert answer.status_code == 200, answer.text
     (given,) = (await door.get("standing-approvals", session_id=card["approval"]["session_id"]))["items"]
-    assert (given["tool_name"], given["max_calls"], given["used_calls"], given["usable"]) == (
-        "ship",
-        1,
-        0,
-        True,
-    )
+    assert (given["tool_name"], given["max_calls"], given["used_calls"], given["usable"]) == ("ship", 1, 0, True)
     assert given["required"]["rule"] == card["approval"]["rule"]
     async with working(org.db, shipping.app):
         await until(org, job, JobStatus.WAITING_FOR_APPROVAL)

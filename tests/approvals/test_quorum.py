@@ -52,11 +52,7 @@ async def test_the_job_goes_on_with_the_last_vote_and_not_before(strict: World) 
     again = await decide(strict, asked, by=bea)
     assert (again.result, again.approval.votes_for) == (RecordResult.DUPLICATE, 1)
     last = await decide(strict, asked, by=cal)
-    assert (last.result, last.approval.status, last.approval.votes_for) == (
-        RecordResult.OK,
-        ApprovalStatus.APPROVED,
-        2,
-    )
+    assert (last.result, last.approval.status, last.approval.votes_for) == (RecordResult.OK, ApprovalStatus.APPROVED, 2)
     async with working(strict.db, shipping.app):
         assert (await ended(strict, id)).status is JobStatus.COMPLETED
     assert shipping.shipped == ["1.0 to production"]

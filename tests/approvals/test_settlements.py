@@ -54,12 +54,7 @@ async def paid(http: httpx.AsyncClient, world: World, cal: Person) -> UUID:
 
 
 async def answer(
-    http: httpx.AsyncClient,
-    person: Person,
-    card: dict[str, Any],
-    verdict: str,
-    status: int = 200,
-    **more: Any,
+    http: httpx.AsyncClient, person: Person, card: dict[str, Any], verdict: str, status: int = 200, **more: Any
 ) -> dict[str, Any]:
     body = {"verdict": verdict, **more}
     told = await http.post(f"/v1/approvals/{card['id']}/answer", json=body, headers=person.headers)

@@ -13,13 +13,7 @@ import pydantic
 import pytest
 import pytest_asyncio
 
-from cortex_plane.approvals.model.approvals import (
-    ApprovalStatus,
-    Choice,
-    Revocation,
-    StandingApproval,
-    StandingDraft,
-)
+from cortex_plane.approvals.model.approvals import ApprovalStatus, Choice, Revocation, StandingApproval, StandingDraft
 from cortex_plane.approvals.verbs import standing_approvals
 from cortex_plane.db.database import Database
 from cortex_plane.jobs import store as jobs_store
@@ -258,8 +252,7 @@ async def test_a_use_that_waited_for_a_revocation_is_refused(org: World, admin: 
     stage = await staged(org, admin, calls=5)
     async with org.db.transaction(org.org_id) as tx:
         await tx.rows(
-            "update standing_approval set revoked_at = plane_now(), revoked_by = 'Ada' where id = $1",
-            stage.given.id,
+            "update standing_approval set revoked_at = plane_now(), revoked_by = 'Ada' where id = $1", stage.given.id
         )
         use = asyncio.create_task(told(stage.held[0].write(stage.intent())))
         await _blocked(admin)

@@ -21,14 +21,7 @@ from cortex_plane.approvals.model.approvals import (
     StandingApproval,
     StandingDraft,
 )
-from cortex_plane.approvals.rules.standing_match import (
-    Granter,
-    Uncovered,
-    check,
-    covers,
-    may_revoke,
-    unusable,
-)
+from cortex_plane.approvals.rules.standing_match import Granter, Uncovered, check, covers, may_revoke, unusable
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.policies.model.policies import (
     OWNER_DECIDES,

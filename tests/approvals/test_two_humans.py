@@ -120,11 +120,7 @@ async def hook_of(http: httpx.AsyncClient, world: World, owner: Person, member: 
 
 
 async def vote_through(
-    http: httpx.AsyncClient,
-    world: World,
-    hook: tuple[str, str],
-    card: dict[str, Any],
-    choice: str = "approved",
+    http: httpx.AsyncClient, world: World, hook: tuple[str, str], card: dict[str, Any], choice: str = "approved"
 ) -> httpx.Response:
     event = {
         "type": "approval.decision", "timestamp": "2026-01-01T00:00:00Z",

@@ -115,8 +115,7 @@ def test_a_command_whose_extra_is_missing_says_so_in_one_line(tmp_path: Path, wo
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert re.fullmatch(
-        rf"error missing_extra: The package \w+ is not installed: run `pip install 'cortex-plane\[{extra}\]'`\.",
-        line,
+        rf"error missing_extra: The package \w+ is not installed: run `pip install 'cortex-plane\[{extra}\]'`\.", line
     )
 
 

@@ -16,15 +16,7 @@ from cortex_plane.main.main import COMMANDS, NOUNS
 
 SOURCE = Path(cortex_plane.__file__).parent
 
-SERVER = {
-    "aiosmtplib",
-    "asyncpg",
-    "jinja2",
-    "opentelemetry",
-    "prometheus_client",
-    "starlette",
-    "uvicorn",
-}
+SERVER = {"aiosmtplib", "asyncpg", "jinja2", "opentelemetry", "prometheus_client", "starlette", "uvicorn"}
 WORKER = {"asyncpg", "structlog"}
 MODELS = {"anthropic", "mcp", "mcp_types", "openai", "pydantic_ai", "cel", "httpx2"}
 CLIENT = {"httpx", "httpcore", "orjson", "pydantic"}

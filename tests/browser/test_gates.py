@@ -98,11 +98,7 @@ def hostile(stage: Stage) -> tuple[str, dict[str, Any]]:
     publish(stage, manifest(atlas_id, "1.0"))
     publish(stage, manifest(atlas_id, "1.1", description="tame", actions=[]))
     said = {"tool": "plane.answer", "arguments": {"gate": "start", "answers": {"why": EVIL}}}
-    script = [
-        {"calls": [said]},
-        {"calls": [{"tool": "ticket.get", "arguments": {"ticket": "7"}}]},
-        {"text": "Done."},
-    ]
+    script = [{"calls": [said]}, {"calls": [{"tool": "ticket.get", "arguments": {"ticket": "7"}}]}, {"text": "Done."}]
     slug = f"evil-{uuid4().hex[:8]}"
     body = {
         "name": slug, "slug": slug, "role": "Tester", "team": "main",

@@ -116,10 +116,7 @@ def apply(stage: Stage, before: str) -> None:
 
 def deploying(stage: Stage) -> dict[str, Any]:
     slug = f"shipper-{uuid4().hex[:8]}"
-    call = {
-        "tool": "deploy",
-        "arguments": {"version": f"7.{uuid4().int % 10_000}.0", "environment": "production"},
-    }
+    call = {"tool": "deploy", "arguments": {"version": f"7.{uuid4().int % 10_000}.0", "environment": "production"}}
     stage.agent(slug, [{"text": "I deploy it.", "calls": [call]}, {"text": "Done."}])
     return stage.asked(stage.submit(slug, "Ship it, please."))
 
@@ -204,12 +201,7 @@ def prove(stage: Stage, id: str) -> None:
 
 
 def offline(words: list[str], environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
-    away = {
-        **environment,
-        "CORTEX_URL": "http://127.0.0.1:1",
-        "CORTEX_KEY": "none",
-        "CORTEX_HOME": str(folder),
-    }
+    away = {**environment, "CORTEX_URL": "http://127.0.0.1:1", "CORTEX_KEY": "none", "CORTEX_HOME": str(folder)}
     return subprocess.run(words, cwd=folder, env=away, capture_output=True, text=True, timeout=180)
 
 

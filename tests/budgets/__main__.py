@@ -27,10 +27,7 @@ KNOWN = "known_work"
 
 async def measure(on: TestServer, names: list[str]) -> dict[str, dict[str, Any]]:
     measured: dict[str, dict[str, Any]] = {}
-    async with (
-        crowded(on) as stage,
-        Meter.attached(stage.world.db, on.admin(on.template)) as meter,
-    ):
+    async with crowded(on) as stage, Meter.attached(stage.world.db, on.admin(on.template)) as meter:
         for name in names:
             counts, parts = await meter.count(known_work if name == KNOWN else OPERATIONS[name], stage)
             shown = {count: parts.largest(count) for count in COUNTS}

@@ -297,10 +297,7 @@ async def decision(stage: Stage, times: int) -> AsyncIterator[Perform]:
 
 @asynccontextmanager
 async def decision_over_http(stage: Stage, times: int) -> AsyncIterator[Perform]:
-    async with (
-        _requests(stage, times) as requests,
-        stage.client(stage.strict.admin.secret) as client,
-    ):
+    async with _requests(stage, times) as requests, stage.client(stage.strict.admin.secret) as client:
 
         async def perform() -> None:
             request = requests.pop(0)

@@ -17,24 +17,9 @@ import pytest
 from pydantic import ValidationError
 
 from cortex_plane.agents.model.tools import OnUncertain
-from cortex_plane.approvals.model.approvals import (
-    Approval,
-    ApprovalStatus,
-    Channel,
-    Choice,
-    Decision,
-    EffectAnswer,
-)
+from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Channel, Choice, Decision, EffectAnswer
 from cortex_plane.approvals.verbs import approval_requests, approvals, decisions, edits, settlements
-from cortex_plane.calls.model import (
-    CallDraft,
-    Ending,
-    ExternalCall,
-    IntentDraft,
-    Next,
-    OutcomeDraft,
-    OutcomeStatus,
-)
+from cortex_plane.calls.model import CallDraft, Ending, ExternalCall, IntentDraft, Next, OutcomeDraft, OutcomeStatus
 from cortex_plane.calls.verbs import calls, external, outcomes
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.effects import CallStatus, Verdict

@@ -160,11 +160,7 @@ async def test_an_expired_and_a_cancelled_request_are_told(
     await post(http, world.admin, f"/v1/jobs/{dropped['job_id']}/cancel", reason="stop")
     clock = await Clock.install(admin, datetime.fromisoformat(late["deadline"]) - timedelta(seconds=1))
     (got,) = await hook.told()
-    assert (got.data["call_id"], got.data["decision"], got.data["next"]) == (
-        dropped["id"],
-        "cancelled",
-        "stop",
-    )
+    assert (got.data["call_id"], got.data["decision"], got.data["next"]) == (dropped["id"], "cancelled", "stop")
     await clock.advance(timedelta(seconds=2))
     await deadlines.tick(world.db, uuid4(), "clock")
     _, got = await hook.told()
@@ -222,13 +218,7 @@ async def test_one_that_nobody_takes_is_a_dead_letter_of_its_request(http: httpx
 @pytest.mark.proves("D.239")
 @pytest.mark.parametrize(("point", "copies"), [("record_delivery:before#1", 2), ("record_delivery:after#1", 1)])
 async def test_killed_between_sending_and_writing_it_down_it_comes_again_with_the_same_id(
-    http: httpx.AsyncClient,
-    hook: Hook,
-    urls: Urls,
-    admin: asyncpg.Connection,
-    tmp_path: Path,
-    point: str,
-    copies: int,
+    http: httpx.AsyncClient, hook: Hook, urls: Urls, admin: asyncpg.Connection, tmp_path: Path, point: str, copies: int
 ) -> None:
     world = hook.world
     pem = tmp_path / "hooks.pem"
@@ -341,9 +331,7 @@ async def test_a_doubt_that_somebody_settles_is_told(http: httpx.AsyncClient, wo
         doubt = await ended(http, world.service, call, "unknown", error="the line was cut")
         assert await hook.told() == []
         answer = await http.post(
-            f"/v1/approvals/{doubt['approval_id']}/answer",
-            json={"verdict": "happened"},
-            headers=world.admin.headers,
+            f"/v1/approvals/{doubt['approval_id']}/answer", json={"verdict": "happened"}, headers=world.admin.headers
         )
         assert answer.status_code == 200, answer.text
         (got,) = await hook.told()

@@ -49,13 +49,7 @@ async def post(http: httpx.AsyncClient, person: Person, path: str, *, status: in
 
 
 async def ended(
-    http: httpx.AsyncClient,
-    person: Person,
-    call: dict[str, Any],
-    outcome: str,
-    *,
-    status: int = 200,
-    **more: Any,
+    http: httpx.AsyncClient, person: Person, call: dict[str, Any], outcome: str, *, status: int = 200, **more: Any
 ) -> dict[str, Any]:
     body = {"status": outcome, **more}
     answer = await http.post(f"/v1/calls/{call['id']}/outcome", json=body, headers=person.headers)
@@ -72,11 +66,7 @@ async def looked(http: httpx.AsyncClient, person: Person, id: str, wait: float =
 
 
 async def decide(
-    world: World,
-    call: dict[str, Any],
-    choice: Choice = Choice.APPROVED,
-    by: Person | None = None,
-    **more: Any,
+    world: World, call: dict[str, Any], choice: Choice = Choice.APPROVED, by: Person | None = None, **more: Any
 ) -> None:
     actor = (by or world.admin).actor
     id = UUID(call["approval_id"])
@@ -169,9 +159,7 @@ async def test_a_call_waits_for_a_person_and_runs_once(http: httpx.AsyncClient, 
     answers = await asyncio.gather(
         *(
             http.post(
-                f"/v1/calls/{call['id']}/intent",
-                json=intent | {"sender": f"s{n}"},
-                headers=strict.service.headers,
+                f"/v1/calls/{call['id']}/intent", json=intent | {"sender": f"s{n}"}, headers=strict.service.headers
             )
             for n in range(4)
         )

@@ -92,11 +92,7 @@ async def test_gates_that_ask_or_come_round_are_told_up_to_a_limit(
     http: httpx.AsyncClient, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asks = [
-        gate(
-            f"g{n:02}",
-            {"type": "action_pre", "patterns": ["ticket.get"]},
-            questions=[question("q", "boolean")],
-        )
+        gate(f"g{n:02}", {"type": "action_pre", "patterns": ["ticket.get"]}, questions=[question("q", "boolean")])
         for n in range(MAX_ASKS + 5)
     ]
     rounds = [

@@ -173,10 +173,7 @@ async def test_executing_needs_a_resolution_that_holds_and_covers_the_call(
     await governed(world)
     session = await opened(http, world.service, agrees=True)
     found = await resolved(http, world.service, session, ttl_seconds=60)
-    for call in (
-        {"tool": "ticket.delete", "arguments": {"ticket_id": "T-1"}},
-        {"tool": "never.named"},
-    ):
+    for call in ({"tool": "ticket.delete", "arguments": {"ticket_id": "T-1"}}, {"tool": "never.named"}):
         refused = await executed(http, world.service, found, 409, **call)
         assert refused["code"] == "action_not_resolved"
     facts = [data for _, data in await told(world, session, "resolution_refused")]

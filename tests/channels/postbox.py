@@ -54,14 +54,7 @@ class Postbox:
 
 def _state(card: Card) -> list[Any]:
     reminded = card.occasion == "reminded"
-    return [
-        card.status,
-        card.version,
-        card.escalation_level,
-        len(card.votes),
-        len(card.delegations),
-        reminded,
-    ]
+    return [card.status, card.version, card.escalation_level, len(card.votes), len(card.delegations), reminded]
 
 
 class PostboxStage:

@@ -381,9 +381,7 @@ def resolving(*addresses: str) -> Any:
         ["nonsense"],
     ],
 )
-async def test_a_name_with_one_address_that_is_not_public_is_refused_and_nothing_is_sent(
-    addresses: list[str],
-) -> None:
+async def test_a_name_with_one_address_that_is_not_public_is_refused_and_nothing_is_sent(addresses: list[str]) -> None:
     async with receiving() as receiver:
         channel = WebhookChannel(resolver=resolving(*addresses))
         with pytest.raises(TryAgain, match=r"rebind\.example has no address on the public internet") as error:

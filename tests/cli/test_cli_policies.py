@@ -31,14 +31,7 @@ def test_a_steward_applies_reads_and_asks(shell: Shell) -> None:
     assert shell.run("policy", "show", "--source").stdout == EXAMPLE.read_text()
     assert shell.many("policy", "list")[0]["note"] == "first"
     told = shell.run(
-        "policy",
-        "explain",
-        "deployer",
-        "deploy.web",
-        "--args",
-        '{"environment": "production"}',
-        "--risk",
-        "critical",
+        "policy", "explain", "deployer", "deploy.web", "--args", '{"environment": "production"}', "--risk", "critical"
     ).stdout
     assert "decided by org:production-deploys@" in told
     assert "verdict: requires_approval" in told

@@ -42,13 +42,7 @@ def live(urls: Urls, tmp_path: Path) -> Iterator[Live]:
             clean = {k: v for k, v in os.environ.items() if not k.startswith(("CORTEX_", "DATABASE_"))}
             clean |= {"CORTEX_URL": url, "CORTEX_KEY": world.admin.secret, "COLUMNS": "300"}
             ready.append(
-                Live(
-                    asyncio.get_running_loop(),
-                    world,
-                    Shell(tmp_path, clean),
-                    asyncio.Event(),
-                    asyncio.Event(),
-                )
+                Live(asyncio.get_running_loop(), world, Shell(tmp_path, clean), asyncio.Event(), asyncio.Event())
             )
             is_ready.set()
             await asyncio.to_thread(leave.wait)
@@ -206,9 +200,7 @@ def test_roots_that_a_writer_of_the_database_signed_are_named(live: Live, urls: 
                 root["org_id"], mallory.id, mallory.public,
             )  # fmt: skip
             await admin.execute(
-                "update audit_root set key_id = $1, signature = $2",
-                mallory.id,
-                mallory.private.sign(root["body"]),
+                "update audit_root set key_id = $1, signature = $2", mallory.id, mallory.private.sign(root["body"])
             )
         finally:
             await admin.close()

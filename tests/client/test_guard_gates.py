@@ -18,10 +18,7 @@ from tests.fixtures.apart import Apart, beside
 from tests.fixtures.external_gates import DELETE_CONFIRM, DESK, ONBOARDING, desk, gate, governed, question
 from tests.fixtures.people import World
 
-YES: dict[str, dict[str, Any]] = {
-    "onboarding": {"agree": True},
-    f"{DESK}/delete-confirm": {"sure": "understood"},
-}
+YES: dict[str, dict[str, Any]] = {"onboarding": {"agree": True}, f"{DESK}/delete-confirm": {"sure": "understood"}}
 
 
 @pytest.fixture

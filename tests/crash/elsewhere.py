@@ -114,13 +114,7 @@ async def _match_routes(app: Api) -> None:
     """Send the requests of an agent without a key: they are refused, but their routes are made."""
     transport = httpx.ASGITransport(framed(app))
     async with httpx.AsyncClient(transport=transport, base_url="http://plane") as client:
-        for path in (
-            "sessions",
-            "sessions/0/calls",
-            "sessions/0/answers",
-            "calls/0/intent",
-            "calls/0/outcome",
-        ):
+        for path in ("sessions", "sessions/0/calls", "sessions/0/answers", "calls/0/intent", "calls/0/outcome"):
             assert (await client.post(f"/v1/{path}")).status_code == 401
 
 

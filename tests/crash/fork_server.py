@@ -167,10 +167,7 @@ class _Server:
             return
         order = Order(**json.loads(said))
         # Once, and not by every worker: it takes longer than a worker's life.
-        for module in (
-            *(PROVIDER_MODULES if order.environment else ()),
-            *(MCP_MODULES if order.folder else ()),
-        ):
+        for module in (*(PROVIDER_MODULES if order.environment else ()), *(MCP_MODULES if order.folder else ())):
             importlib.import_module(module)
         if order.tool_seconds not in self._apps:
             self._apps[order.tool_seconds] = crash_app(self._world, order.tool_seconds)

@@ -121,12 +121,7 @@ class Stage:
         return await self.submit_script(kind, script(kind), ACTS, label, **more)
 
     async def submit_script(
-        self,
-        kind: Kind,
-        turns: Sequence[dict[str, Any]],
-        acts: Sequence[Act],
-        label: str = "nothing",
-        **more: Any,
+        self, kind: Kind, turns: Sequence[dict[str, Any]], acts: Sequence[Act], label: str = "nothing", **more: Any
     ) -> Run:
         agent, app = await self.agent(turns, **more)
         job = await jobs.submit(

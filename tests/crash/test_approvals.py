@@ -13,14 +13,7 @@ import pytest
 import pytest_asyncio
 from benchmarks.world import World as Outside
 
-from cortex_plane.approvals.model.approvals import (
-    Approval,
-    ApprovalStatus,
-    Channel,
-    Choice,
-    Decision,
-    RecordResult,
-)
+from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Channel, Choice, Decision, RecordResult
 from cortex_plane.approvals.verbs import approval_deadlines, approvals, decisions
 from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.verbs import steering

@@ -29,13 +29,7 @@ async def _conversation(stage: Stage, label: str) -> Run:
     """A message that was answered, and a second one, whose job must make room on its way."""
     app = stage.new_app()
     agent = await small_agent(
-        stage.world,
-        SCRIPT,
-        context_turns=4,
-        slug=app,
-        app=app,
-        model="scripted",
-        limits={"max_iterations": 20},
+        stage.world, SCRIPT, context_turns=4, slug=app, app=app, model="scripted", limits={"max_iterations": 20}
     )
     before = _reads(stage, "before", app, agent, *await stage.say(agent, BEFORE))
     await stage.bring(before, "select 1 from job where id = $1 and finished_at is not null")

@@ -11,16 +11,7 @@ import pytest
 
 from cortex_plane.agents.model.agents import Agent
 from tests.crash.outcomes import require_clean
-from tests.crash.points import (
-    apart,
-    around_effects,
-    each,
-    extents,
-    from_the_claim_on,
-    name,
-    recorded,
-    worth_a_try,
-)
+from tests.crash.points import apart, around_effects, each, extents, from_the_claim_on, name, recorded, worth_a_try
 from tests.crash.stage import ACTS, Run, Stage
 from tests.crash.tools import Kind
 from tests.fixtures.workers import call, turn

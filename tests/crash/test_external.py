@@ -17,14 +17,7 @@ import pytest
 import pytest_asyncio
 from benchmarks.world import World as Outside
 
-from cortex_plane.approvals.model.approvals import (
-    ApprovalKind,
-    ApprovalStatus,
-    Channel,
-    Choice,
-    Decision,
-    EffectAnswer,
-)
+from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus, Channel, Choice, Decision, EffectAnswer
 from cortex_plane.approvals.verbs import approvals, decisions, settlements
 from cortex_plane.calls.verbs import calls, deadlines
 from cortex_plane.jobs.model.effects import CallStatus, Verdict
@@ -248,9 +241,7 @@ async def _trace(admin: asyncpg.Connection, name: str) -> int:
 
 @pytest.mark.proves("D.394")
 @pytest.mark.parametrize(
-    "at_points",
-    [r"(commit|\w+_call):after", pytest.param(r".", marks=pytest.mark.soak)],
-    ids=["writes", "all"],
+    "at_points", [r"(commit|\w+_call):after", pytest.param(r".", marks=pytest.mark.soak)], ids=["writes", "all"]
 )
 async def test_the_api_dies_anywhere_while_gates_are_passed(
     gated: Stand, admin: asyncpg.Connection, tmp_path: Path, at_points: str

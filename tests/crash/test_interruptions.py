@@ -170,8 +170,7 @@ CUT = "select pg_terminate_backend(pid) from pg_stat_activity where application_
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [Kind.PROBED, *(pytest.param(kind, marks=pytest.mark.soak) for kind in (Kind.WITH_KEY, Kind.ASKED))],
+    "kind", [Kind.PROBED, *(pytest.param(kind, marks=pytest.mark.soak) for kind in (Kind.WITH_KEY, Kind.ASKED))]
 )
 async def test_its_connections_are_cut_again_and_again(lonely_stage: Stage, kind: Kind) -> None:
     """Nobody dies, and nobody else is there: it must find its way alone."""

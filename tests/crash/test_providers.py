@@ -56,14 +56,7 @@ async def _submitted(stage: Stage, kind: Kind, label: str) -> Run:
     )  # fmt: skip
 
 
-POINTS = (
-    "model:before#1",
-    "model:after#1",
-    "advance_job:after#1",
-    "tool:after#2",
-    "model:before#2",
-    "model:after#2",
-)
+POINTS = ("model:before#1", "model:after#1", "advance_job:after#1", "tool:after#2", "model:before#2", "model:after#2")
 
 
 @pytest.mark.proves("D.222")

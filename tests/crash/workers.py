@@ -87,13 +87,7 @@ class Workers:
         self._started: list[WorkerProcess] = []
 
     async def start(
-        self,
-        url: str,
-        app: str,
-        *,
-        at: str | None = None,
-        records: bool = False,
-        **more: object,
+        self, url: str, app: str, *, at: str | None = None, records: bool = False, **more: object
     ) -> WorkerProcess:
         number = next(self._numbers)
         order = Order(

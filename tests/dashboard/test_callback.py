@@ -56,16 +56,7 @@ async def test_the_page_shows_the_card_and_asks_once(http: httpx.AsyncClient, st
     page = await http.get(await link_for(strict, approval))
     assert page.status_code == 200, page.text
     text = read(page)
-    for words in (
-        "ship",
-        "High risk",
-        "Agent shipper",
-        "I ship.",
-        "⟨U+202E⟩",
-        "1 vote",
-        "left",
-        "You decide as Ada.",
-    ):
+    for words in ("ship", "High risk", "Agent shipper", "I ship.", "⟨U+202E⟩", "1 vote", "left", "You decide as Ada."):
         assert words in text, words
     assert approval.input_hash in page.text
     assert page.text.count("<form") == 1
@@ -94,22 +85,13 @@ async def test_get_and_head_never_decide_however_they_ask(
     before = await digests(admin)
     for link, form in itertools.product(links, forms):
         for method in ("GET", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE"):
-            for query in (
-                {},
-                form,
-                {"decision": "approved"},
-                {"_method": "POST"},
-                {"confirm": "1", "utm": "x"},
-            ):
+            for query in ({}, form, {"decision": "approved"}, {"_method": "POST"}, {"confirm": "1", "utm": "x"}):
                 address = link + "&" + urlencode(query)
                 for sent in (link, address):
                     answer = await http.request(
                         method, sent, headers={"X-HTTP-Method-Override": "POST", "Purpose": "prefetch"}
                     )
-                    assert answer.status_code in ((200,) if method in ("GET", "HEAD") else (405,)), (
-                        method,
-                        sent,
-                    )
+                    assert answer.status_code in ((200,) if method in ("GET", "HEAD") else (405,)), (method, sent)
     assert await digests(admin) == before
     assert (await http.head(links[0])).content == b""
     assert (await press(http, links[0])).status_code == 200

@@ -173,13 +173,7 @@ async def test_a_tab_that_was_left_open_does_not_keep_its_session(
 ) -> None:
     clock = await Clock.install(admin, datetime(2026, 1, 5, 9, tzinfo=UTC))
     visitor = await Visitor.log_in(http, world)
-    looks = (
-        "/inbox/live",
-        "/jobs/live",
-        f"/approvals/{new_id()}/live",
-        f"/jobs/{new_id()}/live",
-        "/live?job=x",
-    )
+    looks = ("/inbox/live", "/jobs/live", f"/approvals/{new_id()}/live", f"/jobs/{new_id()}/live", "/live?job=x")
     for path in looks:
         await clock.advance(timedelta(hours=2))
         assert (await visitor.get(path)).status_code != 401
@@ -196,13 +190,7 @@ async def test_a_form_needs_the_token_of_its_own_session(http: httpx.AsyncClient
     mine = fields_of((await visitor.get("/")).text, "/logout")["form_token"]
     theirs = fields_of((await other.get("/")).text, "/logout")["form_token"]
     assert mine != theirs
-    for fields in (
-        {},
-        {"form_token": ""},
-        {"form_token": theirs},
-        {"form_token": mine[:-1]},
-        {"form_token": "é"},
-    ):
+    for fields in ({}, {"form_token": ""}, {"form_token": theirs}, {"form_token": mine[:-1]}, {"form_token": "é"}):
         refused = await visitor.send("/logout", fields)
         assert refused.status_code == 403, fields
         assert "nothing was done" in refused.text
@@ -287,13 +275,7 @@ async def test_files_are_named_by_their_content_and_kept(http: httpx.AsyncClient
         known = await http.get(address(name), headers={"If-None-Match": answer.headers["etag"]})
         assert (known.status_code, known.content) == (304, b"")
         assert (await http.get(f"/assets/{name}?v=old")).headers["cache-control"] == "no-cache"
-    for wrong in (
-        "nothing.js",
-        "VENDORED.md",
-        "..%2fpages.py",
-        "%2e%2e/pages.py",
-        "vendor%2fhtmx-2.0.11.min.js",
-    ):
+    for wrong in ("nothing.js", "VENDORED.md", "..%2fpages.py", "%2e%2e/pages.py", "vendor%2fhtmx-2.0.11.min.js"):
         assert (await http.get(f"/assets/{wrong}")).status_code == 404
 
 

@@ -56,14 +56,7 @@ async def test_what_i_may_decide_comes_first(http: httpx.AsyncClient, strict: Wo
     text = shown(page)
     assert text.index("For you") < text.index("destroy") < text.index("Waiting for others") < text.index("order")
     assert page.text.index(str(mine.id)) < page.text.index(str(theirs.id))
-    for words in (
-        "Critical",
-        "Medium risk",
-        'place="moon"',
-        "Agent mine",
-        "“clean up”",
-        "One request waits for your",
-    ):
+    for words in ("Critical", "Medium risk", 'place="moon"', "Agent mine", "“clean up”", "One request waits for your"):
         assert words in text
     assert re.search(r"23 h 59 min left", text)
     guest = await Visitor.log_in(http, strict, await strict.person(Role.GUEST, name="Gus"))
@@ -384,14 +377,7 @@ async def test_the_page_of_a_job_tells_its_whole_story(http: httpx.AsyncClient, 
         path = f"/jobs/{request.job_id}"
         waiting = await visitor.get(path)
         text = shown(waiting)
-        for words in (
-            "Waiting for a person",
-            "May this run?",
-            "I order.",
-            "waiting for a person",
-            "Queued",
-            "Running",
-        ):
+        for words in ("Waiting for a person", "May this run?", "I order.", "waiting for a person", "Queued", "Running"):
             assert words in text
         bars = re.findall(r'<rect class="bar (\S+)" x="([\d.]+)" y="0" width="([\d.]+)"', waiting.text)
         assert {"bar-running", "bar-waiting-for-approval", "bar-step", "bar-approval-pending"} <= {b[0] for b in bars}
@@ -443,13 +429,7 @@ async def test_agent_text_is_inert_and_complete_everywhere(http: httpx.AsyncClie
     async with open_shop(strict):
         request = await asked(strict, call("order", item=HOSTILE), slug="evil", message=HOSTILE)
         visitor = await Visitor.log_in(http, strict)
-        paths = [
-            "/",
-            f"/approvals/{request.id}",
-            f"/approvals/{request.id}/edit",
-            f"/jobs/{request.job_id}",
-            "/jobs",
-        ]
+        paths = ["/", f"/approvals/{request.id}", f"/approvals/{request.id}/edit", f"/jobs/{request.job_id}", "/jobs"]
         for path in paths:
             page = (await visitor.get(path)).text
             assert "<script>alert" not in page, path

@@ -270,11 +270,7 @@ async def test_stewards_read_atlases_their_versions_and_what_changed(http: httpx
     assert order(listed, "Support com.acme.support", "2 versions", "1.1.0, by Ada", "1.1.0 holds")
     page = shown(await visitor.get("/atlases/com.acme.support"))
     assert order(
-        page,
-        "Support 1.1.0",
-        "published by Ada",
-        "Think twice delete-confirm Blocking",
-        "before *.delete runs",
+        page, "Support 1.1.0", "published by Ada", "Think twice delete-confirm Blocking", "before *.delete runs"
     )
     assert "I understand that this cannot be undone. acknowledgment" in page
     assert "Refunds refunds Advisory" in page

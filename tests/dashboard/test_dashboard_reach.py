@@ -412,11 +412,7 @@ async def test_it_is_not_offered_where_it_could_not_be_given(http: httpx.AsyncCl
     cal = await approver(strict, "Cal")
     visitor = await Visitor.log_in(http, strict, cal)
     for n, policies in enumerate(
-        (
-            TWO,
-            STANDING.replace("standing: true", "standing: false"),
-            STANDING.replace("dev_review", "critical_path"),
-        )
+        (TWO, STANDING.replace("standing: true", "standing: false"), STANDING.replace("dev_review", "critical_path"))
     ):
         request = await asked(strict, policies, slug=f"shipper-{n}")
         page = await visitor.get(f"/approvals/{request.id}")
@@ -433,9 +429,7 @@ async def test_the_jobs_own_words_are_labelled(
 ) -> None:
     request = await asked(strict, STANDING.replace("dev_review", "dev_only"))
     await admin.execute(
-        "update approval_request set action = $1, details = $2",
-        HOSTILE,
-        json.dumps({HOSTILE: [HOSTILE]}),
+        "update approval_request set action = $1, details = $2", HOSTILE, json.dumps({HOSTILE: [HOSTILE]})
     )
     visitor = await Visitor.log_in(http, strict)
     text = reads(await visitor.get(f"/approvals/{request.id}"))

@@ -32,9 +32,7 @@ def mount(place: Path, as_root: None) -> Iterator[Callable[[str], Path]]:
 
     def make(options: str) -> Path:
         done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"mode=755,{options}", "tmpfs", str(point)],
-            capture_output=True,
-            text=True,
+            ["mount", "-t", "tmpfs", "-o", f"mode=755,{options}", "tmpfs", str(point)], capture_output=True, text=True
         )
         if done.returncode != 0:
             pytest.skip(f"tmpfs cannot be mounted here: {done.stderr.strip()}")

@@ -104,13 +104,7 @@ for capability in (6, 7):  # SETGID, SETUID
     assert ctypes.CDLL(None).prctl(24, capability, 0, 0, 0) == 0
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
-    command = [
-        sys.executable,
-        "-c",
-        script,
-        str(Path(__file__).with_name("owner.py")),
-        str(place / ".cortex"),
-    ]
+    command = [sys.executable, "-c", script, str(Path(__file__).with_name("owner.py")), str(place / ".cortex")]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
     report = json.loads(done.stdout)
     assert report["code"] == "embedded_no_drop"

@@ -78,11 +78,7 @@ OWN_SERVER = "release_agent"
 
 def _release(asked: Asked) -> Answer:
     deploy = call("deploy", version="7.7", environment="production")
-    spoken = [
-        calls(call("tag", version="7.7")),
-        calls(deploy, text="Shipping."),
-        says("7.7 is out, says the model."),
-    ]
+    spoken = [calls(call("tag", version="7.7")), calls(deploy, text="Shipping."), says("7.7 is out, says the model.")]
     return spoken[asked.turn]
 
 
@@ -103,14 +99,8 @@ def _mcp(asked: Asked) -> Answer:
 
 
 ANSWERS: dict[str, tuple[Callable[[Asked], Answer], list[str]]] = {
-    "release_agent": (
-        _release,
-        ["agent   7.7 is out, says the model.", "world   tag 7.7, deploy 7.7 to production"],
-    ),
-    "support_agent": (
-        _support,
-        ["agent   Less, then.", "agent   I remember: 19.", "world   refund 19 for 1002"],
-    ),
+    "release_agent": (_release, ["agent   7.7 is out, says the model.", "world   tag 7.7, deploy 7.7 to production"]),
+    "support_agent": (_support, ["agent   Less, then.", "agent   I remember: 19.", "world   refund 19 for 1002"]),
     "code_agent": (_code, ["job     COMPLETED: ", "Shine on, says the model."]),
     "mcp_agent": (_mcp, ["agent   Noted, says the model.", "notes   From the model."]),
 }
@@ -145,8 +135,7 @@ async def test_it_runs_with_one_command_on_a_plane_that_is_there(name: str, stri
 
 @pytest.mark.proves("D.288", "D.290")
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.soak if name != SUPERVISED else ()) for name in sorted(SAID)],
+    "name", [pytest.param(name, marks=pytest.mark.soak if name != SUPERVISED else ()) for name in sorted(SAID)]
 )
 async def test_it_runs_with_one_command_and_no_key(name: str) -> None:
     """The plane is its own; how an example starts one does not depend on which it is."""

@@ -39,11 +39,7 @@ def environment(**more: str) -> dict[str, str]:
 @asynccontextmanager
 async def started(*words: str, **more: str) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
-        *words,
-        cwd=ROOT,
-        env=environment(**more),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
+        *words, cwd=ROOT, env=environment(**more), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     try:
         yield process

@@ -240,9 +240,7 @@ async def test_what_a_caller_chose_is_not_merged_with_what_the_agent_names_later
 
 
 @pytest.mark.proves("D.328")
-async def test_what_a_steward_put_around_a_session_stays_beside_what_the_agent_names_later(
-    world: World,
-) -> None:
+async def test_what_a_steward_put_around_a_session_stays_beside_what_the_agent_names_later(world: World) -> None:
     await publish(world)
     await publish(world, manifest(atlas_id=OTHER))
     stella = await world.person(Role.STEWARD, name="Stella")

@@ -30,13 +30,7 @@ YES = {"question_id": "q", "question": "Well?", "response_type": "boolean"}
 
 
 def text(**more: Any) -> str:
-    head = {
-        "atlas_version": "1.0",
-        "atlas_id": "a.b",
-        "version": "1",
-        "name": "n",
-        "steward": {"id": "s", "name": "s"},
-    }
+    head = {"atlas_version": "1.0", "atlas_id": "a.b", "version": "1", "name": "n", "steward": {"id": "s", "name": "s"}}
     return orjson.dumps(head | more).decode()
 
 

@@ -85,11 +85,7 @@ async def test_the_api_answers_while_a_large_atlas_is_read(
     http: httpx.AsyncClient, world: World, monkeypatch: pytest.MonkeyPatch, door: str
 ) -> None:
     pins = [await pinned(world, version, context_blocks=LARGE) for version in ("1.0.0", "1.0.1")]
-    where, name = {
-        "load": (manifests, "compiled"),
-        "publish": (atlases, "read"),
-        "diff": (manifests, "compiled"),
-    }[door]
+    where, name = {"load": (manifests, "compiled"), "publish": (atlases, "read"), "diff": (manifests, "compiled")}[door]
     slow = Slow(getattr(where, name))
     monkeypatch.setattr(where, name, slow)
     others = asyncio.create_task(slow.let_go_by(http.get("/v1/me", headers=world.admin.headers)))

@@ -125,14 +125,7 @@ def test_json_that_is_none_is_refused_with_its_line(text: str, said: str) -> Non
 @pytest.mark.proves("D.309", "D.314")
 @pytest.mark.parametrize(
     "text",
-    [
-        "\U0001f600 é",
-        "\x7f\x80\x85\x9f",
-        "a \u2028 b\u2029",
-        "\ufeff\ufffe\uffff",
-        'a "q" \\ \\ud83d /',
-        "a: {b} # c",
-    ],
+    ["\U0001f600 é", "\x7f\x80\x85\x9f", "a \u2028 b\u2029", "\ufeff\ufffe\uffff", 'a "q" \\ \\ud83d /', "a: {b} # c"],
 )
 @pytest.mark.parametrize("escapes", [True, False])
 def test_any_text_means_the_same_in_json(text: str, escapes: bool) -> None:

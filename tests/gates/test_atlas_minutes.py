@@ -66,8 +66,7 @@ async def test_many_at_once_are_counted_exactly_and_nobody_waits_for_ever(
     names = [f"com.acme.a{number}" for number in range(4)]
     orders = [names, names[::-1]] * 10
     done = await asyncio.gather(
-        *(count(world.db, world, dict.fromkeys(order, 12), START) for order in orders),
-        return_exceptions=True,
+        *(count(world.db, world, dict.fromkeys(order, 12), START) for order in orders), return_exceptions=True
     )
     refused = [each for each in done if each is not None]
     assert len(refused) == 8
@@ -88,11 +87,7 @@ async def test_a_write_counts_what_its_atlases_limit(world: World, admin: asyncp
     )
 
     async def write(revision: int, calls: int) -> None:
-        gates = {
-            "revision": revision,
-            "state": {"executed": 1},
-            "minutes": minutes_of(governing, calls),
-        }
+        gates = {"revision": revision, "state": {"executed": 1}, "minutes": minutes_of(governing, calls)}
         async with world.db.transaction(world.org_id) as tx:
             await tx.rows("select record_gates($1, $2, $3, $4)", world.org_id, session.id, gates, START)
 

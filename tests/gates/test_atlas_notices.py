@@ -12,14 +12,7 @@ import pytest
 import pytest_asyncio
 
 from cortex_plane.agents.model.tools import Risk
-from cortex_plane.gates.model.atlases import (
-    NOTIFICATIONS,
-    GateQuestion,
-    Mode,
-    OnInvalid,
-    ResponseType,
-    TriggerType,
-)
+from cortex_plane.gates.model.atlases import NOTIFICATIONS, GateQuestion, Mode, OnInvalid, ResponseType, TriggerType
 from cortex_plane.gates.model.gates import Trace
 from cortex_plane.gates.rules.effects import ON_THE_TRAIL, UNANSWERED, RanCall, notices
 from cortex_plane.gates.rules.index import CompiledAtlases
@@ -94,13 +87,7 @@ async def test_a_steward_is_told_what_they_asked_for_and_nothing_else(world: Wor
         (["high_risk_action"], ["high_risk_action"]),
         (
             list(NOTIFICATIONS),
-            [
-                "checkpoint_triggered",
-                "checkpoint_passed",
-                "checkpoint_blocked",
-                "policy_override",
-                "high_risk_action",
-            ],
+            ["checkpoint_triggered", "checkpoint_passed", "checkpoint_blocked", "policy_override", "high_risk_action"],
         ),
     ):
         told = steward(notifications={"channels": {"webhook": "https://a.example/x"}, "triggers": triggers})

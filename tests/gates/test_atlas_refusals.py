@@ -319,11 +319,7 @@ def _keys(shape: Shape) -> set[str]:
         case Tagged():
             fields_of: list[Any] = [shape.common, *shape.kinds.values()]
             inner = [each for fields in fields_of for each in fields.items()]
-            return {
-                shape.tag,
-                *(key for key, _ in inner),
-                *(k for _, each in inner for k in _keys(each.shape)),
-            }
+            return {shape.tag, *(key for key, _ in inner), *(k for _, each in inner for k in _keys(each.shape))}
         case ListOf() | MapOf():
             return _keys(shape.of)
     return set()

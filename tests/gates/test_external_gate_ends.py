@@ -133,8 +133,7 @@ async def _answer(world: World, http: httpx.AsyncClient, call: dict[str, Any], v
 
 @pytest.mark.proves("D.387")
 @pytest.mark.parametrize(
-    ("how", "went_wrong"),
-    [("failed", True), ("unknown", True), ("silent", True), ("happened", False), ("fail", True)],
+    ("how", "went_wrong"), [("failed", True), ("unknown", True), ("silent", True), ("happened", False), ("fail", True)]
 )
 async def test_gates_look_at_every_end_of_a_call(
     http: httpx.AsyncClient,
@@ -217,11 +216,7 @@ async def test_a_session_that_a_gate_ends_fires_what_fires_at_its_end(http: http
 @pytest.mark.proves("D.387", "D.332")
 @pytest.mark.parametrize("how", ["completed", "failed", "unknown", "silent"])
 async def test_outcomes_count_also_where_an_atlas_cannot_be_read_and_nothing_is_sent(
-    http: httpx.AsyncClient,
-    world: World,
-    admin: asyncpg.Connection,
-    monkeypatch: pytest.MonkeyPatch,
-    how: str,
+    http: httpx.AsyncClient, world: World, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     clock = await Clock.install(admin, datetime.now(UTC))
     await governed(world, desk(gates=[ONBOARDING, POSTED, WENT_WRONG]))
@@ -259,11 +254,7 @@ async def test_outcomes_count_also_where_an_atlas_cannot_be_read_and_nothing_is_
 @pytest.mark.proves("D.387", "D.332")
 @pytest.mark.parametrize("how", ["complete", "fail", "terminate"])
 async def test_a_session_ends_also_where_its_atlas_cannot_be_read(
-    http: httpx.AsyncClient,
-    world: World,
-    admin: asyncpg.Connection,
-    monkeypatch: pytest.MonkeyPatch,
-    how: str,
+    http: httpx.AsyncClient, world: World, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     await governed(world, desk(gates=[ONBOARDING, GOODBYE]))
     session = await opened(http, world.service, agrees=True)

@@ -179,11 +179,7 @@ async def test_only_agents_that_run_elsewhere_are_answered_for_over_the_api(
 ) -> None:
     await governed(world)
     made = await sent(http, world.admin, "/sessions", 201, agent="deployer")
-    for path, body in (
-        ("answers", AGREE),
-        ("resolve", {"action": "ticket.get"}),
-        ("calls", {"tool": "ticket.get"}),
-    ):
+    for path, body in (("answers", AGREE), ("resolve", {"action": "ticket.get"}), ("calls", {"tool": "ticket.get"})):
         refused = await sent(http, world.admin, f"/sessions/{made['id']}/{path}", 409, **body)
         assert refused["code"] == "not_external"
     session = await opened(http, world.service)
@@ -399,9 +395,7 @@ async def test_code_of_workers_is_not_loaded_here_and_its_gates_stay_shut(
     http: httpx.AsyncClient, world: World
 ) -> None:
     checked = question("why", "text", validation={"custom_validator": "is-sane"})
-    gates = [
-        gate("watched", {"type": "custom", "trigger_id": "mood"}, questions=[question("ok", "boolean")]),
-    ]
+    gates = [gate("watched", {"type": "custom", "trigger_id": "mood"}, questions=[question("ok", "boolean")])]
     await governed(world, desk(gates=gates))
     session = await opened(http, world.service)
     call = await sent(http, world.service, f"/sessions/{session}/calls", 201, tool="export.one")
@@ -585,11 +579,7 @@ async def test_what_is_out_of_tries_or_over_its_limit_is_denied_and_not_asked(
         await sent(http, world.service, f"/sessions/{session}/calls", 201, **LIST)
     found = {each["action"]: each for each in (await permissions(http, world.service, session))["actions"]}
     for action, rule in (("user.rename", f"gate:{DESK}/admin"), ("ticket.list", f"atlas:{DESK}/lists")):
-        assert (found[action]["state"], found[action]["whom"], found[action]["rule"]) == (
-            "denied",
-            None,
-            rule,
-        )
+        assert (found[action]["state"], found[action]["whom"], found[action]["rule"]) == ("denied", None, rule)
     # A gate of the session that is shut leaves nothing to answer.
     other = await opened(http, world.service)
     for _ in range(3):
@@ -623,11 +613,7 @@ async def test_a_steward_who_names_keys_lets_no_other_act_in_a_session_that_is_o
 ) -> None:
     await governed(world, desk(steward=steward(access={"type": "authenticated", "api_keys": ["bridge*"]})))
     session = await opened(http, world.service)
-    for path, body in (
-        ("answers", AGREE),
-        ("calls", {"tool": "ticket.get"}),
-        ("resolve", {"action": "ticket.get"}),
-    ):
+    for path, body in (("answers", AGREE), ("calls", {"tool": "ticket.get"}), ("resolve", {"action": "ticket.get"})):
         refused = await sent(http, world.admin, f"/sessions/{session}/{path}", 403, **body)
         assert refused["code"] == "atlas_access_refused"
     assert (await sent(http, world.service, f"/sessions/{session}/answers", **AGREE))["passed"]

@@ -9,15 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from cortex_plane.gates.model.atlases import (
-    AtlasPolicyType,
-    Gate,
-    GateBudget,
-    Guidance,
-    MatchMode,
-    Mode,
-    TriggerType,
-)
+from cortex_plane.gates.model.atlases import AtlasPolicyType, Gate, GateBudget, Guidance, MatchMode, Mode, TriggerType
 from cortex_plane.gates.model.gates import NOTHING_YET, GateInput, kept_state
 from cortex_plane.gates.rules.effects import MAX_CARRIED, MAX_FIRED, MAX_NAMED, MAX_STATE, TOO_MUCH
 from cortex_plane.gates.rules.evaluation import TOO_LONG, at_boundary, judge
@@ -101,10 +93,7 @@ def test_of_very_many_gates_at_once_the_rest_is_left_out_in_one_line(mode: Mode)
     assert len(Life(atlas(*(gate(f"g{i}", START) for i in range(MAX_FIRED + 50)))).state.asks) == 250
 
 
-RESTRICTS: dict[str, dict[str, Any]] = {
-    "deny": {"deny_actions": ("pay.*",)},
-    "lock": {"lock_capabilities": ("money",)},
-}
+RESTRICTS: dict[str, dict[str, Any]] = {"deny": {"deny_actions": ("pay.*",)}, "lock": {"lock_capabilities": ("money",)}}
 
 
 @pytest.mark.proves("D.342")
@@ -138,9 +127,7 @@ def test_out_of_time_what_restricts_still_holds() -> None:
 def test_policies_look_strictly_whatever_the_budget_leaves_out() -> None:
     on: dict[str, Any] = {"mode": ADVISES, "on_patterns": ("*",)}
     strict = gate("strict", PRE, priority=-9, require_policy_check=True, **on)
-    life = Life(
-        atlas(gate("tells", PRE, **on), strict, budget=GateBudget(max_checkpoints_per_input=1)),
-    )
+    life = Life(atlas(gate("tells", PRE, **on), strict, budget=GateBudget(max_checkpoints_per_input=1)))
     assert life.judge("a.b").strict
 
 

@@ -40,20 +40,7 @@ from cortex_plane.gates.rules.evaluation import judge, ran
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.gates.rules.prompts import prompt_parts, questions
 from cortex_plane.policies.model.policies import PolicyVerdict, Template
-from tests.fixtures.gates import (
-    ATLAS,
-    NOON,
-    Life,
-    action,
-    ask,
-    atlas,
-    call,
-    capability,
-    context,
-    gate,
-    human,
-    policy,
-)
+from tests.fixtures.gates import ATLAS, NOON, Life, action, ask, atlas, call, capability, context, gate, human, policy
 
 DENY, APPROVE, RATE, BUDGET, ALLOW = AtlasPolicyType
 D, A, R = PolicyVerdict.DENY, PolicyVerdict.ALLOW, PolicyVerdict.REQUIRES_APPROVAL
@@ -66,9 +53,7 @@ ADMIN = gate("admin", TriggerType.CAPABILITY_ACCESS, on_capability_ids=("adm",))
 
 @pytest.mark.proves("D.343")
 @pytest.mark.parametrize("row", list(product((False, True), repeat=6)))
-def test_the_order_is_deny_questions_approval_rate_limit_budget_allow_and_else_deny(
-    row: tuple[bool, ...],
-) -> None:
+def test_the_order_is_deny_questions_approval_rate_limit_budget_allow_and_else_deny(row: tuple[bool, ...]) -> None:
     deny, asks, approve, rate, budget, allow = row
     given: list[tuple[bool, AtlasPolicy]] = [
         (allow, policy(ALLOW)),
@@ -453,22 +438,12 @@ def test_what_a_gate_unlocks_locks_allows_and_denies() -> None:
             contexts=(context("how"),),
         )
     )  # fmt: skip
-    assert [life.verdict(each) for each in ("tools.use", "audit.read", "public.read", "admin.ban")] == [
-        D,
-        D,
-        A,
-        D,
-    ]
+    assert [life.verdict(each) for each in ("tools.use", "audit.read", "public.read", "admin.ban")] == [D, D, A, D]
     life.answer("admin")
     passed = life.traces[-1].payload
     assert passed["unlocked_capabilities"] == ["admin-tools", "audit-logs"]
     assert passed["injected_contexts"] == ["how"]
-    assert [life.verdict(each) for each in ("tools.use", "audit.read", "public.read", "admin.ban")] == [
-        A,
-        A,
-        D,
-        A,
-    ]
+    assert [life.verdict(each) for each in ("tools.use", "audit.read", "public.read", "admin.ban")] == [A, A, D, A]
     assert life.judge("public.write").rule == f"gate:{ATLAS}/admin"
     assert life.judge("public.read").reason.endswith(f"is locked, by the gate `{ATLAS}/admin`")
 

@@ -87,10 +87,7 @@ def test_an_answer_is_told_with_what_became_of_it(data: dict[str, Any], told: tu
 
 @pytest.mark.proves("D.395")
 def test_what_a_gate_did_is_told() -> None:
-    assert said(TraceType.PASSED, unlocked_capabilities=[], injected_contexts=[]) == (
-        NewsKind.PASSED,
-        "is passed",
-    )
+    assert said(TraceType.PASSED, unlocked_capabilities=[], injected_contexts=[]) == (NewsKind.PASSED, "is passed")
     opened = said(
         TraceType.PASSED,
         unlocked_capabilities=["admin", "logs"], locked_capabilities=["public"], injected_contexts=["intro"],

@@ -55,17 +55,7 @@ SECOND = atlas(
 )  # fmt: skip
 # The budget leaves out whatever does not block; the machine needs those of its gates that change something.
 WITHOUT_BUDGET = replace(FIRST, budget=GateBudget())
-NAMES = (
-    "t.get",
-    "t.delete",
-    "adm.ban",
-    "adm.delete",
-    "x.go",
-    "x.delete",
-    "never.go",
-    "pay.out",
-    "pay.delete",
-)
+NAMES = ("t.get", "t.delete", "adm.ban", "adm.delete", "x.go", "x.delete", "never.go", "pay.out", "pay.delete")
 CALLS = st.builds(
     lambda name, risk, id: call(name, risk, id=id),
     st.sampled_from(NAMES), st.sampled_from([Risk.LOW, Risk.LOW, Risk.HIGH]), st.integers(0, 1),
@@ -258,8 +248,7 @@ class Frugal(Sessions):
 @pytest.mark.proves("D.355", "S5.20")
 def test_no_sequence_of_events_lets_a_gated_call_through_without_its_gates(whole: bool) -> None:
     run_state_machine_as_test(
-        Sessions,
-        settings=settings(max_examples=400 if whole else 25, stateful_step_count=40, deadline=None),
+        Sessions, settings=settings(max_examples=400 if whole else 25, stateful_step_count=40, deadline=None)
     )
 
 
@@ -267,6 +256,5 @@ def test_no_sequence_of_events_lets_a_gated_call_through_without_its_gates(whole
 @pytest.mark.proves("D.342", "D.355")
 def test_nor_does_a_budget(whole: bool) -> None:
     run_state_machine_as_test(
-        Frugal,
-        settings=settings(max_examples=100 if whole else 10, stateful_step_count=30, deadline=None),
+        Frugal, settings=settings(max_examples=100 if whole else 10, stateful_step_count=30, deadline=None)
     )

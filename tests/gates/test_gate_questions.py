@@ -49,24 +49,8 @@ def fault(asked: Gate, value: Any, custom: dict[str, str | None] | None = None) 
         (
             ACKNOWLEDGMENT,
             {},
-            [
-                "understood",
-                "Understood.",
-                " I UNDERSTAND! ",
-                "ｕｎｄｅｒｓｔｏｏｄ",
-                "I understand q.",
-                "acknowledged",
-            ],
-            [
-                "not understood",
-                "I do not understand",
-                "misunderstood",
-                "understood not",
-                "no",
-                "",
-                True,
-                "ok" * 9,
-            ],
+            ["understood", "Understood.", " I UNDERSTAND! ", "ｕｎｄｅｒｓｔｏｏｄ", "I understand q.", "acknowledged"],
+            ["not understood", "I do not understand", "misunderstood", "understood not", "no", "", True, "ok" * 9],
         ),
         (CHOICE, {"options": ("admin", "user")}, ["admin"], ["Admin", "root", "", 0, ["admin"]]),
         (

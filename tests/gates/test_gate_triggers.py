@@ -230,13 +230,7 @@ def test_an_agent_asks_for_what_is_written_down_but_not_before_it_agreed() -> No
     life = Life(
         atlas(
             gate("start", TriggerType.SESSION_START),
-            gate(
-                "ask",
-                TriggerType.EXPLICIT_REQUEST,
-                mode=TELL,
-                on_patterns=("secrets",),
-                contexts=("s",),
-            ),
+            gate("ask", TriggerType.EXPLICIT_REQUEST, mode=TELL, on_patterns=("secrets",), contexts=("s",)),
             contexts=(context("s"),),
         )
     )
@@ -358,10 +352,7 @@ def test_out_of_time_only_what_blocks_is_left() -> None:
     assert [each.payload.get("reason") for each in late.traces if each.type is TraceType.SKIPPED] == [
         "max_checkpoint_time_ms"
     ]
-    assert [each.gate_id for each in at_boundary(life.atlases, life.state, moment, 499.0).fired] == [
-        "block",
-        "tell",
-    ]
+    assert [each.gate_id for each in at_boundary(life.atlases, life.state, moment, 499.0).fired] == ["block", "tell"]
 
 
 @pytest.mark.proves("D.342")
@@ -412,13 +403,7 @@ def test_a_call_that_is_looked_at_again_traces_no_second_time_what_was_left_out(
 def test_what_changes_nothing_gives_the_very_same_state() -> None:
     life = Life(
         atlas(
-            gate(
-                "tell",
-                TriggerType.ACTION_PRE,
-                mode=TELL,
-                on_patterns=("*",),
-                guidance=Guidance(content="Mind."),
-            ),
+            gate("tell", TriggerType.ACTION_PRE, mode=TELL, on_patterns=("*",), guidance=Guidance(content="Mind.")),
             gate("watch", TriggerType.RISK_THRESHOLD, mode=WATCH, on_min_tier=Risk.LOW),
         )
     )

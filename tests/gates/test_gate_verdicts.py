@@ -25,12 +25,7 @@ ALLOW, DENY, ASK = PolicyVerdict.ALLOW, PolicyVerdict.DENY, PolicyVerdict.REQUIR
 
 def ruling(verdict: PolicyVerdict, template: Template | None = None) -> Ruling:
     return Ruling(
-        verdict=verdict,
-        rule="gate:a/g",
-        reason="because",
-        state=NOTHING_YET,
-        risk=Risk.HIGH,
-        template=template,
+        verdict=verdict, rule="gate:a/g", reason="because", state=NOTHING_YET, risk=Risk.HIGH, template=template
     )
 
 

@@ -52,10 +52,7 @@ async def test_a_steward_publishes_and_everybody_on_the_staff_reads(http: httpx.
     assert (version["atlas_id"], version["version"], version["gates"]) == (ATLAS, "1.0.0", 2)
     assert (version["published_by"], version["retired_at"], len(version["digest"])) == ("Stella", None, 64)
     auditor = await world.person(Role.APPROVER, name="Abe")
-    assert await got(http, auditor, "/v1/atlases") == {
-        "items": [await got(http, auditor, PATH)],
-        "next_cursor": None,
-    }
+    assert await got(http, auditor, "/v1/atlases") == {"items": [await got(http, auditor, PATH)], "next_cursor": None}
     kept = await got(http, auditor, f"{PATH}/versions/1.0.0")
     assert kept == {**version, "sessions": 0, "source": None}
     full = await got(http, auditor, f"{PATH}/versions/1.0.0", source="true")
@@ -260,12 +257,7 @@ async def test_unknown_versions_are_not_found(http: httpx.AsyncClient, world: Wo
         assert (answer.status_code, answer.json()["code"]) == (404, "atlas_version_not_found")
     answer = await http.get("/v1/atlases/com.acme.none/versions", headers=world.admin.headers)
     assert (answer.status_code, answer.json()["code"]) == (404, "atlas_not_found")
-    for path in (
-        "/v1/atlases/No%20Id",
-        f"{PATH}/versions/%20",
-        f"{PATH}/diff?from=1",
-        f"{PATH}/diff?from=a%00&to=b",
-    ):
+    for path in ("/v1/atlases/No%20Id", f"{PATH}/versions/%20", f"{PATH}/diff?from=1", f"{PATH}/diff?from=a%00&to=b"):
         assert (await http.get(path, headers=world.admin.headers)).status_code == 422, path
 
 

@@ -99,11 +99,7 @@ async def test_body_of_a_file_may_be_large_in_its_text_alone(http: httpx.AsyncCl
     """Millions of small values stop everybody while they are made; the text of a file is one value."""
     headers = {**world.admin.headers, "Content-Type": "application/json"}
     text = "policies: []\n" + '# "a" \\ comment\n' * 200_000
-    for path, field in (
-        ("/v1/policies", "text"),
-        ("/v1/policies/simulate", "text"),
-        ("/v1/atlases", "manifest"),
-    ):
+    for path, field in (("/v1/policies", "text"), ("/v1/policies/simulate", "text"), ("/v1/atlases", "manifest")):
         for many in ("{}", '""', "[[]]", "0 ", '"\\""'):
             values = f"[{', '.join([many] * (MAX_BODY_BYTES // 2))}]"
             raw = f'{{"{field}": "policies: []", "more": {values}}}'

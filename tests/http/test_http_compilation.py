@@ -100,11 +100,7 @@ async def test_what_a_caller_sends_is_compiled_in_a_thread(
     wrong = {**row, "when": "args.cents =="}
     job = await http.post("/v1/jobs", json={"agent": "deployer", "policies": [wrong]}, headers=strict.admin.headers)
     assert problem(job, 422)["errors"][0]["field"] == "body.policies.0.when"
-    explained = {
-        "agent": "deployer",
-        "tool": "refunds.create",
-        "policies": [{**row, "when": "args.cents == 54321"}],
-    }
+    explained = {"agent": "deployer", "tool": "refunds.create", "policies": [{**row, "when": "args.cents == 54321"}]}
     answer = await http.post("/v1/policies/explain", json=explained, headers=strict.admin.headers)
     assert answer.status_code == 200, answer.text
     assert compilations.on_the_loop == []

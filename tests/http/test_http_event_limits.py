@@ -37,10 +37,7 @@ async def test_a_reader_that_takes_nothing_is_given_up(world: World, monkeypatch
 
     monkeypatch.setattr("cortex_plane.http.routes.sessions.EventStream", Watched)
     with capture_logs() as logs:
-        async with (
-            serving(world.db) as plane,
-            reading(plane, world.admin, f"/v1/sessions/{session}/events"),
-        ):
+        async with serving(world.db) as plane, reading(plane, world.admin, f"/v1/sessions/{session}/events"):
             await until(lambda: bool(ended))
             assert plane.feed._sessions == {}
     assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["stream given up"]

@@ -67,10 +67,7 @@ async def test_a_stream_replays_what_was_missed_and_goes_live(world: World) -> N
         async with reading(plane, world.admin, path) as reader:
             answer = reader.answer
             assert answer.headers["Content-Type"].startswith("text/event-stream")
-            assert (answer.headers["Cache-Control"], answer.headers["X-Accel-Buffering"]) == (
-                "no-store",
-                "no",
-            )
+            assert (answer.headers["Cache-Control"], answer.headers["X-Accel-Buffering"]) == ("no-store", "no")
             first = await reader.next()
             assert first is not None
             assert (first.id, first.event) == (1, "message")
@@ -93,10 +90,7 @@ async def test_a_long_history_is_replayed_page_by_page(world: World, monkeypatch
     session = await a_session(world)
     for _ in range(4):
         await append(world, session, 10)
-    async with (
-        serving(world.db) as plane,
-        reading(plane, world.admin, f"/v1/sessions/{session}/events") as reader,
-    ):
+    async with serving(world.db) as plane, reading(plane, world.admin, f"/v1/sessions/{session}/events") as reader:
         assert await reader.ids(42) == list(range(1, 43))
         await append(world, session)
         assert await reader.ids(1) == [43]
@@ -219,10 +213,7 @@ async def test_a_stream_is_for_those_who_see_the_session(http: httpx.AsyncClient
 
 async def test_a_number_beyond_the_end_waits(world: World) -> None:
     session = await a_session(world)
-    async with (
-        serving(world.db) as plane,
-        reading(plane, world.admin, f"/v1/sessions/{session}/events", 5) as reader,
-    ):
+    async with serving(world.db) as plane, reading(plane, world.admin, f"/v1/sessions/{session}/events", 5) as reader:
         await append(world, session, 5)  # 3 to 7
         assert await reader.ids(2) == [6, 7]
 
@@ -253,10 +244,7 @@ async def test_a_stream_ends_soon_after_its_key_is_revoked(world: World, monkeyp
     monkeypatch.setattr(streams, "HEARTBEAT_SECONDS", 0.05)
     session = await a_session(world)
     person = await world.person(Role.OPERATOR)
-    async with (
-        serving(world.db) as plane,
-        reading(plane, person, f"/v1/sessions/{session}/events") as reader,
-    ):
+    async with serving(world.db) as plane, reading(plane, person, f"/v1/sessions/{session}/events") as reader:
         assert await reader.ids(2) == [1, 2]
         await keys.revoke_key(world.db, world.admin.actor, person.actor.key_id)
         told = await reader.next()
@@ -272,10 +260,7 @@ async def test_a_stream_ends_soon_after_its_reader_may_not_see_the_session_any_m
     monkeypatch.setattr(streams, "HEARTBEAT_SECONDS", 0.05)
     job, _ = await a_job(world)
     person = await world.person(Role.OPERATOR)
-    async with (
-        serving(world.db) as plane,
-        reading(plane, person, f"/v1/jobs/{job}/events") as reader,
-    ):
+    async with serving(world.db) as plane, reading(plane, person, f"/v1/jobs/{job}/events") as reader:
         assert await reader.ids(1) == [1]
         account = person.actor.user_account_id
         assert account is not None
@@ -389,19 +374,13 @@ async def test_nobody_hears_of_a_reader_that_leaves(world: World, caplog: pytest
             await until(lambda: not plane.feed._sessions)
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
     assert [line for line in logs if line["log_level"] in ("warning", "error")] == []
-    assert [line["event"] for line in logs if "events" in line.get("route", "")] == [
-        "request",
-        "stream ended",
-    ]
+    assert [line["event"] for line in logs if "events" in line.get("route", "")] == ["request", "stream ended"]
 
 
 @pytest.mark.proves("D.68")
 async def test_a_stream_is_measured_when_it_is_answered(world: World) -> None:
     session = await a_session(world)
-    async with (
-        serving(world.db) as plane,
-        reading(plane, world.admin, f"/v1/sessions/{session}/events") as reader,
-    ):
+    async with serving(world.db) as plane, reading(plane, world.admin, f"/v1/sessions/{session}/events") as reader:
         await reader.ids(2)
         measured = plane.metrics.exposition().decode().splitlines()
         (counted,) = [

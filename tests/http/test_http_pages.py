@@ -21,11 +21,7 @@ from tests.fixtures.people import World
 
 
 async def _walk(
-    http: httpx.AsyncClient,
-    world: World,
-    path: str,
-    between: Callable[[int], Awaitable[Any]],
-    **query: Any,
+    http: httpx.AsyncClient, world: World, path: str, between: Callable[[int], Awaitable[Any]], **query: Any
 ) -> list[dict[str, Any]]:
     """Every item of a list page by page; ``between`` two pages something happens."""
     seen: list[dict[str, Any]] = []

@@ -149,11 +149,7 @@ class Stage:
             db,
             admin,
             AgentDraft(
-                name="Spare",
-                slug="spare",
-                role="None",
-                team="main",
-                model_config=ModelConfig(model="scripted"),
+                name="Spare", slug="spare", role="None", team="main", model_config=ModelConfig(model="scripted")
             ),
         )
         session = await session_lifecycle.create(db, acting, SessionDraft(agent="deployer"))
@@ -167,11 +163,7 @@ class Stage:
         absence = await orgs.create_absence(
             db,
             admin,
-            AbsenceDraft(
-                member_id=member.id,
-                delegate_id=colleague.id,
-                ends_at=datetime.now(UTC) + timedelta(days=1),
-            ),
+            AbsenceDraft(member_id=member.id, delegate_id=colleague.id, ends_at=datetime.now(UTC) + timedelta(days=1)),
         )
         code = LinkDraft(code=(await connections.issue_link_code(db, acting)).code, external_user_id="stage-owner")
         mapping = await connections.redeem_link_code(db, world.service.actor, world.connection.id, code)

@@ -254,12 +254,7 @@ def _fuzz(plane: Plane, operation: Operation, mode: GenerationMode, examples: in
 
     @seed(turn)
     @given(case=operation.as_strategy(generation_mode=mode), data=st.data())
-    @settings(
-        max_examples=examples,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    @settings(max_examples=examples, database=None, deadline=None, suppress_health_check=list(HealthCheck))
     def check(case: Case, data: st.DataObject) -> None:
         if mode is GenerationMode.POSITIVE:
             _aim(case, known, data)

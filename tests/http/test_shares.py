@@ -243,9 +243,7 @@ async def test_an_org_that_holds_all_connections_it_may_leaves_some_to_others_an
         assert problem(starved, 503, "busy")
         seen = {"version": approval.version, "input_hash": approval.input_hash}
         decided = await http.post(
-            f"/v1/approvals/{approval.id}/decide",
-            headers=strict.admin.headers,
-            json={"decision": "approved", **seen},
+            f"/v1/approvals/{approval.id}/decide", headers=strict.admin.headers, json={"decision": "approved", **seen}
         )
         assert decided.status_code == 200, decided.text
         scheduler = small.own(PoolPurpose.SCHEDULER)

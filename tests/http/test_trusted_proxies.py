@@ -25,8 +25,7 @@ from tests.fixtures.sockets import served
 
 @pytest.mark.proves("D.595")
 @pytest.mark.parametrize(
-    ("trusted", "believed"),
-    [(None, False), ("10.0.0.7", False), ("10.0.0.7, 127.0.0.0/8", True), ("*", True)],
+    ("trusted", "believed"), [(None, False), ("10.0.0.7", False), ("10.0.0.7, 127.0.0.0/8", True), ("*", True)]
 )
 async def test_a_proxy_is_believed_where_it_was_named(
     world: World, urls: Urls, trusted: str | None, believed: bool, monkeypatch: pytest.MonkeyPatch

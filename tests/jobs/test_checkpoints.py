@@ -236,10 +236,7 @@ def test_what_cannot_be_stored_is_refused_with_its_path(data: Any, path: str) ->
         (lambda: log_entry(tool_calls=-1), "tool_calls"),
         (lambda: TokenUsage(prompt_tokens=-1), "prompt_tokens"),
         (lambda: Cursor(step=0, phase=Phase.DONE, message_seq=-1, iterations=0), "message_seq"),
-        (
-            lambda: Cursor(step=0, phase=Phase.DONE, message_seq=0, iterations=0, gates={"a": -1}),
-            "gates.a",
-        ),
+        (lambda: Cursor(step=0, phase=Phase.DONE, message_seq=0, iterations=0, gates={"a": -1}), "gates.a"),
     ],
 )
 def test_a_value_that_could_not_be_opened_again_cannot_be_made(make: Callable[[], Any], field: str) -> None:
@@ -406,11 +403,7 @@ def test_a_shape_that_is_not_the_schemas_is_named_with_its_path(edit: Edit, path
 
 @pytest.mark.parametrize(
     "edit",
-    [
-        put("created_at", "2016-12-31T23:59:60Z"),
-        put("step_index", 2**63),
-        put("memory_context.working_data.$other", 1),
-    ],
+    [put("created_at", "2016-12-31T23:59:60Z"), put("step_index", 2**63), put("memory_context.working_data.$other", 1)],
 )
 def test_what_the_schema_lets_pass_and_the_plane_cannot_read_is_corrupt_too(edit: Edit) -> None:
     assert refusal(*resealed(edit)).corruption_type is T.INVALID_SCHEMA

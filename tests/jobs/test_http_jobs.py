@@ -126,8 +126,7 @@ async def test_a_job_that_ended_badly_is_submitted_again(
     early = await http.post(f"{path}/resubmit", headers=headers)
     assert (early.status_code, early.json()["code"]) == (409, "not_resubmittable")
     await admin.execute(
-        "update job set status = 'FAILED', error_message = 'x', runnable_at = null where id = $1",
-        job["id"],
+        "update job set status = 'FAILED', error_message = 'x', runnable_at = null where id = $1", job["id"]
     )
     keyed = {**headers, "Idempotency-Key": "again"}
     new = await http.post(f"{path}/resubmit", headers=keyed)

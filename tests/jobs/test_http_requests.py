@@ -154,13 +154,7 @@ async def test_bad_requests_change_nothing(http: httpx.AsyncClient, world: World
     async with working(world.db, an_app([])):
         await until(world, job, JobStatus.WAITING_FOR_APPROVAL)
     path = f"/v1/approve-tool/{await last_call(world, job)}"
-    for body in (
-        {},
-        {"approved": "yes"},
-        {"approved": 1},
-        {"approved": True, "extra": 1},
-        {"approved": None},
-    ):
+    for body in ({}, {"approved": "yes"}, {"approved": 1}, {"approved": True, "extra": 1}, {"approved": None}):
         assert (await post(http, world, path, body)).status_code == 422, body
     stranger, service = await world.person(Role.MEMBER), await world.service_with(Role.ADMIN)
     for person in (stranger, other.admin):

@@ -1,14 +1,6 @@
 from __future__ import annotations
 
-from cortex_plane.jobs.model.jobs import (
-    INITIAL,
-    OPEN,
-    RESUBMITTABLE,
-    TERMINAL,
-    TRANSITIONS,
-    JobStatus,
-    may_move,
-)
+from cortex_plane.jobs.model.jobs import INITIAL, OPEN, RESUBMITTABLE, TERMINAL, TRANSITIONS, JobStatus, may_move
 
 
 def test_the_machine_covers_every_status_and_every_status_is_reached() -> None:

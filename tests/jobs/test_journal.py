@@ -89,20 +89,11 @@ def test_the_last_round_of_a_conversation_is_found() -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [
-        StepFailed("It broke."),
-        ToolDenied("No.", hint="Go."),
-        ModelError("Busy.", status=529, code="overloaded"),
-    ],
+    [StepFailed("It broke."), ToolDenied("No.", hint="Go."), ModelError("Busy.", status=529, code="overloaded")],
 )
 def test_a_recorded_failure_is_raised_as_it_was(error: Any) -> None:
     again = restore_error(describe_error(error))
-    assert (type(again), again.message, again.code, again.hint) == (
-        type(error),
-        error.message,
-        error.code,
-        error.hint,
-    )
+    assert (type(again), again.message, again.code, again.hint) == (type(error), error.message, error.code, error.hint)
     assert getattr(again, "status", None) == getattr(error, "status", None)
 
 

@@ -152,9 +152,7 @@ class Crowd:
 
     async def ingest(self, _: UUID) -> None:
         inbound = InboundMessage(
-            external_user_id=f"u-{self.chance.randrange(PEOPLE)}",
-            agent=self.chance.choice(self.agents),
-            text="hi",
+            external_user_id=f"u-{self.chance.randrange(PEOPLE)}", agent=self.chance.choice(self.agents), text="hi"
         )
         world = self.world
         told = await sessions.ingest_message(self.db, world.service.actor, world.connection.id, inbound)

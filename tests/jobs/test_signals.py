@@ -351,8 +351,7 @@ async def test_the_largest_payloads_are_kept(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
-    [("", "n", "k"), ("e", "", "k"), ("e", "n", "k" * 256), ("e" * 1001, "n", "k"), ("e", "a\x00b", "k")],
+    "given", [("", "n", "k"), ("e", "", "k"), ("e", "n", "k" * 256), ("e" * 1001, "n", "k"), ("e", "a\x00b", "k")]
 )
 def test_a_wait_that_nothing_could_end_is_refused(given: tuple[str, str, str]) -> None:
     with pytest.raises(InvalidInput, match="cannot wait"):

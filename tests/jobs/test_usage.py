@@ -28,13 +28,7 @@ def client(http: httpx.AsyncClient, person: Person) -> Client:
 
 
 async def _spent(
-    admin: asyncpg.Connection,
-    world: World,
-    job: UUID,
-    model: str,
-    cost: int | None,
-    at: datetime,
-    tokens: int = 1000,
+    admin: asyncpg.Connection, world: World, job: UUID, model: str, cost: int | None, at: datetime, tokens: int = 1000
 ) -> None:
     await admin.execute(
         """
@@ -73,8 +67,7 @@ async def test_a_key_is_set_seen_by_its_end_and_removed(http: httpx.AsyncClient,
 
 @pytest.mark.proves("D.223")
 @pytest.mark.parametrize(
-    "key",
-    ["short", "with a space in the middle", "x" * 501, "ключ-который-не-ascii", "line\nbreak-in-the-key"],
+    "key", ["short", "with a space in the middle", "x" * 501, "ключ-который-не-ascii", "line\nbreak-in-the-key"]
 )
 async def test_what_is_no_key_is_refused_and_not_repeated(http: httpx.AsyncClient, world: World, key: str) -> None:
     answer = await http.put("/v1/model-keys/openai", json={"key": key}, headers=world.admin.headers)

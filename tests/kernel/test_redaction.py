@@ -33,11 +33,7 @@ COOKIE = "cortex_session_" + "d-_6" * 10 + "xyz"
         (f"https://x.example/decide?t={TOKEN}&a=1", ["https://x.example/decide", "a=1"], [TOKEN]),
         ("Authorization: Bearer abcdef.ghi-jkl", ["Authorization"], ["abcdef"]),
         ("bearer   ABCDEFGH12", [], ["ABCDEFGH12"]),
-        (
-            "postgresql://ada:s3cret@db.example/plane",
-            ["postgresql://", "@db.example/plane"],
-            ["s3cret", "ada"],
-        ),
+        ("postgresql://ada:s3cret@db.example/plane", ["postgresql://", "@db.example/plane"], ["s3cret", "ada"]),
         ("redis://:s3cret@cache.example/0", ["@cache.example/0"], ["s3cret"]),
         ("whsec_c2VjcmV0c2VjcmV0", [], ["c2Vj"]),
         ("password=hunter2 user=ada", ["user=ada"], ["hunter2"]),
@@ -58,15 +54,7 @@ def test_a_secret_in_a_text_is_hidden_and_the_rest_stays(text: str, kept: list[s
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "max_tokens: 5",
-        "the token was refused",
-        "cortex_key_",
-        "https://x.example/a:b@c",
-        "a secret place",
-        "",
-    ],
+    "text", ["max_tokens: 5", "the token was refused", "cortex_key_", "https://x.example/a:b@c", "a secret place", ""]
 )
 def test_what_is_no_secret_stays(text: str) -> None:
     assert redact(text) == text

@@ -48,13 +48,7 @@ class Remote:
         if method == "initialize":
             self.sessions += 1
             who = {"name": "remote", "version": "1"}
-            return 200, {
-                "result": {
-                    "protocolVersion": "2025-06-18",
-                    "capabilities": {"tools": {}},
-                    "serverInfo": who,
-                }
-            }
+            return 200, {"result": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": who}}
         if method == "tools/list":
             schema = {"type": "object"}
             return 200, {"result": {"tools": [{"name": name, "inputSchema": schema} for name in NAMES]}}

@@ -178,17 +178,7 @@ async def test_a_wrong_field_is_named_and_decides_nothing(
 async def test_bodies_of_any_other_shape_are_refused(http: httpx.AsyncClient, strict: World) -> None:
     system = await connected(strict)
     deep = b'{"type":"ping","timestamp":"2030-01-01T00:00:00Z","data":' + b'{"a":' * 5000 + b"1" + b"}" * 5001
-    for body in (
-        b"",
-        b"[]",
-        b"7",
-        b'"x"',
-        b"null",
-        b"{}",
-        b'{"type": "ping"}',
-        deep,
-        b'{"type":"ping","x":1}',
-    ):
+    for body in (b"", b"[]", b"7", b'"x"', b"null", b"{}", b'{"type": "ping"}', deep, b'{"type":"ping","x":1}'):
         answer = await system.send(http, body)
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid_event"), body[:40]
     raw = b'{"type":"ping","timestamp":"2030-01-01T00:00:00Z","data":{"a":"' + b"x" * (64 * 1024) + b'"}}'
@@ -249,11 +239,7 @@ async def test_the_secret_is_shown_once_and_rotated_and_tried(strict: World) -> 
             assert "whsec_" not in answer.text
             assert receiver.url in answer.text
         tried = await http.post(f"{path}/test")
-        assert (tried.status_code, tried.json()["delivered"], tried.json()["said"]) == (
-            200,
-            True,
-            "HTTP 204.",
-        )
+        assert (tried.status_code, tried.json()["delivered"], tried.json()["said"]) == (200, True, "HTTP 204.")
         assert receiver.got[0].verified(secret)["type"] == "ping"
         rotated = await http.post(f"{path}/rotate-secret")
         assert rotated.json()["secret"] not in ("", secret)
@@ -268,9 +254,7 @@ async def test_the_secret_is_shown_once_and_rotated_and_tried(strict: World) -> 
 
 
 @pytest.mark.proves("D.142")
-async def test_an_address_that_nobody_listed_is_refused_when_it_is_made_changed_or_tried(
-    strict: World,
-) -> None:
+async def test_an_address_that_nobody_listed_is_refused_when_it_is_made_changed_or_tried(strict: World) -> None:
     async with receiving() as receiver, plane(strict, None) as http:
         for url in (receiver.url, f"https://{receiver.host}/", "http://hooks.example/"):
             draft = {"channel_type": "webhook", "name": "hook", "url": url}
@@ -349,10 +333,7 @@ async def test_only_admins_make_rotate_try_and_map(http: httpx.AsyncClient, stri
 @pytest.mark.proves("D.142", "D.598")
 async def test_trying_out_does_not_tell_what_internal_names_resolve_to(strict: World) -> None:
     """A name inside, a name that does not exist and one without addresses: the same answer, word for word."""
-    addresses: dict[str, Sequence[str]] = {
-        "inside.example": ["10.1.2.3"],
-        "mixed.example": ["1.1.1.1", "10.1.2.3"],
-    }
+    addresses: dict[str, Sequence[str]] = {"inside.example": ["10.1.2.3"], "mixed.example": ["1.1.1.1", "10.1.2.3"]}
 
     async def resolve(host: str, port: int) -> Sequence[str]:
         if host == "missing.example":

@@ -10,13 +10,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.approvals.model.approvals import (
-    Approval,
-    ApprovalKind,
-    ApprovalStatus,
-    Choice,
-    DelegationDraft,
-)
+from cortex_plane.approvals.model.approvals import Approval, ApprovalKind, ApprovalStatus, Choice, DelegationDraft
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.channels.webhooks import WebhookChannel
@@ -112,8 +106,7 @@ async def test_everybody_who_may_decide_is_told_on_every_address_that_they_prove
     await admin.execute("update channel_mapping set verified_at = null where id = $1", unproven)
     refused = await link(admin, strict, mail, ann, "ann@refused.example")
     await admin.execute(
-        "update channel_mapping set suppressed_at = plane_now(), suppressed_reason = '550' where id = $1",
-        refused,
+        "update channel_mapping set suppressed_at = plane_now(), suppressed_reason = '550' where id = $1", refused
     )
     asked = await asked_of(strict)
     assert {(d.member, d.channel_type, d.address) for d in await told(strict, asked)} == {

@@ -57,13 +57,7 @@ EDITED = "9"
 
 # What each of them may be told. Nobody is told to send it again, and nobody meets an error that is not theirs.
 LATE = {"approval_conflict", "approval_expired", "approval_changed"}
-NOT_THEIRS = {
-    "delegated_away",
-    "not_an_approver",
-    "approval_not_found",
-    "self_approval",
-    "edit_leaves_nobody",
-}
+NOT_THEIRS = {"delegated_away", "not_an_approver", "approval_not_found", "self_approval", "edit_leaves_nobody"}
 DECISIONS = {"OK", "DUPLICATE"} | LATE | NOT_THEIRS
 DUE = {"escalated", "expired", "nothing"}
 ANSWERS = {
@@ -204,12 +198,7 @@ async def _judge(world: World, admin: asyncpg.Connection, each: Round, people: P
 
 
 async def _one_outcome(
-    world: World,
-    admin: asyncpg.Connection,
-    people: People,
-    asked: Approval,
-    mine: list[tuple[Any, str]],
-    early: bool,
+    world: World, admin: asyncpg.Connection, people: People, asked: Approval, mine: list[tuple[Any, str]], early: bool
 ) -> str:
     row = await admin.fetchrow("select * from approval_request where id = $1", asked.id)
     status: str = row["status"]
@@ -341,10 +330,7 @@ def _missing(ends: Counter[str], answers: dict[str, Counter[str]]) -> list[str]:
         "escalate": {"escalated"},
     }
     missing = {"approved", "denied", "expired", "cancelled"} - set(ends)
-    return [
-        *missing,
-        *(f"{kind} {each}" for kind in expected for each in expected[kind] - set(answers[kind])),
-    ]
+    return [*missing, *(f"{kind} {each}" for kind in expected for each in expected[kind] - set(answers[kind]))]
 
 
 @pytest.mark.proves("D.200")

@@ -131,14 +131,7 @@ def test_a_new_secret_is_random_and_long_enough() -> None:
 
 @pytest.mark.parametrize(
     "secret",
-    [
-        "",
-        "whsec_",
-        "secret",
-        "whsec_" + base64.b64encode(bytes(23)).decode(),
-        "whsec_" + "A" * 100,
-        "whsec_!!!!" * 9,
-    ],
+    ["", "whsec_", "secret", "whsec_" + base64.b64encode(bytes(23)).decode(), "whsec_" + "A" * 100, "whsec_!!!!" * 9],
 )
 def test_what_is_no_secret_signs_nothing(secret: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 -- base64 has words of its own

@@ -308,11 +308,7 @@ async def failed_lately(world: World, admin: asyncpg.Connection, *systems: Syste
 async def test_what_fails_for_five_days_is_disabled_once_with_the_reason_on_the_trail(
     strict: World, admin: asyncpg.Connection
 ) -> None:
-    system, fine, by_mail = (
-        await System.connected(strict),
-        await System.connected(strict, "fine"),
-        strict.connection,
-    )
+    system, fine, by_mail = (await System.connected(strict), await System.connected(strict, "fine"), strict.connection)
     now = datetime.now(UTC)
     clock = await Clock.install(admin, now)
     for id, since in (

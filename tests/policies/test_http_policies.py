@@ -135,11 +135,7 @@ async def test_nothing_large_is_read_for_somebody_who_may_not_apply_it(http: htt
 @pytest.mark.proves("D.54")
 async def test_explain_says_what_would_happen_and_why(http: httpx.AsyncClient, world: World) -> None:
     await post(http, world, "", {"text": FILE})
-    asked: dict[str, Any] = {
-        "agent": "deployer",
-        "tool": "deploy.web",
-        "arguments": {"environment": "production"},
-    }
+    asked: dict[str, Any] = {"agent": "deployer", "tool": "deploy.web", "arguments": {"environment": "production"}}
     told = (await post(http, world, "/explain", asked)).json()["explanation"]
     assert told["decision"]["verdict"] == "requires_approval"
     assert told["decision"]["rule"] == "org:production@2.1"
@@ -182,12 +178,7 @@ async def test_a_simulation_says_what_a_file_would_change(http: httpx.AsyncClien
     found = told.json()
     assert (found["totals"]["looked_at"], found["totals"]["stricter"], found["version"]) == (2, 2, "1.1")
     (group,) = found["groups"]
-    assert (group["tool"], group["agent"], group["calls"], group["direction"]) == (
-        "ship",
-        "shipper",
-        2,
-        "stricter",
-    )
+    assert (group["tool"], group["agent"], group["calls"], group["direction"]) == ("ship", "shipper", 2, "stricter")
     assert group["before"] == {"verdict": "allow", "rule": "org:everything-goes"}
     assert group["after"] == {"verdict": "deny", "rule": "org:no"}
     assert group["recorded"] == [{"verdict": "allow", "rule": "org:everything-goes", "calls": 2}]

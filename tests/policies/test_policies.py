@@ -30,13 +30,7 @@ from cortex_plane.policies.model.policies import (
     RoleVotes,
     Template,
 )
-from cortex_plane.policies.model.versions import (
-    Applied,
-    ExplainRequest,
-    PolicyFile,
-    QuorumDraft,
-    RequestPolicy,
-)
+from cortex_plane.policies.model.versions import Applied, ExplainRequest, PolicyFile, QuorumDraft, RequestPolicy
 from cortex_plane.policies.rules.engine import CompiledPolicies
 from cortex_plane.policies.verbs import policies, simulations
 from cortex_plane.policies.verbs.policy_cache import PolicyCache, request_rows
@@ -409,10 +403,7 @@ async def test_a_job_keeps_what_its_request_demands_also_when_it_is_submitted_ag
 )  # fmt: skip
 def test_a_request_that_would_loosen_or_cannot_work_is_refused(said: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        JobDraft(
-            agent="deployer",
-            policies=[RequestPolicy(**({"name": "a", "target": "*", "effect": "deny"} | said))],
-        )
+        JobDraft(agent="deployer", policies=[RequestPolicy(**({"name": "a", "target": "*", "effect": "deny"} | said))])
 
 
 @pytest.mark.proves("D.113")

@@ -111,10 +111,7 @@ def test_a_file_says_how_many_must_agree_who_is_asked_next_and_where() -> None:
         votes=2, roles=(RoleVotes(role=Role.ADMIN, votes=1), RoleVotes(role=Role.APPROVER, votes=1))
     )
     assert first.escalation_seconds == 86400
-    assert first.escalate_to == (
-        Approvers(roles=(Role.APPROVER,)),
-        Approvers(owner=True, members=(ADA.id, BOB.id)),
-    )
+    assert first.escalate_to == (Approvers(roles=(Role.APPROVER,)), Approvers(owner=True, members=(ADA.id, BOB.id)))
     assert (first.channels, first.standing) == (("email", "webhook"), True)
     assert (two.quorum, two.escalation_seconds, two.channels, two.standing) == (Quorum(votes=2), 0, (), None)
     assert roles.quorum == Quorum(votes=3, roles=(RoleVotes(role=Role.ADMIN, votes=3),))
@@ -259,25 +256,16 @@ def test_a_team_that_is_not_there_is_named_with_those_that_are() -> None:
 @pytest.mark.parametrize(
     ("terms", "said"),
     [
-        (
-            "clearance: 3\n    approvers: {members: [Ada, Bob]}",
-            "Bob has clearance 1, and this policy asks for 3.",
-        ),
+        ("clearance: 3\n    approvers: {members: [Ada, Bob]}", "Bob has clearance 1, and this policy asks for 3."),
         ("clearance: 6\n    approvers: {roles: [admin]}", "nobody could ever decide"),
-        (
-            "clearance: 2\n    approvers: {roles: [approver]}",
-            "no active member who is approver with clearance 2",
-        ),
+        ("clearance: 2\n    approvers: {roles: [approver]}", "no active member who is approver with clearance 2"),
         ("approvers: {roles: [steward]}", "nobody could ever decide"),
         ("clearance: 6", "no active member who is the owner of a session with clearance 6"),
         ("clearance: 6\n    template: critical_path", "approver or admin with clearance 6"),
         ("approvers: {owner: true}\n    self_approval: false", "its only approver is the owner"),
         ("approvers: {owner: true}\n    template: critical_path", "its only approver is the owner"),
         ("self_approval: false", "its only approver is the owner"),
-        (
-            "clearance: 2\n    escalate_to: [{members: [Cy]}]\n    escalate_before: 1h",
-            "Cy has clearance 0, and this",
-        ),
+        ("clearance: 2\n    escalate_to: [{members: [Cy]}]\n    escalate_before: 1h", "Cy has clearance 0, and this"),
         (
             "approvers: {roles: [admin]}\n    quorum: 2",
             "its quorum of 2 votes could never be met: only 1 could be admin with clearance 0.",
@@ -286,10 +274,7 @@ def test_a_team_that_is_not_there_is_named_with_those_that_are() -> None:
             "clearance: 1\n    template: critical_path\n    quorum: 3",
             "its quorum of 3 votes could never be met: only 2 could be approver or admin with clearance 1.",
         ),
-        (
-            "approvers: {owner: true}\n    quorum: 3",
-            "only 2 could be the owner of a session with clearance 0.",
-        ),
+        ("approvers: {owner: true}\n    quorum: 3", "only 2 could be the owner of a session with clearance 0."),
         (
             "approvers: {roles: [approver]}\n    quorum: {roles: {admin: 1}}",
             "its quorum with 1 vote of admin could never be met: only 0 of that role could be approver",

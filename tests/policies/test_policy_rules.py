@@ -69,10 +69,7 @@ def decide(
     request: Sequence[PolicyRow] = (),
 ) -> PolicyDecision:
     policies = PolicySet(
-        version="7.1",
-        platform=tuple(platform),
-        org=tuple(org),
-        teams={TEAM: tuple(team), PARENT: tuple(parent)},
+        version="7.1", platform=tuple(platform), org=tuple(org), teams={TEAM: tuple(team), PARENT: tuple(parent)}
     )
     return CompiledPolicies(policies).decide(facts, request)
 
@@ -126,11 +123,7 @@ def test_a_request_only_tightens() -> None:
     asked = decide(call(), org=[row(ALLOW)], request=[row(ASK, template=Template.DEV_REVIEW)])
     assert (asked.verdict, terms(asked).template) == (ASK, Template.DEV_REVIEW)
     base = row(
-        ASK,
-        required_clearance=3,
-        timeout_seconds=600,
-        approvers=Approvers(roles=(Role.ADMIN,)),
-        self_approval=False,
+        ASK, required_clearance=3, timeout_seconds=600, approvers=Approvers(roles=(Role.ADMIN,)), self_approval=False
     )
     loose = row(
         ASK, required_clearance=1, timeout_seconds=6000, approvers=Approvers(owner=True), self_approval=True,
@@ -590,9 +583,7 @@ _SAID: dict[str, list[Any]] = {
 
 
 def _saying(
-    said: dict[str, list[Any]],
-    conditions: Sequence[str | None] | None = None,
-    max_size: int = 2,
+    said: dict[str, list[Any]], conditions: Sequence[str | None] | None = None, max_size: int = 2
 ) -> st.SearchStrategy[tuple[PolicyRow, ...]]:
     """Rows that match often and say some of this each."""
     some = st.sets(st.sampled_from(sorted(said)), max_size=5).flatmap(
@@ -610,25 +601,11 @@ def _saying(
 
 _LEVELS = _saying(_SAID)
 _REQUESTS = _saying(
-    _SAID
-    | {
-        "named": [(UUID(int=31),), (UUID(int=31), UUID(int=32))],
-        "action": ["Ship it"],
-        "details": [{"a": 1}],
-    }
+    _SAID | {"named": [(UUID(int=31),), (UUID(int=31), UUID(int=32))], "action": ["Ship it"], "details": [{"a": 1}]}
 )
-_CALLS = st.builds(
-    call,
-    target=st.sampled_from(["a", "ab", "b"]),
-    read_only=st.booleans(),
-    risk=st.sampled_from(Risk),
-)
+_CALLS = st.builds(call, target=st.sampled_from(["a", "ab", "b"]), read_only=st.booleans(), risk=st.sampled_from(Risk))
 _FACTS = st.builds(
-    call,
-    target=_TARGETS,
-    read_only=st.booleans(),
-    risk=st.sampled_from(Risk),
-    action_type=st.just("tool_call"),
+    call, target=_TARGETS, read_only=st.booleans(), risk=st.sampled_from(Risk), action_type=st.just("tool_call")
 )
 _SETS = st.builds(
     lambda platform, org, team, parent: PolicySet(
@@ -756,10 +733,7 @@ def alone(policies: PolicySet, facts: CallFacts) -> Iterator[PolicySet]:
         ]
         for team, parent, org, platform in itertools.product(*chosen):
             yield PolicySet(
-                version="1.1",
-                platform=only(platform),
-                org=only(org),
-                teams={TEAM: only(team), PARENT: only(parent)},
+                version="1.1", platform=only(platform), org=only(org), teams={TEAM: only(team), PARENT: only(parent)}
             )
         if matches[-1].condition != "args.missing":
             break
@@ -893,9 +867,7 @@ UNTOLD: list[dict[str, Any]] = [{}, {"amount": "5000"}, {"amount": None}, {"amou
 
 @pytest.mark.proves("D.53")
 @pytest.mark.parametrize("arguments", UNTOLD)
-def test_an_agent_cannot_step_around_a_stricter_approval_by_making_a_condition_fail(
-    arguments: dict[str, Any],
-) -> None:
+def test_an_agent_cannot_step_around_a_stricter_approval_by_making_a_condition_fail(arguments: dict[str, Any]) -> None:
     wanted = decide(call("pay", arguments={"amount": 5000}), org=[SMALL, REST])
     assert wanted.rule == "org:rest@7.1"
     levels: list[dict[str, list[PolicyRow]]] = [
@@ -965,10 +937,7 @@ def test_where_nobody_can_tell_it_escalates_only_to_whom_all_would_ask() -> None
 def test_a_final_row_limits_also_where_another_of_its_level_may_be_the_one() -> None:
     """Neither the denial nor the approval of a level may make the other one's `final` vanish."""
     ask = row(ASK, name="ask", final=True, required_clearance=4)
-    for org in (
-        [replace(ask, condition="args.missing"), row(DENY)],
-        [row(DENY, condition="args.missing"), ask],
-    ):
+    for org in ([replace(ask, condition="args.missing"), row(DENY)], [row(DENY, condition="args.missing"), ask]):
         found = decide(call(), team=[row(ALLOW)], org=org)
         assert (found.verdict, found.rule, terms(found).required_clearance) == (ASK, "org:ask@7.1", 4)
     # Whether its approvers decide cannot be told: not more people than the team's own row names.
@@ -1055,10 +1024,7 @@ def test_a_request_may_fail_a_job_on_a_denial_and_not_let_it_go_on() -> None:
 
 @pytest.mark.parametrize(
     "limit",
-    [
-        row(ASK, final=True, condition="args.missing"),
-        row(ASK, final=True, condition="args.missing", approvers=BOB),
-    ],
+    [row(ASK, final=True, condition="args.missing"), row(ASK, final=True, condition="args.missing", approvers=BOB)],
 )
 def test_an_unsure_final_row_does_not_replace_the_approvers_of_a_sure_one(limit: PolicyRow) -> None:
     """Its condition may be false, and then it limits nothing: only whom both name may decide."""

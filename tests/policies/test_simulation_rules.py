@@ -25,13 +25,7 @@ from cortex_plane.policies.model.policies import (
 )
 from cortex_plane.policies.model.versions import Direction, Recorded, SimulationRequest, SimulationTotals
 from cortex_plane.policies.rules.engine import CompiledPolicies
-from cortex_plane.policies.rules.simulations import (
-    MAX_GROUPS,
-    PastCall,
-    PolicyReplay,
-    different_terms,
-    direction,
-)
+from cortex_plane.policies.rules.simulations import MAX_GROUPS, PastCall, PolicyReplay, different_terms, direction
 from cortex_plane.tenancy.model.orgs import Role
 
 ALLOW, DENY, ASK = PolicyVerdict.ALLOW, PolicyVerdict.DENY, PolicyVerdict.REQUIRES_APPROVAL

@@ -92,10 +92,7 @@ async def test_past_calls_are_judged_by_a_file_that_is_not_applied(world: World,
 
 @pytest.mark.proves("D.115")
 async def test_a_file_with_faults_is_refused_with_the_same_lines_as_when_it_is_applied(world: World) -> None:
-    for text in (
-        "policies:\n  - {name: a, target: b, efect: deny}\n",
-        LATER.replace("quorum: 2", "quorum: 9"),
-    ):
+    for text in ("policies:\n  - {name: a, target: b, efect: deny}\n", LATER.replace("quorum: 2", "quorum: 9")):
         with pytest.raises(InvalidInput) as simulated:
             await simulate(world, text)
         with pytest.raises(InvalidInput) as applied:
@@ -180,9 +177,7 @@ async def test_teams_demands_of_the_job_and_what_was_recorded_count(world: World
 
 
 @pytest.mark.proves("D.116")
-async def test_a_tool_is_what_was_published_for_the_call_and_what_its_agent_was_told_about_it(
-    world: World,
-) -> None:
+async def test_a_tool_is_what_was_published_for_the_call_and_what_its_agent_was_told_about_it(world: World) -> None:
     await apply_policies(world.db, world.admin.actor, "policies: [{name: all, target: '*', effect: allow}]")
     text = "policies: [{name: reads, target: '*', effect: allow, when: read_only}, {name: no, target: '*', effect: deny, when: risk == \"high\"}]"
     agent = await make_agent(world, [turn(call("look"))], slug="wary", side_effect_tools=["look"])

@@ -56,10 +56,7 @@ async def named(world: World, admin: asyncpg.Connection, cases: Sequence[tuple[s
         async with tampered(admin, table, statement):
             found = await contradictions(world)
         assert len(found) == len(expected), (statement, found)
-        assert all(line.startswith(part) for line, part in zip(found, expected, strict=True)), (
-            statement,
-            found,
-        )
+        assert all(line.startswith(part) for line, part in zip(found, expected, strict=True)), (statement, found)
     assert await contradictions(world) == []
 
 
@@ -114,11 +111,7 @@ async def test_atlases_that_are_not_what_was_published_are_named(world: World, a
                 "update atlas_version set manifest = replace(manifest, 'allow', 'deny') where version = '2.0'",
                 changed,
             ),
-            (
-                "atlas_version",
-                "update atlas_version set digest = repeat('0', 64) where version = '2.0'",
-                changed,
-            ),
+            ("atlas_version", "update atlas_version set digest = repeat('0', 64) where version = '2.0'", changed),
             (
                 "atlas_version",
                 "delete from atlas_version where version = '2.0'",
@@ -204,9 +197,7 @@ async def test_decisions_receipts_and_votes_that_contradict_the_trail_are_named(
             (
                 "approval_vote",
                 "delete from approval_vote",
-                [
-                    f"approval {asked.id}, vote of {strict.admin.member_id}: the trail holds it, and it is gone",
-                ],
+                [f"approval {asked.id}, vote of {strict.admin.member_id}: the trail holds it, and it is gone"],
             ),
             (
                 "approval_vote",
@@ -229,13 +220,7 @@ async def test_an_approval_that_nobody_decided_is_named(strict: World, admin: as
     await named(
         strict,
         admin,
-        [
-            (
-                "approval_request",
-                forged,
-                [f"approval {asked.id}: it is approved, and no entry of the trail decided it"],
-            )
-        ],
+        [("approval_request", forged, [f"approval {asked.id}: it is approved, and no entry of the trail decided it"])],
     )
 
 
@@ -300,11 +285,7 @@ async def test_results_replies_and_checkpoints_that_were_changed_are_named(
                 "update job set checkpoint = jsonb_set(checkpoint, '{step_index}', '7')",
                 [f"checkpoint of job {job}: CRC mismatch"],
             ),
-            (
-                "job",
-                "update job set checkpoint_mac = sha256('x')",
-                [f"checkpoint of job {job}: HMAC mismatch"],
-            ),
+            ("job", "update job set checkpoint_mac = sha256('x')", [f"checkpoint of job {job}: HMAC mismatch"]),
         ],
     )
 

@@ -65,11 +65,7 @@ async def test_each_line_says_what_the_database_says(db: Database, world: World,
     previous = dict.fromkeys({row["chain_id"] for row in rows}, GENESIS)
     for line, row in zip(found, rows, strict=True):
         assert line["body"].encode() == row["body"]
-        assert (line["action"], line["seq"], UUID(line["chain"])) == (
-            row["action"],
-            row["seq"],
-            row["chain_id"],
-        )
+        assert (line["action"], line["seq"], UUID(line["chain"])) == (row["action"], row["seq"], row["chain_id"])
         assert (line["body_hash"], line["hash"]) == (row["body_hash"].hex(), row["hash"].hex())
         assert datetime.fromisoformat(line["created_at"]) == row["created_at"]
         assert (line["format"], line["job"]) == (2, str(row["job_id"]) if row["job_id"] else None)
@@ -123,11 +119,7 @@ async def test_one_export_of_an_org_at_a_time_and_few_in_all(
         await audit.export_trail(db, world.admin.actor, None)
     assert (twice.value.code, bool(twice.value.hint)) == ("export_under_way", True)
     theirs = await audit.export_trail(db, other.admin.actor, None)
-    with (
-        db.heavy_read(new_id()),
-        db.heavy_read(new_id()),
-        pytest.raises(TooMany) as busy,
-    ):
+    with db.heavy_read(new_id()), db.heavy_read(new_id()), pytest.raises(TooMany) as busy:
         await audit.export_trail(db, third.admin.actor, None)
     assert busy.value.code == "too_many_reads"
     assert (await audit.verify(db, world.admin.actor)).faults == [], "verifying does not wait for exports"

@@ -77,12 +77,7 @@ def test_a_receipt_says_everything_and_verifies_without_the_plane() -> None:
     assert (says["decision"], says["by"]["name"], says["via"]) == ("approved", "Ada", "api")
     assert says["tool"] == {"name": "ship", "digest": "a" * 64}
     assert says["arguments"] == {"digest": "b" * 64, "original_digest": "c" * 64}
-    assert says["policy"] == {
-        "rule": "org:ask",
-        "version": "4.1",
-        "file_digest": "d" * 64,
-        "self_approval": False,
-    }
+    assert says["policy"] == {"rule": "org:ask", "version": "4.1", "file_digest": "d" * 64, "self_approval": False}
     assert says["card"] == {"digest": card_digest(decided())}
     assert (says["calls"], says["votes"][0]["by"]["name"]) == ([str(CALL)], "Ada")
     assert says["delegations"][0]["from"]["name"] == "Bo"

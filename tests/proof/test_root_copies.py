@@ -155,10 +155,7 @@ async def test_a_restart_shows_against_a_copy_and_nowhere_else(
     alone = verdict(export, "--roots", str(path))
     assert (alone.code, alone.said.splitlines()[:2]) == (
         1,
-        [
-            "root 1: the copy that you hold has another hash",
-            "root 2: you hold a copy of it, and it is missing",
-        ],
+        ["root 1: the copy that you hold has another hash", "root 2: you hold a copy of it, and it is missing"],
     )
 
 

@@ -13,16 +13,7 @@ import pytest
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.proof.model import Fault, RootFault, chain_hash, moment
 from tests.fixtures.exports import lines, sealed, verdict
-from tests.fixtures.proofs import (
-    ADA,
-    MALLORY,
-    ORG,
-    SESSIONS,
-    by_the_plane,
-    by_the_script,
-    rooted_export,
-    signed_roots,
-)
+from tests.fixtures.proofs import ADA, MALLORY, ORG, SESSIONS, by_the_plane, by_the_script, rooted_export, signed_roots
 
 EXPORT = rooted_export()
 Lines = list[dict[str, Any]]

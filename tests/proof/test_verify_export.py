@@ -88,11 +88,7 @@ def test_the_script_needs_nothing_but_python() -> None:
 @pytest.mark.proves("D.82")
 def test_a_good_export_is_whole() -> None:
     found = verdict(EXPORT)
-    assert (found.code, found.said, found.complained) == (
-        0,
-        "3 chains, 12 entries, 3 erased bodies: whole\n",
-        "",
-    )
+    assert (found.code, found.said, found.complained) == (0, "3 chains, 12 entries, 3 erased bodies: whole\n", "")
     assert verdict(trail(entries=0)).said == "3 chains, 0 entries: whole\n"
 
 
@@ -147,43 +143,22 @@ FORGERIES: dict[str, tuple[Change, str]] = {
         lambda f: _at(f, ERASED).update(body_hash="00" * 32),
         "entry 3: its hash does not follow from the one before",
     ),
-    "hash": (
-        lambda f: _at(f, 4).update(hash="00" * 32),
-        "entry 4: its hash does not follow from the one before",
-    ),
+    "hash": (lambda f: _at(f, 4).update(hash="00" * 32), "entry 4: its hash does not follow from the one before"),
     "action": (lambda f: _at(f, 2).update(action="x"), "entry 2: its action differs from its body"),
     "action of an erased body": (
         lambda f: _at(f, ERASED).update(action="x"),
         "entry 3: its hash does not follow from the one before",
     ),
-    "job": (
-        lambda f: _at(f, 1).update(job=str(UUID(int=99))),
-        "entry 1: its hash does not follow from the one before",
-    ),
-    "job left out": (
-        lambda f: _at(f, 2).update(job=None),
-        "entry 2: its hash does not follow from the one before",
-    ),
-    "format": (
-        lambda f: _at(f, 1).update(format=1),
-        "entry 1: its hash does not follow from the one before",
-    ),
-    "unknown format": (
-        lambda f: _at(f, 1).update(format=3),
-        "entry 1: this script does not know its format, 3",
-    ),
-    "blanked body": (
-        lambda f: _at(f, 2).update(body=None),
-        "entry 2: its body is gone, and no erase entry names it",
-    ),
+    "job": (lambda f: _at(f, 1).update(job=str(UUID(int=99))), "entry 1: its hash does not follow from the one before"),
+    "job left out": (lambda f: _at(f, 2).update(job=None), "entry 2: its hash does not follow from the one before"),
+    "format": (lambda f: _at(f, 1).update(format=1), "entry 1: its hash does not follow from the one before"),
+    "unknown format": (lambda f: _at(f, 1).update(format=3), "entry 1: this script does not know its format, 3"),
+    "blanked body": (lambda f: _at(f, 2).update(body=None), "entry 2: its body is gone, and no erase entry names it"),
     "blanked erase entry": (
         lambda f: _at(f, 4).update(body=None),
         "entry 3: its body is gone, and no erase entry names it (nor 1 more)",
     ),
-    "microseconds": (
-        lambda f: _at(f, 1).update(at_us=0),
-        "entry 1: its hash does not follow from the one before",
-    ),
+    "microseconds": (lambda f: _at(f, 1).update(at_us=0), "entry 1: its hash does not follow from the one before"),
     "time that people read": (
         lambda f: _at(f, 1).update(created_at="2020-01-01T00:00:00.000000Z"),
         "entry 1: its two times differ",
@@ -216,10 +191,7 @@ OLD_RENAMED: dict[str, tuple[Change, str]] = {
         lambda f: _at(f, ERASED).update(action="x"),
         "entry 3: its action differs from what erase entry 4 says of it",
     ),
-    "blanked body": (
-        lambda f: _at(f, 1).update(body=None),
-        "entry 1: its body is gone, and no erase entry names it",
-    ),
+    "blanked body": (lambda f: _at(f, 1).update(body=None), "entry 1: its body is gone, and no erase entry names it"),
 }
 
 

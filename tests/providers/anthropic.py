@@ -95,12 +95,7 @@ class AnthropicServer(Provider):
         if answer.text:
             content.append({"type": "text", "text": answer.text})
         content += [
-            {
-                "type": "tool_use",
-                "id": f"toolu_{asked.turn}_{n}",
-                "name": use.name,
-                "input": _input(use.arguments),
-            }
+            {"type": "tool_use", "id": f"toolu_{asked.turn}_{n}", "name": use.name, "input": _input(use.arguments)}
             for n, use in enumerate(answer.uses)
         ]
         return {
@@ -130,10 +125,7 @@ class AnthropicServer(Provider):
                 ],
             )
         if answer.text:
-            yield (
-                {"type": "text", "text": ""},
-                [{"type": "text_delta", "text": word} for word in answer.words],
-            )
+            yield ({"type": "text", "text": ""}, [{"type": "text_delta", "text": word} for word in answer.words])
         for number, use in enumerate(answer.uses):
             parts = [use.arguments[at : at + 10] for at in range(0, len(use.arguments), 10)] or [""]
             yield (

@@ -57,12 +57,7 @@ class OpenAIServer(Provider):
             deltas.append(
                 {
                     "tool_calls": [
-                        {
-                            "index": number,
-                            "id": self._id(asked, number),
-                            "type": "function",
-                            "function": opening,
-                        }
+                        {"index": number, "id": self._id(asked, number), "type": "function", "function": opening}
                     ]
                 }
             )

@@ -159,11 +159,7 @@ class Provider:
         await writer.drain()
 
     async def _stream(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        answer: Answer,
-        events: Iterator[bytes | None],
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: Answer, events: Iterator[bytes | None]
     ) -> bool:
         self._head(writer, 200, {**answer.headers, "transfer-encoding": "chunked"}, "text/event-stream")
         for event in events:

@@ -85,8 +85,7 @@ async def test_openais_own_client_reads_text_calls_and_usage() -> None:
     async with openai_server() as provider:
         client = AsyncOpenAI(api_key=provider.key, base_url=provider.url, max_retries=0)
         provider.say(
-            says("Hello out there, my friend.", cache_read_tokens=7),
-            calls(call("ship", to="Ada"), call("look")),
+            says("Hello out there, my friend.", cache_read_tokens=7), calls(call("ship", to="Ada"), call("look"))
         )
         async with client.chat.completions.stream(
             model="gpt-5", messages=HELLO, stream_options={"include_usage": True}

@@ -8,14 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cortex_plane.agents.model import completions
-from cortex_plane.agents.model.completions import (
-    AssistantTurn,
-    CallRequest,
-    CallResult,
-    ToolTurn,
-    Turn,
-    UserTurn,
-)
+from cortex_plane.agents.model.completions import AssistantTurn, CallRequest, CallResult, ToolTurn, Turn, UserTurn
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.sessions.model.sessions import (
     LABEL,

@@ -69,14 +69,7 @@ async def populate(world: World) -> None:
     await _spend(world, held)
     memory = {"message_seq": 1, "summary": "They said hello.", "facts": ["It was polite."]}
     await held.write(StepWrite(more={"memory": memory}))
-    entry = {
-        "key": "plan#0",
-        "position": 0,
-        "kind": "step",
-        "name": "plan",
-        "input_hash": "ab" * 32,
-        "status": "open",
-    }
+    entry = {"key": "plan#0", "position": 0, "kind": "step", "name": "plan", "input_hash": "ab" * 32, "status": "open"}
     await held.write(StepWrite(more={"journal": [entry]}))
     await held.write(StepWrite(status=JobStatus.RUNNING))
     await _approve_one(world)

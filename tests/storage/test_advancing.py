@@ -467,12 +467,7 @@ async def test_a_released_job_can_be_claimed_at_once(
     await clock.advance(timedelta(seconds=4))
     assert await release(held)
     row = await job(admin, held)
-    assert (row["status"], row["worker_id"], row["running_seconds"], row["deaths"]) == (
-        "RUNNING",
-        None,
-        4.0,
-        0,
-    )
+    assert (row["status"], row["worker_id"], row["running_seconds"], row["deaths"]) == ("RUNNING", None, 4.0, 0)
     assert not await release(held), "it is given up once"
     heir = await Held.claim(db, await make_worker(db))
     assert not await release(held), "and not for somebody else"
@@ -482,10 +477,7 @@ async def test_a_released_job_can_be_claimed_at_once(
 
 @pytest.mark.parametrize(
     ("cancelled", "status", "told"),
-    [
-        (False, "PAUSED", {"status": "PAUSED"}),
-        (True, "CANCELLED", {"status": "CANCELLED", "reason": "stop"}),
-    ],
+    [(False, "PAUSED", {"status": "PAUSED"}), (True, "CANCELLED", {"status": "CANCELLED", "reason": "stop"})],
     ids=["held", "held and cancelled"],
 )
 async def test_a_released_job_stops_where_somebody_wanted_it_to(
@@ -622,10 +614,7 @@ async def test_a_beat_renews_the_lease_and_names_what_to_stop(
     assert beaten is not None
     assert beaten[1] == [held.given.job_id]
     other = await make_worker(db)
-    assert await jobs_store.beat_worker(db, other, LEASE) == (
-        held.given.now + timedelta(seconds=10) + LEASE,
-        [],
-    )
+    assert await jobs_store.beat_worker(db, other, LEASE) == (held.given.now + timedelta(seconds=10) + LEASE, [])
 
 
 async def test_a_worker_can_ask_what_it_runs(db: Database, admin: asyncpg.Connection, held: Held, other: World) -> None:

@@ -154,11 +154,7 @@ TAMPERING: dict[str, tuple[str, int, str]] = {
         5,
         "the chain ends at 4, its head says 5",
     ),
-    "deleting all": (
-        "delete from audit_entry where session_id = :session",
-        1,
-        "the chain ends at 0, its head says 5",
-    ),
+    "deleting all": ("delete from audit_entry where session_id = :session", 1, "the chain ends at 0, its head says 5"),
     "deleting and closing the gap": (
         """delete from audit_entry where session_id = :session and seq = 3;
         update audit_entry set seq = 3 where session_id = :session and seq = 4;
@@ -180,11 +176,7 @@ TAMPERING: dict[str, tuple[str, int, str]] = {
         "the chain ends at 6, its head says 5",
     ),
     "the hash of the head": (HEAD.format(f"audit_hash = {ZEROS}"), 5, "the head holds another hash"),
-    "the length of the head": (
-        HEAD.format("audit_seq = 6"),
-        6,
-        "the chain ends at 5, its head says 6",
-    ),
+    "the length of the head": (HEAD.format("audit_seq = 6"), 6, "the chain ends at 5, its head says 6"),
     "cutting the chain and its head": (
         "delete from audit_entry where session_id = :session and seq = 5;" + HEAD.format("audit_seq = 4"),
         4,
@@ -207,11 +199,7 @@ async def test_tampering_with_the_orgs_own_chain_is_found_and_named(trail: Trail
     org = trail.world.org_id
     for statements, seq, reason in (
         ("update audit_entry set body = '{}' where chain_id = :org and seq = 2", 2, CHANGED),
-        (
-            "update org_head set audit_hash = " + ZEROS + " where org_id = :org",
-            5,
-            "the head holds another hash",
-        ),
+        ("update org_head set audit_hash = " + ZEROS + " where org_id = :org", 5, "the head holds another hash"),
         ("delete from org_head where org_id = :org", 0, "its head is gone"),
         ("delete from audit_entry where chain_id = :org", 1, "the chain ends at 0, its head says 5"),
     ):

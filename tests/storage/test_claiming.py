@@ -333,8 +333,7 @@ async def _crowd_of_orgs(admin: asyncpg.Connection, count: int, due: datetime) -
             made,
         )
         await admin.execute(
-            "insert into team (org_id, id, slug, name) select o, o, 'main', 'M' from unnest($1::uuid[]) o",
-            made,
+            "insert into team (org_id, id, slug, name) select o, o, 'main', 'M' from unnest($1::uuid[]) o", made
         )
         await admin.execute(
             "insert into agent (org_id, id, team_id, name, slug, role)"
@@ -508,13 +507,7 @@ async def blocks(url: str, after: UUID, times: int = 8) -> int:
 @pytest.mark.fresh_database
 @extents
 async def test_the_cost_of_a_claim_does_not_grow_with_the_queue(
-    urls: Urls,
-    db: Database,
-    admin: asyncpg.Connection,
-    world: World,
-    other: World,
-    analyzed: bool,
-    whole: bool,
+    urls: Urls, db: Database, admin: asyncpg.Connection, world: World, other: World, analyzed: bool, whole: bool
 ) -> None:
     """One agent at its limit with a long queue, a long history, another agent of the same org, another org."""
     await admin.execute("alter table job set (autovacuum_enabled = false)")
@@ -546,10 +539,7 @@ async def test_the_cost_of_a_claim_does_not_grow_with_the_queue(
     small = await measured()
     await grow(3000 if whole else 1500)
     large = await measured()
-    assert Counter({name: max(0, large[name] - 3 * small[name]) for name in small}).total() == 0, (
-        small,
-        large,
-    )
+    assert Counter({name: max(0, large[name] - 3 * small[name]) for name in small}).total() == 0, (small, large)
     assert max(large.values()) < 250, large
 
 

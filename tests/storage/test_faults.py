@@ -106,10 +106,7 @@ async def test_a_deferred_constraint_is_translated_at_the_commit(db: Database, w
 
 async def test_values_that_cannot_be_stored(db: Database, world: World) -> None:
     for statement, args in (
-        (
-            "insert into team (org_id, id, slug, name) values ($1, $2, 'No Slug', 'x')",
-            (world.org_id, new_id()),
-        ),
+        ("insert into team (org_id, id, slug, name) values ($1, $2, 'No Slug', 'x')", (world.org_id, new_id())),
         ("insert into team (org_id, id, slug, name) values ($1, $2, 'blank', ' ')", (world.org_id, new_id())),
         ("select 1 / $1::integer", (0,)),
         ("select $1::text", ("x\x00y",)),
@@ -393,10 +390,9 @@ async def test_a_login_that_could_give_itself_such_power_is_refused(
     database = await admin.fetchval("select current_database()")
     name, password = f"{server.template}_{secrets.token_hex(4)}", secrets.token_hex(8)
     attributes = "" if options == "owner" else options.removesuffix("claimer")
-    roles = {
-        "noinherit": "cortex_app, cortex_resolver",
-        "noinherit claimer": "cortex_app, cortex_claimer",
-    }.get(options, "cortex_app")
+    roles = {"noinherit": "cortex_app, cortex_resolver", "noinherit claimer": "cortex_app, cortex_claimer"}.get(
+        options, "cortex_app"
+    )
     await admin.execute(f"create role {name} login password '{password}' {attributes} in role {roles}")
     owner = await admin.fetchval("select current_user")
     try:

@@ -176,9 +176,7 @@ async def fill_0001(admin: asyncpg.Connection) -> UUID:
     for status in ("ACTIVE", "PAUSED"):
         talker = new_id()
         await admin.execute(
-            "insert into user_account (org_id, id, display_name, roles) values ($1, $2, 'U', '{guest}')",
-            org,
-            talker,
+            "insert into user_account (org_id, id, display_name, roles) values ($1, $2, 'U', '{guest}')", org, talker
         )
         await admin.execute(
             "insert into session (org_id, id, kind, user_account_id, agent_id, status, opened_by)"
@@ -358,14 +356,7 @@ async def test_a_login_without_rights_is_told_what_it_needs(server: TestServer, 
         with pytest.raises(SetupError) as raised:
             await migrate(with_database(server.admin_url, empty, name, password))
         assert raised.value.code == "missing_right"
-        for word in (
-            "database",
-            "CREATEROLE",
-            "cortex_app",
-            "cortex_resolver",
-            "cortex_claimer",
-            "cortex_scheduler",
-        ):
+        for word in ("database", "CREATEROLE", "cortex_app", "cortex_resolver", "cortex_claimer", "cortex_scheduler"):
             assert word in raised.value.hint
 
 

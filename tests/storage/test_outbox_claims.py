@@ -37,15 +37,7 @@ async def seed(
     *, later: timedelta = NO_TIME, done: bool = False,
 ) -> None:  # fmt: skip
     await admin.execute(
-        SEED,
-        world.org_id,
-        new_id(),
-        connection_id,
-        world.admin.actor.user_account_id,
-        address,
-        count,
-        later,
-        done,
+        SEED, world.org_id, new_id(), connection_id, world.admin.actor.user_account_id, address, count, later, done
     )
 
 

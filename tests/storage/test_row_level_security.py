@@ -236,9 +236,7 @@ async def test_partitions_are_reached_through_their_parent_only(
 
 
 @pytest.mark.proves("D.4")
-async def test_the_definers_functions_are_the_listed_ones_with_a_pinned_path(
-    admin: asyncpg.Connection,
-) -> None:
+async def test_the_definers_functions_are_the_listed_ones_with_a_pinned_path(admin: asyncpg.Connection) -> None:
     rows = await admin.fetch(
         """
         select p.proname, p.proowner::regrole::text as owner, p.proconfig,
@@ -372,8 +370,7 @@ async def refuse_insert(app: asyncpg.Connection, admin: asyncpg.Connection, tabl
     with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
         async with app.transaction():
             await app.execute(
-                f"insert into {table} ({columns}) select {columns} from jsonb_populate_record(null::{table}, $1)",
-                row,
+                f"insert into {table} ({columns}) select {columns} from jsonb_populate_record(null::{table}, $1)", row
             )
 
 

@@ -226,10 +226,7 @@ async def test_the_checks_of_a_job_hold_even_for_the_owner(admin: asyncpg.Connec
         ({**LEASED, "leased_at": now, "status": "PENDING"}, "chk_job_lease"),
         (LEASED, "chk_job_lease"),
         ({"status": "RUNNING", "leased_at": now}, "chk_job_lease"),
-        (
-            {"status": "PENDING", "runnable_at": now, "holds": ["operator"], "held_at": now},
-            "chk_job_runnable",
-        ),
+        ({"status": "PENDING", "runnable_at": now, "holds": ["operator"], "held_at": now}, "chk_job_runnable"),
         ({"status": "WAITING_FOR_APPROVAL", "open_approvals": 1, "runnable_at": now}, "chk_job_runnable"),
         ({"status": "PAUSED", "holds": ["operator"], "held_at": now, "runnable_at": now}, "chk_job_runnable"),
         *(

@@ -75,13 +75,7 @@ async def test_what_is_no_link_is_answered_as_a_used_one(world: World) -> None:
     used = await token_for(world, world.admin)
     await logins.log_in(world.db, used)
     said = set()
-    for wrong in (
-        used,
-        used[:-1] + ("A" if used[-1] != "A" else "B"),
-        "",
-        "x",
-        "cortex_login_" + "\x00" * 43,
-    ):
+    for wrong in (used, used[:-1] + ("A" if used[-1] != "A" else "B"), "", "x", "cortex_login_" + "\x00" * 43):
         with pytest.raises(Unauthenticated) as raised:
             await logins.log_in(world.db, wrong)
         said.add((raised.value.code, raised.value.message, raised.value.hint))

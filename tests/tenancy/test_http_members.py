@@ -88,9 +88,7 @@ async def test_two_admins_who_demote_each_other_over_http(
     answers = await asyncio.gather(
         *(
             http.patch(
-                f"/v1/members/{target.actor.user_account_id}",
-                json={"roles": ["member"]},
-                headers=caller.headers,
+                f"/v1/members/{target.actor.user_account_id}", json={"roles": ["member"]}, headers=caller.headers
             )
             for caller, target in ((world.admin, bob), (bob, world.admin))
         )

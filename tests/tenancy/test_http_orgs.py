@@ -31,12 +31,7 @@ async def test_a_platform_key_creates_an_org_and_acts_in_it_visibly(http: httpx.
     assert created.status_code == 201
     trail = (await http.get("/v1/audit", headers=tia)).json()["items"]
     of_platform = ["org_created", "enrolment_code_created", "team_created"]
-    assert [entry["action"] for entry in trail] == [
-        *of_platform[:2],
-        "enrolled",
-        "key_created",
-        of_platform[2],
-    ]
+    assert [entry["action"] for entry in trail] == [*of_platform[:2], "enrolled", "key_created", of_platform[2]]
     for entry in trail:
         if entry["action"] not in of_platform:
             continue

@@ -11,15 +11,7 @@ import pytest
 from cortex_plane.tenancy.model.orgs import Role
 from tests.fixtures.people import Person, World
 from tests.fixtures.rows import digests, ids_of
-from tests.http.test_http_routes import (
-    SERVICES,
-    Example,
-    Stage,
-    document,
-    documented_routes,
-    examples,
-    random_id,
-)
+from tests.http.test_http_routes import SERVICES, Example, Stage, document, documented_routes, examples, random_id
 
 
 def _caller(world: World, example: Example) -> Person:
@@ -55,10 +47,7 @@ async def test_a_foreign_id_gets_the_same_answer_as_a_random_one(
     for name in Stage.names():
         foreign, unknown = getattr(theirs, name), random_id()
         requests = zip(
-            examples(own),
-            examples(own.with_id(name, foreign)),
-            examples(own.with_id(name, unknown)),
-            strict=True,
+            examples(own), examples(own.with_id(name, foreign)), examples(own.with_id(name, unknown)), strict=True
         )
         changed = [triple for triple in requests if triple[0] != triple[1]]
         assert changed, f"no route takes the id of {name}"

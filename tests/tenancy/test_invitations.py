@@ -11,14 +11,7 @@ import asyncpg
 import pytest
 
 from cortex_plane.db.database import Database
-from cortex_plane.kernel.errors import (
-    Conflict,
-    CortexError,
-    Forbidden,
-    InvalidInput,
-    TooMany,
-    Unauthenticated,
-)
+from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, TooMany, Unauthenticated
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.notify.model.notifications import Invitation
 from cortex_plane.proof.verbs import audit
@@ -145,8 +138,7 @@ async def test_a_link_proves_the_address_and_logs_its_person_in_once(world: Worl
 
 @pytest.mark.proves("D.131")
 @pytest.mark.parametrize(
-    "wrong",
-    ["", "x", "cortex_verify_", "cortex_verify_" + "a" * 43, "cortex_login_" + "a" * 43, "\x00", "é" * 57],
+    "wrong", ["", "x", "cortex_verify_", "cortex_verify_" + "a" * 43, "cortex_login_" + "a" * 43, "\x00", "é" * 57]
 )
 async def test_a_link_that_never_was_one_changes_nothing(world: World, admin: asyncpg.Connection, wrong: str) -> None:
     await invite(world)
@@ -187,8 +179,7 @@ async def test_a_mail_that_came_twice_works_once(world: World, admin: asyncpg.Co
     first, second = [await code_for(world, invited.mapping.id) for _ in range(2)]
     assert first != second
     tries = await asyncio.gather(
-        *(invitations.verify(world.db, code, None) for code in (first, second, first, second)),
-        return_exceptions=True,
+        *(invitations.verify(world.db, code, None) for code in (first, second, first, second)), return_exceptions=True
     )
     assert sum(isinstance(each, str) for each in tries) == 1
     assert sum(isinstance(each, Unauthenticated) for each in tries) == 3
@@ -253,10 +244,7 @@ async def test_naming_an_address_first_does_not_keep_it_from_its_owner(world: Wo
 
 
 async def test_an_idempotency_key_invites_once(world: World, admin: asyncpg.Connection) -> None:
-    draft, once = (
-        InvitationDraft(email=BEA, display_name="Bea"),
-        IdempotencyKey(key="k", fingerprint=bytes(32)),
-    )
+    draft, once = (InvitationDraft(email=BEA, display_name="Bea"), IdempotencyKey(key="k", fingerprint=bytes(32)))
     made = [await invitations.invite(world.db, world.admin.actor, draft, once, mailing=True) for _ in range(2)]
     assert made[0].member == made[1].member
     assert await admin.fetchval("select count(*) from notification") == 1

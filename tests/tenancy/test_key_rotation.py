@@ -93,13 +93,7 @@ class Secrets:
     """An org with a secret of every kind, and a job that waits with a checkpoint."""
 
     def __init__(self, world: World, shipping: Shipping, job: UUID, approval: Approval, webhook: str) -> None:
-        self.world, self.shipping, self.job, self.approval, self.webhook = (
-            world,
-            shipping,
-            job,
-            approval,
-            webhook,
-        )
+        self.world, self.shipping, self.job, self.approval, self.webhook = (world, shipping, job, approval, webhook)
 
     @classmethod
     async def create(cls, world: World) -> Secrets:
@@ -252,11 +246,7 @@ async def test_a_key_from_the_environment_is_rotated_from_the_standard_input(
 ) -> None:
     secrets = await Secrets.create(strict)
     here = {"CORTEX_HOME": str(tmp_path), "CORTEX_MASTER_KEY": MASTER_KEY}
-    for stdin, expected in (
-        ("", "invalid_setting"),
-        ("12", "invalid_setting"),
-        (MASTER_KEY, "same_master_key"),
-    ):
+    for stdin, expected in (("", "invalid_setting"), ("12", "invalid_setting"), (MASTER_KEY, "same_master_key")):
         code, output = await cortex(urls, "db", "rotate-key", stdin=stdin, **here)
         assert (code, expected in output) == (1, True), output
     wrong = here | {"CORTEX_MASTER_KEY": "ff" * 32}

@@ -246,9 +246,7 @@ def fewest(votes: list[CountedVote]) -> int:
 
 
 @given(cast)
-def test_the_count_is_never_more_than_the_humans_who_must_have_voted(
-    drawn: list[tuple[UUID, set[UUID]]],
-) -> None:
+def test_the_count_is_never_more_than_the_humans_who_must_have_voted(drawn: list[tuple[UUID, set[UUID]]]) -> None:
     votes = votes_of(drawn)
     counted = len(independent(votes))
     assert counted <= fewest(votes)
@@ -284,9 +282,7 @@ async def test_the_database_counts_as_the_rule_does(
         await admin.execute("update user_account set sponsors = '{}'")
         for one, sponsors in tie.items():
             await admin.execute(
-                "update user_account set sponsors = $2 where id = $1",
-                ids[one],
-                [ids[each] for each in sponsors],
+                "update user_account set sponsors = $2 where id = $1", ids[one], [ids[each] for each in sponsors]
             )
         details = await approvals.get_approval(strict.db, strict.admin.actor, asked.id)
         assert details.approval.votes_for == len(independent(details.votes)), tie

@@ -9,14 +9,7 @@ import asyncpg
 import pytest
 
 from cortex_plane.agents.model.completions import AssistantTurn
-from cortex_plane.approvals.model.approvals import (
-    Approval,
-    ApprovalKind,
-    ApprovalStatus,
-    Channel,
-    Choice,
-    EffectAnswer,
-)
+from cortex_plane.approvals.model.approvals import Approval, ApprovalKind, ApprovalStatus, Channel, Choice, EffectAnswer
 from cortex_plane.approvals.verbs import settlements
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.effects import Verdict
@@ -110,9 +103,7 @@ policies:
 
 
 @pytest.mark.proves("S4.7")
-async def test_with_on_deny_continue_the_model_is_told_and_cannot_send_the_same_call_again(
-    strict: World,
-) -> None:
+async def test_with_on_deny_continue_the_model_is_told_and_cannot_send_the_same_call_again(strict: World) -> None:
     await apply_policies(strict.db, strict.admin.actor, ASKED_AND_TOLD)
     shipping = Shipping()
     id, (asked,) = await waiting(strict, shipping, after=[turn(ship(), text="again"), turn(text="{result}")])

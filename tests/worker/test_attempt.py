@@ -57,7 +57,4 @@ async def test_a_conversation_is_answered(world: World) -> None:
         job = await until(world, delivery.job_id, JobStatus.COMPLETED, JobStatus.FAILED)
     assert job.error_message is None
     said = await sessions.list_messages(world.db, world.admin.actor, delivery.session_id, 0, 10)
-    assert [(m.role, m.text) for m in said] == [
-        ("user", "Hello there"),
-        ("assistant", "You said: Hello there"),
-    ]
+    assert [(m.role, m.text) for m in said] == [("user", "Hello there"), ("assistant", "You said: Hello there")]

@@ -141,11 +141,7 @@ async def test_waiting_for_the_pen_does_not_use_up_the_time_to_send(
 
 
 @pytest.mark.parametrize(
-    ("limits", "named"),
-    [
-        ({"max_iterations": 2}, "max_iterations"),
-        ({"token_budget": 200}, "token_budget"),
-    ],
+    ("limits", "named"), [({"max_iterations": 2}, "max_iterations"), ({"token_budget": 200}, "token_budget")]
 )
 async def test_branches_that_ask_at_once_share_the_limits_of_their_job(
     world: World, limits: dict[str, Any], named: str

@@ -176,10 +176,7 @@ async def outcome(
     ("tool", "says"),
     [
         ("read_raises", "`read_raises` raised RuntimeError: the disk is on fire"),
-        (
-            "read_raises_in_a_thread",
-            "`read_raises_in_a_thread` raised RuntimeError: the disk is on fire",
-        ),
+        ("read_raises_in_a_thread", "`read_raises_in_a_thread` raised RuntimeError: the disk is on fire"),
         ("read_refuses", "no such file List them first."),
         ("read_raises_a_timeout", "`read_raises_a_timeout` raised TimeoutError: the other side is slow"),
         ("read_speaks_garbage", "a�b?c"),
@@ -527,8 +524,7 @@ async def test_a_broken_configuration_stops_its_job_and_not_the_worker(world: Wo
     bad = await make_agent(world, [], slug="bad")
     good = await make_agent(world, [], slug="good")
     await admin.execute(
-        """update agent_version set resource_limits = '{"timeout_seconds": "soon"}' where agent_id = $1""",
-        bad.id,
+        """update agent_version set resource_limits = '{"timeout_seconds": "soon"}' where agent_id = $1""", bad.id
     )
     first, second = await submit(world, bad, max_retries=0), await submit(world, good)
     async with working(world.db, App("tests")):

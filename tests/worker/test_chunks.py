@@ -210,8 +210,7 @@ async def test_nobody_sees_chunks_of_a_job_that_ended_and_they_are_forgotten(
         worker, given = await leased(world.db)
         assert await events.append_chunks(world.db, given, worker.id, 0, ["half ", "an answer"])
     await admin.execute(
-        "update job set status = 'FAILED', error_message = 'x', worker_id = null, leased_at = null where id = $1",
-        ended,
+        "update job set status = 'FAILED', error_message = 'x', worker_id = null, leased_at = null where id = $1", ended
     )
     assert "text_chunk" not in [event.type for event in await told(world, ended)]
     assert len(await chunks_of(other, goes_on, 2)) == 2

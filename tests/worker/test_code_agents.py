@@ -101,12 +101,7 @@ async def test_what_was_recorded_is_not_done_again(strict: World) -> None:
 
     async def watched(ctx: Context) -> list[Any]:
         seen.append(
-            (
-                await ctx.step("first", outside.said, "one"),
-                await ctx.now(),
-                await ctx.random(),
-                await ctx.uuid(),
-            )
+            (await ctx.step("first", outside.said, "one"), await ctx.now(), await ctx.random(), await ctx.uuid())
         )
         return [*seen[-1][:1], (await ctx.tool("act", what="a"))["acted"]]
 
@@ -132,11 +127,7 @@ async def test_people_are_asked_and_their_answer_is_a_decision(world: World, cho
     id = await submit(world, await make_coded(world))
     async with working(world.db, coded(run)):
         (asked,) = await pending_soon(world, id)
-        assert (asked.tool_name, asked.action, asked.details) == (
-            "plane.ask",
-            "Deploy to production?",
-            {"ref": "main"},
-        )
+        assert (asked.tool_name, asked.action, asked.details) == ("plane.ask", "Deploy to production?", {"ref": "main"})
         await decide(world, asked, choice, reason="because")
         job = await ended(world, id)
     assert (job.error_message, job.status) == (None, JobStatus.COMPLETED)
@@ -346,12 +337,7 @@ async def test_tools_that_fail_and_tools_that_are_denied_are_told_apart(world: W
     async with working(world.db, coded(run, Outside().app())):
         job = await ended(world, id)
     said = (job.result or {})["value"]
-    assert [each.partition(":")[0] for each in said] == [
-        "tool_denied",
-        "tool_failed",
-        "tool_failed",
-        "tool_failed",
-    ]
+    assert [each.partition(":")[0] for each in said] == ["tool_denied", "tool_failed", "tool_failed", "tool_failed"]
     assert "org:no@" in said[0]
     assert "The door is shut." in said[1]
     assert "`at` is missing" in said[2]
@@ -452,9 +438,7 @@ async def test_a_step_is_tried_again_within_its_own_retries(world: World) -> Non
 
 
 @pytest.mark.proves("D.242")
-async def test_an_uncertain_effect_in_a_branch_waits_for_a_person_while_the_others_go_on(
-    world: World,
-) -> None:
+async def test_an_uncertain_effect_in_a_branch_waits_for_a_person_while_the_others_go_on(world: World) -> None:
     outside = Outside()
     app = outside.app()
 
@@ -520,11 +504,7 @@ async def test_a_conversation_is_answered_and_so_is_what_comes_meanwhile(world: 
         return f"You said: {heard[-1]}"
 
     await agents.update_agent(
-        world.db,
-        world.admin.actor,
-        world.agent.slug,
-        AgentChange(skill_config={"app": "tests", "run": "run"}),
-        None,
+        world.db, world.admin.actor, world.agent.slug, AgentChange(skill_config={"app": "tests", "run": "run"}), None
     )
     first = await world.say("Hello")
     async with working(world.db, coded(run)):

@@ -45,10 +45,7 @@ MISUSES: dict[str, tuple[Callable[[Context], Any], str]] = {
     "a signal without a key": (lambda ctx: ctx.wait_event("paid", key=""), "The key of a signal"),
     "an empty prompt": (lambda ctx: ctx.model("  "), "The prompt of a model is empty"),
     "an empty question": (lambda ctx: ctx.request_approval(""), "What people are asked"),
-    "approvers that are none": (
-        lambda ctx: ctx.request_approval("Go?", approvers=["ada"]),
-        "`approvers` must be ids",
-    ),
+    "approvers that are none": (lambda ctx: ctx.request_approval("Go?", approvers=["ada"]), "`approvers` must be ids"),
     "details that are too large": (
         lambda ctx: ctx.request_approval("Go?", details={"x": "y" * 20_000}),
         "the limit is 16384",

@@ -83,22 +83,13 @@ async def _raises_early(ctx: Context) -> None:
 
 CHANGES: dict[str, tuple[Code, str]] = {
     "another name": (_another_name, "expected step `one#0`, and step `won#0` came"),
-    "another input": (
-        _another_input,
-        "expected step `one#0` with the input that was recorded, and another input came",
-    ),
+    "another input": (_another_input, "expected step `one#0` with the input that was recorded, and another input came"),
     "another kind": (_another_kind, "expected step `one#0`, and tool `one#0` came"),
     "another order": (_another_order, "expected step `one#0`, and gather `gather#0` came"),
     "one more before": (_one_more_before, "expected step `one#0`, and step `zero#0` came"),
     "fewer branches": (_fewer_branches, "expected gather `gather#0` with the input that was recorded"),
-    "another branch": (
-        _another_branch,
-        "expected step `gather#0/1/right#0`, and step `gather#0/1/wrong#0` came",
-    ),
-    "an empty branch": (
-        _an_empty_branch,
-        "expected step `gather#0/1/right#0`, and the branch `gather#0/1/` ended",
-    ),
+    "another branch": (_another_branch, "expected step `gather#0/1/right#0`, and step `gather#0/1/wrong#0` came"),
+    "an empty branch": (_an_empty_branch, "expected step `gather#0/1/right#0`, and the branch `gather#0/1/` ended"),
     "returns early": (_returns_early, "expected step `one#0`, and the function returned"),
     "raises early": (_raises_early, "expected step `one#0`, and the code raised KeyError: 'ref'"),
 }
@@ -273,18 +264,12 @@ async def test_a_deploy_with_many_parked_jobs_fails_none(world: World, admin: as
     await _many(world, ["kept", "changed"], parked)
     async with working(world.db, _code(kept="before", changed="before"), concurrency=32):
         await _until_none(admin, "PENDING", "RUNNING")
-    assert await _counted(admin) == {
-        ("SLEEPING", "{}"): parked // 2,
-        ("WAITING_FOR_APPROVAL", "{}"): parked // 2,
-    }
+    assert await _counted(admin) == {("SLEEPING", "{}"): parked // 2, ("WAITING_FOR_APPROVAL", "{}"): parked // 2}
     await clock.advance(timedelta(hours=2))
     async with working(world.db, _code(kept="before", changed="earlier"), concurrency=32):
         await _decide_all(world)
         await _until_none(admin, "PENDING", "RUNNING", "SLEEPING", "WAITING_FOR_APPROVAL")
-    assert await _counted(admin) == {
-        ("COMPLETED", "{}"): parked // 2,
-        ("PAUSED", "{code_changed}"): parked // 2,
-    }
+    assert await _counted(admin) == {("COMPLETED", "{}"): parked // 2, ("PAUSED", "{code_changed}"): parked // 2}
     told = await admin.fetchval(
         "select count(*) from event where type = 'session_paused' and data ->> 'why' like '%expected step `before#0`%'"
     )

@@ -221,10 +221,7 @@ async def test_the_order_of_turns_is_the_same_after_a_resume(world: World, dies_
 async def test_no_message_is_ever_unanswered(world: World) -> None:
     """Messages come at every moment of a job's life: while it is claimed, asked, completed, and just after."""
     await make_agent(
-        world,
-        [turn(text="Re: {message}", repeat=True)],
-        model="recording",
-        limits={"max_concurrent_jobs": 50},
+        world, [turn(text="Re: {message}", repeat=True)], model="recording", limits={"max_concurrent_jobs": 50}
     )
     model = Recording()
 

@@ -160,9 +160,7 @@ async def test_a_probe_that_says_it_did_not_happen_sends_again(world: World) -> 
 
 
 @pytest.mark.parametrize(
-    "found",
-    [None, RuntimeError("probe broke"), TimeoutError(), "yes"],
-    ids=["none", "raises", "times_out", "nonsense"],
+    "found", [None, RuntimeError("probe broke"), TimeoutError(), "yes"], ids=["none", "raises", "times_out", "nonsense"]
 )
 async def test_a_probe_that_cannot_tell_asks_a_person(world: World, found: Any) -> None:
     outside = Outside(LOST)
@@ -432,9 +430,7 @@ async def test_new_code_does_not_change_how_an_old_call_is_settled(world: World,
     assert (job.status, job.holds, sent) == (JobStatus.PAUSED, [Hold.UNCERTAIN_EFFECT], ["old"])
 
 
-async def test_a_call_whose_tool_is_gone_waits_for_an_operator_and_goes_on_when_it_is_back(
-    world: World,
-) -> None:
+async def test_a_call_whose_tool_is_gone_waits_for_an_operator_and_goes_on_when_it_is_back(world: World) -> None:
     outside = Outside(Died, "back")
     app = outside.app("retry_with_key", timeout=0.1)
     agent = await make_agent(world, [turn(call("act")), TOLD])
@@ -553,8 +549,7 @@ async def test_effects_can_be_denied_by_a_policy(world: World, admin: asyncpg.Co
     looked, acted = (await steps_of(world, id))[0].calls
     assert (looked.status, acted.status) == ("completed", "rejected")
     rows = await admin.fetch(
-        "select tool_name, verdict, rule from call_authorization where job_id = $1 order by tool_name desc",
-        id,
+        "select tool_name, verdict, rule from call_authorization where job_id = $1 order by tool_name desc", id
     )
     # Reading needs no intent: what allowed it is on the trail alone.
     assert [tuple(row) for row in rows] == [("act", "deny", "org:no-acts@2.1")]

@@ -82,9 +82,7 @@ ANSWERED = "plane.answer completed"
 
 
 @pytest.mark.proves("D.360", "D.367", "S5.27")
-async def test_a_gated_call_is_refused_with_its_questions_and_runs_once_they_are_answered(
-    world: World,
-) -> None:
+async def test_a_gated_call_is_refused_with_its_questions_and_runs_once_they_are_answered(world: World) -> None:
     desk = Desk()
     job = await run(
         world, desk, atlas(DELETE), turn(delete()), turn(say("delete-confirm", sure="understood")), turn(delete())
@@ -134,9 +132,7 @@ async def test_a_pass_is_for_one_call_with_exactly_its_arguments(world: World) -
 
 
 @pytest.mark.proves("D.362")
-async def test_questions_of_the_session_are_the_last_thing_the_model_reads_until_it_answers(
-    world: World,
-) -> None:
+async def test_questions_of_the_session_are_the_last_thing_the_model_reads_until_it_answers(world: World) -> None:
     desk, model = Desk(), Listening()
     guide = {"format": "system_instruction", "content": "Be careful."}
     start = gate("onboarding", "session_start", questions=[question("agree")], guidance=guide,
@@ -458,14 +454,7 @@ async def test_an_expression_that_would_take_for_ever_elsewhere_reads_a_long_tas
 class Names:
     """Tools whose names have much in common."""
 
-    EVERY = (
-        "ticket.delete",
-        "ticket.delete_all",
-        "ticket.delete.now",
-        "ticket.undelete",
-        "my.ticket.delete",
-        "delete",
-    )
+    EVERY = ("ticket.delete", "ticket.delete_all", "ticket.delete.now", "ticket.undelete", "my.ticket.delete", "delete")
 
     def __init__(self) -> None:
         self.done: list[str] = []

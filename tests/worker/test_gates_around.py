@@ -243,11 +243,7 @@ async def test_an_atlas_that_comes_while_a_job_runs_governs_what_it_reads(world:
         job = await ended(world, id)
     assert job.status is JobStatus.COMPLETED
     assert desk.done == ["get 1"]
-    assert (await calls_of(world, id)) == [
-        "ticket.get completed",
-        "ticket.get rejected",
-        "ticket.get rejected",
-    ]
+    assert (await calls_of(world, id)) == ["ticket.get completed", "ticket.get rejected", "ticket.get rejected"]
 
 
 # What a gate gives to the call that it stands before --------------------------------------------------------------

@@ -139,11 +139,7 @@ def test_a_call_that_is_sent_again_passes_its_own_gates_and_not_those_of_a_capab
 @pytest.mark.proves("D.377")
 def test_what_is_judged_anew_is_neither_told_nor_remembered_of_the_first_time() -> None:
     hint = gate(
-        "hint",
-        TriggerType.ACTION_PRE,
-        mode=Mode.ADVISORY,
-        on_patterns=("ticket.*",),
-        lock_capabilities=("adm",),
+        "hint", TriggerType.ACTION_PRE, mode=Mode.ADVISORY, on_patterns=("ticket.*",), lock_capabilities=("adm",)
     )
     gates = _gates(atlas(hint, CONFIRM, capabilities=(capability("adm", "x.y"),)))
     before = gates.history.state
@@ -217,7 +213,4 @@ def test_an_atlas_that_came_meanwhile_is_met_before_anything_is_sent() -> None:
     met.append(gates.history.unmet)
     gates.evaluate(GateInput(now=NOON))
     assert met == [False, True]
-    assert (gates.history.unmet, [each.gate for each in gates.history.state.asks]) == (
-        False,
-        ["com.late/late"],
-    )
+    assert (gates.history.unmet, [each.gate for each in gates.history.state.asks]) == (False, ["com.late/late"])

@@ -200,10 +200,7 @@ async def test_a_model_that_code_asks_reads_what_gates_say(world: World) -> None
         backends=Backends({"scripted": model}),
     )  # fmt: skip
     assert job.result == {"value": ["wait", "go"]}
-    assert [request.system_prompt for request in model.asked] == [
-        "Be careful.",
-        "Be careful.\n\nYou are brief.",
-    ]
+    assert [request.system_prompt for request in model.asked] == ["Be careful.", "Be careful.\n\nYou are brief."]
 
 
 @pytest.mark.proves("D.371", "D.376")

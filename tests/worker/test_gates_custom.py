@@ -13,20 +13,7 @@ from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.worker import gate_code
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
-from tests.fixtures.gated import (
-    Desk,
-    Listening,
-    atlas,
-    before,
-    gate,
-    get,
-    ledger,
-    question,
-    run,
-    say,
-    traced,
-    traces,
-)
+from tests.fixtures.gated import Desk, Listening, atlas, before, gate, get, ledger, question, run, say, traced, traces
 from tests.fixtures.people import World
 from tests.fixtures.workers import actions, call, turn
 

@@ -37,19 +37,7 @@ from tests.fixtures.gated import (
     traced,
 )
 from tests.fixtures.people import World, apply_policies
-from tests.fixtures.workers import (
-    Died,
-    Recording,
-    call,
-    died,
-    ended,
-    job_of,
-    submit,
-    turn,
-    until,
-    whole,
-    working,
-)
+from tests.fixtures.workers import Died, Recording, call, died, ended, job_of, submit, turn, until, whole, working
 
 W, PAUSED = JobStatus.WAITING_FOR_APPROVAL, JobStatus.PAUSED
 OVER = (JobStatus.COMPLETED, JobStatus.FAILED)
@@ -376,11 +364,7 @@ async def test_what_waits_for_a_stewards_limit_is_traced_when_it_is_sent(
     world: World, admin: asyncpg.Connection
 ) -> None:
     desk = Desk()
-    steward = {
-        "id": "acme",
-        "name": "Acme",
-        "access": {"type": "public", "rate_limit": {"requests_per_minute": 1}},
-    }
+    steward = {"id": "acme", "name": "Acme", "access": {"type": "public", "rate_limit": {"requests_per_minute": 1}}}
     hint = gate("hint", before("ticket.delete"), mode="advisory")
     agent = await governed(world, atlas(hint, steward=steward), turn(delete("1")))
     id = await submit(world, agent)

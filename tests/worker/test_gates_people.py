@@ -40,12 +40,7 @@ PERSON = gate(
     questions=[question("looked", text="Did somebody look at the ticket?")],
 )  # fmt: skip
 ASK = [
-    {
-        "policy_id": "ask",
-        "type": "requires_approval",
-        "actions": ["user.ban"],
-        "reason": "Bans need a person.",
-    },
+    {"policy_id": "ask", "type": "requires_approval", "actions": ["user.ban"], "reason": "Bans need a person."},
     {"policy_id": "all", "type": "allow", "actions": ["*"]},
 ]
 
@@ -99,9 +94,7 @@ async def test_a_gate_of_the_session_for_people_is_asked_with_the_first_call(wor
 
 
 @pytest.mark.proves("D.371", "D.372")
-async def test_answers_first_then_the_person_and_what_lets_it_through_is_used_up_together(
-    world: World,
-) -> None:
+async def test_answers_first_then_the_person_and_what_lets_it_through_is_used_up_together(world: World) -> None:
     desk = Desk()
     job = await _asked(
         world, desk, atlas(DELETE, PERSON),
@@ -119,9 +112,7 @@ async def test_answers_first_then_the_person_and_what_lets_it_through_is_used_up
 
 
 @pytest.mark.proves("D.372")
-async def test_what_an_atlas_wants_approved_no_policy_and_no_standing_approval_lets_pass(
-    world: World,
-) -> None:
+async def test_what_an_atlas_wants_approved_no_policy_and_no_standing_approval_lets_pass(world: World) -> None:
     """The org allows everything; the atlas asks."""
     desk = Desk()
     job = await _asked(world, desk, atlas(policies=ASK), turn(ban()), turn(ban("bob")))

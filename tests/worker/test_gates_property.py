@@ -18,20 +18,7 @@ from cortex_plane.agents.model.tools import provider_name
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.worker.models.backends import Backends
-from tests.fixtures.gated import (
-    Desk,
-    atlas,
-    ban,
-    before,
-    delete,
-    gate,
-    get,
-    governed,
-    ledger,
-    question,
-    say,
-    traces,
-)
+from tests.fixtures.gated import Desk, atlas, ban, before, delete, gate, get, governed, ledger, question, say, traces
 from tests.fixtures.people import World
 from tests.fixtures.workers import ended, submit, turn, whole, working
 
@@ -75,11 +62,7 @@ class _Said:
         if request.turn_index < len(self._responses):
             calls = self._responses[request.turn_index]
         made = tuple(
-            CallRequest(
-                id=f"c{request.turn_index}-{at}",
-                name=provider_name(each["tool"]),
-                arguments=each["arguments"],
-            )
+            CallRequest(id=f"c{request.turn_index}-{at}", name=provider_name(each["tool"]), arguments=each["arguments"])
             for at, each in enumerate(calls)
         )
         yield Response(

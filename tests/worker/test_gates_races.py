@@ -418,11 +418,7 @@ async def test_a_stewards_limit_of_a_minute_makes_the_job_wait_and_not_fail(
     world: World, admin: asyncpg.Connection
 ) -> None:
     desk = Desk()
-    steward = {
-        "id": "acme",
-        "name": "Acme",
-        "access": {"type": "public", "rate_limit": {"requests_per_minute": 2}},
-    }
+    steward = {"id": "acme", "name": "Acme", "access": {"type": "public", "rate_limit": {"requests_per_minute": 2}}}
     agent = await governed(world, atlas(steward=steward), turn(get("1"), delete("2")), turn(get("3")))
     id = await submit(world, agent)
     async with working(world.db, desk.app):

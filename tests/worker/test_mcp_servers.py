@@ -412,10 +412,7 @@ async def test_a_killed_server_is_started_again(tmp_path: Path) -> None:
 def test_a_header_may_hold_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REMOTE_TOKEN", SECRET)
     app = App("tests")
-    headers: dict[str, str | Secret] = {
-        "Authorization": Secret("REMOTE_TOKEN", prefix="Bearer "),
-        "X-Plain": "yes",
-    }
+    headers: dict[str, str | Secret] = {"Authorization": Secret("REMOTE_TOKEN", prefix="Bearer "), "X-Plain": "yes"}
     app.mcp_server("remote", url="https://example.com/mcp", headers=headers)
     server = app.mcp_servers["remote"]
     assert server.sent_headers() == {"Authorization": f"Bearer {SECRET}", "X-Plain": "yes"}
@@ -449,10 +446,7 @@ def test_what_stands_in_the_code_is_redacted_too() -> None:
         ("it ended with exit code 3", "it ended"),
         ("it changed its list of tools more than 20 times within an hour", "it broke the rules"),
         ("ConnectError: 10.0.0.7 refused", "it cannot be started or reached"),
-        (
-            "The directory `/srv/secret` of the MCP server `x` is not there.",
-            "it cannot be started or reached",
-        ),
+        ("The directory `/srv/secret` of the MCP server `x` is not there.", "it cannot be started or reached"),
         ("", None),
     ],
 )

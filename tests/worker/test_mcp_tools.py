@@ -27,18 +27,7 @@ from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
 from tests.fixtures.approvals import decide, pending
 from tests.fixtures.people import World
-from tests.fixtures.workers import (
-    Recording,
-    actions,
-    call,
-    ended,
-    make_agent,
-    submit,
-    turn,
-    until,
-    whole,
-    working,
-)
+from tests.fixtures.workers import Recording, actions, call, ended, make_agent, submit, turn, until, whole, working
 from tests.mcp_servers.hostile import default_tools
 from tests.mcp_servers.lines import context, hostile, log_of, sqlite
 

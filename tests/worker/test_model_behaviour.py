@@ -10,14 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from cortex_plane.agents.model.completions import (
-    ModelError,
-    ModelRequest,
-    ModelUsage,
-    Response,
-    TextChunk,
-    ToolTurn,
-)
+from cortex_plane.agents.model.completions import ModelError, ModelRequest, ModelUsage, Response, TextChunk, ToolTurn
 from cortex_plane.worker.models.backends import Backends, ScriptedModel
 from cortex_plane.worker.models.credentials import ProviderKeys
 from tests.providers import Answer, Asked, Provider, ToolUse, anthropic_server, openai_server, says

@@ -322,11 +322,7 @@ async def test_a_channel_with_a_defect_is_tried_again_and_does_not_look_like_suc
     with capture_logs() as logs:
         await drain(notifier(strict.db, Postbox(before=stumble)))
     kept = await delivery_of(strict, asked)
-    assert (kept.status, kept.attempts, kept.last_error) == (
-        DeliveryStatus.PENDING,
-        1,
-        "The channel failed: KeyError.",
-    )
+    assert (kept.status, kept.attempts, kept.last_error) == (DeliveryStatus.PENDING, 1, "The channel failed: KeyError.")
     assert "channel failed" in [line["event"] for line in logs]
 
 

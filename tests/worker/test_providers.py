@@ -29,17 +29,7 @@ from cortex_plane.agents.model.completions import (
 from cortex_plane.kernel.errors import ErrorClass, SetupError
 from cortex_plane.worker.models.backends import Backends, cost_micros
 from cortex_plane.worker.models.credentials import ProviderKeys
-from tests.providers import (
-    Answer,
-    Provider,
-    ToolUse,
-    anthropic_server,
-    call,
-    calls,
-    fails,
-    openai_server,
-    says,
-)
+from tests.providers import Answer, Provider, ToolUse, anthropic_server, call, calls, fails, openai_server, says
 
 SHIP = ToolSpec(
     name="ship",
@@ -226,11 +216,7 @@ async def test_calls_of_an_answer_that_was_cut_off_are_marked(stage: Stage) -> N
 async def test_a_refusal_is_told_with_its_reason(stage: Stage) -> None:
     stage.provider.say(Answer(refusal="I will not."), says("So far so good.", refusal="No more."))
     response = await stage.ask()
-    assert (response.text, response.stop_reason, response.refusal) == (
-        None,
-        StopReason.REFUSAL,
-        "I will not.",
-    )
+    assert (response.text, response.stop_reason, response.refusal) == (None, StopReason.REFUSAL, "I will not.")
     response = await stage.ask()
     assert (response.text, response.stop_reason) == ("So far so good.", StopReason.REFUSAL)
 

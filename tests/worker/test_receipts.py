@@ -87,9 +87,7 @@ async def _other_arguments(admin: asyncpg.Connection, _: Approval) -> None:
     arguments = canonical({"version": "6.66"})
     digest = hashlib.sha256(arguments).digest()
     await admin.execute(
-        "update tool_call set arguments = $1::jsonb, input_hash = $2, edited = true",
-        arguments.decode(),
-        digest,
+        "update tool_call set arguments = $1::jsonb, input_hash = $2, edited = true", arguments.decode(), digest
     )
     await admin.execute("update approval_grant set input_hash = $1", digest)
 
@@ -162,8 +160,7 @@ async def test_a_yes_that_only_the_database_says_is_not_sent(strict: World, admi
             wanted.id, other.id,
         )  # fmt: skip
         await admin.execute(
-            "update job set status = 'RUNNING', open_approvals = 0, runnable_at = plane_now() where id = $1",
-            id,
+            "update job set status = 'RUNNING', open_approvals = 0, runnable_at = plane_now() where id = $1", id
         )
     async with working(strict.db, shipping.app):
         job = await ended(strict, id)

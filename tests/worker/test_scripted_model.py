@@ -8,14 +8,7 @@ from typing import Any
 
 import pytest
 
-from cortex_plane.agents.model.completions import (
-    CallRequest,
-    ModelError,
-    ModelRequest,
-    Response,
-    TextChunk,
-    UserTurn,
-)
+from cortex_plane.agents.model.completions import CallRequest, ModelError, ModelRequest, Response, TextChunk, UserTurn
 from cortex_plane.worker.models.backends import Backends, ModelBackend, ScriptedModel
 
 

@@ -78,22 +78,14 @@ async def served(
     world: World, provider: AnthropicServer, noted: Noted | None = None, *, key: str | None = None
 ) -> AsyncIterator[None]:
     """A worker with the provider's key, or with another one; an empty one is none."""
-    given = {
-        "ANTHROPIC_API_KEY": provider.key if key is None else key,
-        "ANTHROPIC_BASE_URL": provider.url,
-    }
+    given = {"ANTHROPIC_API_KEY": provider.key if key is None else key, "ANTHROPIC_BASE_URL": provider.url}
     backends = Backends(keys=ProviderKeys(world.db, KEY, given))
     async with working(world.db, (noted or Noted()).app, backends=backends, adoption_seconds=10.0):
         yield
 
 
 async def ran(
-    world: World,
-    provider: AnthropicServer,
-    noted: Noted | None = None,
-    *,
-    key: str | None = None,
-    **agent: Any,
+    world: World, provider: AnthropicServer, noted: Noted | None = None, *, key: str | None = None, **agent: Any
 ) -> Job:
     slug = await an_agent(world, **agent)
     async with served(world, provider, noted, key=key):

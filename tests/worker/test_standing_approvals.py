@@ -22,14 +22,7 @@ from cortex_plane.worker.tools.app import App
 from tests.fixtures.approvals import Shipping, decide, pending, ship, waiting
 from tests.fixtures.people import Person, World, apply_policies
 from tests.fixtures.proofs import MALLORY
-from tests.fixtures.standing_approvals import (
-    given_standing,
-    policy,
-    stand,
-    standing,
-    standing_of,
-    standing_world,
-)
+from tests.fixtures.standing_approvals import given_standing, policy, stand, standing, standing_of, standing_world
 from tests.fixtures.workers import (
     Died,
     actions,

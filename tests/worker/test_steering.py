@@ -465,9 +465,7 @@ ROUNDS = 40
 
 
 async def race(
-    world: World,
-    verbs: Callable[[UUID, int], Sequence[Awaitable[Any]]],
-    script: list[dict[str, Any]] | None = None,
+    world: World, verbs: Callable[[UUID, int], Sequence[Awaitable[Any]]], script: list[dict[str, Any]] | None = None
 ) -> list[UUID]:
     """Many jobs; at each answer of the model the verbs go off at once, each round a little later."""
     told: dict[str, UUID] = {}

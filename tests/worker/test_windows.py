@@ -30,20 +30,7 @@ from cortex_plane.worker.tools.tool import ToolContext
 from tests.fixtures.approvals import Shipping, decide, pending_soon, ship
 from tests.fixtures.people import World, apply_policies
 from tests.fixtures.windows import Counting, Listening, memories_of, memory_in, small_agent, users
-from tests.fixtures.workers import (
-    KEY,
-    Died,
-    Gate,
-    call,
-    died,
-    job_of,
-    leased,
-    submit,
-    turn,
-    until,
-    whole,
-    working,
-)
+from tests.fixtures.workers import KEY, Died, Gate, call, died, job_of, leased, submit, turn, until, whole, working
 from tests.worker.test_conversations import post, said, say
 
 

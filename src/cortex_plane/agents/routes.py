@@ -7,13 +7,7 @@ from types import NoneType
 from pydantic.dataclasses import dataclass as draft
 
 from cortex_plane.agents.model.agents import Agent, AgentChange, AgentDraft, AgentStatus, AgentVersion
-from cortex_plane.agents.model.tools import (
-    ConfirmationDraft,
-    PublishedTool,
-    ToolConfirmation,
-    ToolServer,
-    ToolVersion,
-)
+from cortex_plane.agents.model.tools import ConfirmationDraft, PublishedTool, ToolConfirmation, ToolServer, ToolVersion
 from cortex_plane.kernel.fields import DRAFT, MAX_BODY_BYTES, Slug
 from cortex_plane.kernel.routes import ListQuery, ListRoute, RefPath, Route
 
@@ -39,11 +33,7 @@ CREATE_AGENT = Route(
     "POST /v1/agents", Agent, also_at="", body=AgentDraft, status=201, once=True, max_body=MAX_BODY_BYTES
 )
 LIST_AGENTS = ListRoute(
-    "GET /v1/agents",
-    Agent,
-    also_at="",
-    query=AgentQuery,
-    notes="Archived agents are listed only when asked for.",
+    "GET /v1/agents", Agent, also_at="", query=AgentQuery, notes="Archived agents are listed only when asked for."
 )
 GET_AGENT = Route("GET /v1/agents/{agent}", Agent, also_at="", path_types={"agent": RefPath})
 UPDATE_AGENT = Route(

@@ -8,14 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents.model.agents import Agent, AgentDraft, AgentVersion
-from cortex_plane.agents.model.tools import (
-    Confirmed,
-    PublishedTool,
-    Risk,
-    ToolConfirmation,
-    ToolServer,
-    ToolVersion,
-)
+from cortex_plane.agents.model.tools import Confirmed, PublishedTool, Risk, ToolConfirmation, ToolServer, ToolVersion
 from cortex_plane.db.database import NOBODY, Database, Queries, Row, Transaction, after, one, page
 from cortex_plane.kernel.fields import parse, split_ref
 from cortex_plane.kernel.pages import Page, Position
@@ -67,15 +60,7 @@ async def update_agent(
     config_version: int,
 ) -> None:
     await tx.rows(
-        queries.update_agent,
-        id,
-        team_id,
-        name,
-        role,
-        status,
-        description,
-        channel_permissions,
-        config_version,
+        queries.update_agent, id, team_id, name, role, status, description, channel_permissions, config_version
     )
 
 
@@ -220,9 +205,7 @@ async def list_confirmations(
     tx: Transaction, position: Position | None, limit: int, holding: bool
 ) -> Page[ToolConfirmation]:
     return page(
-        ToolConfirmation,
-        await tx.rows(queries.list_confirmations, *after(position), limit + 1, holding),
-        limit,
+        ToolConfirmation, await tx.rows(queries.list_confirmations, *after(position), limit + 1, holding), limit
     )
 
 

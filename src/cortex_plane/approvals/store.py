@@ -213,11 +213,7 @@ async def rule_changes(tx: Transaction, call_id: UUID) -> Row | None:
 async def find_joinable(tx: Transaction, session_id: UUID, request: NewRequest) -> Row | None:
     """Id and causes of the same call that somebody is being asked about already."""
     return await tx.row(
-        queries.find_joinable,
-        session_id,
-        request.tool_name,
-        bytes.fromhex(request.input_hash),
-        request.terms_hash(),
+        queries.find_joinable, session_id, request.tool_name, bytes.fromhex(request.input_hash), request.terms_hash()
     )
 
 
@@ -286,11 +282,7 @@ class ClosedApproval:
 
 
 async def open_approval(
-    tx: Transaction,
-    id: UUID,
-    actor: Actor | None = None,
-    channel: Channel | None = None,
-    key: str | None = None,
+    tx: Transaction, id: UUID, actor: Actor | None = None, channel: Channel | None = None, key: str | None = None
 ) -> LockedApproval | None:
     """Locked, with the jobs that wait for it and their other open approvals."""
     person = person_of(actor, channel) if actor else None
@@ -393,34 +385,15 @@ async def is_key_used(tx: Transaction, id: UUID, key: str) -> bool:
 
 
 async def record_approval_event(
-    tx: Transaction,
-    id: UUID,
-    event_type: str,
-    channel: Channel | None,
-    actor: Actor,
-    payload: dict[str, Any],
+    tx: Transaction, id: UUID, event_type: str, channel: Channel | None, actor: Actor, payload: dict[str, Any]
 ) -> None:
     await tx.rows(
-        queries.record_approval_event,
-        tx.org,
-        id,
-        event_type,
-        channel,
-        actor.user_account_id,
-        actor.name,
-        None,
-        payload,
+        queries.record_approval_event, tx.org, id, event_type, channel, actor.user_account_id, actor.name, None, payload
     )
 
 
 async def record_refused_decision(
-    tx: Transaction,
-    id: UUID,
-    event_type: str,
-    channel: Channel,
-    actor: Actor,
-    payload: dict[str, Any],
-    most: int,
+    tx: Transaction, id: UUID, event_type: str, channel: Channel, actor: Actor, payload: dict[str, Any], most: int
 ) -> int:
     """A decision that decided nothing: ``most`` rows of a kind for each person, and one that counts the rest. Returns how
     many there were before."""
@@ -458,13 +431,7 @@ async def is_unasked(tx: Transaction, job_id: UUID, call_id: UUID) -> bool:
 
 
 async def answer_question(
-    tx: Transaction,
-    id: UUID,
-    status: ApprovalStatus,
-    actor: Actor,
-    note: str | None,
-    channel: Channel,
-    verdict: str,
+    tx: Transaction, id: UUID, status: ApprovalStatus, actor: Actor, note: str | None, channel: Channel, verdict: str
 ) -> bool:
     return (
         await tx.value(queries.answer_question, id, status, actor.user_account_id, actor.name, note, channel, verdict)
@@ -647,12 +614,7 @@ async def get_standing(
 
 
 async def list_standing(
-    tx: Transaction,
-    position: Position | None,
-    limit: int,
-    sees: UUID | None,
-    session_id: UUID | None,
-    active: bool,
+    tx: Transaction, position: Position | None, limit: int, sees: UUID | None, session_id: UUID | None, active: bool
 ) -> tuple[Page[StandingApproval], list[tuple[Granter, datetime]]]:
     """With whoever gave each, and the database's time."""
     rows = await tx.rows(queries.list_standing, *after(position), limit + 1, sees, session_id, active)
@@ -664,13 +626,7 @@ async def standing_candidates(
 ) -> Sequence[tuple[StandingApproval, Row]]:
     """Those of the session that may cover this call, with whether it was counted before and how new its giver's row is."""
     rows = await tx.rows(
-        queries.standing_candidates,
-        session_id,
-        tool_name,
-        tool_digest,
-        input_hash,
-        call_id,
-        REPEATS_OF_A_GRANT,
+        queries.standing_candidates, session_id, tool_name, tool_digest, input_hash, call_id, REPEATS_OF_A_GRANT
     )
     return [(parse(StandingApproval, row), row) for row in rows]
 

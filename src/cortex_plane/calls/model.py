@@ -35,8 +35,7 @@ _PRINTABLE = r"^[\x21-\x7e]+$"
 def _tool_name(value: str) -> str:
     if not is_tool_name(value):
         raise PydanticCustomError(
-            "tool_name",
-            "must be lower-case words with dots between, such as refunds.create, of at most 64 characters",
+            "tool_name", "must be lower-case words with dots between, such as refunds.create, of at most 64 characters"
         )
     return value
 

@@ -178,10 +178,7 @@ async def get_grant(tx: Transaction, id: UUID) -> Grant | None:
     names = ("body", "signature", "key_id", "public_key", "sealed")
     stamp = Stamp(**{name: row[name] for name in names}) if row["key_id"] is not None else None
     return Grant(
-        expires_at=row["expires_at"],
-        consumed_at=row["consumed_at"],
-        input_hash=row["input_hash"],
-        stamp=stamp,
+        expires_at=row["expires_at"], consumed_at=row["consumed_at"], input_hash=row["input_hash"], stamp=stamp
     )
 
 

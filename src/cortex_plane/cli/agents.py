@@ -39,8 +39,7 @@ def create_agent(
     timeout_seconds: int = 3600,
     app_name: Annotated[str | None, Option("--app", help="The app with its tools; workers load it.")] = None,
     run_name: Annotated[
-        str | None,
-        Option("--run", help="The function of the app that is the agent, where it is written as code."),
+        str | None, Option("--run", help="The function of the app that is the agent, where it is written as code.")
     ] = None,
     script: Annotated[
         Path | None,
@@ -193,8 +192,7 @@ def confirm_tool(
     risk: Annotated[Risk | None, Option(help="How much harm it can do.")] = None,
     of_app: OfApp = None,
     digest: Annotated[
-        str | None,
-        Option(help=f"The version that you looked at, or the first {DIGEST_SHOWN} characters of it."),
+        str | None, Option(help=f"The version that you looked at, or the first {DIGEST_SHOWN} characters of it.")
     ] = None,
     note: Annotated[str | None, Option(help="For the audit trail.")] = None,
     as_json: AsJson = False,

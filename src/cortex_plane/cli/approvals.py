@@ -323,11 +323,7 @@ def _card_lines(details: ApprovalDetails) -> Iterator[str | Text]:
     if approval.original_arguments is not None:
         yield from _block("the agent sent", approval.original_arguments)
     yield _fact("agent", f"{approval.agent_name} ({approval.agent}), job {approval.job_id}")
-    quotes = (
-        ("was asked", approval.asked_for),
-        ("agent says", approval.agent_says),
-        ("job says", approval.action),
-    )
+    quotes = (("was asked", approval.asked_for), ("agent says", approval.agent_says), ("job says", approval.action))
     yield from (_fact(name, short(text, 300)) for name, text in quotes if text)
     if approval.details:
         yield from _block("job says besides", approval.details)

@@ -126,8 +126,7 @@ def ingest_message(
     """Hand over a person's message, as a channel would. Needs a service key."""
     message = InboundMessage(external_user_id=user, agent=agent, text=text, display_name=name)
     show_record(
-        lambda plane: plane.connections.ingest(connection_id, message, idempotency_key=idempotency_key),
-        as_json,
+        lambda plane: plane.connections.ingest(connection_id, message, idempotency_key=idempotency_key), as_json
     )
 
 

@@ -13,16 +13,7 @@ import typer
 from typer import Argument, Option
 
 from cortex_plane.cli.inputs import member_id, read_secret
-from cortex_plane.cli.output import (
-    AsJson,
-    Limit,
-    count_text,
-    print_line,
-    print_record,
-    say,
-    show_record,
-    show_table,
-)
+from cortex_plane.cli.output import AsJson, Limit, count_text, print_line, print_record, say, show_record, show_table
 from cortex_plane.cli.plane import home, run
 from cortex_plane.client import Client
 from cortex_plane.client.access import ACCESS_FILE, write_private
@@ -221,8 +212,7 @@ def update_member(
     clearance: Clearance = None,
     team: Teams = None,
     active: Annotated[
-        bool | None,
-        Option("--activate/--deactivate", help="A deactivated member's keys and sessions end for good."),
+        bool | None, Option("--activate/--deactivate", help="A deactivated member's keys and sessions end for good.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -63,8 +63,7 @@ def _trusted_fingerprint(key: str | None, public_key: Path | None) -> str | None
         raw = from_base64(read_bytes(public_key).decode(errors="replace").strip(), KEY_BYTES)
         if raw is None:
             raise InvalidInput(
-                f"{public_key} does not hold a public key.",
-                hint="It holds 32 bytes in base64, and nothing else.",
+                f"{public_key} does not hold a public key.", hint="It holds 32 bytes in base64, and nothing else."
             )
         return fingerprint(raw)
     return check_fingerprint(key) if key is not None else None

@@ -14,14 +14,7 @@ from cortex_plane.cli.output import AsJson, Limit, print_record, say, show_recor
 from cortex_plane.cli.plane import run
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.tenancy.model.credentials import Grantable, KeyDraft, OwnKeyDraft, Provider
-from cortex_plane.tenancy.model.orgs import (
-    OrgChange,
-    OrgDraft,
-    OrgSettingsChange,
-    Role,
-    TeamChange,
-    TeamDraft,
-)
+from cortex_plane.tenancy.model.orgs import OrgChange, OrgDraft, OrgSettingsChange, Role, TeamChange, TeamDraft
 
 org_app = typer.Typer(no_args_is_help=True, help="Orgs: the tenants of a plane.")
 
@@ -141,8 +134,7 @@ def create_key(
     """Create a key for you, or for a service, and print it once. Your key ends with the one that you make it with."""
     if service != bool(role) or (permission and not service):
         raise InvalidInput(
-            "A key is for you, or for a service (`--service --role ROLE`).",
-            hint="See `cortex key create --help`.",
+            "A key is for you, or for a service (`--service --role ROLE`).", hint="See `cortex key create --help`."
         )
     if service:
         draft = KeyDraft(name=name, roles=role, permissions=permission or [], expires_in_days=expires_in_days)
@@ -184,8 +176,7 @@ def set_model_key(provider: Provider, as_json: AsJson = False) -> None:
     key = getpass.getpass(prompt) if sys.stdin.isatty() else sys.stdin.read(MAX_MODEL_KEY)
     if not key.strip():
         raise InvalidInput(
-            "There is no key on standard input.",
-            hint=f"Pipe it in: `cortex model-key set {provider.value} < FILE`.",
+            "There is no key on standard input.", hint=f"Pipe it in: `cortex model-key set {provider.value} < FILE`."
         )
     show_record(lambda plane: plane.model_keys.set(provider, key.strip()), as_json)
 

@@ -194,8 +194,7 @@ def outcome(call: StepCall) -> str:
 
 def job_line(job: Job) -> Text:
     return Text.assemble(
-        (job.status, COLOURS.get(job.status, "")),
-        *(f"  {part}" for part in (*job_standing(job), *_job_details(job))),
+        (job.status, COLOURS.get(job.status, "")), *(f"  {part}" for part in (*job_standing(job), *_job_details(job)))
     )
 
 

@@ -7,13 +7,7 @@ from uuid import UUID
 
 from cortex_plane.agents import routes
 from cortex_plane.agents.model.agents import Agent, AgentChange, AgentDraft, AgentStatus, AgentVersion
-from cortex_plane.agents.model.tools import (
-    ConfirmationDraft,
-    PublishedTool,
-    ToolConfirmation,
-    ToolServer,
-    ToolVersion,
-)
+from cortex_plane.agents.model.tools import ConfirmationDraft, PublishedTool, ToolConfirmation, ToolServer, ToolVersion
 from cortex_plane.client.transport import Noun
 
 

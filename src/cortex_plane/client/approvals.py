@@ -77,8 +77,7 @@ class Approvals(Noun):
 
     async def deny(self, seen: Approval, *, reason: str | None = None) -> DecisionReceipt:
         return await self.decide(
-            seen.id,
-            Decision(decision=Choice.DENIED, version=seen.version, input_hash=seen.input_hash, reason=reason),
+            seen.id, Decision(decision=Choice.DENIED, version=seen.version, input_hash=seen.input_hash, reason=reason)
         )
 
     async def delegate(self, id: UUID, draft: DelegationDraft) -> Approval:
@@ -119,11 +118,7 @@ class Deliveries(Noun):
         return await self._plane.call(notify_routes.GET_DELIVERY, id)
 
     def list(
-        self,
-        limit: int | None = None,
-        *,
-        status: DeliveryStatus | None = None,
-        approval_id: UUID | None = None,
+        self, limit: int | None = None, *, status: DeliveryStatus | None = None, approval_id: UUID | None = None
     ) -> AsyncIterator[Delivery]:
         """What was sent to whom, newest first."""
         return self._plane.pages(notify_routes.LIST_DELIVERIES, limit=limit, status=status, approval_id=approval_id)

@@ -25,16 +25,7 @@ if TYPE_CHECKING:
     from cortex_plane.client.jobs import Jobs, Signals, Usage, Workers
     from cortex_plane.client.policies import Atlases, Policies
     from cortex_plane.client.sessions import Calls, Resolutions, Sessions
-    from cortex_plane.client.tenancy import (
-        Absences,
-        Connections,
-        Identities,
-        Keys,
-        Members,
-        ModelKeys,
-        Orgs,
-        Teams,
-    )
+    from cortex_plane.client.tenancy import Absences, Connections, Identities, Keys, Members, ModelKeys, Orgs, Teams
     from cortex_plane.tenancy.model.access import Me
 
 WAIT_SECONDS = 300.0

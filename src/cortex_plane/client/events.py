@@ -35,12 +35,7 @@ class Frame:
 
 
 async def follow(
-    http: httpx.AsyncClient,
-    path: str,
-    query: dict[str, str],
-    after: int,
-    refusal: Refusal,
-    on_lost: Lost | None = None,
+    http: httpx.AsyncClient, path: str, query: dict[str, str], after: int, refusal: Refusal, on_lost: Lost | None = None
 ) -> AsyncIterator[Event]:
     """Events after a number, without gaps or duplicates, however often the connection breaks.
 

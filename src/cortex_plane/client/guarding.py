@@ -433,12 +433,7 @@ def schema_of(function: Callable[..., Any], signature: inspect.Signature, hidden
             else:
                 properties[name] = of_one
             required.append(name)
-        schema = {
-            "type": "object",
-            "properties": properties,
-            "required": required,
-            "additionalProperties": False,
-        }
+        schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
         check_strangers(schema)
     except Exception:
         return None
@@ -462,12 +457,7 @@ class Lines:
         atexit.register(_at_exit, weakref.ref(self))
 
     def _settings(self) -> dict[str, Any]:
-        return {
-            "base_url": self._url,
-            "headers": self._headers,
-            "verify": certificates(self._url),
-            "trust_env": False,
-        }
+        return {"base_url": self._url, "headers": self._headers, "verify": certificates(self._url), "trust_env": False}
 
     def send(self, step: Send) -> Any:
         pid = os.getpid()

@@ -225,13 +225,7 @@ class Resolutions(Noun):
         return await self._plane.call(call_routes.EXECUTE_RESOLUTION, id, body=draft)
 
     async def report(
-        self,
-        id: UUID,
-        call: ExternalCall,
-        status: OutcomeStatus | str,
-        *,
-        result: Any = None,
-        error: str | None = None,
+        self, id: UUID, call: ExternalCall, status: OutcomeStatus | str, *, result: Any = None, error: str | None = None
     ) -> OutcomeReceipt:
         outcome = OutcomeDraft(status=OutcomeStatus(status), result=result, error=error, attempt=call.attempt)
         body = ReportDraft(call=call.id, outcome=outcome)

@@ -108,11 +108,7 @@ class Transport:
             content = adapter(type(body)).dump_json(body, exclude_none=True)
         try:
             answer = await self._http.request(
-                route.method,
-                route.path_to(*values),
-                content=content,
-                params=_query(query),
-                headers=headers,
+                route.method, route.path_to(*values), content=content, params=_query(query), headers=headers
             )
         except httpx.HTTPError as error:
             raise self._silent(error) from error

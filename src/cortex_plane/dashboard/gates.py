@@ -26,11 +26,7 @@ _WORDS = {
     NewsKind.BLOCKED: "Blocked",
     NewsKind.SKIPPED: "Left out",
 }
-_STATES = {
-    ActionState.ALLOWED: "Allowed now",
-    ActionState.ASKS_FIRST: "Asks first",
-    ActionState.DENIED: "Denied",
-}
+_STATES = {ActionState.ALLOWED: "Allowed now", ActionState.ASKS_FIRST: "Asks first", ActionState.DENIED: "Denied"}
 _ASKED = {Whom.AGENT: "Asks the agent first", Whom.PERSON: "Asks a person first"}
 
 

@@ -88,12 +88,7 @@ _EVENTS = {
     "channel_duplicate": "The same decision came again",
     "channel_conflict": "A later decision came too late",
 }
-_DOORS = {
-    "dashboard": "in the dashboard",
-    "api": "over the API",
-    "email": "by mail",
-    "webhook": "over a webhook",
-}
+_DOORS = {"dashboard": "in the dashboard", "api": "over the API", "email": "by mail", "webhook": "over a webhook"}
 _CHANNELS = {"email": "Mail", "webhook": "Webhook"}
 
 
@@ -127,10 +122,7 @@ def happened(what: ApprovalEvent) -> str:
         case "escalated":
             return f"to level {payload.get('level')}"
         case "dispatched" | "undeliverable":
-            words = [
-                f"to {payload['member']}" if payload.get("member") else "",
-                str(payload.get("error") or ""),
-            ]
+            words = [f"to {payload['member']}" if payload.get("member") else "", str(payload.get("error") or "")]
             return ": ".join(word for word in words if word)
     return ""
 

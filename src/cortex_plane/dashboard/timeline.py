@@ -65,10 +65,7 @@ def gantt(
     spans = _spans(job, history, end)
     lanes = [TimelineRow("Job", [bar(a, b, status, status) for status, a, b in spans])]
     lanes += [
-        TimelineRow(
-            f"Step {step.step_index + 1}",
-            [bar(step.started_at, step.created_at, "step", "the model answers")],
-        )
+        TimelineRow(f"Step {step.step_index + 1}", [bar(step.started_at, step.created_at, "step", "the model answers")])
         for step in steps
     ]
     if gates:
@@ -77,14 +74,7 @@ def gantt(
     lanes += [
         TimelineRow(
             approval.tool_name,
-            [
-                bar(
-                    approval.requested_at,
-                    approval.resolved_at or end,
-                    f"approval-{approval.status}",
-                    approval.status,
-                )
-            ],
+            [bar(approval.requested_at, approval.resolved_at or end, f"approval-{approval.status}", approval.status)],
             f"/approvals/{approval.id}",
         )
         for approval in sorted(approvals, key=lambda a: a.requested_at)

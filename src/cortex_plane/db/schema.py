@@ -106,10 +106,7 @@ class Script:
 
 def scripts(folder: Path = SQL) -> list[Script]:
     files = [Script(p.stem, "migration", p.read_text()) for p in sorted((folder / "migrations").glob("*.sql"))]
-    return [
-        *files,
-        *(Script(p.stem, "function", p.read_text()) for p in sorted((folder / "functions").glob("*.sql"))),
-    ]
+    return [*files, *(Script(p.stem, "function", p.read_text()) for p in sorted((folder / "functions").glob("*.sql")))]
 
 
 @functools.cache
@@ -211,9 +208,7 @@ async def require_current(database: Database) -> None:
     missing = await pending(database)
     if missing:
         raise SetupError(
-            f"The database lacks {', '.join(missing)}.",
-            code="schema_outdated",
-            hint="Run `cortex db migrate` first.",
+            f"The database lacks {', '.join(missing)}.", code="schema_outdated", hint="Run `cortex db migrate` first."
         )
     await database.check()
     await database.call("prepare_event_partitions", None, EVENT_MONTHS_AHEAD)
@@ -223,7 +218,5 @@ async def require_ready(db: Database) -> None:
     missing = await pending(db)
     if missing:
         raise Unavailable(
-            f"The database lacks {', '.join(missing)}.",
-            code="schema_outdated",
-            hint="Run `cortex db migrate`.",
+            f"The database lacks {', '.join(missing)}.", code="schema_outdated", hint="Run `cortex db migrate`."
         )

@@ -167,12 +167,7 @@ class EmbeddedPostgres:
         self._wait(site, self._child, log, places.socket_file(sockets) if sockets else None, port)
 
     def _wait(
-        self,
-        site: _Site,
-        process: subprocess.Popen[bytes],
-        log: ServerLog,
-        socket_file: Path | None,
-        port: int,
+        self, site: _Site, process: subprocess.Popen[bytes], log: ServerLog, socket_file: Path | None, port: int
     ) -> None:
         size, deadline = 0, time.monotonic() + START_SECONDS
         while not is_ready(site.data, process.pid, socket_file, port):

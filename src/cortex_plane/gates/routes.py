@@ -51,10 +51,7 @@ PUBLISH_ATLAS = Route(
 LIST_ATLASES = ListRoute("GET /v1/atlases", AtlasSummary, notes="By id, one entry for each.")
 GET_ATLAS = Route("GET /v1/atlases/{atlas_id}", AtlasSummary, path_types={"atlas_id": AtlasPath})
 LIST_ATLAS_VERSIONS = ListRoute(
-    "GET /v1/atlases/{atlas_id}/versions",
-    NumberedVersion,
-    path_types={"atlas_id": AtlasPath},
-    notes="Newest first.",
+    "GET /v1/atlases/{atlas_id}/versions", NumberedVersion, path_types={"atlas_id": AtlasPath}, notes="Newest first."
 )
 GET_ATLAS_VERSION = Route(
     "GET /v1/atlases/{atlas_id}/versions/{version}",

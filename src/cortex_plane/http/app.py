@@ -42,10 +42,7 @@ from cortex_plane.sessions.verbs.events import EventFeed
 from cortex_plane.tenancy.verbs.request_rates import RequestRates
 
 NOUNS = (tenancy, proof, agents, policies, sessions, jobs, gates, approvals, calls, notify)
-BINDINGS: tuple[Binding, ...] = (
-    *(binding for noun in NOUNS for binding in noun.BINDINGS),
-    *health.BINDINGS,
-)
+BINDINGS: tuple[Binding, ...] = (*(binding for noun in NOUNS for binding in noun.BINDINGS), *health.BINDINGS)
 
 
 @dataclass(frozen=True, slots=True)

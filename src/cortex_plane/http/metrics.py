@@ -16,10 +16,7 @@ from cortex_plane.kernel.meters import PauseSource
 MOMENTS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """For what machines do, in seconds."""
 _HOUR = 3600.0
-HOURS = (
-    *(1.0, 5.0, 15.0, 60.0, 300.0, 900.0),
-    *(hours * _HOUR for hours in (1, 4, 8, 24, 48, 72, 168)),
-)
+HOURS = (*(1.0, 5.0, 15.0, 60.0, 300.0, 900.0), *(hours * _HOUR for hours in (1, 4, 8, 24, 48, 72, 168)))
 """For what people do, in seconds."""
 
 
@@ -61,8 +58,7 @@ class SpecMeters:
         self._escalations = count("approval_escalations", description="Approvals that went one level up.")
         self._delegations = count("approval_delegations", description="Parts in approvals handed to others.")
         self._callbacks = count(
-            "approval_webhook_invocations",
-            description="Decisions that came from outside, by what became of them.",
+            "approval_webhook_invocations", description="Decisions that came from outside, by what became of them."
         )
         self._deliveries = count("approval_deliveries", description="Messages to people, by what became of them.")
         self._forged = count("forged_rows", description="Rows with a false MAC that were refused, by kind.")
@@ -133,9 +129,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         reader = PrometheusMetricReader(registry=self.registry, scope_info_enabled=False)
         self._provider = MeterProvider(
-            metric_readers=[reader],
-            resource=Resource({"service.name": "cortex-plane"}),
-            shutdown_on_exit=False,
+            metric_readers=[reader], resource=Resource({"service.name": "cortex-plane"}), shutdown_on_exit=False
         )
         meter = self._provider.get_meter("cortex_plane")
         self.requests = meter.create_counter("http_requests", description="Requests by route and status.")
@@ -153,8 +147,7 @@ class Metrics:
             "authentication_failures", description="Requests refused for their key, by reason."
         )
         self.rejected_logins = meter.create_counter(
-            "login_failures",
-            description="Login links and forms of the dashboard that were refused, by reason.",
+            "login_failures", description="Login links and forms of the dashboard that were refused, by reason."
         )
         self.meters = SpecMeters(meter)
 

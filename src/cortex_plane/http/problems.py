@@ -125,12 +125,7 @@ async def _answer_invalid(request: Request, error: Exception) -> Response:
     ]
     if any(fault["type"] == "json_invalid" for fault in faults):
         return problem(
-            request,
-            422,
-            "invalid_json",
-            "The body is not valid JSON.",
-            "Send one JSON object.",
-            errors=errors,
+            request, 422, "invalid_json", "The body is not valid JSON.", "Send one JSON object.", errors=errors
         )
     count = faults[-1]["count"] if faults[-1]["type"] == MANY_FAULTS else len(faults)
     rest = " These are the first of them." if count > len(errors) else ""

@@ -167,8 +167,5 @@ def _answer(status: int, content: bytes) -> bytes:
         (b"content-length", str(len(content)).encode()),
         (b"connection", b"close"),
     )
-    lines = [
-        f"HTTP/1.1 {status} {TITLES[status]}".encode(),
-        *(name + b": " + value for name, value in headers),
-    ]
+    lines = [f"HTTP/1.1 {status} {TITLES[status]}".encode(), *(name + b": " + value for name, value in headers)]
     return b"\r\n".join([*lines, b"", content])

@@ -278,9 +278,7 @@ class Download(StreamingResponse):
 
     def __init__(self, content: AsyncGenerator[bytes, None], media_type: str, filename: str) -> None:
         super().__init__(
-            content,
-            media_type=media_type,
-            headers={"Content-Disposition": f'attachment; filename="{filename}"'},
+            content, media_type=media_type, headers={"Content-Disposition": f'attachment; filename="{filename}"'}
         )
         self._content = content
 

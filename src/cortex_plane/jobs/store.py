@@ -301,13 +301,7 @@ async def find_leased(db: Database, worker_id: UUID) -> list[Leased]:
 
 
 async def release_job(
-    db: Database,
-    org_id: UUID,
-    job_id: UUID,
-    worker_id: UUID,
-    epoch: int,
-    fact: Fact,
-    handback: HandBack = UNCOUNTED,
+    db: Database, org_id: UUID, job_id: UUID, worker_id: UUID, epoch: int, fact: Fact, handback: HandBack = UNCOUNTED
 ) -> bool:
     rows = await db.call(
         "release_job", org_id, job_id, worker_id, epoch, handback.count, handback.delay_seconds, handback.error, fact.action,
@@ -331,14 +325,7 @@ async def list_parked_jobs(tx: Transaction, status: JobStatus, position: Positio
 
 
 async def register_worker(
-    db: Database,
-    id: UUID,
-    name: str,
-    host: str,
-    pid: int,
-    apps: list[str],
-    concurrency: int,
-    lease: timedelta,
+    db: Database, id: UUID, name: str, host: str, pid: int, apps: list[str], concurrency: int, lease: timedelta
 ) -> None:
     """In one transaction with a look at the master key: no rotation begins beside a worker that has the old one."""
     async with db.transaction(NOBODY) as tx:
@@ -445,11 +432,7 @@ def _reached_waiters(row: Row) -> ReachedWaiters:
 
 
 async def hear_signals(
-    tx: Transaction,
-    id: UUID,
-    waiters: ReachedWaiters,
-    events: Sequence[dict[str, str]],
-    bodies: Sequence[bytes],
+    tx: Transaction, id: UUID, waiters: ReachedWaiters, events: Sequence[dict[str, str]], bodies: Sequence[bytes]
 ) -> None:
     """Deliver the signal to the waiters and wake them. ``events`` and ``bodies`` are their events and audit entries."""
     await tx.call(
@@ -464,12 +447,7 @@ async def get_signal(tx: Transaction, id: UUID) -> Signal | None:
 
 
 async def list_signals(
-    tx: Transaction,
-    position: Position | None,
-    limit: int,
-    sees: UUID | None,
-    name: str | None,
-    key: str | None,
+    tx: Transaction, position: Position | None, limit: int, sees: UUID | None, name: str | None, key: str | None
 ) -> Page[Signal]:
     return page(Signal, await tx.rows(queries.list_signals, *after(position), limit + 1, sees, name, key), limit)
 

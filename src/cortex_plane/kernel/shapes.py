@@ -164,10 +164,7 @@ class Duration(Shape):
         return None
 
     def schema(self, defs: Defs) -> dict[str, Any]:  # noqa: ARG002
-        return {
-            "type": "string",
-            "pattern": f"^(?:{_DURATION.pattern}{''.join(f'|{word}' for word in self.zero)})$",
-        }
+        return {"type": "string", "pattern": f"^(?:{_DURATION.pattern}{''.join(f'|{word}' for word in self.zero)})$"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,8 +391,7 @@ class Tagged(Shape):
         tag = node.items.get(self.tag)
         if tag is None and self.default is None:
             reading.fault(
-                node.line,
-                f"{self.what} needs `{self.tag}`, and this one has none: one of {', '.join(self.kinds)}.",
+                node.line, f"{self.what} needs `{self.tag}`, and this one has none: one of {', '.join(self.kinds)}."
             )
             return None
         kind = self.default

@@ -120,9 +120,7 @@ class Turns:
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         if self._most is not None and self._here >= self._most:
             raise Unavailable(
-                f"{self._here} files are being read already.",
-                code=self._code,
-                hint="Try again in a few seconds.",
+                f"{self._here} files are being read already.", code=self._code, hint="Try again in a few seconds."
             )
         turns = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._at_once))
         self._here += 1

@@ -14,10 +14,7 @@ _HIDDEN = ("Mn", "Me", "Cf", "Cc")
 _BLANK = frozenset("\u115f\u1160\u3164\uffa0\u2800")
 """Letters and symbols that show nothing."""
 _CONTROLS = {number: None for number in (*range(32), 127) if chr(number) not in "\t\n\r\v\f"}
-_TWINS = str.maketrans(
-    "аеорсухіјѕһԁԛԝвкмнтгпαεικνορτυχγβηωıɑɡ",
-    "aeopcyxijshdqwbkmhtrnaeikvoptuxybnwiag",
-)
+_TWINS = str.maketrans("аеорсухіјѕһԁԛԝвкмнтгпαεικνορτυχγβηωıɑɡ", "aeopcyxijshdqwbkmhtrnaeikvoptuxybnwiag")
 """Letters of other alphabets that look like ours."""
 
 

@@ -27,12 +27,10 @@ def verify_trail(
         Path | None, Option(help="Verify this export instead, without any plane; - is standard input.")
     ] = None,
     keys: Annotated[
-        list[str] | None,
-        Option("--key", help="The fingerprint of a key that you trust; after a rotation give each."),
+        list[str] | None, Option("--key", help="The fingerprint of a key that you trust; after a rotation give each.")
     ] = None,
     roots: Annotated[
-        Path | None,
-        Option(help="Copies of roots that were kept outside of the database, such as roots.jsonl."),
+        Path | None, Option(help="Copies of roots that were kept outside of the database, such as roots.jsonl.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -256,9 +256,7 @@ def run_doctor(context: typer.Context) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     for finding in findings:
         table.add_row(
-            "[green]ok[/]" if finding.ok else "[red]not ok[/]",
-            finding.name,
-            f"{finding.detail} {finding.hint}",
+            "[green]ok[/]" if finding.ok else "[red]not ok[/]", finding.name, f"{finding.detail} {finding.hint}"
         )
     console().print(table)
     if not all(finding.ok for finding in findings):
@@ -300,8 +298,7 @@ DEMO_INTERVAL = 0.3
 def run_demo(
     version: Version = "2.4.0",
     within: Annotated[
-        int | None,
-        Option(min=1, max=86400, help="Seconds in which somebody must approve; a day if left out."),
+        int | None, Option(min=1, max=86400, help="Seconds in which somebody must approve; a day if left out.")
     ] = None,
 ) -> None:
     """An agent reads and tags a release, and stops before it deploys, until you approve that."""

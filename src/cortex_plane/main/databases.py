@@ -23,21 +23,10 @@ from cortex_plane.db import schema
 from cortex_plane.db.database import Database, wrong_master_key
 from cortex_plane.db.schema import migrate, require_current
 from cortex_plane.db.vault import Vault
-from cortex_plane.jobs.verbs.master_key import (
-    Resealed,
-    begin_rotation,
-    finish_rotation,
-    read_plane_key,
-    require_key,
-)
+from cortex_plane.jobs.verbs.master_key import Resealed, begin_rotation, finish_rotation, read_plane_key, require_key
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import SetupError
-from cortex_plane.main.master_key import (
-    NEXT_KEY_FILE,
-    install_next_master_key,
-    master_key,
-    next_master_key,
-)
+from cortex_plane.main.master_key import NEXT_KEY_FILE, install_next_master_key, master_key, next_master_key
 from cortex_plane.main.settings import OFF, Settings
 from cortex_plane.proof.verbs.roots import RootPlace, copied_to
 from cortex_plane.tenancy.verbs import keys

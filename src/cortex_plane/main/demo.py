@@ -41,11 +41,7 @@ FOLDER = "demo"
 ACTS = "acts.jsonl"
 ENVIRONMENTS = ("staging", "production")
 
-_CHANGES = (
-    "a paused job survives a restart",
-    "a killed worker's job is adopted",
-    "no side effect is repeated",
-)
+_CHANGES = ("a paused job survives a restart", "a killed worker's job is adopted", "no side effect is repeated")
 
 
 async def read_changelog(version: str) -> dict[str, Any]:
@@ -292,10 +288,7 @@ _SUPPORT_SCRIPT: list[dict[str, Any]] = [
     {
         "text": "That is an administrator's act, and for ever. I know both.",
         "delay_ms": 400,
-        "calls": [
-            _answer("admin-access", admin="understood"),
-            _answer("delete-confirm", **{"for-ever": "understood"}),
-        ],
+        "calls": [_answer("admin-access", admin="understood"), _answer("delete-confirm", **{"for-ever": "understood"})],
     },
     {"text": "So I delete ticket 8.", "delay_ms": 400, "calls": [_DELETE]},
     {

@@ -62,11 +62,7 @@ class Said:
 
 
 def occasion(
-    approval: Approval,
-    delegations: Sequence[Delegation],
-    member_id: UUID,
-    earlier: Mapping[str, Any],
-    first_level: int,
+    approval: Approval, delegations: Sequence[Delegation], member_id: UUID, earlier: Mapping[str, Any], first_level: int
 ) -> Occasion:
     """What is new since the last message. ``first_level``: how far the request had gone up when this person was asked."""
     if approval.status is not ApprovalStatus.PENDING:

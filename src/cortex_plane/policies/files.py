@@ -9,29 +9,10 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from cortex_plane.kernel.conditions import Condition
-from cortex_plane.kernel.documents import (
-    Bounds,
-    Faults,
-    ListNode,
-    MappingNode,
-    Node,
-    ScalarNode,
-    read_document,
-)
+from cortex_plane.kernel.documents import Bounds, Faults, ListNode, MappingNode, Node, ScalarNode, read_document
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.fields import split_ref
-from cortex_plane.kernel.shapes import (
-    Amount,
-    Duration,
-    Field,
-    Flag,
-    ListOf,
-    OneOf,
-    Reading,
-    Record,
-    Text,
-    UnreadNode,
-)
+from cortex_plane.kernel.shapes import Amount, Duration, Field, Flag, ListOf, OneOf, Reading, Record, Text, UnreadNode
 from cortex_plane.policies.model.policies import (
     MAX_TIMEOUT_SECONDS,
     TOOL_CALL,
@@ -286,14 +267,10 @@ class _Reader:
             for key in OF_APPROVALS:
                 if key in item.items:
                     self._fault(
-                        item.lines[key],
-                        f"`{key}` is for policies whose effect is requires_approval, not {effect}.",
+                        item.lines[key], f"`{key}` is for policies whose effect is requires_approval, not {effect}."
                     )
         timeout = own_timeout(row)
-        for key, seconds in (
-            ("remind_before", row.reminder_seconds),
-            ("escalate_before", row.escalation_seconds),
-        ):
+        for key, seconds in (("remind_before", row.reminder_seconds), ("escalate_before", row.escalation_seconds)):
             if timeout is not None and seconds and seconds >= timeout:
                 self._fault(item.lines[key], f"`{key}` must be shorter than the time for the decision.")
 

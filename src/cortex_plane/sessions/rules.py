@@ -132,10 +132,7 @@ def as_sent(requests: Sequence[CallRequest], rows: Mapping[int, ToolCall]) -> tu
 def result_of(request: CallRequest, call: ToolCall) -> CallResult:
     if call.error is not None:
         return CallResult(
-            call_id=request.id,
-            name=request.name,
-            content=canonical({"error": call.error}).decode(),
-            is_error=True,
+            call_id=request.id, name=request.name, content=canonical({"error": call.error}).decode(), is_error=True
         )
     return CallResult(call_id=request.id, name=request.name, content=canonical(call.result).decode())
 

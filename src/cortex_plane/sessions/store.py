@@ -231,10 +231,4 @@ async def forget_chunks(db: Database, limit: int) -> int:
 
 
 def _event(row: Row) -> Event:
-    return Event(
-        seq=row["seq"],
-        type=row["type"],
-        job_id=row["job_id"],
-        data=row["data"],
-        created_at=row["created_at"],
-    )
+    return Event(seq=row["seq"], type=row["type"], job_id=row["job_id"], data=row["data"], created_at=row["created_at"])

@@ -11,13 +11,7 @@ from uuid import UUID
 
 from cortex_plane.agents.model.completions import AssistantTurn, UserTurn
 from cortex_plane.approvals.model.approvals import ApprovalKind, Cause, NewRequest
-from cortex_plane.approvals.verbs.approval_requests import (
-    SETTLERS,
-    Possible,
-    bounded,
-    feasible_terms,
-    nobody_can,
-)
+from cortex_plane.approvals.verbs.approval_requests import SETTLERS, Possible, bounded, feasible_terms, nobody_can
 from cortex_plane.calls.verbs.authorization import asked_of_people
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus
 from cortex_plane.jobs.model.effects import CallStatus, doubt

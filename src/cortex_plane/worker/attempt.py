@@ -46,15 +46,7 @@ from cortex_plane.worker.authorization import CallAuthorizer
 from cortex_plane.worker.calls import Call, CallKind, PendingWrite, call_summary, group_calls, plan_call
 from cortex_plane.worker.context_window import ContextWindow
 from cortex_plane.worker.effects import CallLedger
-from cortex_plane.worker.ends import (
-    Ended,
-    EndWriter,
-    JobCancelled,
-    JobFailed,
-    JobHandedBack,
-    JobRetried,
-    LastWrite,
-)
+from cortex_plane.worker.ends import Ended, EndWriter, JobCancelled, JobFailed, JobHandedBack, JobRetried, LastWrite
 from cortex_plane.worker.gate_evaluation import AttemptGates
 from cortex_plane.worker.lease import Lease, WorkerContext, WriteFailed
 from cortex_plane.worker.limits import AttemptLimits, ticks
@@ -78,11 +70,7 @@ class StepWriter:
     """Turns the step that an attempt computed into one durable write, or raises: nothing goes on without its write."""
 
     def __init__(
-        self,
-        lease: Lease,
-        gates: SessionGates,
-        authorizer: CallAuthorizer,
-        conversation: ModelConversation,
+        self, lease: Lease, gates: SessionGates, authorizer: CallAuthorizer, conversation: ModelConversation
     ) -> None:
         self._lease, self._gates = lease, gates
         self._authorizer, self._conversation = authorizer, conversation

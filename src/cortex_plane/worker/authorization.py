@@ -28,14 +28,7 @@ from cortex_plane.policies.rules.terms import both_terms
 from cortex_plane.policies.verbs.policy_cache import book, request_rows
 from cortex_plane.proof.rules.receipts import Stamp
 from cortex_plane.proof.verbs.receipts import receipt_fault
-from cortex_plane.worker.calls import (
-    ASK,
-    Call,
-    CallKind,
-    apply_authorization,
-    apply_row,
-    standing_columns,
-)
+from cortex_plane.worker.calls import ASK, Call, CallKind, apply_authorization, apply_row, standing_columns
 from cortex_plane.worker.ends import Ended, JobHeld, JobSleeps
 from cortex_plane.worker.lease import Lease
 from cortex_plane.worker.mcp.remote_tool import RemoteTool

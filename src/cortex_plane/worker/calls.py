@@ -216,10 +216,7 @@ class Call:
         else:
             content = self.result if self.result is not None else b"null"
         return CallResult(
-            call_id=self.request.id,
-            name=self.request.name,
-            content=content.decode(),
-            is_error=self.error is not None,
+            call_id=self.request.id, name=self.request.name, content=content.decode(), is_error=self.error is not None
         )
 
 

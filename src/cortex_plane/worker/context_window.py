@@ -21,16 +21,7 @@ from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.sessions.model import sessions
 from cortex_plane.sessions.model.sessions import Memory, memory_allowance
-from cortex_plane.sessions.rules import (
-    CONTEXT_TOKENS,
-    LEAST_TOKENS,
-    Budget,
-    Covered,
-    assembled,
-    chunk,
-    due,
-    filled,
-)
+from cortex_plane.sessions.rules import CONTEXT_TOKENS, LEAST_TOKENS, Budget, Covered, assembled, chunk, due, filled
 from cortex_plane.worker.lease import Lease
 from cortex_plane.worker.model_calls import ModelConversation
 from cortex_plane.worker.session_gates import SessionGates

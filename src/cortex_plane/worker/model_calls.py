@@ -203,13 +203,7 @@ class ModelConversation:
         return cost
 
     async def _count_unfinished(
-        self,
-        answering: Answering,
-        request: ModelRequest,
-        purpose: str,
-        step: int,
-        chunks: Chunks,
-        seconds: float,
+        self, answering: Answering, request: ModelRequest, purpose: str, step: int, chunks: Chunks, seconds: float
     ) -> None:
         """An answer that broke off costs what was streamed: by the provider's count where there is one."""
         if chunks.usage is None and not chunks.characters:

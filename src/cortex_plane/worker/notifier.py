@@ -181,12 +181,7 @@ class Notifier:
         except Exception:
             log.exception("message not written down", notification=str(id))
             return await self._record_failure(
-                lane,
-                id,
-                actor,
-                TryAgain("It was sent, but that could not be written down."),
-                delivery,
-                channel,
+                lane, id, actor, TryAgain("It was sent, but that could not be written down."), delivery, channel
             )
         meters().delivered(channel.channel_type, "ok")
         return is_ours

@@ -145,11 +145,7 @@ def _check_prompt(lease: Lease, change: PromptChange) -> None:
 
 
 async def restore_calls(
-    lease: Lease,
-    gates: SessionGates,
-    authorizer: CallAuthorizer,
-    response: dict[str, Any],
-    ledger: Sequence[ToolCall],
+    lease: Lease, gates: SessionGates, authorizer: CallAuthorizer, response: dict[str, Any], ledger: Sequence[ToolCall]
 ) -> list[Call]:
     """The calls of a step that an earlier attempt began. ``ledger``: its rows."""
     step = lease.progress.step

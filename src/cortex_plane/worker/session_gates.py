@@ -226,11 +226,7 @@ class SessionGates:
         result = gates.dialogue.record_answer(target, answers, faults)
         if result.valid or target.which is None or gates.dialogue.waits_for(target.which):
             return result.told
-        return {
-            **result.told,
-            "shut": True,
-            "reason": "; ".join(map(str, result.told.get("faults", {}).values())),
-        }
+        return {**result.told, "shut": True, "reason": "; ".join(map(str, result.told.get("faults", {}).values()))}
 
     # The prompt ------------------------------------------------------------------------------------------------
 

@@ -27,10 +27,7 @@ def call_events(step: int, text: str | None, calls: Sequence[Call]) -> Events:
     return [
         *text_events(step, text),
         *(
-            (
-                EventType.TOOL_CALL,
-                {"step": step, "id": str(call.id), "tool": call.name, "input_hash": call.input_hash},
-            )
+            (EventType.TOOL_CALL, {"step": step, "id": str(call.id), "tool": call.name, "input_hash": call.input_hash})
             for call in calls
         ),
     ]

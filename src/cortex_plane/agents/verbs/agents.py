@@ -7,14 +7,7 @@ from dataclasses import asdict
 from uuid import UUID
 
 from cortex_plane.agents import store as agents_store
-from cortex_plane.agents.model.agents import (
-    Agent,
-    AgentChange,
-    AgentDraft,
-    AgentStatus,
-    AgentVersion,
-    SkillSettings,
-)
+from cortex_plane.agents.model.agents import Agent, AgentChange, AgentDraft, AgentStatus, AgentVersion, SkillSettings
 from cortex_plane.agents.model.tools import ConfirmationDraft, ToolConfirmation, ToolVersion
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.gates import store as gates_store

@@ -185,12 +185,7 @@ class Link:
         return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
 
     def address(self, public_url: str, channel: str, secret: bytes) -> str:
-        query = {
-            "t": self.deadline,
-            "d": self.decision.value,
-            "o": self.operator_id,
-            "sig": self.signature(secret),
-        }
+        query = {"t": self.deadline, "d": self.decision.value, "o": self.operator_id, "sig": self.signature(secret)}
         return f"{public_url.rstrip('/')}{_LINK_PATH}/{channel}/{self.approval_id}?{urlencode(query)}"
 
     def is_signed_by(self, secret: bytes, signature: str) -> bool:
@@ -233,10 +228,7 @@ def read_link(channel: str, approval_id: str, query: Iterable[tuple[str, str]]) 
     ):
         return None
     link = Link(
-        approval_id=approval,
-        decision=Choice(parameters["d"]),
-        deadline=int(parameters["t"]),
-        operator_id=operator,
+        approval_id=approval, decision=Choice(parameters["d"]), deadline=int(parameters["t"]), operator_id=operator
     )
     return SignedLink(link=link, channel=Channel(channel), signature=parameters["sig"])
 

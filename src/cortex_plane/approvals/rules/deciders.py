@@ -9,15 +9,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.approvals.model.approvals import (
-    Approval,
-    ApprovalKind,
-    ApprovalStatus,
-    Cause,
-    Choice,
-    Decision,
-    Vote,
-)
+from cortex_plane.approvals.model.approvals import Approval, ApprovalKind, ApprovalStatus, Cause, Choice, Decision, Vote
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound, Stale
@@ -134,11 +126,7 @@ BARS_ONLY_YES = frozenset({"self_approval", "one_human"})
 
 
 def describe_refusal(
-    code: str | None,
-    actor: Actor,
-    approvers: Approvers,
-    required_clearance: int,
-    caused: Sequence[Cause] = (),
+    code: str | None, actor: Actor, approvers: Approvers, required_clearance: int, caused: Sequence[Cause] = ()
 ) -> CortexError | None:
     """The words for a code of the SQL function `decider_refusal`."""
     if code is None:
@@ -308,9 +296,7 @@ def already(approval: Approval) -> Conflict:
 
 def approval_expired() -> Conflict:
     return Conflict(
-        "Its time is over.",
-        code="approval_expired",
-        hint="Submit the job again with `cortex job resubmit`.",
+        "Its time is over.", code="approval_expired", hint="Submit the job again with `cortex job resubmit`."
     )
 
 
@@ -344,9 +330,7 @@ def denied(locked_approval: LockedApproval, by: str, reason: str | None) -> Appr
 
 def expired(locked_approval: LockedApproval) -> ApprovalEnd:
     return _turned_down(
-        locked_approval,
-        ApprovalStatus.EXPIRED,
-        f"timed out after {in_words(locked_approval.timeout_seconds)}.",
+        locked_approval, ApprovalStatus.EXPIRED, f"timed out after {in_words(locked_approval.timeout_seconds)}."
     )
 
 

@@ -10,13 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from cortex_plane.approvals.model.approvals import (
-    NEVER,
-    Approval,
-    ApprovalKind,
-    StandingApproval,
-    StandingDraft,
-)
+from cortex_plane.approvals.model.approvals import NEVER, Approval, ApprovalKind, StandingApproval, StandingDraft
 from cortex_plane.kernel.conditions import Condition, ConditionFailed
 from cortex_plane.kernel.errors import CortexError, Forbidden, InvalidInput
 from cortex_plane.policies.model.policies import CallFacts, Quorum, Terms, is_met

@@ -137,13 +137,7 @@ class Possible:
 
 
 async def feasible_terms(
-    db: Database,
-    job: JobRef,
-    terms: Terms,
-    read_to: int,
-    askers: Sequence[UUID] = (),
-    *,
-    again: UUID | None = None,
+    db: Database, job: JobRef, terms: Terms, read_to: int, askers: Sequence[UUID] = (), *, again: UUID | None = None
 ) -> Possible:
     """The terms as far as people can fulfil them: better said now than when their time is over. Whom a request names must be one
     of those who may decide. ``again``: the call, where it was asked for before."""

@@ -86,12 +86,7 @@ async def links(
     secret = await _current(db, tx)
     links = {}
     for choice in Choice:
-        link = Link(
-            approval_id=approval_id,
-            decision=choice,
-            deadline=int(deadline.timestamp()),
-            operator_id=member_id,
-        )
+        link = Link(approval_id=approval_id, decision=choice, deadline=int(deadline.timestamp()), operator_id=member_id)
         links[choice] = link.address(public_url, channel, secret.value)
     return links
 
@@ -246,10 +241,7 @@ async def decide_by_link(
     if not confirmation.is_fresh(visitor.now):
         raise rules.not_confirmed()
     decision = Decision(
-        decision=visitor.link.decision,
-        version=confirmation.version,
-        input_hash=confirmation.input_hash,
-        reason=reason,
+        decision=visitor.link.decision, version=confirmation.version, input_hash=confirmation.input_hash, reason=reason
     )
     key = visitor.link.key(visitor.channel, confirmation.version)
     once = IdempotencyKey(key=key, fingerprint=hashlib.sha256(key.encode()).digest())

@@ -67,12 +67,7 @@ def own_key(actor: Actor, key: str) -> str:
 
 @verb(Permission.APPROVAL_DECIDE)
 async def decide(
-    db: Database,
-    actor: Actor,
-    id: UUID,
-    decision: Decision,
-    channel: Channel,
-    once: IdempotencyKey | None = None,
+    db: Database, actor: Actor, id: UUID, decision: Decision, channel: Channel, once: IdempotencyKey | None = None
 ) -> DecisionReceipt:
     """Raises ``Conflict`` with the code ``approval_conflict`` where somebody decided otherwise before."""
     db = db.own(PoolPurpose.DECISIONS)

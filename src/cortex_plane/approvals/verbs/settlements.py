@@ -24,14 +24,7 @@ from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.gates.model.gates import UnseenCall
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs import store as jobs_store
-from cortex_plane.jobs.model.effects import (
-    MAX_REPEATS,
-    Answer,
-    CallStatus,
-    ToolCall,
-    Verdict,
-    repeats_used_up,
-)
+from cortex_plane.jobs.model.effects import MAX_REPEATS, Answer, CallStatus, ToolCall, Verdict, repeats_used_up
 from cortex_plane.jobs.model.jobs import Hold, JobKind, SteeringResult
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.canonical import canonical

@@ -7,27 +7,14 @@ import hashlib
 from dataclasses import replace
 
 from cortex_plane.agents import store as agents_store
-from cortex_plane.calls.model import (
-    MAX_ACTIONS,
-    ActionAnswer,
-    ResolutionRequest,
-)
-from cortex_plane.calls.rules import (
-    answered,
-    asked_first,
-    limits_of,
-    limits_of_all,
-)
+from cortex_plane.calls.model import MAX_ACTIONS, ActionAnswer, ResolutionRequest
+from cortex_plane.calls.rules import answered, asked_first, limits_of, limits_of_all
 from cortex_plane.calls.store import CallContext
 from cortex_plane.calls.verbs.authorization import covering_approval, gate_call, policy_verdict
 from cortex_plane.calls.verbs.context import RequestedCall, skills_of
 from cortex_plane.calls.verbs.permissions import SLICE, denied_anyway, unasked
 from cortex_plane.db.database import Database
-from cortex_plane.gates.model.gates import (
-    GatedCall,
-    Limit,
-    Ruling,
-)
+from cortex_plane.gates.model.gates import GatedCall, Limit, Ruling
 from cortex_plane.gates.rules.evaluation import judge
 from cortex_plane.gates.rules.external import ExternalGates
 from cortex_plane.kernel.canonical import canonical

@@ -60,14 +60,7 @@ async def covering_approval(
     )  # fmt: skip
     cover = await standing_approvals.cover(db, context, 0, uncovered, {}, db.vault, context.askers)
     notes = [
-        Fact.of(
-            actor,
-            "receipt_refused",
-            call=str(call.id),
-            tool=call.tool,
-            standing=str(standing),
-            reason=why,
-        )
+        Fact.of(actor, "receipt_refused", call=str(call.id), tool=call.tool, standing=str(standing), reason=why)
         for standing, why in cover.refused
     ]
     return (answer if cover.leaning is None else leaning_on(answer, cover.leaning)), notes
@@ -173,12 +166,7 @@ async def decide_call(
 
 
 async def _require_open(
-    db: Database,
-    actor: Actor,
-    context: CallContext,
-    gates: ExternalGates,
-    gated_call: GatedCall,
-    ruling: Ruling,
+    db: Database, actor: Actor, context: CallContext, gates: ExternalGates, gated_call: GatedCall, ruling: Ruling
 ) -> None:
     """Nothing waits for the agent's answer, and no limit holds it up for now."""
     error: CortexError | None = None

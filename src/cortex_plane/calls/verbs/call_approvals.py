@@ -12,9 +12,7 @@ from cortex_plane.approvals.model.approvals import NewRequest
 from cortex_plane.approvals.verbs import approval_requests
 from cortex_plane.approvals.verbs.approval_requests import Possible, RequestOutcome
 from cortex_plane.calls import store as calls_store
-from cortex_plane.calls.model import (
-    ExternalCall,
-)
+from cortex_plane.calls.model import ExternalCall
 from cortex_plane.calls.store import CallContext, Grant
 from cortex_plane.calls.verbs.authorization import CallVerdict
 from cortex_plane.calls.verbs.context import RequestedCall, new_request, skills_of

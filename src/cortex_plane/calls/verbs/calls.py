@@ -11,15 +11,7 @@ from uuid import UUID
 
 from cortex_plane.approvals.verbs.approval_requests import Possible
 from cortex_plane.calls import store as calls_store
-from cortex_plane.calls.model import (
-    DISPATCH_SECONDS,
-    CallDraft,
-    CallShown,
-    ExternalCall,
-    IntentDraft,
-    Next,
-    advised,
-)
+from cortex_plane.calls.model import DISPATCH_SECONDS, CallDraft, CallShown, ExternalCall, IntentDraft, Next, advised
 from cortex_plane.calls.store import CallContext, NewCall
 from cortex_plane.calls.verbs import intents
 from cortex_plane.calls.verbs.authorization import CallVerdict, decide_call
@@ -91,9 +83,7 @@ class ResolutionScope:
 
 def expired() -> Conflict:
     return Conflict(
-        "This resolution has expired.",
-        code="resolution_expired",
-        hint="Resolve again, and execute under the new one.",
+        "This resolution has expired.", code="resolution_expired", hint="Resolve again, and execute under the new one."
     )
 
 
@@ -170,12 +160,7 @@ async def _callback(db: Database, actor: Actor, name: str | None) -> UUID | None
 
 
 async def _write_call(
-    db: Database,
-    actor: Actor,
-    context: CallContext,
-    call: NewCall,
-    verdict: CallVerdict,
-    under: dict[str, Any],
+    db: Database, actor: Actor, context: CallContext, call: NewCall, verdict: CallVerdict, under: dict[str, Any]
 ) -> tuple[UUID, bool]:
     """One commit, also where its agent is told of decisions: about this call somebody may be asked later."""
     events, facts = [*verdict.events, *_events(call)], [*verdict.facts(actor), *_facts(actor, call)]

@@ -31,9 +31,7 @@ from cortex_plane.tenancy.verbs.frame import require_found
 
 def not_external() -> Conflict:
     return Conflict(
-        "The agent of this session does not run elsewhere.",
-        code="not_external",
-        hint="Open one with `kind: external`.",
+        "The agent of this session does not run elsewhere.", code="not_external", hint="Open one with `kind: external`."
     )
 
 

@@ -5,20 +5,11 @@ from __future__ import annotations
 from uuid import UUID
 
 from cortex_plane.calls import store as calls_store
-from cortex_plane.calls.model import (
-    AnswerDraft,
-    AnswerReceipt,
-)
+from cortex_plane.calls.model import AnswerDraft, AnswerReceipt
 from cortex_plane.calls.store import CallContext
 from cortex_plane.calls.verbs.context import call_context, call_sight, retry_under_session_lock
 from cortex_plane.db.database import Database
-from cortex_plane.gates.model.gates import (
-    Answered,
-    GatedCall,
-    Pass,
-    Shut,
-    call_name,
-)
+from cortex_plane.gates.model.gates import Answered, GatedCall, Pass, Shut, call_name
 from cortex_plane.gates.rules.answers import meant
 from cortex_plane.gates.rules.external import ExternalGates
 from cortex_plane.gates.verbs import session_gates

@@ -10,13 +10,7 @@ from cortex_plane.calls.model import DISPATCH_SECONDS, MAX_SENDS, ExternalCall, 
 from cortex_plane.calls.store import CallContext, StoredCall
 from cortex_plane.calls.verbs import doubts
 from cortex_plane.calls.verbs.authorization import CallVerdict, covering_approval, decide_call
-from cortex_plane.calls.verbs.call_approvals import (
-    ask_people,
-    nobody_can_approve,
-    receipt_fault,
-    terms_of,
-    was_granted,
-)
+from cortex_plane.calls.verbs.call_approvals import ask_people, nobody_can_approve, receipt_fault, terms_of, was_granted
 from cortex_plane.calls.verbs.context import (
     RequestedCall,
     call_context,
@@ -71,9 +65,7 @@ def _refusal(call: ExternalCall, draft: IntentDraft, mine: bool) -> Conflict | N
     if call.status in SETTLED:
         code = "call_refused" if call.status is CallStatus.REJECTED else "call_settled"
         return Conflict(
-            f"This call is {call.status}: {call.error or 'it is done'}",
-            code=code,
-            hint="Do not run it again.",
+            f"This call is {call.status}: {call.error or 'it is done'}", code=code, hint="Do not run it again."
         )
     if call.status is CallStatus.AWAITING:
         return Conflict(
@@ -131,13 +123,7 @@ async def _approved(
 
 
 async def _again(
-    db: Database,
-    actor: Actor,
-    context: CallContext,
-    stored_call: StoredCall,
-    draft: IntentDraft,
-    *,
-    renews: bool,
+    db: Database, actor: Actor, context: CallContext, stored_call: StoredCall, draft: IntentDraft, *, renews: bool
 ) -> bool:
     """What was sent before needs permission of this moment, or the very approval that it was sent with."""
     call, requested_call = stored_call.call, RequestedCall.of(stored_call.call)

@@ -6,13 +6,7 @@ import hashlib
 from uuid import UUID
 
 from cortex_plane.calls import store as calls_store
-from cortex_plane.calls.model import (
-    MAX_SENDS,
-    ExternalCall,
-    OutcomeDraft,
-    OutcomeReceipt,
-    OutcomeStatus,
-)
+from cortex_plane.calls.model import MAX_SENDS, ExternalCall, OutcomeDraft, OutcomeReceipt, OutcomeStatus
 from cortex_plane.calls.store import CallContext, EndedGatedCall
 from cortex_plane.calls.verbs.call_approvals import ask_about_doubt
 from cortex_plane.calls.verbs.context import call_context, call_sight, retry_under_session_lock
@@ -35,9 +29,7 @@ async def settle_call(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft)
     if draft.status is OutcomeStatus.UNKNOWN:
         if draft.result is not None or draft.probed:
             raise InvalidInput(
-                "Whoever knows a result knows what happened.",
-                field="result",
-                hint="Send `completed` with it.",
+                "Whoever knows a result knows what happened.", field="result", hint="Send `completed` with it."
             )
         return await record_reported(db, actor, id, draft.attempt, draft.error)
     if draft.status is OutcomeStatus.FAILED and draft.result is not None:
@@ -130,13 +122,7 @@ async def settle_doubt(
     if gives_up:
         error = f"Nobody knows whether it happened, and nobody is asked: {error}"
     error = error[:4000]
-    fields = {
-        "call": str(call.id),
-        "tool": call.tool,
-        "status": status,
-        "attempt": call.attempt,
-        "error": error,
-    }
+    fields = {"call": str(call.id), "tool": call.tool, "status": status, "attempt": call.attempt, "error": error}
     facts = [Fact.of(actor, "call_settled" if gives_up else "call_uncertain", **fields)]
     events = [
         ("tool_result", call.job_id, {

@@ -10,26 +10,11 @@ from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.agents import SkillSettings
 from cortex_plane.agents.model.tools import Risk, highest_risk
 from cortex_plane.calls import store as calls_store
-from cortex_plane.calls.model import (
-    APP,
-    MAX_ACTIONS,
-    ActionAnswer,
-    Permissions,
-)
-from cortex_plane.calls.rules import (
-    answered,
-    asked_first,
-    asking,
-    limits_of_all,
-    permissions_of,
-)
+from cortex_plane.calls.model import APP, MAX_ACTIONS, ActionAnswer, Permissions
+from cortex_plane.calls.rules import answered, asked_first, asking, limits_of_all, permissions_of
 from cortex_plane.calls.store import Governed, ToolDefinition
 from cortex_plane.db.database import Database
-from cortex_plane.gates.model.gates import (
-    OF_THE_PLANE,
-    GatedCall,
-    Ruling,
-)
+from cortex_plane.gates.model.gates import OF_THE_PLANE, GatedCall, Ruling
 from cortex_plane.gates.rules.authorization import authorize
 from cortex_plane.gates.rules.evaluation import judge
 from cortex_plane.gates.rules.external import ExternalGates

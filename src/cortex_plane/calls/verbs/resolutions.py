@@ -9,14 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.calls import store as calls_store
-from cortex_plane.calls.model import (
-    CallDraft,
-    ExternalCall,
-    OutcomeReceipt,
-    ReportDraft,
-    Resolution,
-    ResolutionRequest,
-)
+from cortex_plane.calls.model import CallDraft, ExternalCall, OutcomeReceipt, ReportDraft, Resolution, ResolutionRequest
 from cortex_plane.calls.rules import (
     block_list,
     by_reference,
@@ -110,10 +103,7 @@ async def _write_resolution(
         tool=request.action, allowed=len(resolution.allowed_actions), denied=len(resolution.denied_actions),
         atlases=[pin["digest"] for pin in pins], expires_at=resolution.expires_at.isoformat(),
     )  # fmt: skip
-    question = {
-        "action": request.action,
-        "input_hash": hashlib.sha256(canonical(request.arguments)).hexdigest(),
-    }
+    question = {"action": request.action, "input_hash": hashlib.sha256(canonical(request.arguments)).hexdigest()}
     async with db.transaction(actor.org_id) as tx:
         await calls_store.lock_asking(tx, context.job_id, is_open=True)
         if await calls_store.count_live(tx, context.session_id, MAX_LIVE) >= MAX_LIVE:

@@ -16,12 +16,7 @@ from cortex_plane.tenancy.model.access import Actor
 
 
 async def advance(
-    db: Database,
-    assignment: Assignment,
-    worker_id: UUID,
-    number: int,
-    write: StepWrite,
-    dispatch_seconds: float,
+    db: Database, assignment: Assignment, worker_id: UUID, number: int, write: StepWrite, dispatch_seconds: float
 ) -> WriteResult | None:
     """One commit of an attempt; None where the job is not this worker's any more."""
     if write.requests:
@@ -35,12 +30,7 @@ async def advance(
 
 
 async def _ask(
-    db: Database,
-    assignment: Assignment,
-    worker_id: UUID,
-    number: int,
-    write: StepWrite,
-    dispatch_seconds: float,
+    db: Database, assignment: Assignment, worker_id: UUID, number: int, write: StepWrite, dispatch_seconds: float
 ) -> WriteResult | None:
     """A write that asks people: requests, job, checkpoint, events and audit in one transaction.
 

@@ -39,10 +39,7 @@ from cortex_plane.tenancy.verbs import logins
 
 router = PageRoutes()
 
-PATHS = (
-    "/api/v1/approvals/callback/{channel}/{approval_id}",
-    "/v1/approvals/callback/{channel}/{approval_id}",
-)
+PATHS = ("/api/v1/approvals/callback/{channel}/{approval_id}", "/v1/approvals/callback/{channel}/{approval_id}")
 MAX_FORM_BYTES = 8 * 1024
 FORM = "application/x-www-form-urlencoded"
 _DONE = {Choice.APPROVED: "Approved", Choice.DENIED: "Denied"}

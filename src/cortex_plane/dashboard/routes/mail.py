@@ -104,10 +104,7 @@ def _part(message: EmailMessage, kind: str) -> str:
 
 router = PageRoutes()
 
-_FRAMING = {
-    **pages.HEADERS,
-    "Content-Security-Policy": pages.HEADERS["Content-Security-Policy"] + "; frame-src 'self'",
-}
+_FRAMING = {**pages.HEADERS, "Content-Security-Policy": pages.HEADERS["Content-Security-Policy"] + "; frame-src 'self'"}
 _FRAMED = {
     # Nothing in it runs, loads or is sent. Its links open beside it, as from a mail program.
     "Content-Security-Policy": (

@@ -31,14 +31,7 @@ from cortex_plane.dashboard.visits import (
     signed_in,
 )
 from cortex_plane.db.database import Database
-from cortex_plane.kernel.errors import (
-    Conflict,
-    CortexError,
-    Forbidden,
-    InvalidInput,
-    NotFound,
-    Unauthenticated,
-)
+from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound, Unauthenticated
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.pages import encode_position
 from cortex_plane.kernel.routes import PageRoutes
@@ -98,11 +91,7 @@ async def redeem_enrolment(request: Request, code: str) -> Response:
 
 
 async def _log_in(
-    request: Request,
-    redeem: Callable[[Database, str], Awaitable[str]],
-    token: str,
-    refusal_page: str,
-    destination: str,
+    request: Request, redeem: Callable[[Database, str], Awaitable[str]], token: str, refusal_page: str, destination: str
 ) -> Response:
     """Replace the session of this browser by the one that the token is redeemed for."""
     db = request.app.state.db

@@ -41,14 +41,7 @@ from cortex_plane.gates.model.atlases import (
     TriggerType,
 )
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.documents import (
-    Bounds,
-    Faults,
-    MappingNode,
-    Node,
-    looks_like_json,
-    read_document,
-)
+from cortex_plane.kernel.documents import Bounds, Faults, MappingNode, Node, looks_like_json, read_document
 from cortex_plane.kernel.globs import STAR, GlobIndex
 from cortex_plane.kernel.shapes import Reading
 from cortex_plane.policies.model.policies import Template
@@ -358,8 +351,7 @@ def _of_action(atlas_id: str, pattern: str, mapping: Plain) -> Gate:
 MAX_WARNINGS = 100
 """That are told; what follows is counted."""
 _SECRETS = re.compile(
-    r"\b(pass(word|phrase|code)|api[ _-]?key|secret|credentials?|private key|access token|pin code)\b",
-    re.IGNORECASE,
+    r"\b(pass(word|phrase|code)|api[ _-]?key|secret|credentials?|private key|access token|pin code)\b", re.IGNORECASE
 )
 _MAPPED = {"keyword_match": "it names no contexts", "action_pre": "it asks for nothing"}
 _ALLOWING = (AtlasPolicyType.ALLOW, AtlasPolicyType.REQUIRES_APPROVAL)
@@ -367,13 +359,7 @@ _ALLOWING = (AtlasPolicyType.ALLOW, AtlasPolicyType.REQUIRES_APPROVAL)
 
 def warnings_of(atlas: Plain, root: Node, faults: Faults) -> list[str]:
     """Each with its line, in the order of the file."""
-    warnings = [
-        *_actions(atlas),
-        *_capabilities(atlas),
-        *_checkpoints(atlas),
-        *_config(atlas),
-        *_notifications(atlas),
-    ]
+    warnings = [*_actions(atlas), *_capabilities(atlas), *_checkpoints(atlas), *_config(atlas), *_notifications(atlas)]
     by_line = sorted({(line_at(root, path), message) for path, message in warnings})
     messages = [f"{faults.at(line)}: {message}" for line, message in by_line[:MAX_WARNINGS]]
     if len(by_line) > MAX_WARNINGS:
@@ -390,10 +376,7 @@ def _actions(atlas: Plain) -> Warnings:
     for path, action in _named(atlas):
         if STAR not in action and action not in action_ids and action not in seen:
             seen.add(action)
-            yield (
-                path,
-                f"the action `{action}` is not declared in `actions`: only its tool says how risky it is.",
-            )
+            yield (path, f"the action `{action}` is not declared in `actions`: only its tool says how risky it is.")
     allowing = GlobIndex[bool]((each, True) for each in _allowing(atlas))
     denying = GlobIndex[bool](
         (pattern, True) for _, policy in entries(atlas, "policies") if policy["type"] == AtlasPolicyType.DENY
@@ -483,10 +466,7 @@ def _config(atlas: Plain) -> Warnings:
         if section in _MAPPED:
             for key, mapping in settings.get("mappings", {}).items():
                 if not (any(mapping.values()) if isinstance(mapping, dict) else mapping):
-                    yield (
-                        (*path, "mappings", key),
-                        f"{_MAPPED[section]}: the mapping does nothing but record.",
-                    )
+                    yield ((*path, "mappings", key), f"{_MAPPED[section]}: the mapping does nothing but record.")
         elif not settings.get("inject_contexts") and not settings.get("require_sync_trace"):
             yield path, f"`{section}` has no `inject_contexts`: it does nothing but record."
 

@@ -190,11 +190,7 @@ class Checks:
         self._together((*path, "questions"), questions)
 
     def _mode(self, path: Path, checkpoint: Plain) -> None:
-        mode, audience, asks = (
-            checkpoint["mode"],
-            checkpoint.get("audience"),
-            bool(checkpoint.get("questions")),
-        )
+        mode, audience, asks = (checkpoint["mode"], checkpoint.get("audience"), bool(checkpoint.get("questions")))
         if mode != Mode.BLOCKING:
             self._not_blocking(path, checkpoint, mode)
         elif checkpoint["trigger"]["type"] == TriggerType.SESSION_END:

@@ -5,14 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cortex_plane.agents.model.tools import Risk
-from cortex_plane.gates.rules.scenarios import (
-    MAX_EVENTS,
-    MAX_SCENARIOS,
-    EventKind,
-    Expected,
-    Scenario,
-    ScenarioEvent,
-)
+from cortex_plane.gates.rules.scenarios import MAX_EVENTS, MAX_SCENARIOS, EventKind, Expected, Scenario, ScenarioEvent
 from cortex_plane.kernel.documents import Bounds, Faults, ListNode, MappingNode, Node, read_document
 from cortex_plane.kernel.shapes import (
     LINE,

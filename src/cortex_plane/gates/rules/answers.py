@@ -372,8 +372,7 @@ def _forget_tries(work: EvaluationRun, gate: Gate, which: Open) -> None:
     del work.change("tried")[gate.key]
     if shared:
         work.keep(
-            "open",
-            [replace(question, attempts=0) if _shares(gate, question) else question for question in work.open],
+            "open", [replace(question, attempts=0) if _shares(gate, question) else question for question in work.open]
         )
 
 

@@ -160,11 +160,7 @@ def time_limits(atlases: CompiledAtlases, last_times: Mapping[str, datetime], no
 def _limit(key: str, policy: AtlasPolicy, spent: Mapping[str, Window], now: datetime) -> Limit:
     window = _used(key, policy, spent, now)
     remaining = None if policy.max_calls is None else max(0, policy.max_calls - window.calls)
-    detail: dict[str, Any] = {
-        "max_calls": policy.max_calls,
-        "left": remaining,
-        "window_seconds": policy.window_seconds,
-    }
+    detail: dict[str, Any] = {"max_calls": policy.max_calls, "left": remaining, "window_seconds": policy.window_seconds}
     if policy.window_seconds is not None and window.calls:
         detail["until"] = (window.since + timedelta(seconds=policy.window_seconds)).isoformat()
     return Limit(kind=policy.type, name=key, detail=detail)
@@ -195,12 +191,7 @@ def strictest(ruling: Ruling, decision: PolicyDecision) -> PolicyDecision:
 
 def _terms(ruling: Ruling, decision: PolicyDecision) -> Terms:
     """What fulfils both: the template of the atlas, and what a policy says where it wants a person too."""
-    row = PolicyRow(
-        name=ruling.rule,
-        target="*",
-        effect=PolicyVerdict.REQUIRES_APPROVAL,
-        template=ruling.template,
-    )
+    row = PolicyRow(name=ruling.rule, target="*", effect=PolicyVerdict.REQUIRES_APPROVAL, template=ruling.template)
     terms, _ = resolve_terms(row, None)
     if decision.terms is not None:
         terms, _ = both_terms(decision.terms, {}, terms, ruling.rule)

@@ -12,15 +12,7 @@ import orjson
 
 from cortex_plane.agents.model.tools import RISKS, Risk
 from cortex_plane.gates.model import gates
-from cortex_plane.gates.model.atlases import (
-    MAX_CONTEXT,
-    Atlas,
-    AtlasPolicyType,
-    Gate,
-    Guidance,
-    Mode,
-    TriggerType,
-)
+from cortex_plane.gates.model.atlases import MAX_CONTEXT, Atlas, AtlasPolicyType, Gate, Guidance, Mode, TriggerType
 from cortex_plane.gates.model.gates import (
     EVERY_CALL,
     FOR_ONE_CALL,
@@ -493,11 +485,7 @@ def minutes_of(atlases: CompiledAtlases, calls: int = 1) -> dict[str, Any]:
 
 
 def gate_changes(
-    atlases: CompiledAtlases,
-    before: GateState,
-    after: GateState,
-    traces: Sequence[Trace],
-    calls: Sequence[RanCall],
+    atlases: CompiledAtlases, before: GateState, after: GateState, traces: Sequence[Trace], calls: Sequence[RanCall]
 ) -> dict[str, Any]:
     """For `record_gates`: the state, where it changed, and notices to stewards."""
     changes: dict[str, Any] = {"state": kept_state(after)} if after != before else {}

@@ -144,12 +144,7 @@ def requested(atlases: CompiledAtlases, state: GateState, what: str, now: dateti
 
 
 def judge(
-    atlases: CompiledAtlases,
-    state: GateState,
-    call: GatedCall,
-    now: datetime,
-    *,
-    looking: bool = False,
+    atlases: CompiledAtlases, state: GateState, call: GatedCall, now: datetime, *, looking: bool = False
 ) -> Ruling:
     """deny → gates → approval → rate limit → budget → allow → deny. Questions are opened, and nothing is used up.
 

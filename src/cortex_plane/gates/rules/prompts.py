@@ -20,15 +20,7 @@ from cortex_plane.gates.model.atlases import (
     ResponseType,
     TriggerType,
 )
-from cortex_plane.gates.model.gates import (
-    ANSWER,
-    ActiveGuidance,
-    GateState,
-    Open,
-    PromptParts,
-    gate_in,
-    type_in,
-)
+from cortex_plane.gates.model.gates import ANSWER, ActiveGuidance, GateState, Open, PromptParts, gate_in, type_in
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.sessions.model.events import TraceType
 
@@ -289,11 +281,7 @@ def _faults(faults: Any) -> str:
 
 
 def _passed(data: Mapping[str, Any]) -> tuple[NewsKind, str]:
-    parts = (
-        ("opens", "unlocked_capabilities"),
-        ("locks", "locked_capabilities"),
-        ("tells", "injected_contexts"),
-    )
+    parts = (("opens", "unlocked_capabilities"), ("locks", "locked_capabilities"), ("tells", "injected_contexts"))
     more = data.get("more")
     more = more if isinstance(more, Mapping) else {}
     effects = [f"{verb} {_names(data[field], more.get(field))}" for verb, field in parts if data.get(field)]

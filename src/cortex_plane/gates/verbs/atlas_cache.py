@@ -69,9 +69,7 @@ class AtlasCache:
         """
         key = _cache_key(org_id, pins)
         entry = self._sets.get(key) or await self._loads.run(
-            key,
-            lambda: self._load(db, org_id, _in_order(pins)),
-            lambda entry: self._sets.put(key, entry, entry.size),
+            key, lambda: self._load(db, org_id, _in_order(pins)), lambda entry: self._sets.put(key, entry, entry.size)
         )
         return entry.compiled
 

@@ -13,13 +13,7 @@ from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.sessions import store as sessions_store
-from cortex_plane.sessions.model.sessions import (
-    Session,
-    SessionDraft,
-    SessionKind,
-    SessionStatus,
-    Termination,
-)
+from cortex_plane.sessions.model.sessions import Session, SessionDraft, SessionKind, SessionStatus, Termination
 from cortex_plane.sessions.verbs.sessions import agent_for_new_session, end_approvals
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import once_only, require_found, verb

@@ -19,12 +19,7 @@ async def publish_atlas(exchange: Exchange, file: AtlasFile) -> Response:
 BINDINGS: tuple[Binding, ...] = (
     handle(routes.PUBLISH_ATLAS, atlases.publish_atlas, publish_atlas),
     ordered(
-        routes.LIST_ATLASES,
-        atlases.list_atlases,
-        "atlases",
-        "above",
-        lambda atlas: atlas.atlas_id,
-        decode=decode_text,
+        routes.LIST_ATLASES, atlases.list_atlases, "atlases", "above", lambda atlas: atlas.atlas_id, decode=decode_text
     ),
     answer(routes.GET_ATLAS, atlases.get_atlas),
     ordered(

@@ -7,17 +7,7 @@ from uuid import UUID
 from starlette.responses import Response
 
 from cortex_plane.calls.verbs import doubts
-from cortex_plane.http.exchange import (
-    Binding,
-    Exchange,
-    answer,
-    handle,
-    ordered,
-    pages,
-    reply,
-    reply_ordered,
-    whole,
-)
+from cortex_plane.http.exchange import Binding, Exchange, answer, handle, ordered, pages, reply, reply_ordered, whole
 from cortex_plane.jobs import routes
 from cortex_plane.jobs.model.jobs import Job, JobDraft
 from cortex_plane.jobs.verbs import jobs, steering, workers

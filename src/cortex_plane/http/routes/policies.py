@@ -10,11 +10,7 @@ BINDINGS: tuple[Binding, ...] = (
     answer(routes.APPLY_POLICIES, policies.apply_policies),
     answer(routes.GET_POLICIES, policies.get_policies),
     ordered(
-        routes.LIST_POLICY_VERSIONS,
-        policies.list_policy_versions,
-        "policies",
-        "below",
-        lambda version: version.version,
+        routes.LIST_POLICY_VERSIONS, policies.list_policy_versions, "policies", "below", lambda version: version.version
     ),
     answer(routes.GET_POLICY_VERSION, policies.get_policies),
     answer(routes.EXPLAIN_POLICIES, simulations.explain_policies),

@@ -11,12 +11,7 @@ from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.tenancy import routes
 from cortex_plane.tenancy.model.access import Me, Permission
 from cortex_plane.tenancy.model.credentials import Redemption
-from cortex_plane.tenancy.model.identities import (
-    AddressDraft,
-    ConnectionChange,
-    ConnectionDraft,
-    InvitationDraft,
-)
+from cortex_plane.tenancy.model.identities import AddressDraft, ConnectionChange, ConnectionDraft, InvitationDraft
 from cortex_plane.tenancy.verbs import connections, invitations, keys, logins, orgs
 
 

@@ -270,10 +270,7 @@ def _memory_written(checkpoint: Checkpoint) -> Blob:
         "accumulated_facts": checkpoint.accumulated_facts,
         "conversation_summary": checkpoint.conversation_summary,
         "system_prompt_hash": checkpoint.system_prompt_hash,
-        "token_usage": {
-            "completion_tokens": usage.completion_tokens,
-            "prompt_tokens": usage.prompt_tokens,
-        },
+        "token_usage": {"completion_tokens": usage.completion_tokens, "prompt_tokens": usage.prompt_tokens},
         "working_data": working,
     }
 

@@ -94,9 +94,7 @@ async def begin_rotation(db: Database, old: Vault, new: Vault, poison_deaths: in
     await require_key(db, old)
     if hmac.compare_digest(old.fingerprint, new.fingerprint):
         raise SetupError(
-            "The new master key is the old one.",
-            code="same_master_key",
-            hint="Make one: `openssl rand -hex 32`.",
+            "The new master key is the old one.", code="same_master_key", hint="Make one: `openssl rand -hex 32`."
         )
     await _require_readable(db, old)
     while len(await adopt_jobs(db, new_id(), "rotate-key", poison_deaths)) == ORPHANS_AT_ONCE:

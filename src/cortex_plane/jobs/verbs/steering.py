@@ -239,13 +239,7 @@ async def lift_holds(
 
 
 async def _append_event(
-    tx: Transaction,
-    job_row: Row,
-    id: UUID,
-    actor: Actor,
-    action: str,
-    data: dict[str, Any],
-    status: JobStatus,
+    tx: Transaction, job_row: Row, id: UUID, actor: Actor, action: str, data: dict[str, Any], status: JobStatus
 ) -> None:
     await append_fact(tx, job_row, id, actor, action, data, [("status", id, {"status": status, **data})])
 
@@ -314,12 +308,7 @@ FORGOTTEN_AT_ONCE = 10_000
 
 @verb(Permission.SIGNAL_SEND)
 async def send_signal(
-    db: Database,
-    actor: Actor,
-    draft: SignalDraft,
-    once: IdempotencyKey | None = None,
-    *,
-    at_once: int = AT_ONCE,
+    db: Database, actor: Actor, draft: SignalDraft, once: IdempotencyKey | None = None, *, at_once: int = AT_ONCE
 ) -> SignalReceipt:
     """The first payload for a name and a key stays: the same again changes nothing, another one is a conflict."""
     made, woken, more = False, 0, False

@@ -39,14 +39,7 @@ MAX_VERSIONS = 1000
 
 
 async def register_worker(
-    db: Database,
-    id: UUID,
-    name: str,
-    host: str,
-    pid: int,
-    apps: list[str],
-    concurrency: int,
-    lease: timedelta,
+    db: Database, id: UUID, name: str, host: str, pid: int, apps: list[str], concurrency: int, lease: timedelta
 ) -> None:
     await jobs_store.register_worker(db, id, name, host, pid, apps, concurrency, lease)
 
@@ -136,13 +129,7 @@ async def list_usage(
     async with db.transaction(actor.org_id) as tx:
         agent_id = require_found(await agents_store.get_agent(tx, agent), "agent").id if agent is not None else None
         chosen = jobs_store.UsageFilter(
-            sees=actor.sees,
-            since=since,
-            until=until,
-            agent_id=agent_id,
-            job_id=job_id,
-            below=below,
-            limit=limit,
+            sees=actor.sees, since=since, until=until, agent_id=agent_id, job_id=job_id, below=below, limit=limit
         )
         return await _SUMS[by](tx, chosen)
 
@@ -211,14 +198,7 @@ async def list_past_steps(
         return PastSteps()
     last_read = read_to if assignment.kind is JobKind.CONVERSATION else None
     return await jobs_store.list_past_steps(
-        db,
-        assignment.org_id,
-        assignment.job_id,
-        assignment.session_id,
-        last_read,
-        fresh,
-        window_step,
-        window_seq,
+        db, assignment.org_id, assignment.job_id, assignment.session_id, last_read, fresh, window_step, window_seq
     )
 
 
@@ -250,10 +230,7 @@ async def release_job(db: Database, job: Leased, worker_id: UUID, worker_name: s
     fact = Fact.of(actor, "job_handed_back", job=str(job.id), reason=reason)
     if handback.error is not None:
         error = f"Job {job.id}: {handback.error} {HAND_BACK_REMEDY}"
-        handback, fact = (
-            replace(handback, error=error),
-            Fact.of(actor, "job_failed", job=str(job.id), error=error),
-        )
+        handback, fact = (replace(handback, error=error), Fact.of(actor, "job_failed", job=str(job.id), error=error))
     return await jobs_store.release_job(db, job.org_id, job.id, worker_id, job.epoch, fact, handback)
 
 

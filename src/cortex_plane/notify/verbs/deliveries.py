@@ -14,11 +14,7 @@ from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.notify import rules as delivery_rules
 from cortex_plane.notify import store as notify_store
-from cortex_plane.notify.model.notifications import (
-    Sent,
-    TryAgain,
-    Undeliverable,
-)
+from cortex_plane.notify.model.notifications import Sent, TryAgain, Undeliverable
 from cortex_plane.notify.rules import SCHEDULE
 from cortex_plane.notify.store import Lane
 from cortex_plane.notify.verbs.outbox import Prepared
@@ -42,11 +38,7 @@ async def record_delivered(db: Database, actor: Actor, lane: Lane, prepared: Pre
         "connection": prepared.connection,
     }
     fact = Fact.of(
-        actor,
-        "approval_dispatched",
-        approval=str(prepared.approval_id),
-        channel=prepared.channel_type,
-        **payload,
+        actor, "approval_dispatched", approval=str(prepared.approval_id), channel=prepared.channel_type, **payload
     )
     return await notify_store.record_delivery(
         db, lane, prepared.id, prepared.version, sent=sent is not None, first=first,
@@ -112,11 +104,7 @@ async def _give_up(
             tx, row["approval_id"], "undeliverable", row["channel_type"], actor, payload
         )
         fact = Fact.of(
-            actor,
-            "approval_undeliverable",
-            approval=str(row["approval_id"]),
-            channel=row["channel_type"],
-            **payload,
+            actor, "approval_undeliverable", approval=str(row["approval_id"]), channel=row["channel_type"], **payload
         )
         await proof_store.append_to_session(tx, row["session_id"], [fact], job=row["job_id"])
     facts = []

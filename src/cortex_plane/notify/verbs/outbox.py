@@ -151,13 +151,7 @@ async def _callback(tx: Transaction, row: Row, approval: Approval) -> Callback:
 
 
 async def _card(
-    db: Database,
-    tx: Transaction,
-    channel: ChannelPort,
-    public_url: str,
-    id: UUID,
-    row: Row,
-    approval: Approval,
+    db: Database, tx: Transaction, channel: ChannelPort, public_url: str, id: UUID, row: Row, approval: Approval
 ) -> tuple[Card | None, Mapping[str, Any]]:
     hops = [parse(Delegation, hop) for hop in row["delegations"]]
     source = cards.CardSource(

@@ -200,10 +200,7 @@ async def _done(db: Database, delivery: _SignedEvent) -> tuple[EventAnswer, Acto
         if request.decision is Choice.APPROVED:
             await _require_no_login(tx, person, request.approval_id)
     decision = Decision(
-        decision=request.decision,
-        version=request.version,
-        input_hash=request.input_hash,
-        reason=request.reason,
+        decision=request.decision, version=request.version, input_hash=request.input_hash, reason=request.reason
     )
     once = IdempotencyKey(key=delivery.key, fingerprint=hashlib.sha256(delivery.body).digest())
     receipt = await decisions.decide(db, person, request.approval_id, decision, Channel.WEBHOOK, once)

@@ -430,9 +430,7 @@ def _small(details: dict[str, Any]) -> dict[str, Any]:
     size = len(canonical(details))
     if size > MAX_DETAILS_BYTES:
         raise PydanticCustomError(
-            "too_large",
-            "is {size} bytes; the limit is {limit}",
-            {"size": size, "limit": MAX_DETAILS_BYTES},
+            "too_large", "is {size} bytes; the limit is {limit}", {"size": size, "limit": MAX_DETAILS_BYTES}
         )
     return details
 

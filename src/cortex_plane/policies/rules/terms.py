@@ -28,14 +28,7 @@ ADMINS = Approvers(roles=(Role.ADMIN,))
 """The last level of every chain that the engine builds: an org always has admins."""
 
 _ORDER = {template: place for place, template in enumerate(TEMPLATES)}
-_OF_TEMPLATES = (
-    "timeout_seconds",
-    "reminder_seconds",
-    "escalation_seconds",
-    "approvers",
-    "self_approval",
-    "standing",
-)
+_OF_TEMPLATES = ("timeout_seconds", "reminder_seconds", "escalation_seconds", "approvers", "self_approval", "standing")
 _TERMS = (
     "required_clearance",
     "timeout_seconds",
@@ -148,12 +141,7 @@ def adding(approvers: Approvers, steps: Sequence[Approvers]) -> tuple[Approvers,
 
 
 def limit_terms(
-    terms: Terms,
-    origins: Origins,
-    limit: PolicyRow,
-    platform: PolicyRow | None,
-    above: Sequence[PolicyRow],
-    rule: str,
+    terms: Terms, origins: Origins, limit: PolicyRow, platform: PolicyRow | None, above: Sequence[PolicyRow], rule: str
 ) -> tuple[Terms, Origins]:
     """Clearance, time, quorum and channels of the limit hold, and its no to standing approvals. A final row that asks for
     people also says who they are, who is asked after them, and that a denial fails the job."""

@@ -89,14 +89,7 @@ async def _apply_policies(
                 removed=diff.removed, changed=diff.changed, note=file.note,
             ),
         )  # fmt: skip
-    return Applied(
-        version=version,
-        changed=differs,
-        dry_run=file.dry_run,
-        rows=len(rows),
-        diff=diff,
-        warnings=warnings,
-    )
+    return Applied(version=version, changed=differs, dry_run=file.dry_run, rows=len(rows), diff=diff, warnings=warnings)
 
 
 async def examine(tx: Transaction, draft: Draft) -> tuple[list[PlacedRow], list[str]]:
@@ -124,10 +117,7 @@ def _examine(
 
 def _person(row: Row) -> Person:
     return Person(
-        id=row["id"],
-        name=row["display_name"],
-        clearance=row["clearance"],
-        roles=frozenset(map(Role, row["roles"])),
+        id=row["id"], name=row["display_name"], clearance=row["clearance"], roles=frozenset(map(Role, row["roles"]))
     )
 
 

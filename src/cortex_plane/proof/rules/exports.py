@@ -387,7 +387,5 @@ def _hex(text: str, length: int) -> bytes:
 
 def _no_export(why: str) -> InvalidInput:
     return InvalidInput(
-        f"This is not a whole export: {why}.",
-        code="not_an_export",
-        hint="Make one with `cortex audit export FILE`.",
+        f"This is not a whole export: {why}.", code="not_an_export", hint="Make one with `cortex audit export FILE`."
     )

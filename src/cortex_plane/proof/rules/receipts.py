@@ -15,15 +15,7 @@ import orjson
 from cortex_plane.approvals.model.approvals import ApprovalKind, Channel, Choice, StandingApproval
 from cortex_plane.kernel.canonical import canonical, unique
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.proof.model import (
-    KEY_BYTES,
-    SIGNATURE_BYTES,
-    Receipt,
-    fingerprint,
-    from_base64,
-    is_signed,
-    iso,
-)
+from cortex_plane.proof.model import KEY_BYTES, SIGNATURE_BYTES, Receipt, fingerprint, from_base64, is_signed, iso
 
 FORMAT = "cortex-receipt"
 VERSION = 2
@@ -330,11 +322,7 @@ def why_not_standing(stamp: Stamp, standing: StandingApproval, org_id: UUID) -> 
         return says
     if says["standing"] is None:
         return "its receipt is for one call, and for no more"
-    terms = {
-        **says["standing"],
-        **{name: says[name] for name in ("approval", "session")},
-        "by": says["by"]["id"],
-    }
+    terms = {**says["standing"], **{name: says[name] for name in ("approval", "session")}, "by": says["by"]["id"]}
     here = {
         **standing.bounds(), "id": str(standing.id), "approval": str(standing.approval_id),
         "session": str(standing.session_id), "by": str(standing.granted_by_id),

@@ -149,11 +149,7 @@ class RootsVerifier:
             return "its signature is false"
         self.fingerprints[fingerprint(public_key)] = None
         body = _read(root.body)
-        if body is None or (body["org"], body["seq"], body["previous"]) != (
-            self._org,
-            root.seq,
-            self._hash.hex(),
-        ):
+        if body is None or (body["org"], body["seq"], body["previous"]) != (self._org, root.seq, self._hash.hex()):
             return "what was signed is not this root"
         return self._wrong_heads(root.seq, body)
 

@@ -70,11 +70,7 @@ async def verify_org(db: Database, org_id: UUID, copies: Mapping[int, bytes] | N
 
 
 async def _verified(
-    tx: Transaction,
-    vault: Vault | None,
-    copies: Mapping[int, bytes] | None = None,
-    *,
-    rows_checked: bool = False,
+    tx: Transaction, vault: Vault | None, copies: Mapping[int, bytes] | None = None, *, rows_checked: bool = False
 ) -> Verification:
     """Whoever can write to the database can put a key there; only one that the plane sealed is believed."""
     chains, trail = _Followed(tx.org, copies), Trail()
@@ -264,9 +260,7 @@ def _export_turn(org_id: UUID) -> Iterator[None]:
     """One at a time for each org: it holds a connection and a snapshot for as long as its reader takes."""
     if org_id in _exports_under_way:
         raise Conflict(
-            "An export of this org is under way.",
-            code="export_under_way",
-            hint="Wait until it is done, or end it.",
+            "An export of this org is under way.", code="export_under_way", hint="Wait until it is done, or end it."
         )
     _exports_under_way.add(org_id)
     try:

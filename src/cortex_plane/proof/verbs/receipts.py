@@ -129,11 +129,7 @@ async def rotate_signing_key(db: Database, actor: Actor) -> SigningKey:
         if not await _insert_signing_key(db, tx):
             raise Conflict("Somebody else made a new key at this moment.", hint="Look at `cortex audit keys`.")
         new = next(key for key in await public_keys(tx) if key.retired_at is None)
-        details = {
-            "old": fingerprint(old["public_key"]) if old else None,
-            "new": new.fingerprint,
-            "key": str(new.id),
-        }
+        details = {"old": fingerprint(old["public_key"]) if old else None, "new": new.fingerprint, "key": str(new.id)}
         await proof_store.append_to_org(tx, Fact.of(actor, "signing_key_rotated", **details))
     return new
 

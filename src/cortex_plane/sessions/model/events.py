@@ -61,14 +61,7 @@ class TraceType(StrEnum):
 
 FIELDS: Mapping[TraceType, tuple[str, ...]] = {
     TraceType.TRIGGERED: ("atlas_id", "checkpoint_id", "checkpoint_type", "mode", "trigger_data"),
-    TraceType.RESPONSE: (
-        "atlas_id",
-        "checkpoint_id",
-        "answers",
-        "validation_result",
-        "faults?",
-        "action_id?",
-    ),
+    TraceType.RESPONSE: ("atlas_id", "checkpoint_id", "answers", "validation_result", "faults?", "action_id?"),
     TraceType.PASSED: (
         "atlas_id",
         "checkpoint_id",

@@ -258,11 +258,7 @@ def turn_record(turn: Turn) -> dict[str, Any]:
             return {"assistant": turn.text or "", **({"calls": calls} if calls else {})}
         case ToolTurn():
             results = [
-                {
-                    "tool": result.name,
-                    "content": result.content,
-                    **({"error": True} if result.is_error else {}),
-                }
+                {"tool": result.name, "content": result.content, **({"error": True} if result.is_error else {})}
                 for result in turn.results
             ]
             return {"results": results}

@@ -156,11 +156,7 @@ _checked: OrderedDict[Sender, sessions_store.CheckedMapping] = OrderedDict()
 
 @verb(Permission.MESSAGE_INGEST)
 async def ingest_message(
-    db: Database,
-    actor: Actor,
-    connection_id: UUID,
-    inbound: InboundMessage,
-    once: IdempotencyKey | None = None,
+    db: Database, actor: Actor, connection_id: UUID, inbound: InboundMessage, once: IdempotencyKey | None = None
 ) -> IngestedMessage:
     """Whoever wrote, and whatever exists already: afterwards the message is in a session with a job to read it."""
     account, mapping, session, job = new_id(), new_id(), new_id(), new_id()

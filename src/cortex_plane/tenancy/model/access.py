@@ -110,14 +110,7 @@ GRANTS: dict[Permission, frozenset[Role]] = {
 SERVICES_ONLY = frozenset({Permission.MESSAGE_INGEST})
 """Speaking for other people is for channel programs, never for a person's own key."""
 
-PERSONS_ONLY = frozenset(
-    {
-        Permission.LOGIN,
-        Permission.IDENTITY_LINK,
-        Permission.KEY_OWN,
-        Permission.JOB_SETTLE,
-    }
-)
+PERSONS_ONLY = frozenset({Permission.LOGIN, Permission.IDENTITY_LINK, Permission.KEY_OWN, Permission.JOB_SETTLE})
 """A browser and a person's key are that person's, and so is an answer after which a call may be sent again: programs use
 their key, and a platform admin elsewhere is nobody there."""
 
@@ -178,8 +171,7 @@ class Actor:
             return
         if permission in PLATFORM_ONLY:
             raise Forbidden(
-                "Only a platform key may do this.",
-                hint="Use the key that `cortex up` keeps in `.cortex/access.json`.",
+                "Only a platform key may do this.", hint="Use the key that `cortex up` keeps in `.cortex/access.json`."
             )
         if permission in SERVICES_ONLY and self.kind is not ActorKind.SERVICE:
             raise Forbidden(
@@ -188,8 +180,7 @@ class Actor:
             )
         if permission in PERSONS_ONLY and self.kind is not ActorKind.PERSON:
             raise Forbidden(
-                "Only a person of the org may do this.",
-                hint="Use the key of one of its members, at home in it.",
+                "Only a person of the org may do this.", hint="Use the key of one of its members, at home in it."
             )
         if self.kind is ActorKind.SERVICE and permission in NEVER_SERVICES:
             raise Forbidden("No program may do this.", hint="Use the key of an admin.")

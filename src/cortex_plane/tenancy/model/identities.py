@@ -112,9 +112,7 @@ def check_address(channel_type: str, url: str | None, allowed: Allowed) -> None:
     if channel_type == CHANNEL:
         if url is None:
             raise InvalidInput(
-                "A webhook needs an address.",
-                hint="Send `url`: https://hooks.example.com/cortex.",
-                field="url",
+                "A webhook needs an address.", hint="Send `url`: https://hooks.example.com/cortex.", field="url"
             )
         check_url(url, allowed)
 

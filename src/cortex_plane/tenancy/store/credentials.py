@@ -297,13 +297,7 @@ def session_person(org_id: UUID, session_id: UUID, account: UUID, name: str, row
 
 
 async def insert_link(
-    tx: Transaction,
-    id: UUID,
-    member_id: UUID,
-    secret_hash: bytes,
-    life: timedelta,
-    issued_by: str,
-    key_id: UUID | None,
+    tx: Transaction, id: UUID, member_id: UUID, secret_hash: bytes, life: timedelta, issued_by: str, key_id: UUID | None
 ) -> datetime:
     expires_at = await ends_after(tx, life)
     lookup = tx.credential_key.lookup(secret_hash)
@@ -361,12 +355,7 @@ async def use_link(tx: Transaction, id: UUID, session_id: UUID) -> UsedLink | No
 
 
 async def insert_session(
-    tx: Transaction,
-    id: UUID,
-    member_id: UUID,
-    secret_hash: bytes,
-    life: timedelta,
-    key_id: UUID | None = None,
+    tx: Transaction, id: UUID, member_id: UUID, secret_hash: bytes, life: timedelta, key_id: UUID | None = None
 ) -> None:
     """``key_id``: the key that it came from, and with which it ends."""
     expires_at = await ends_after(tx, life)

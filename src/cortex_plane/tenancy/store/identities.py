@@ -68,12 +68,7 @@ async def list_connections(tx: Transaction, position: Position | None, limit: in
 
 
 async def update_connection(
-    tx: Transaction,
-    id: UUID,
-    name: str | None,
-    enabled: bool | None,
-    revision: int | None,
-    url: str | None = None,
+    tx: Transaction, id: UUID, name: str | None, enabled: bool | None, revision: int | None, url: str | None = None
 ) -> Connection | None:
     return one(Connection, await tx.row(queries.update_connection, id, name, enabled, revision, url))
 
@@ -158,15 +153,7 @@ async def insert_mapping(
     verified = purpose is Purpose.SENDER
     mac = mapping_mac(tx.credential_key, tx.org, id, connection_id, member_id, sender, verified=verified)
     await tx.rows(
-        queries.insert_mapping,
-        tx.org,
-        id,
-        connection_id,
-        member_id,
-        sender,
-        {"purpose": purpose},
-        verified,
-        mac,
+        queries.insert_mapping, tx.org, id, connection_id, member_id, sender, {"purpose": purpose}, verified, mac
     )
 
 

@@ -80,12 +80,7 @@ async def delete_team(tx: Transaction, id: UUID) -> bool:
 
 
 async def insert_member(
-    tx: Transaction,
-    id: UUID,
-    display_name: str,
-    clearance: int,
-    roles: Sequence[str],
-    sponsors: Sequence[UUID] = (),
+    tx: Transaction, id: UUID, display_name: str, clearance: int, roles: Sequence[str], sponsors: Sequence[UUID] = ()
 ) -> None:
     """``sponsors``: whoever adds them. Until they have proven a channel of their own they count as one human with those."""
     await tx.rows(queries.insert_member, tx.org, id, display_name, clearance, roles, list(sponsors))

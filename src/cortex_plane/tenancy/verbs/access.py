@@ -21,13 +21,7 @@ from cortex_plane.notify.model.webhooks import SECRET_BYTES, secret_of
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, ActorKind, scheduler_actor
-from cortex_plane.tenancy.model.credentials import (
-    CODE_PREFIX,
-    ENTROPY_BYTES,
-    LINK_PREFIX,
-    PREFIX,
-    SESSION_PREFIX,
-)
+from cortex_plane.tenancy.model.credentials import CODE_PREFIX, ENTROPY_BYTES, LINK_PREFIX, PREFIX, SESSION_PREFIX
 from cortex_plane.tenancy.model.identities import ALPHABET, CODE_LENGTH, VERIFY_PREFIX
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.rules import Forged

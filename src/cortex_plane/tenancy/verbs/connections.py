@@ -42,12 +42,7 @@ from cortex_plane.tenancy.model.identities import (
 from cortex_plane.tenancy.store import identities as identities_store
 from cortex_plane.tenancy.store import orgs as orgs_store
 from cortex_plane.tenancy.store.identities import SealedConnection
-from cortex_plane.tenancy.verbs.access import (
-    forgery_refusal,
-    new_sender_code,
-    new_webhook_secret,
-    sponsors_by,
-)
+from cortex_plane.tenancy.verbs.access import forgery_refusal, new_sender_code, new_webhook_secret, sponsors_by
 from cortex_plane.tenancy.verbs.frame import once_only, require_found, require_revision, verb
 from cortex_plane.tenancy.verbs.invitations import person_of, require_room
 

@@ -31,9 +31,7 @@ class Verb(Protocol[P, T_co]):
 
 
 def verb(
-    permission: Permission,
-    *,
-    heavy: bool = False,
+    permission: Permission, *, heavy: bool = False
 ) -> Callable[[Callable[Concatenate[Database, Actor, P], Awaitable[T]]], Verb[Concatenate[Database, Actor, P], T]]:
     """Refuse the actor before anything is read. A ``heavy`` one waits for nobody: where too many run it is refused too."""
 

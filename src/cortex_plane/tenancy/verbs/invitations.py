@@ -40,24 +40,14 @@ from cortex_plane.tenancy.store import credentials as credentials_store
 from cortex_plane.tenancy.store import identities as identities_store
 from cortex_plane.tenancy.store import orgs as orgs_store
 from cortex_plane.tenancy.verbs import access
-from cortex_plane.tenancy.verbs.access import (
-    forgery_refusal,
-    new_session_secret,
-    new_verify_code,
-    report_forgery,
-)
+from cortex_plane.tenancy.verbs.access import forgery_refusal, new_session_secret, new_verify_code, report_forgery
 from cortex_plane.tenancy.verbs.frame import once_only, require_found, verb
 from cortex_plane.tenancy.verbs.orgs import resolve_teams
 
 
 @verb(Permission.MEMBER_WRITE)
 async def invite(
-    db: Database,
-    actor: Actor,
-    draft: InvitationDraft,
-    once: IdempotencyKey | None = None,
-    *,
-    mailing: bool = False,
+    db: Database, actor: Actor, draft: InvitationDraft, once: IdempotencyKey | None = None, *, mailing: bool = False
 ) -> Invited:
     """A member, their unproven address, and a mail with a link. ``mailing``: whether this plane can send mail."""
     again = False
@@ -312,19 +302,11 @@ async def _prove(tx: Transaction, verification: AddressVerification, *, logged_i
     if guest is not None:
         await identities_store.remove_mapping(tx, guest.id)
     await identities_store.verify_mapping(
-        tx,
-        verification.mapping_id,
-        verification.connection_id,
-        verification.user_account_id,
-        verification.address,
+        tx, verification.mapping_id, verification.connection_id, verification.user_account_id, verification.address
     )
     await identities_store.use_codes(tx, verification.mapping_id)
     await notify_store.add_connection_notice(tx, verification.mapping_id)
-    details = {
-        "mapping": str(verification.mapping_id),
-        "address": verification.address,
-        "link": str(verification.id),
-    }
+    details = {"mapping": str(verification.mapping_id), "address": verification.address, "link": str(verification.id)}
     instead_of = str(guest.id) if guest else None
     await proof_store.append_to_org(tx, Fact.of(person, "identity_verified", **details, instead_of=instead_of))
     if verification.needs_login:
@@ -357,13 +339,7 @@ def _refused() -> Unauthenticated:
 
 
 async def _enqueue_invitation(
-    tx: Transaction,
-    *,
-    connection_id: UUID,
-    mapping_id: UUID,
-    member_id: UUID,
-    address: str,
-    data: dict[str, Any],
+    tx: Transaction, *, connection_id: UUID, mapping_id: UUID, member_id: UUID, address: str, data: dict[str, Any]
 ) -> UUID:
     """A part of the transaction that invites somebody. Its link is made when the mail is rendered, and kept nowhere."""
     id = new_id()
@@ -390,8 +366,5 @@ async def make_invitation_code(
         tx, new_id(), member.id, mapping.id, digest(code), Purpose(data["purpose"]), data["invited_by"], VERIFY_LIFE
     )  # fmt: skip
     return Invitation(
-        org=org.name,
-        invited_by=data["invited_by"],
-        url=public_url.rstrip("/") + path_of(code),
-        expires_at=expires_at,
+        org=org.name, invited_by=data["invited_by"], url=public_url.rstrip("/") + path_of(code), expires_at=expires_at
     )

@@ -236,8 +236,7 @@ async def issue_key_for_owner(db: Database) -> str | None:
             tx, id, "command line", KeyKind.PERSON, admin, [], secret, None, platform=True
         )
         await proof_store.append_to_org(
-            tx,
-            Fact.of(database_owner(first.id), "key_created", key_id=str(id), member=str(admin), platform=True),
+            tx, Fact.of(database_owner(first.id), "key_created", key_id=str(id), member=str(admin), platform=True)
         )
     return secret
 

@@ -100,8 +100,7 @@ async def log_in(db: Database, token: str) -> str:
         await credentials_store.forget_ended_logins(tx, member_id, IDLE_LIFE)
         await credentials_store.insert_session(tx, id, member_id, session_digest(secret), WHOLE_LIFE, login.key_id)
         await proof_store.append_to_org(
-            tx,
-            Fact.of(login.actor, "logged_in", link=str(link_id), session=str(id), issued_by=login.issued_by),
+            tx, Fact.of(login.actor, "logged_in", link=str(link_id), session=str(id), issued_by=login.issued_by)
         )
     return secret
 
@@ -126,9 +125,7 @@ async def authenticate_session(db: Database, secret: str, *, touch: bool = True)
             await report_forgery(db, forgery)
     if actor is None:
         raise Unauthenticated(
-            "You are not logged in, or your session has ended.",
-            code="browser_session_ended",
-            hint=HOW_TO_GET_A_LINK,
+            "You are not logged in, or your session has ended.", code="browser_session_ended", hint=HOW_TO_GET_A_LINK
         )
     return actor
 

@@ -242,9 +242,7 @@ async def update_member(db: Database, actor: Actor, id: UUID, change: MemberChan
         stops = change.active is False or (change.roles is not None and Role.ADMIN not in change.roles)
         if before["is_admin"] and stops and not any(r["is_admin"] for r in rows.values() if r is not before):
             raise Conflict(
-                "This is the last active admin of the org.",
-                code="last_admin",
-                hint="Make someone else an admin first.",
+                "This is the last active admin of the org.", code="last_admin", hint="Make someone else an admin first."
             )
         roles = None if change.roles is None else [*change.roles]
         await orgs_store.update_member(tx, id, change.display_name, change.clearance, roles, change.active)

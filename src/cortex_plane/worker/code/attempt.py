@@ -33,15 +33,7 @@ from cortex_plane.worker.code.journal import JournalEntries, JournalWriter
 from cortex_plane.worker.code.operations import Unwind, last_round, with_ask
 from cortex_plane.worker.code.performer import CodeParts, Performer
 from cortex_plane.worker.effects import CallLedger
-from cortex_plane.worker.ends import (
-    Ended,
-    EndWriter,
-    JobCancelled,
-    JobFailed,
-    JobHeld,
-    JobRetried,
-    LastWrite,
-)
+from cortex_plane.worker.ends import Ended, EndWriter, JobCancelled, JobFailed, JobHeld, JobRetried, LastWrite
 from cortex_plane.worker.lease import Lease, WorkerContext
 from cortex_plane.worker.limits import AttemptLimits, ticks
 from cortex_plane.worker.model_calls import ModelConversation

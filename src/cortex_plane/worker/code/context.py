@@ -116,23 +116,11 @@ class Context:
 
     @overload
     def step(
-        self,
-        name: str,
-        function: Callable[..., T],
-        /,
-        *args: Any,
-        retries: int = 0,
-        timeout: float | None = None,
+        self, name: str, function: Callable[..., T], /, *args: Any, retries: int = 0, timeout: float | None = None
     ) -> Operation[T]: ...
 
     def step(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        /,
-        *args: Any,
-        retries: int = 0,
-        timeout: float | None = None,
+        self, name: str, function: Callable[..., Any], /, *args: Any, retries: int = 0, timeout: float | None = None
     ) -> Operation[Any]:
         """Call a function and record what it returned, as JSON. It may run again if the worker dies before that: what must
         happen once is a tool. Raises `StepFailed` where the function raised, after so many ``retries``."""
@@ -177,12 +165,7 @@ class Context:
         )
 
     def model(
-        self,
-        prompt: str,
-        *,
-        system: str | None = None,
-        temperature: float | None = None,
-        max_tokens: int | None = None,
+        self, prompt: str, *, system: str | None = None, temperature: float | None = None, max_tokens: int | None = None
     ) -> Operation[str]:
         """Ask the agent's model, without tools, and record its text. Raises `ModelError`."""
         return self._operation(

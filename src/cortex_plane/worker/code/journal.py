@@ -35,15 +35,7 @@ from cortex_plane.worker.attempt import StepWriter, is_applied
 from cortex_plane.worker.calls import Call, merge_writes, storable
 from cortex_plane.worker.code.context import describe_error
 from cortex_plane.worker.code.operations import PlannedOperation, Unwind
-from cortex_plane.worker.ends import (
-    End,
-    Ended,
-    JobCancelled,
-    JobFailed,
-    JobHandedBack,
-    JobHeld,
-    JobSleeps,
-)
+from cortex_plane.worker.ends import End, Ended, JobCancelled, JobFailed, JobHandedBack, JobHeld, JobSleeps
 from cortex_plane.worker.lease import CheckpointTooLarge, Lease
 from cortex_plane.worker.limits import ticks
 
@@ -285,10 +277,7 @@ class JournalEntries:
             )
         )
         write.done_step = position
-        write.facts = [
-            *write.facts,
-            lease.fact("step_completed", step=position, key=key, kind=operation.kind, **fact),
-        ]
+        write.facts = [*write.facts, lease.fact("step_completed", step=position, key=key, kind=operation.kind, **fact)]
         return write
 
     def new_round(self, number: int, read_to: int) -> tuple[JournalEntry, StepWrite]:

@@ -153,8 +153,7 @@ def plan_approval(
     exact = _exact(arguments, "What people are asked")
     if len(exact) > MAX_DETAILS_BYTES:
         raise ContextMisused(
-            f"The details are {len(exact)} bytes; the limit is {MAX_DETAILS_BYTES}.",
-            hint="Send a reference to them.",
+            f"The details are {len(exact)} bytes; the limit is {MAX_DETAILS_BYTES}.", hint="Send a reference to them."
         )
     demand = PolicyRow(
         name="request_approval",
@@ -203,17 +202,11 @@ def plan_sleep(seconds: float | timedelta | None, until: datetime | None) -> Pla
         length = None
     else:
         length = _seconds(
-            seconds.total_seconds() if isinstance(seconds, timedelta) else seconds,
-            "length of a sleep",
-            least=0.0,
+            seconds.total_seconds() if isinstance(seconds, timedelta) else seconds, "length of a sleep", least=0.0
         )
         arguments = {"seconds": length}
     return PlannedSleep(
-        kind=EntryKind.SLEEP,
-        name="sleep",
-        input_hash=_hash(arguments, "A sleep"),
-        seconds=length,
-        until=until,
+        kind=EntryKind.SLEEP, name="sleep", input_hash=_hash(arguments, "A sleep"), seconds=length, until=until
     )
 
 
@@ -308,9 +301,7 @@ def _digest() -> str:
 def with_ask(toolbox: Toolbox) -> Toolbox:
     """Code may ask; the model is not told of it."""
     return replace(
-        toolbox,
-        tools={**toolbox.tools, provider_name(ASK): ASK_TOOL},
-        digests={**toolbox.digests, ASK: _digest()},
+        toolbox, tools={**toolbox.tools, provider_name(ASK): ASK_TOOL}, digests={**toolbox.digests, ASK: _digest()}
     )
 
 

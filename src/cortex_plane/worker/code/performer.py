@@ -41,15 +41,7 @@ from cortex_plane.sessions.rules import recorded_form
 from cortex_plane.worker import step_events
 from cortex_plane.worker.approval_requests import request_terms
 from cortex_plane.worker.authorization import CallAuthorizer
-from cortex_plane.worker.calls import (
-    Call,
-    CallKind,
-    PendingWrite,
-    call_summary,
-    merge_writes,
-    plan_call,
-    storable,
-)
+from cortex_plane.worker.calls import Call, CallKind, PendingWrite, call_summary, merge_writes, plan_call, storable
 from cortex_plane.worker.code.context import FAILURES, Decision, JournalReplay, decode_result
 from cortex_plane.worker.code.journal import JournalEntries, JournalWriter
 from cortex_plane.worker.code.operations import (

@@ -153,11 +153,7 @@ def tool_name(server: str, remote_name: str) -> str:
 
 
 def usable_tools(
-    caller: Caller,
-    server: McpServer,
-    implementation: str,
-    definitions: Iterable[Listed],
-    redaction: Redaction,
+    caller: Caller, server: McpServer, implementation: str, definitions: Iterable[Listed], redaction: Redaction
 ) -> tuple[list[RemoteTool], list[str]]:
     """The tools that can be offered, and why the others cannot."""
     selection = [definition for definition in definitions if server.tools is None or definition.name in server.tools]
@@ -291,16 +287,7 @@ def _text(text: str) -> str:
 
 
 _SHOWN_FAULTS = 10
-_OPEN = (
-    "additionalProperties",
-    "patternProperties",
-    "unevaluatedProperties",
-    "allOf",
-    "anyOf",
-    "oneOf",
-    "$ref",
-    "if",
-)
+_OPEN = ("additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "$ref", "if")
 
 
 class Schema:

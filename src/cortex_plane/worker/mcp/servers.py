@@ -228,10 +228,7 @@ class Redaction:
         for secret in secrets:
             raw = secret.encode("utf-8", "surrogateescape")
             forms |= {secret, quote(secret, safe=""), json.dumps(secret)[1:-1]}
-            forms |= {
-                base64.b64encode(raw).decode().rstrip("="),
-                base64.urlsafe_b64encode(raw).decode().rstrip("="),
-            }
+            forms |= {base64.b64encode(raw).decode().rstrip("="), base64.urlsafe_b64encode(raw).decode().rstrip("=")}
         longest_first = sorted((form for form in forms if len(form) >= MIN_SECRET), key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 

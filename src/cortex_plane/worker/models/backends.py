@@ -170,8 +170,7 @@ def answer(script: Sequence[ScriptTurn] | None, request: ModelRequest) -> Script
         for number, call in enumerate(turn.calls, start=1)
     )
     usage = ModelUsage(
-        prompt_tokens=tokens(heard(request)),
-        completion_tokens=tokens(len(text or "") + length_of_calls(calls)),
+        prompt_tokens=tokens(heard(request)), completion_tokens=tokens(len(text or "") + length_of_calls(calls))
     )
     return ScriptedAnswer(
         response=Response(text=text, calls=calls, usage=usage, cost_micros=0),

@@ -207,7 +207,6 @@ def _model(credential: Credential, vendor: Any, name: str) -> Model[Any]:
     # Without the last word nobody knows whether an answer is whole. Compatible servers know the older name of the limit.
     own_address = credential.base_url is None or urlsplit(credential.base_url).hostname == "api.openai.com"
     profile = OpenAIModelProfile(
-        openai_chat_streaming_requires_finish_reason=True,
-        openai_chat_supports_max_completion_tokens=own_address,
+        openai_chat_streaming_requires_finish_reason=True, openai_chat_supports_max_completion_tokens=own_address
     )
     return OpenAIChatModel(name, provider=OpenAIProvider(openai_client=vendor), profile=profile)

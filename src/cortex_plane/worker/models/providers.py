@@ -149,14 +149,7 @@ _STOPS = {
 
 def messages_of(request: ModelRequest, *, marks_errors: bool) -> list[ModelMessage]:
     """``marks_errors``: the protocol has a mark for a result that is an error; elsewhere its words must do."""
-    from pydantic_ai.messages import (
-        ModelRequest,
-        ModelResponse,
-        TextPart,
-        ToolCallPart,
-        ToolReturnPart,
-        UserPromptPart,
-    )
+    from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, ToolCallPart, ToolReturnPart, UserPromptPart
 
     instructions = request.system_prompt
     messages: list[ModelMessage] = []
@@ -190,10 +183,7 @@ def parameters_of(request: ModelRequest) -> ModelRequestParameters:
     return ModelRequestParameters(
         function_tools=[
             ToolDefinition(
-                name=tool.name,
-                description=tool.description,
-                parameters_json_schema=tool.parameters,
-                strict=False,
+                name=tool.name, description=tool.description, parameters_json_schema=tool.parameters, strict=False
             )
             for tool in request.tools
         ]

@@ -202,8 +202,7 @@ def read_signature(function: Callable[..., Any], owner: str) -> Signature:
     """``owner`` names the function in errors. Whatever the model could not be told exactly is refused."""
     if not (inspect.isfunction(function) or inspect.ismethod(function)):
         raise InvalidApp(
-            f"{owner} is a {type(function).__name__}, not a function.",
-            hint="Write it with `def` or `async def`.",
+            f"{owner} is a {type(function).__name__}, not a function.", hint="Write it with `def` or `async def`."
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidApp(f"{owner} yields values.", hint="A tool returns one value: collect them and return a list.")
@@ -496,10 +495,7 @@ def encode_result(value: Any) -> bytes:
 
 def _unstorable(reason: str, field: str) -> InvalidInput:
     return InvalidInput(
-        f"What the tool returned cannot be stored: {reason}",
-        code="unstorable_result",
-        field=field,
-        hint=_HINT,
+        f"What the tool returned cannot be stored: {reason}", code="unstorable_result", field=field, hint=_HINT
     )
 
 
