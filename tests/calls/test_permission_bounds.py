@@ -12,9 +12,9 @@ import pytest
 from cortex_plane.agents.verbs import agents
 from cortex_plane.calls import rules
 from cortex_plane.calls.model import MAX_ACTIONS, MAX_ASKS
-from cortex_plane.calls.verbs import action_answers
 from cortex_plane.calls.verbs import permissions as permission_verbs
 from cortex_plane.gates.model.gates import Ruling
+from cortex_plane.gates.rules import session as gate_session
 from cortex_plane.gates.rules.evaluation import judge
 from cortex_plane.gates.verbs import atlases
 from cortex_plane.gates.verbs.atlas_cache import book
@@ -140,7 +140,7 @@ async def test_others_have_their_turn_while_very_many_actions_are_judged(
 ) -> None:
     await governed(world, crowded())
     session = await opened(http, world.service)
-    other = Meanwhile(monkeypatch, permission_verbs if door == "permissions" else action_answers)
+    other = Meanwhile(monkeypatch, permission_verbs if door == "permissions" else gate_session)
     counting = asyncio.create_task(other.count())
     try:
         if door == "permissions":

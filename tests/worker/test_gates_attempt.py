@@ -20,7 +20,7 @@ from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.worker.authorization import reset_call
 from cortex_plane.worker.calls import Call, plan_call, toolbox_of
-from cortex_plane.worker.gate_evaluation import AttemptGates, as_gated
+from cortex_plane.worker.session_gates import AttemptGates, as_gated
 from tests.fixtures.gated import Desk
 from tests.fixtures.gates import ATLAS, NOON, atlas, capability, gate, human
 from tests.storage.leases import call as row
@@ -43,8 +43,8 @@ def _bound(state: GateState, revision: int = 0) -> dict[str, Any]:
 def _gates(*atlases: Atlas, state: GateState | None = None) -> AttemptGates:
     made = AttemptGates(CompiledAtlases(atlases), _bound(state or GateState()), lambda: NOON)
     if state is None:
-        made.evaluate(GateInput(now=NOON))
-        made.commit(made.changes_for(StepWrite(), tuple(made.history.evaluations)))
+        made.session.boundary(GateInput(now=NOON))
+        made.commit(made.changes_for(StepWrite(), tuple(made.session.evaluations)))
     return made
 
 
@@ -75,7 +75,7 @@ def test_what_was_written_meanwhile_is_used_up_for_a_response_that_began_before(
     assert gates.judge_new(as_gated(one)).verdict is A
     gates.let_through(one)
     # One branch sends its call while another one has not been judged yet.
-    gates.commit(gates.changes_for(_intent(one), tuple(gates.history.evaluations)))
+    gates.commit(gates.changes_for(_intent(one), tuple(gates.session.evaluations)))
     assert gates.judge_new(as_gated(other)).verdict is D
 
 
@@ -114,13 +114,13 @@ def test_what_is_asked_is_told_and_nothing_else_is_left_open() -> None:
     gates.begin_response()
     assert gates.judge_new(as_gated(_call("mail.send", to="a"))).verdict is A
     assert gates.judge_new(as_gated(_call())).verdict is A
-    carried = gates.changes_for(StepWrite(), tuple(gates.history.evaluations))
+    carried = gates.changes_for(StepWrite(), tuple(gates.session.evaluations))
     assert carried.state.open == ()
     assert [trace.payload["checkpoint_id"] for trace in carried.traces] == ["lock", "lock"]
     gates.begin_response()
     ruling = gates.judge_new(as_gated(_call()))
     assert [each.gate for each in ruling.asks] == [f"{ATLAS}/door"]
-    told = gates.changes_for(StepWrite(), tuple(gates.history.evaluations)).traces
+    told = gates.changes_for(StepWrite(), tuple(gates.session.evaluations)).traces
     assert [trace.payload["checkpoint_id"] for trace in told] == ["lock", "lock", "door", "door"]
 
 
@@ -142,18 +142,18 @@ def test_what_is_judged_anew_is_neither_told_nor_remembered_of_the_first_time() 
         "hint", TriggerType.ACTION_PRE, mode=Mode.ADVISORY, on_patterns=("ticket.*",), lock_capabilities=("adm",)
     )
     gates = _gates(atlas(hint, CONFIRM, capabilities=(capability("adm", "x.y"),)))
-    before = gates.history.state
+    before = gates.session.state
     gates.begin_response()
     sent, kept = _call("ticket.get", id="1"), _call()
     gates.judge_new(as_gated(sent))
-    changed = gates.history.state
+    changed = gates.session.state
     assert changed != before
     gates.forget([sent])
-    assert (gates.history.state, tuple(gates.history.evaluations)) == (before, ())
+    assert (gates.session.state, tuple(gates.session.evaluations)) == (before, ())
     gates.judge_new(as_gated(kept))
     gates.judge_new(as_gated(sent))
     gates.forget([sent])
-    carried = gates.changes_for(StepWrite(), tuple(gates.history.evaluations))
+    carried = gates.changes_for(StepWrite(), tuple(gates.session.evaluations))
     assert [each.gate for each in carried.state.open] == [CONFIRM.key], "what was refused is kept"
     told = sorted(trace.payload["checkpoint_id"] for trace in carried.traces)
     assert told == ["confirm", "confirm", "hint", "hint"]
@@ -165,13 +165,13 @@ def test_a_write_that_is_tried_again_holds_what_was_done_before_it_and_nothing_t
     start = gate("start", TriggerType.SESSION_START)
     gates = _gates(atlas(start))
     gates.begin_response()
-    done = tuple(gates.history.evaluations)
-    gates.dialogue.record_answer(gates.dialogue.answer_target("start", None), {"sure": "understood"}, {})
+    done = tuple(gates.session.evaluations)
+    gates.session.record_answer(gates.session.answer_target("start", None), {"sure": "understood"}, {})
     carried = gates.changes_for(StepWrite(), done)
     assert ([each.gate for each in carried.state.asks], carried.traces) == ([start.key], ())
     gates.commit(carried)
-    assert gates.history.state.asks == ()
-    later = gates.changes_for(StepWrite(), tuple(gates.history.evaluations))
+    assert gates.session.state.asks == ()
+    later = gates.changes_for(StepWrite(), tuple(gates.session.evaluations))
     assert (later.state.asks, len(later.traces)) == ((), 2)
 
 
@@ -183,7 +183,7 @@ def test_what_people_saw_is_recorded_by_no_write_but_the_one_that_asks() -> None
     one.ruling = gates.judge_new(as_gated(one))
     assert one.ruling.verdict is R
     gates.add_request(one)
-    assert gates.changes_for(StepWrite(), tuple(gates.history.evaluations)).state.cards == ()
+    assert gates.changes_for(StepWrite(), tuple(gates.session.evaluations)).state.cards == ()
     assert gates.judge_again(as_gated(one, has_approval=True), is_resend=False).verdict is R
 
 
@@ -208,9 +208,9 @@ def test_calls_join_one_request_only_where_people_read_the_same_question() -> No
 def test_an_atlas_that_came_meanwhile_is_met_before_anything_is_sent() -> None:
     late = atlas(gate("late", TriggerType.SESSION_START, of="com.late"), id="com.late")
     gates = _gates(atlas(CONFIRM))
-    met = [gates.history.unmet]
-    gates.rebase(CompiledAtlases([atlas(CONFIRM), late]), _bound(gates.history.state, 1))
-    met.append(gates.history.unmet)
-    gates.evaluate(GateInput(now=NOON))
+    met = [gates.session.unmet]
+    gates.rebase(CompiledAtlases([atlas(CONFIRM), late]), _bound(gates.session.state, 1))
+    met.append(gates.session.unmet)
+    gates.session.boundary(GateInput(now=NOON))
     assert met == [False, True]
-    assert (gates.history.unmet, [each.gate for each in gates.history.state.asks]) == (False, ["com.late/late"])
+    assert (gates.session.unmet, [each.gate for each in gates.session.state.asks]) == (False, ["com.late/late"])

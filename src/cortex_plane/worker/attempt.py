@@ -30,6 +30,7 @@ from datetime import timedelta
 from typing import Any
 
 from cortex_plane.agents.model.completions import AssistantTurn, ModelError, Response, StopReason, ToolTurn
+from cortex_plane.gates.model.gates import GateInput
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus, LogEntry, Phase
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobKind, JobStatus
@@ -47,12 +48,11 @@ from cortex_plane.worker.calls import Call, CallKind, PendingWrite, call_summary
 from cortex_plane.worker.context_window import ContextWindow
 from cortex_plane.worker.effects import CallLedger
 from cortex_plane.worker.ends import Ended, EndWriter, JobCancelled, JobFailed, JobHandedBack, JobRetried, LastWrite
-from cortex_plane.worker.gate_evaluation import AttemptGates
 from cortex_plane.worker.lease import Lease, WorkerContext, WriteFailed
 from cortex_plane.worker.limits import AttemptLimits, ticks
 from cortex_plane.worker.model_calls import ModelConversation
 from cortex_plane.worker.resume import ResumePoint, restore_calls, resume
-from cortex_plane.worker.session_gates import SessionGates
+from cortex_plane.worker.session_gates import AttemptGates, SessionGates
 
 LAST_WRITE_SECONDS = 3.0
 """How long a cancelled attempt waits for the write that it has under way."""
@@ -118,7 +118,7 @@ class StepWriter:
         """The gates' state goes with it, also where the checkpoint stays as it was: it did happen."""
         if step.dispatches and not gates.allows_write(step):
             raise Conflict("The gates of this session changed since this call was let through.", code=GATES_CHANGED)
-        evaluations = tuple(gates.history.evaluations)
+        evaluations = tuple(gates.session.evaluations)
         for tries in range(1, GATE_TRIES + 1):
             changes = gates.changes_for(step, evaluations)
             facts = [self._lease.fact(trace.type, **trace.payload) for trace in changes.traces]
@@ -126,7 +126,7 @@ class StepWriter:
                 step,
                 more={**step.more, "gates": changes.more} if changes.more else step.more,
                 facts=[*facts, *step.facts],
-                events=[*((trace.type, trace.payload) for trace in changes.traces), *step.events],
+                events=[*changes.events, *step.events],
             )
             try:
                 result = await self._lease.commit(write, keep_checkpoint=keep_checkpoint)
@@ -136,7 +136,7 @@ class StepWriter:
                 if tries > IN_A_ROW:
                     await asyncio.sleep(random.random() * tries / 100)  # noqa: S311 -- jitter
                 await self._gates.reload(gates)
-                if (step.dispatches or step.reads) and (gates.history.unmet or not gates.allows_write(step)):
+                if (step.dispatches or step.reads) and (gates.session.unmet or not gates.allows_write(step)):
                     raise
                 continue
             if is_applied(step, result):
@@ -211,7 +211,7 @@ class Attempt:
         step, response = self.lease.progress.step, point.response
         if response is None:
             raise RuntimeError(f"The response of step {step} is not recorded.")
-        if self.gates.bound is not None and self.gates.bound.history.unmet:
+        if self.gates.bound is not None and self.gates.bound.session.unmet:
             # The session was bound to more atlases since: gates that fire at a start come before anything is sent.
             await self._evaluate_gates()
         rows = point.calls_of(step)
@@ -251,11 +251,11 @@ class Attempt:
             response = await self._ask_model()
         except ModelError as error:
             if self.gates.bound is not None:
-                self.gates.bound.record_error(str(error))
+                self.gates.bound.session.boundary(GateInput(now=self.lease.time.now(), errors=(str(error),)))
             raise Ended(JobRetried(error.error_class, str(error), retry_after=error.retry_after)) from error
         step = await self._plan_step(response)
         if not step.calls:
-            if self.gates.bound is not None and self.gates.bound.history.state.asks:
+            if self.gates.bound is not None and self.gates.bound.session.state.asks:
                 await self._ignore_text(step)
             else:
                 await self._answer(step)
@@ -270,7 +270,7 @@ class Attempt:
             facts=[self.lease.fact("step_responded", step=index, calls=calls)] if acts else [],
             events=step_events.with_model(response, step_events.call_events(index, response.text, step.calls)),
         )
-        if self.gates.bound is not None and self.gates.bound.history.shut is not None:
+        if self.gates.bound is not None and self.gates.bound.session.shut is not None:
             # The agent is out of tries: nothing of its response is sent, and all of it is kept.
             pending = PendingWrite(due)
             pending.new(*(call for call in step.calls if call.settled))
@@ -322,7 +322,7 @@ class Attempt:
         await self.authorizer.authorize(calls)
         self.gates.mark_judged()
         if self.gates.bound is not None:
-            self.gates.bound.dialogue.count_unanswered()
+            self.gates.bound.count_unanswered()
         return ResponseStep(record, response, calls)
 
     # A response without calls ----------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ class Attempt:
         """A text is no answer to a question of a gate: it is kept, ends nothing, and the model is asked again."""
         if self.gates.bound is not None:
             self.gates.bound.begin_response()
-            self.gates.bound.dialogue.count_unanswered()
+            self.gates.bound.count_unanswered()
         index = step.record.index
         self._log_step(index, "unanswered", step.text, 0)
         self.lease.progress.step = index + 1

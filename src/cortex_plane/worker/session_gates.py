@@ -1,21 +1,45 @@
 """The gates of a job's session: evaluated between steps, asked about each call, and written with the steps.
 
-A session that is bound to no atlas has no gates, and all of this costs nothing.
+A call uses up its pass in the write that has its intent, or, where it only reads, its result: so it is charged once, and
+never for asking. A session that is bound to no atlas has no gates, and all of this costs nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
+from uuid import UUID
 
+import orjson
 import structlog
 
 from cortex_plane.agents.model.tools import OnUncertain
-from cortex_plane.gates.model.gates import ANSWER, PLANE_TOOLS, GateInput, Ruling
-from cortex_plane.gates.rules.authorization import Authorization
+from cortex_plane.approvals.model.approvals import ApprovalKind
+from cortex_plane.gates.model.atlases import Gate
+from cortex_plane.gates.model.gates import (
+    ANSWER,
+    OF_THE_PLANE,
+    PLANE_TOOLS,
+    GatedCall,
+    GateInput,
+    GateState,
+    Open,
+    PromptParts,
+    Ruling,
+)
+from cortex_plane.gates.rules.answers import ignored
+from cortex_plane.gates.rules.authorization import LIMITING, Authorization
+from cortex_plane.gates.rules.effects import EvaluationRun, minutes_of
+from cortex_plane.gates.rules.evaluation import judge, ran
+from cortex_plane.gates.rules.index import CompiledAtlases
+from cortex_plane.gates.rules.prompts import prompt_parts, questions
+from cortex_plane.gates.rules.session import GateChanges, GateSession, PendingEvaluation, same_question
 from cortex_plane.gates.verbs.atlas_cache import book
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import Hold, JobKind
+from cortex_plane.jobs.model.journal import GateClosed
 from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
@@ -26,7 +50,6 @@ from cortex_plane.sessions.rules import SessionMessage, inputs_of
 from cortex_plane.worker import gate_code
 from cortex_plane.worker.calls import Call, CallKind, storable
 from cortex_plane.worker.ends import Ended, JobFailed, JobHeld
-from cortex_plane.worker.gate_evaluation import AttemptGates, as_gated, governed
 from cortex_plane.worker.lease import Lease
 
 log = structlog.get_logger()
@@ -38,6 +61,271 @@ AFTER = "after"
 JUDGED = "told"
 """In the cursor: the calls of the current step were judged under so many atlases, and the gate events are written."""
 BY_THE_PLANE = PolicyDecision(verdict=PolicyVerdict.ALLOW, rule="plane")
+_RUNS = (CallStatus.INTENDED, CallStatus.COMPLETED, CallStatus.FAILED)
+AGAIN = "Answer it, then make the same call again."
+NEXT = "Do not call it again; go another way."
+
+
+class AttemptGates:
+    """The gate session of one attempt, with the calls that are on their way: each needs what lets it through for itself."""
+
+    def __init__(self, atlases: CompiledAtlases, bound: Mapping[str, Any], now: Callable[[], datetime]) -> None:
+        self._now = now
+        self.session = GateSession(atlases, bound, now)
+        self._due: dict[UUID, tuple[Call, GatedCall]] = {}
+        """Calls that were let through and are not charged yet."""
+        self._states: dict[UUID, GateState] = {}
+        """The state that let them through, where it is known exactly."""
+        self._ahead: tuple[GateState, GateState] | None = None
+        """The state before the response, and the same as if all of them had been sent; None until it is needed."""
+        self._requests: dict[UUID, tuple[GatedCall, Sequence[Gate]]] = {}
+        """Calls that people are asked about, with the gates that they are shown."""
+        self._has_tried = False
+        """A question that stops the session was answered, rightly or not, in the current response."""
+        self._prompt: tuple[CompiledAtlases, GateState, PromptParts] | None = None
+
+    def rebase(self, atlases: CompiledAtlases, bound: Mapping[str, Any]) -> None:
+        """On top of the state that the database has now."""
+        self.session.rebase(atlases, bound)
+        self._ahead = None
+
+    def forget(self, calls: Iterable[Call]) -> set[str]:
+        """Calls that the next attempt judges again: their evaluations did not happen.
+
+        Returns the ids of those that had any.
+        """
+        self._ahead = None
+        return self.session.forget({str(call.id) for call in calls})
+
+    def drop(self) -> None:
+        self._ahead = None
+        self.session.drop()
+
+    def end_calls(self, calls: Sequence[Call]) -> None:
+        """Calls ended: gates after them are part of the write with their outcome."""
+        ends = [call for call in calls if call.status in _RUNS and governed(call)]
+        errors = tuple(f"{call.name}: {call.error or 'it failed'}" for call in ends if call.status is CallStatus.FAILED)
+        self._ahead = None  # a call that ran gives what it grants
+        if ends:
+            names = tuple(call.name for call in ends)
+            self.session.boundary(GateInput(now=self._now(), finished=names, errors=errors))
+
+    # The calls of a response -----------------------------------------------------------------------------------
+
+    def begin_response(self) -> None:
+        """The calls of one response are judged by the state before it."""
+        self.session.begin_response()
+        self._has_tried, self._ahead = False, None
+        self._due = {id: due for id, due in self._due.items() if due[0].status is not CallStatus.REJECTED}
+        self._states = {id: state for id, state in self._states.items() if id in self._due}
+
+    def judge_new(self, call: GatedCall) -> Ruling:
+        """Of a new call. Calls on their way use up what lets them through, so that each needs its own."""
+        session, now = self.session, self._now()
+        state = self._after_due(session.before, call, now)
+        if state is session.state:
+            return session.judge(call)
+        ruling = judge(session.atlases, state, call, now)
+
+        def change(atlases: CompiledAtlases, current: GateState) -> Ruling:
+            result = judge(atlases, current, call, now)
+            # Open are the questions of the ruling: not those that this call would meet by what came after it.
+            state = _opened(atlases, replace(result.state, open=current.open), ruling.asks, now)
+            return replace(result, state=state, traces=ruling.traces)
+
+        session.evaluate(change, call.call_id)
+        return ruling
+
+    def _after_due(self, state: GateState, call: GatedCall, now: datetime) -> GateState:
+        """As if all others that were let through had been sent."""
+        others = [due for due in self._due.values() if due[1].call_id != call.call_id]
+        if len(others) == len(self._due) and self._ahead is not None and self._ahead[0] is state:
+            return self._ahead[1]
+        after = state
+        for other, earlier in others:
+            after = ran(self.session.atlases, after, earlier, now, grants=other.settled).state
+        if len(others) == len(self._due):
+            self._ahead = state, after
+        return after
+
+    def judge_again(self, call: GatedCall, *, is_resend: bool) -> Ruling:
+        """Of a call that was judged before; nothing of it is traced or remembered. ``is_resend``: it passed its gates and was
+        counted then, and only what is forbidden now keeps it from being sent again."""
+        session, now = self.session, self._now()
+        if is_resend:
+            return session.judge_sent(call, records=False)
+        ruling = judge(session.atlases, self._after_due(session.state, call, now), call, now)
+        return replace(ruling, state=session.state, traces=())
+
+    def let_through(self, call: Call, *, has_approval: bool = False) -> None:
+        """It is charged by the write that sends it."""
+        session, is_due = self.session, call.id in self._due
+        gated_call = as_gated(call, has_approval=has_approval)
+        self._due[call.id] = call, gated_call
+        if session.state == session.before:
+            self._states[call.id] = session.state
+        if self._ahead is not None:
+            # One more on its way: all of them are not counted again for each.
+            state, after = self._ahead
+            self._ahead = (
+                None if is_due else (state, ran(session.atlases, after, gated_call, self._now(), grants=False).state)
+            )
+
+    def withdraw(self, call: Call) -> None:
+        """It is not sent after all."""
+        self._states.pop(call.id, None)
+        if self._due.pop(call.id, None) is not None:
+            self._ahead = None
+
+    def is_scarce(self, call: Call) -> bool:
+        """Whether sending it uses something up, which two must not share."""
+        atlases = self.session.atlases
+        return (
+            bool(minutes_of(atlases))
+            or any(policy.type in LIMITING for _, policy in atlases.of_action(call.name).policies)
+            or any((own.action, own.input_hash) == (call.name, call.input_hash) for own in self.session.state.passes)
+        )
+
+    def add_request(self, call: Call) -> None:
+        """People are asked about it. The gates that they are shown are recorded by the write that asks, and by no other."""
+        if call.ruling is not None:
+            self._requests[call.id] = as_gated(call), call.ruling.people
+
+    # Questions and answers -------------------------------------------------------------------------------------
+
+    @property
+    def prompt(self) -> PromptParts:
+        """Read several times a step, and seldom another one."""
+        atlases, state = self.session.atlases, self.session.state
+        if self._prompt is None or self._prompt[0] is not atlases or self._prompt[1] is not state:
+            self._prompt = atlases, state, prompt_parts(atlases, state)
+        return self._prompt[2]
+
+    async def answer(self, values: Mapping[str, Any], validators: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
+        """The agent answers a gate: what it is sent back."""
+        session, answers = self.session, values["answers"]
+        target = session.answer_target(str(values["gate"]), values["call"])
+        faults: dict[str, str | None] = {}
+        if target.which is not None and not target.which.call:
+            self._has_tried = True
+        if target.gate is not None:
+            faults = await gate_code.run_validators(target.gate, validators, answers)
+        result = session.record_answer(target, answers, faults)
+        if result.valid or target.which is None or same_question(session.state, target.which) is not None:
+            return result.told
+        return {**result.told, "shut": True, "reason": "; ".join(map(str, result.told.get("faults", {}).values()))}
+
+    def request_context(self, name: str) -> dict[str, Any]:
+        session = self.session
+        earlier = set(session.state.contexts)
+        result = session.request(name)
+        contexts = session.atlases.contexts
+        names = [contexts[key].name for key in result.state.contexts if key not in earlier and key in contexts]
+        if result.fired:
+            return {"found": True, "given": names, "next": "It stands in your instructions from now on."}
+        return {"found": False, "next": "Nobody wrote anything down under this name; go on without it."}
+
+    def count_unanswered(self) -> None:
+        """After a response: one that did not try to answer what stops the session counts as a wrong answer."""
+        if self.session.before.asks and not self._has_tried and self.session.state.asks:
+            now = self._now()
+            self.session.evaluate(lambda atlases, state: ignored(atlases, state, now))
+
+    def refusal_text(self, call: Call, ruling: Ruling) -> str:
+        """Why gates refused a call, for its agent."""
+        waiting = self.session.open_questions(ruling)
+        if ruling.asks:
+            return f"`{call.name}` was not called. {questions(self.session.atlases, waiting)} {AGAIN}"
+        if waiting:
+            return f"`{call.name}` was not called: {ruling.reason}. {AGAIN}"
+        return f"`{call.name}` is denied ({ruling.rule}): {ruling.reason or 'its atlas does not allow it'}. {NEXT}"
+
+    def gate_closed(self, call: Call, ruling: Ruling) -> GateClosed | None:
+        """The same for code; None where no answer would help."""
+        waiting = self.session.questions(self.session.open_questions(ruling))
+        return GateClosed(call.error or self.refusal_text(call, ruling), questions=waiting) if waiting else None
+
+    # Writing ---------------------------------------------------------------------------------------------------
+
+    def calls_sent_by(self, write: StepWrite) -> list[tuple[UUID, GatedCall]]:
+        """The calls that run with this write and were not charged yet."""
+        if not self._due:
+            return []
+        rows = orjson.loads(write.calls or b"[]")
+        ids = [row["id"] for row in rows if row["status"] in _RUNS]
+        ids += [row["id"] for row in orjson.loads(write.granted or b"[]") if "standing_id" not in row]
+        return [(id, self._due[id][1]) for id in map(UUID, ids) if id in self._due]
+
+    def allows_write(self, write: StepWrite) -> bool:
+        """Whether every call that a write sends would be let through by the state of now."""
+        return self._allows(self._due[id] for id, _ in self.calls_sent_by(write))
+
+    def allows_calls(self, calls: Iterable[Call]) -> bool:
+        """The same of calls that are about to run."""
+        return self._allows(self._due[call.id] for call in calls if call.id in self._due)
+
+    def _allows(self, calls: Iterable[tuple[Call, GatedCall]]) -> bool:
+        """By what happened, and not by rulings on calls that are not settled: the next attempt judges those again. A settled
+        call ran already."""
+        session, now = self.session, self._now()
+        ids = {str(id) for id in self._due}
+        others = (evaluation for evaluation in session.evaluations if evaluation.call not in ids)
+        state = session.apply(session.written, others)
+        for call, request in calls:
+            if state == self._states.get(call.id):
+                continue  # nothing came since it was let through
+            # Also for an approved call: its approvers did not see a gate that stands before it by now.
+            ruling = None if call.settled else judge(session.atlases, state, request, now)
+            if ruling is not None and ruling.verdict is not PolicyVerdict.ALLOW:
+                return False
+            state = ran(session.atlases, state, request, now, grants=call.settled).state
+        return True
+
+    def changes_for(self, write: StepWrite, evaluations: Sequence[PendingEvaluation]) -> GateChanges:
+        """What goes with this write, of the evaluations before it."""
+        ids = [request.call_id for request in write.requests if request.kind is ApprovalKind.CALL]
+        cards = [self._requests[id] for id in ids if id in self._requests]
+        sent = self.calls_sent_by(write)
+        changes = self.session.changes(evaluations, cards=cards, sent=sent, counts=write.dispatches)
+        if write.dispatches or write.reads:
+            # A session that was bound to another atlas meanwhile sends nothing that its gates did not evaluate.
+            seen = {"atlases": len(self.session.atlases.atlases), "revision": self.session.revision}
+            return replace(changes, more=changes.more | seen)
+        return changes
+
+    def commit(self, changes: GateChanges) -> None:
+        """The write was made."""
+        self._ahead = None
+        self.session.commit(changes)
+        for id, _ in changes.sent:
+            self._due.pop(id, None)
+            self._states.pop(id, None)
+
+
+def _opened(atlases: CompiledAtlases, state: GateState, entries: Iterable[Open], now: datetime) -> GateState:
+    """A question can be answered, also where an earlier call has not used up its pass yet."""
+    run = EvaluationRun(atlases, state, now)
+    for entry in entries:
+        if same_question(state, entry) is None:
+            run.ask_call(entry)
+    return run.state()
+
+
+def governed(call: Call) -> bool:
+    """Gates apply to whatever acts; the plane's own tools are theirs, or people's."""
+    return call.name not in OF_THE_PLANE
+
+
+def as_gated(call: Call, *, has_approval: bool = False) -> GatedCall:
+    return GatedCall(
+        action=call.name,
+        arguments=orjson.loads(call.arguments),
+        input_hash=call.input_hash,
+        risk=call.code.risk,
+        approved=has_approval,
+        call_id=str(call.id),
+        told=call.judged_before,
+    )
 
 
 class SessionGates:
@@ -62,7 +350,7 @@ class SessionGates:
         except (CortexError, ValueError) as error:
             raise Ended(self._unreadable(error)) from error
         # Messages from before the session was bound are history.
-        since = max(int(bound["since"]), self.bound.history.state.heard)
+        since = max(int(bound["since"]), self.bound.session.state.heard)
         self.add_messages([message for message in messages if message.seq > since])
 
     def _unreadable(self, error: CortexError | ValueError) -> JobHeld:
@@ -96,7 +384,7 @@ class SessionGates:
             return False
         is_conversation = lease.assignment.kind is JobKind.CONVERSATION
         inputs, self._messages = self._inputs(), []
-        result = await gate_code.run_triggers(gates.history.atlases, lease.app.triggers, inputs)
+        result = await gate_code.run_triggers(gates.session.atlases, lease.app.triggers, inputs)
         moment = GateInput(
             now=lease.time.now(),
             inputs=inputs,
@@ -105,12 +393,12 @@ class SessionGates:
             custom=frozenset(result.firing),
             unknown=frozenset(result.unknown),
         )
-        gates.evaluate(moment, result.elapsed_ms, result.traces)
+        gates.session.boundary(moment, result.elapsed_ms, result.traces)
         for gate, reason in result.failures:
             lease.notes.append(lease.fact("trigger_failed", gate=gate.key, reason=reason))
         lease.progress.gates = {**lease.progress.gates, INPUT: 1}
         self.require_open()
-        return gates.history.urgent
+        return gates.session.urgent
 
     @property
     def _task(self) -> str:
@@ -121,14 +409,14 @@ class SessionGates:
         if assignment.kind is JobKind.CONVERSATION:
             return tuple(message.text for message in self._messages)
         if self._lease.progress.gates.get(INPUT) or (
-            self.bound is not None and self._task in self.bound.history.state.tasks
+            self.bound is not None and self._task in self.bound.session.state.tasks
         ):
             return ()
         return inputs_of(assignment.payload, code=self._runs_code)
 
     def require_open(self, write: StepWrite | None = None) -> None:
         """A gate that shut the whole session ends the job. ``write``: what is kept of the step."""
-        shut = self.bound.history.shut if self.bound is not None else None
+        shut = self.bound.session.shut if self.bound is not None else None
         if shut is not None:
             raise Ended(
                 JobFailed(
@@ -144,12 +432,12 @@ class SessionGates:
         """The calls of a step were judged: the gate events go with the next write, and are not written again."""
         if self.bound is not None:
             progress = self._lease.progress
-            progress.gates = {**progress.gates, JUDGED: len(self.bound.history.atlases.atlases)}
+            progress.gates = {**progress.gates, JUDGED: len(self.bound.session.atlases.atlases)}
 
     def restore_judged(self, calls: Sequence[Call]) -> None:
         """Of calls that an earlier attempt judged. If an atlas was bound since, they are judged again."""
         judged_before = self.bound is not None and self._lease.progress.gates.get(JUDGED) == len(
-            self.bound.history.atlases.atlases
+            self.bound.session.atlases.atlases
         )
         for call in calls:
             call.judged_before = judged_before
@@ -191,7 +479,7 @@ class SessionGates:
         if self.bound is None or not governed(call) or call.settle_after is not None:
             return
         self.bound.let_through(call, has_approval=call.status is CallStatus.APPROVED)
-        if call.kind is CallKind.READ and (self.bound.metered or self.bound.is_scarce(call)):
+        if call.kind is CallKind.READ and self.bound.is_scarce(call):
             # A call that uses something up leaves a row before it is sent, so that no two share it. Reading twice is harmless.
             call.kind, call.declaration = CallKind.EFFECT, OnUncertain.RETRY_WITH_KEY
 
@@ -201,7 +489,7 @@ class SessionGates:
         if self.bound is None or ruling is None or call.status is not CallStatus.REJECTED:
             return
         if ruling.verdict is PolicyVerdict.DENY:
-            call.error = self.bound.dialogue.refusal_text(call, ruling)
+            call.error = self.bound.refusal_text(call, ruling)
 
     async def answer(self, calls: Sequence[Call]) -> None:
         """Settle the agent's calls to gates, after all other calls of the response were judged."""
@@ -210,23 +498,12 @@ class SessionGates:
                 continue
             call.authorization = Authorization(new_id(), BY_THE_PLANE)
             reply = (
-                await self._check_answer(self.bound, call.values)
+                await self.bound.answer(call.values, self._lease.app.validators)
                 if call.name == ANSWER
-                else self.bound.dialogue.request_context(str(call.values["name"]))
+                else self.bound.request_context(str(call.values["name"]))
             )
             call.kind, call.status = CallKind.READ, CallStatus.COMPLETED
             call.result = canonical(reply)
-
-    async def _check_answer(self, gates: AttemptGates, values: Mapping[str, Any]) -> dict[str, Any]:
-        answers: Mapping[str, Any] = values["answers"]
-        target = gates.dialogue.answer_target(str(values["gate"]), values["call"])
-        faults: dict[str, str | None] = {}
-        if target.gate is not None:
-            faults = await gate_code.run_validators(target.gate, self._lease.app.validators, answers)
-        result = gates.dialogue.record_answer(target, answers, faults)
-        if result.valid or target.which is None or gates.dialogue.waits_for(target.which):
-            return result.told
-        return {**result.told, "shut": True, "reason": "; ".join(map(str, result.told.get("faults", {}).values()))}
 
     # The prompt ------------------------------------------------------------------------------------------------
 
@@ -234,10 +511,10 @@ class SessionGates:
         """A system prompt with the parts that gates add to it; the parts that rarely change come first."""
         if self.bound is None:
             return own
-        parts = self.bound.dialogue.prompt
+        parts = self.bound.prompt
         return "\n\n".join(part for part in (parts.instructions, own, parts.knowledge) if part) or None
 
     @property
     def notice(self) -> str:
         """The questions that must be answered before anything else."""
-        return self.bound.dialogue.prompt.questions if self.bound is not None else ""
+        return self.bound.prompt.questions if self.bound is not None else ""

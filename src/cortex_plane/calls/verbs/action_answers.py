@@ -15,8 +15,7 @@ from cortex_plane.calls.verbs.context import RequestedCall, skills_of
 from cortex_plane.calls.verbs.permissions import SLICE, denied_anyway, unasked
 from cortex_plane.db.database import Database
 from cortex_plane.gates.model.gates import GatedCall, Limit, Ruling
-from cortex_plane.gates.rules.evaluation import judge
-from cortex_plane.gates.rules.external import ExternalGates
+from cortex_plane.gates.rules.session import GateSession
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.ids import new_id
@@ -36,14 +35,14 @@ def requested_call(request: ResolutionRequest) -> RequestedCall:
 
 
 async def answer_action(
-    db: Database, actor: Actor, context: CallContext, gates: ExternalGates | None, call: RequestedCall
+    db: Database, actor: Actor, context: CallContext, gates: GateSession | None, call: RequestedCall
 ) -> tuple[list[ActionAnswer], list[Limit]]:
     """One call, as it would be made."""
     if gates is None:
         answer, _ = await covering_approval(db, actor, context, call, await policy_verdict(db, context, call))
         return [answered(call.tool, answer.decision, None, call.risk)], []
     gated_call = gate_call(call)
-    ruling = gates.judged(gated_call)
+    ruling = gates.judge(gated_call)
     answer = await policy_verdict(db, context, call, ruling)
     answer, _ = await covering_approval(db, actor, context, call, answer)
     action_answer = await _action_answer(db, context, gates, call, gated_call, ruling, answer.decision)
@@ -51,7 +50,7 @@ async def answer_action(
 
 
 async def _action_answer(
-    db: Database, context: CallContext, gates: ExternalGates, call: RequestedCall, gated_call: GatedCall, ruling: Ruling, decision: PolicyDecision
+    db: Database, context: CallContext, gates: GateSession, call: RequestedCall, gated_call: GatedCall, ruling: Ruling, decision: PolicyDecision
 ) -> ActionAnswer:  # fmt: skip
     asks = asked_first(gates.atlases, gates.state, gated_call, ruling, context.at)
     if asks:
@@ -60,7 +59,7 @@ async def _action_answer(
 
 
 async def answer_every_action(
-    db: Database, context: CallContext, gates: ExternalGates | None, request: ResolutionRequest
+    db: Database, context: CallContext, gates: GateSession | None, request: ResolutionRequest
 ) -> tuple[list[ActionAnswer], list[Limit]]:
     """Every action that an atlas or the agent's own settings name, whatever its arguments."""
     skills = skills_of(context)
@@ -85,7 +84,7 @@ async def answer_every_action(
             answers.append(answered(action, (await policy_verdict(db, context, call)).decision, None, call.risk))
             continue
         gated_call = GatedCall(action=action, arguments={}, input_hash="", risk=call.risk)
-        ruling = gates.unloaded(gated_call) or judge(gates.atlases, gates.state, gated_call, context.at, looking=True)
+        ruling = gates.look(gated_call)
         decision = (await policy_verdict(db, context, call, ruling)).decision
         answers.append(await _action_answer(db, context, gates, call, gated_call, ruling, decision))
         rulings.append((answers[-1], ruling))

@@ -14,11 +14,11 @@ from cortex_plane.calls.store import CallContext
 from cortex_plane.calls.verbs.context import RequestedCall, skills_of
 from cortex_plane.db.database import Database, at_hand
 from cortex_plane.gates.model.atlases import AtlasPolicyType, Gate
-from cortex_plane.gates.model.gates import GatedCall, Ruling
+from cortex_plane.gates.model.gates import GatedCall, GateRecord, Ruling
 from cortex_plane.gates.rules.authorization import Authorization, leaning_on
 from cortex_plane.gates.rules.authorization import authorize as judge
-from cortex_plane.gates.rules.external import ExternalGates
 from cortex_plane.gates.rules.prompts import card
+from cortex_plane.gates.rules.session import GateSession, record_of
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.kernel.ids import new_id
@@ -71,7 +71,7 @@ class CallVerdict:
     """The answer to one call, with what must be written when it is acted on."""
 
     answer: Authorization
-    gates: ExternalGates | None = None
+    gates: GateSession | None = None
     ruling: Ruling | None = None
     notes: list[Fact] = field(default_factory=list)
     again: bool = False
@@ -100,28 +100,29 @@ class CallVerdict:
         """With the risk that its atlases give it."""
         return call if self.ruling is None else replace(call, risk=self.ruling.risk)
 
-    def shown(self, call: RequestedCall) -> None:
-        """People are asked with what is written now."""
-        if self.gates is not None and self.ruling is not None:
-            self.gates.shown(gate_call(call), self.ruling.people)
+    def record(
+        self,
+        actor: Actor,
+        *,
+        sent: RequestedCall | None = None,
+        approved: bool = False,
+        shown: RequestedCall | None = None,
+    ) -> GateRecord:
+        """What a write holds of it. ``sent``: the write sends this call. ``shown``: it asks people about this one."""
+        if self.gates is None:
+            return GateRecord(facts=self.notes)
+        changes = self.gates.changes(
+            cards=[(gate_call(shown), self.ruling.people)] if shown is not None and self.ruling is not None else (),
+            sent=[(sent.id, gate_call(sent, approved=approved))] if sent is not None and not self.again else (),
+        )
+        record = record_of(actor, changes)
+        return replace(record, facts=[*record.facts, *self.notes])
 
-    def sent(self, call: RequestedCall, *, approved: bool = False) -> None:
-        """It is sent with what is written now."""
-        if self.gates is not None and not self.again:
-            self.gates.sent(gate_call(call, approved=approved), call.id)
-
-    def more(self, **others: Any) -> dict[str, Any] | None:
+    def more(self, record: GateRecord, **others: Any) -> dict[str, Any] | None:
         if self.gates is None:
             return others or None
         seen = {"revision": self.gates.revision, "atlases": len(self.gates.atlases.atlases)}
-        return others | {"gates": seen | self.gates.written}
-
-    def facts(self, actor: Actor) -> list[Fact]:
-        return [*(self.gates.facts(actor) if self.gates is not None else ()), *self.notes]
-
-    @property
-    def events(self) -> list[tuple[str, dict[str, Any]]]:
-        return self.gates.events if self.gates is not None else []
+        return others | {"gates": seen | record.written}
 
 
 def asked_of_people(gates: Sequence[Gate]) -> str | None:
@@ -156,7 +157,7 @@ async def decide_call(
         verdict = CallVerdict(answer=answer, again=again)
     else:
         gated_call = gate_call(call, approved=approved, seen_before=seen_before)
-        ruling = gates.judged_again(gated_call) if again else gates.judged(gated_call)
+        ruling = gates.judge_sent(gated_call, records=True) if again else gates.judge(gated_call)
         await _require_open(db, actor, context, gates, gated_call, ruling)
         answer = await policy_verdict(db, context, call, ruling)
         verdict = CallVerdict(answer=answer, gates=gates, ruling=ruling, again=again)
@@ -166,11 +167,11 @@ async def decide_call(
 
 
 async def _require_open(
-    db: Database, actor: Actor, context: CallContext, gates: ExternalGates, gated_call: GatedCall, ruling: Ruling
+    db: Database, actor: Actor, context: CallContext, gates: GateSession, gated_call: GatedCall, ruling: Ruling
 ) -> None:
     """Nothing waits for the agent's answer, and no limit holds it up for now."""
     error: CortexError | None = None
-    asks = ruling.asks or (gates.state.asks if ruling.verdict is PolicyVerdict.DENY else ())
+    asks = gates.open_questions(ruling)
     if asks and gates.state.ended is None:
         error = gates.closed(gated_call.action, asks)
     elif ruling.verdict is PolicyVerdict.DENY and _passes_by(gates, gated_call.action, ruling):
@@ -183,11 +184,11 @@ async def _require_open(
         return
     async with db.transaction(actor.org_id) as tx:
         await calls_store.lock_asking(tx, context.job_id, is_open=True)
-        await session_gates.write(tx, actor, context.session_id, context.job_id, gates)
+        await session_gates.write(tx, context.session_id, context.job_id, record_of(actor, gates.changes()))
     raise error
 
 
-def _passes_by(gates: ExternalGates, action: str, ruling: Ruling) -> bool:
+def _passes_by(gates: GateSession, action: str, ruling: Ruling) -> bool:
     """Whether a limit refused it that has room again by itself."""
     return any(
         f"atlas:{key}" == ruling.rule

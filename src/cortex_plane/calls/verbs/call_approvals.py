@@ -73,7 +73,6 @@ async def ask_people(
     )  # fmt: skip
     request = replace(request, changed_by=possible.changed_by)
     outcome = await approval_requests.request(tx, actor, context, job, request)
-    verdict.shown(call)
     events = [outcome.event]
     if job["status"] == JobStatus.RUNNING:
         events.append(("status", {"status": JobStatus.WAITING_FOR_APPROVAL}))

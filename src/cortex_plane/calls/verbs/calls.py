@@ -133,9 +133,7 @@ async def _authorize(
         if possible.terms is not None:
             return await _ask(db, actor, context, requested_call, call, possible, verdict, more)
         call = replace(call, status=CallStatus.REJECTED, error=nobody_can_approve(requested_call, verdict, possible))
-    if call.status is CallStatus.INTENDED:
-        verdict.sent(requested_call)
-    id, fresh = await _write_call(db, actor, context, call, verdict, more)
+    id, fresh = await _write_call(db, actor, context, requested_call, call, verdict, more)
     if fresh:
         return id, True
     if under is not None:
@@ -160,11 +158,13 @@ async def _callback(db: Database, actor: Actor, name: str | None) -> UUID | None
 
 
 async def _write_call(
-    db: Database, actor: Actor, context: CallContext, call: NewCall, verdict: CallVerdict, under: dict[str, Any]
-) -> tuple[UUID, bool]:
+    db: Database, actor: Actor, context: CallContext, requested_call: RequestedCall, call: NewCall, verdict: CallVerdict,
+    under: dict[str, Any],
+) -> tuple[UUID, bool]:  # fmt: skip
     """One commit, also where its agent is told of decisions: about this call somebody may be asked later."""
-    events, facts = [*verdict.events, *_events(call)], [*verdict.facts(actor), *_facts(actor, call)]
-    more = verdict.more(**under)
+    record = verdict.record(actor, sent=requested_call if call.status is CallStatus.INTENDED else None)
+    more = verdict.more(record, **under)
+    events, facts = [*record.events, *_events(call)], [*record.facts, *_facts(actor, call)]
     if call.callback_id is None:
         return await calls_store.authorize_call(
             db, actor.org_id, context.job_id, call, DISPATCH_SECONDS, events, facts, more
@@ -226,11 +226,12 @@ async def _ask(
     """The call and the request that it waits for, in one transaction."""
     async with db.transaction(actor.org_id) as tx:
         request = await ask_people(tx, actor, context, requested_call, verdict, possible)
-        events = [*verdict.events, *_events(call), *request.events]
-        facts = [*verdict.facts(actor), *_facts(actor, call), *request.facts]
+        record = verdict.record(actor, shown=requested_call)
+        events = [*record.events, *_events(call), *request.events]
+        facts = [*record.facts, *_facts(actor, call), *request.facts]
         _, fresh = await calls_store.authorize_call(
             tx, actor.org_id, context.job_id, replace(call, approval_id=request.id), DISPATCH_SECONDS, events, facts,
-            verdict.more(**under),
+            verdict.more(record, **under),
         )  # fmt: skip
         if not fresh:
             # Another session of the agent had the key first: what was asked here is rolled back, and that call is the answer.

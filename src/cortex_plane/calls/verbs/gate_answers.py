@@ -9,9 +9,8 @@ from cortex_plane.calls.model import AnswerDraft, AnswerReceipt
 from cortex_plane.calls.store import CallContext
 from cortex_plane.calls.verbs.context import call_context, call_sight, retry_under_session_lock
 from cortex_plane.db.database import Database
-from cortex_plane.gates.model.gates import Answered, GatedCall, Pass, Shut, call_name
-from cortex_plane.gates.rules.answers import meant
-from cortex_plane.gates.rules.external import ExternalGates
+from cortex_plane.gates.model.gates import Answered, GatedCall, GateInput, Pass, Shut, call_name
+from cortex_plane.gates.rules.session import GateSession, record_of
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import Conflict
@@ -37,17 +36,17 @@ async def _give_answers(db: Database, actor: Actor, session_id: UUID, draft: Ans
             code="not_governed",
             hint="Go on without an answer.",
         )
-    which = meant(gates.atlases, gates.state, draft.gate, draft.call)
+    which = gates.answer_target(draft.gate, draft.call)
     if which.gate is None:
         receipt = _passed_before(gates, draft)
         if receipt is None:
             raise session_gates.not_waiting(which)
         return receipt
-    shut_gate, waiting = gates.state.ended, len(gates.waiting)
-    seen = gates.answered(which, draft.answers)
+    shut_gate, waiting = gates.state.ended, len(gates.state.open)
+    seen = gates.record_answer(which, draft.answers, {})
     await _write_answers(db, actor, context, gates, shut_gate)
     # Whatever waits still takes answers; the same gate for another call does not count.
-    shut = not seen.valid and len(gates.waiting) < waiting
+    shut = not seen.valid and len(gates.state.open) < waiting
     return _answers_receipt(gates, seen, shut=shut)
 
 
@@ -66,13 +65,13 @@ async def agent_context(
         ) from None
 
 
-def _passed_before(gates: ExternalGates, draft: AnswerDraft) -> AnswerReceipt | None:
+def _passed_before(gates: GateSession, draft: AnswerDraft) -> AnswerReceipt | None:
     """Whoever repeats an answer that was accepted hears the same again."""
     for gate in gates.atlases.named(draft.gate):
         own = [each for each in gates.state.passes if each.gate == gate.key]
         matches = [each for each in own if draft.call in (None, _gate_name(each))]
         if matches or (draft.call is None and gate.key in gates.state.passed and not gate.of_a_call):
-            waiting = gates.questions(gates.waiting)
+            waiting = gates.questions(gates.state.open)
             return AnswerReceipt(gate=gate.gate_id, passed=True, next="It is passed already. Go on.", questions=waiting)
     return None
 
@@ -82,7 +81,7 @@ def _gate_name(receipt: Pass) -> str:
 
 
 async def _write_answers(
-    db: Database, actor: Actor, context: CallContext, gates: ExternalGates, ended_before: Shut | None
+    db: Database, actor: Actor, context: CallContext, gates: GateSession, ended_before: Shut | None
 ) -> None:
     """Where a gate of the session is shut by it, nothing can happen there any more: its job fails, with the reason."""
     shut_gate = gates.state.ended
@@ -94,11 +93,11 @@ async def _write_answers(
         if over is not None:
             reason = f"The gate `{over.gate}` is shut: {over.reason}"
             await steering.fail_job(tx, actor, context.session_id, context.job_id, reason, ends_session=True)
-            gates.boundary(ends=True)
-        await session_gates.write(tx, actor, context.session_id, context.job_id, gates)
+            gates.boundary(GateInput(now=context.at, ends=True))
+        await session_gates.write(tx, context.session_id, context.job_id, record_of(actor, gates.changes()))
 
 
-def _answers_receipt(gates: ExternalGates, seen: Answered, *, shut: bool) -> AnswerReceipt:
+def _answers_receipt(gates: GateSession, seen: Answered, *, shut: bool) -> AnswerReceipt:
     payload = seen.told
     return AnswerReceipt(
         gate=seen.gate or "",
@@ -106,6 +105,6 @@ def _answers_receipt(gates: ExternalGates, seen: Answered, *, shut: bool) -> Ans
         next=str(payload.get("next", "")),
         faults=dict(payload.get("faults", {})),
         warnings=list(payload.get("warning", ())),
-        questions=gates.questions(gates.waiting),
+        questions=gates.questions(gates.state.open),
         shut=shut,
     )

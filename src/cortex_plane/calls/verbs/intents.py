@@ -18,12 +18,11 @@ from cortex_plane.calls.verbs.context import (
     retry_under_session_lock,
     with_known_risk,
 )
-from cortex_plane.db.database import Database, Transaction
-from cortex_plane.gates import store as gates_store
+from cortex_plane.db.database import Database
+from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs.model.effects import SETTLED, CallStatus
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.policies.model.policies import PolicyVerdict
-from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor
 
@@ -153,12 +152,12 @@ async def _write(
     has_grant: bool = False,
 ) -> bool:  # fmt: skip
     """``anew``: by another authorization than the one that it has."""
-    verdict.sent(RequestedCall.of(call), approved=has_grant)
+    record = verdict.record(actor, sent=RequestedCall.of(call), approved=has_grant)
     answer = verdict.answer if anew else None
     before = call.dispatch_before is not None
     names = {"call": str(call.id), "tool": call.tool, "input_hash": call.input_hash}
     leaning = answer.leaning if answer is not None else None
-    facts = verdict.facts(actor)
+    facts = [*record.facts]
     if leaning is not None:
         facts.append(
             Fact.of(actor, "standing_used", standing=str(leaning.standing_id), digest=call.tool_digest, **names)
@@ -175,7 +174,7 @@ async def _write(
         db, actor.org_id, call, draft.sender, context.policies, DISPATCH_SECONDS,
         authorization=(answer.id, answer.decision) if answer is not None else None, granted=has_grant,
         standing=(leaning.standing_id, leaning.granter_revision) if leaning is not None else None,
-        by=actor.identity, events=verdict.events, facts=facts, more=verdict.more(),
+        by=actor.identity, events=record.events, facts=facts, more=verdict.more(record),
     )  # fmt: skip
     return True
 
@@ -194,10 +193,9 @@ async def _ask(
         request = await ask_people(tx, actor, context, requested_call, verdict, possible, call.step_index)
         if not await calls_store.ask_again(tx, call.id, answer.id, answer.decision.rule, context.policies, request.id):
             raise Conflict("The call changed meanwhile.", code="retry")
-        await _remember(tx, call, verdict)
-        events = [(kind, call.job_id, data) for kind, data in (*verdict.events, *request.events)]
-        facts = [*verdict.facts(actor), *notes, _authorized(actor, context, call, verdict), *request.facts]
-        await proof_store.append_to_session(tx, call.session_id, facts, events, job=call.job_id)
+        facts = [*notes, _authorized(actor, context, call, verdict), *request.facts]
+        record = verdict.record(actor, shown=requested_call)
+        await session_gates.write(tx, call.session_id, call.job_id, record, facts, request.events)
     request.count(actor.org_id)
     return False
 
@@ -229,16 +227,9 @@ async def _end(db: Database, actor: Actor, call: ExternalCall, error: str, fact:
             "step": call.step_index, "id": str(call.id), "tool": call.tool, "status": CallStatus.REJECTED,
             "error": error[:500],
         }  # fmt: skip
-        await _remember(tx, call, verdict)
-        events = [(kind, call.job_id, data) for kind, data in (*verdict.events, ("tool_result", event))]
-        await proof_store.append_to_session(tx, call.session_id, [*verdict.facts(actor), fact], events, job=call.job_id)
+        record = verdict.record(actor)
+        await session_gates.write(tx, call.session_id, call.job_id, record, [fact], [("tool_result", event)])
     return False
-
-
-async def _remember(tx: Transaction, call: ExternalCall, verdict: CallVerdict) -> None:
-    written = verdict.gates.written if verdict.gates is not None else {}
-    if written:
-        await gates_store.record_gates(tx, call.session_id, written)
 
 
 def _authorized(actor: Actor, context: CallContext, call: ExternalCall, verdict: CallVerdict) -> Fact:

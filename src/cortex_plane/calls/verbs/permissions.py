@@ -14,10 +14,10 @@ from cortex_plane.calls.model import APP, MAX_ACTIONS, ActionAnswer, Permissions
 from cortex_plane.calls.rules import answered, asked_first, asking, limits_of_all, permissions_of
 from cortex_plane.calls.store import Governed, ToolDefinition
 from cortex_plane.db.database import Database
-from cortex_plane.gates.model.gates import OF_THE_PLANE, GatedCall, Ruling
+from cortex_plane.gates.model.gates import OF_THE_PLANE, GatedCall, GateInput, Ruling
 from cortex_plane.gates.rules.authorization import authorize
 from cortex_plane.gates.rules.evaluation import judge
-from cortex_plane.gates.rules.external import ExternalGates
+from cortex_plane.gates.rules.session import GateSession
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.policies.model.policies import CallFacts, PolicyDecision, PolicyVerdict
 from cortex_plane.policies.rules.engine import CompiledPolicies
@@ -41,7 +41,7 @@ async def get_permissions(db: Database, actor: Actor, session_id: UUID, most: in
         tools = {tool.name: tool for tool in await calls_store.list_resolution_tools(tx, app)}
     gates = await session_gates.of_session(db, actor.org_id, session.bound, session.now)
     if gates is not None:
-        gates.boundary()
+        gates.boundary(GateInput(now=session.now))
     policies = await policy_book.at(db, actor.org_id, session.policies)
     names = _names(skills, gates, tools)
     risks: dict[str, Risk] = {}
@@ -66,7 +66,7 @@ async def get_permissions(db: Database, actor: Actor, session_id: UUID, most: in
     )  # fmt: skip
 
 
-def _names(skills: SkillSettings, gates: ExternalGates | None, tools: dict[str, ToolDefinition]) -> list[str]:
+def _names(skills: SkillSettings, gates: GateSession | None, tools: dict[str, ToolDefinition]) -> list[str]:
     """What atlases name, what the agent's settings name, and what workers published for its app."""
     names = dict.fromkeys(gates.atlases.known_actions if gates is not None else ())
     own = set(tools) if skills.tools is None else set(skills.tools)
@@ -75,7 +75,7 @@ def _names(skills: SkillSettings, gates: ExternalGates | None, tools: dict[str, 
 
 
 def _answer(
-    session: Governed, skills: SkillSettings, app: str, policies: CompiledPolicies, gates: ExternalGates | None, action: str,
+    session: Governed, skills: SkillSettings, app: str, policies: CompiledPolicies, gates: GateSession | None, action: str,
     tool: ToolDefinition | None, risks: Risk | None,
 ) -> tuple[ActionAnswer, Ruling | None]:  # fmt: skip
     own = highest_risk(tool.risk if tool is not None else Risk.MEDIUM, risks)
@@ -101,7 +101,7 @@ def _answer(
     return answered(action, decision, ruling, ruling.risk if ruling is not None else own, asks), ruling
 
 
-def _ruled(session: Governed, gates: ExternalGates | None, call: GatedCall) -> tuple[Ruling | None, tuple[str, ...]]:
+def _ruled(session: Governed, gates: GateSession | None, call: GatedCall) -> tuple[Ruling | None, tuple[str, ...]]:
     """What gates say, and which of them ask the agent first."""
     external = session.kind == SessionKind.EXTERNAL
     if gates is None or (call.action in OF_THE_PLANE and not external):

@@ -25,7 +25,7 @@ from cortex_plane.calls.verbs.action_answers import answer_action, answer_every_
 from cortex_plane.calls.verbs.context import RequestedCall, retry_under_session_lock
 from cortex_plane.calls.verbs.gate_answers import agent_context
 from cortex_plane.db.database import Database
-from cortex_plane.gates.rules.external import ExternalGates
+from cortex_plane.gates.rules.session import GateSession, record_of
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.gates.verbs.atlas_cache import book as atlas_book
 from cortex_plane.kernel.canonical import canonical
@@ -67,7 +67,7 @@ async def _resolve(db: Database, actor: Actor, session_id: UUID, request: Resolu
     goal = hashlib.sha256(request.goal.encode()).digest() if request.goal else None
     gates = await session_gates.of_agent(db, context, inputs=await _new_goal(db, context, request.goal, goal))
     if gates is not None and request.request is not None:
-        gates.requested(request.request)
+        gates.request(request.request)
     if request.action is not None:
         answers, limits = await answer_action(db, actor, context, gates, call)
     else:
@@ -79,7 +79,7 @@ async def _resolve(db: Database, actor: Actor, session_id: UUID, request: Resolu
         constraints=[time_window(ends), *limits], expires_at=ends,
         allowed_actions=allowed, denied_actions=reasons,
         contexts=block_list(gates.atlases, gates.state) if gates is not None else [],
-        questions=gates.questions(gates.waiting) if gates is not None else [],
+        questions=gates.questions(gates.state.open) if gates is not None else [],
     )  # fmt: skip
     await _write_resolution(db, actor, context, gates, request, resolution, goal)
     return resolution
@@ -94,7 +94,7 @@ async def _new_goal(db: Database, context: CallContext, goal: str | None, digest
 
 
 async def _write_resolution(
-    db: Database, actor: Actor, context: CallContext, gates: ExternalGates | None, request: ResolutionRequest, resolution: Resolution,
+    db: Database, actor: Actor, context: CallContext, gates: GateSession | None, request: ResolutionRequest, resolution: Resolution,
     goal: bytes | None,
 ) -> None:  # fmt: skip
     pins: list[dict[str, Any]] = context.bound["atlases"] if context.bound is not None else []
@@ -118,8 +118,8 @@ async def _write_resolution(
         if gates is None:
             await proof_store.append_to_session(tx, context.session_id, [fact], job=context.job_id)
         else:
-            gates.trace_id = resolution.trace_id
-            await session_gates.write(tx, actor, context.session_id, context.job_id, gates, [fact])
+            record = record_of(actor, gates.changes(), resolution.trace_id)
+            await session_gates.write(tx, context.session_id, context.job_id, record, [fact])
 
 
 @verb(Permission.JOB_READ)

@@ -14,10 +14,10 @@ from cortex_plane.calls.store import CallContext
 from cortex_plane.db import database
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.gates import store as gates_store
-from cortex_plane.gates.model.gates import GateRecord, UnseenCall
+from cortex_plane.gates.model.gates import GateInput, GateRecord, UnseenCall
 from cortex_plane.gates.rules.answers import AnswerTarget
-from cortex_plane.gates.rules.external import ExternalGates, record_missed, unread_fact
 from cortex_plane.gates.rules.index import CompiledAtlases
+from cortex_plane.gates.rules.session import GateSession, record_missed, record_of, unread_fact
 from cortex_plane.gates.verbs.atlas_cache import ATLAS_CORRUPT, Pins, book
 from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.proof import store as proof_store
@@ -33,27 +33,28 @@ TRIES = 10
 """How often gates that changed meanwhile are read anew before the caller is told to try again."""
 
 
-async def of_session(db: Database, org_id: UUID, bound: dict[str, Any] | None, now: datetime) -> ExternalGates | None:
+async def of_session(db: Database, org_id: UUID, bound: dict[str, Any] | None, now: datetime) -> GateSession | None:
     """None where no atlas governs it: that costs nothing."""
     if bound is None:
         return None
-    return ExternalGates.of(await _loaded(db, org_id, bound["atlases"]), bound, now)
+    return GateSession(await _loaded(db, org_id, bound["atlases"]), bound, lambda: now, loads_code=False)
 
 
 async def _loaded(db: Database, org_id: UUID, pins: Pins) -> CompiledAtlases:
     return await database.at_hand(db, book.known(org_id, pins), lambda db: book.at(db, org_id, pins))
 
 
-async def of_agent(db: Database, context: CallContext, *, inputs: tuple[str, ...] = ()) -> ExternalGates | None:
+async def of_agent(db: Database, context: CallContext, *, inputs: tuple[str, ...] = ()) -> GateSession | None:
     """For what an agent asks; with whatever fired since the last look."""
     gates = await of_session(db, context.org_id, context.bound, context.at)
     if gates is None:
         return None
-    gates.boundary(inputs=inputs)
+    gates.boundary(GateInput(now=context.at, inputs=inputs))
+    gates.begin_response()
     return gates
 
 
-async def under_lock(tx: Transaction, session_id: UUID) -> ExternalGates | None:
+async def under_lock(tx: Transaction, session_id: UUID) -> GateSession | None:
     """For a verb that has the lock of the session's job: nobody overtakes it. Nothing is loaded meanwhile: see `at_hand`."""
     bound, now = await gates_store.bound_atlases(tx, session_id)
     if bound is None:
@@ -61,7 +62,7 @@ async def under_lock(tx: Transaction, session_id: UUID) -> ExternalGates | None:
     atlases = book.known(tx.org, bound["atlases"])
     if atlases is None:
         raise NotLoaded(bound["atlases"])
-    return ExternalGates.of(atlases, bound, now)
+    return GateSession(atlases, bound, lambda: now, loads_code=False)
 
 
 class NotLoaded(Exception):
@@ -100,9 +101,9 @@ async def begin(tx: Transaction, actor: Actor, session_id: UUID) -> None:
     """A session is opened, with its job: what fires at its start fires in the same commit."""
     gates = await under_lock(tx, session_id)
     if gates is not None:
-        gates.boundary()
+        gates.boundary(GateInput(now=gates.now()))
         job_id = require_found(await calls_store.list_session_calls(tx, session_id), "job")["id"]
-        await write(tx, actor, session_id, job_id, gates)
+        await write(tx, session_id, job_id, record_of(actor, gates.changes()))
 
 
 async def record_ended_calls(
@@ -151,26 +152,25 @@ async def end(
         return
     gates = await under_lock(tx, session_id)
     if gates is not None:
-        gates.boundary(ends=True)
-        await write(tx, actor, session_id, job_id, gates)
+        gates.boundary(GateInput(now=gates.now(), ends=True))
+        await write(tx, session_id, job_id, record_of(actor, gates.changes()))
 
 
 async def write(
     tx: Transaction,
-    actor: Actor,
     session_id: UUID,
     job_id: UUID | None,
-    gates: ExternalGates,
+    record: GateRecord,
     facts: Sequence[Fact] = (),
-    events: Sequence[tuple[str, UUID | None, dict[str, Any]]] = (),
+    events: Sequence[tuple[str, dict[str, Any]]] = (),
 ) -> None:
-    """Under the lock of the job, as the last statements of a verb: what gates remember, and what is told of it."""
-    written = gates.written
-    if written:
-        await gates_store.record_gates(tx, session_id, written)
-    entries = [*((kind, job_id, data) for kind, data in gates.events), *events]
-    if facts or entries or gates.traces:
-        await proof_store.append_to_session(tx, session_id, [*gates.facts(actor), *facts], entries, job=job_id)
+    """Under the lock of the job, as the last statements of a verb: the gates' state, and the facts and events of the write."""
+    if record.written:
+        await gates_store.record_gates(tx, session_id, record.written)
+    facts = [*record.facts, *facts]
+    entries = [(kind, job_id, data) for kind, data in (*record.events, *events)]
+    if facts or entries:
+        await proof_store.append_to_session(tx, session_id, facts, entries, job=job_id)
 
 
 def not_waiting(target: AnswerTarget) -> Conflict:

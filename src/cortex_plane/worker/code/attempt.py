@@ -265,7 +265,7 @@ class CodeAttempt:
             names = ", ".join(operation.what for operation in performer.unawaited[:3])
             raise Ended(JobFailed(f"The agent's function never awaited: {names}.", "Write `await` before it."))
         self.entries.record_failures()
-        questions = self.gates.bound.history.state.asks if self.gates.bound is not None else ()
+        questions = self.gates.bound.session.state.asks if self.gates.bound is not None else ()
         if questions:
             raise Ended(
                 JobFailed(

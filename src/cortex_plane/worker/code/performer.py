@@ -404,7 +404,7 @@ class CodeCall:
         events = step_events.call_events(self.position, None, [call])
         if call.kind is CallKind.READ:
             await journal.flush()
-            if gates.bound is not None and gates.bound.history.urgent:
+            if gates.bound is not None and gates.bound.session.urgent:
                 await journal.write(StepWrite())
             self.boundary()
             if gates.bound is not None and not gates.bound.allows_calls([call]):
@@ -491,7 +491,7 @@ class CodeCall:
         call, gates = self.call, self.parts.gates.bound
         error = ToolFailed(self._refusal) if call.kind is CallKind.REFUSED else ToolDenied(self._refusal)
         if gates is not None and call.ruling is not None and call.ruling.verdict is PolicyVerdict.DENY:
-            return gates.dialogue.gate_closed(call, call.ruling) or error
+            return gates.gate_closed(call, call.ruling) or error
         return error
 
     async def _outcome(self, entry: JournalEntry | None) -> Any:

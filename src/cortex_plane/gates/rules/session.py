@@ -1,0 +1,367 @@
+"""The gates of one session: evaluated for an attempt or for one request, and written with it.
+
+Evaluating changes nothing but the state that is held here. It goes with the next write (`changes`), together with the step,
+the intents and the facts that it belongs to; evaluations that come while a write is under way go with the one after it. If
+another writer of the same session was first, everything that is not written is evaluated again on top of its write (`rebase`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
+from uuid import UUID
+
+from cortex_plane.gates.model.atlases import Gate
+from cortex_plane.gates.model.gates import (
+    MAX_MISSED,
+    Answered,
+    Evaluation,
+    GatedCall,
+    GateInput,
+    GateRecord,
+    GateState,
+    Open,
+    Ruling,
+    Shut,
+    Trace,
+    UnseenCall,
+    kept_state,
+    skipped,
+    state_of,
+)
+from cortex_plane.gates.rules.answers import AnswerTarget, answer, meant
+from cortex_plane.gates.rules.effects import EvaluationRun, RanCall, gate_changes, minutes_of
+from cortex_plane.gates.rules.evaluation import at_boundary, judge, judge_sent, ran, requested, shown
+from cortex_plane.gates.rules.index import CompiledAtlases
+from cortex_plane.gates.rules.prompts import asked_of_all
+from cortex_plane.jobs.model.journal import GateClosed
+from cortex_plane.kernel.errors import CortexError
+from cortex_plane.policies.model.policies import PolicyVerdict
+from cortex_plane.proof.model import Fact
+from cortex_plane.tenancy.model.access import Actor
+
+NOT_LOADED = "is code that only workers load: an agent that runs elsewhere cannot pass it"
+
+
+class Changed(Protocol):
+    """What every evaluation returns."""
+
+    @property
+    def state(self) -> GateState: ...
+    @property
+    def traces(self) -> tuple[Trace, ...]: ...
+
+
+C = TypeVar("C", bound=Changed)
+Change = Callable[[CompiledAtlases, GateState], Changed]
+
+
+@dataclass(slots=True, eq=False)
+class PendingEvaluation:
+    """One evaluation that is not written yet."""
+
+    change: Change | None
+    """None where it changed nothing."""
+    traces: tuple[Trace, ...]
+    """Computed again where it is evaluated on top of another write."""
+    call: str = ""
+    """The call that it was about, until that is settled or sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateChanges:
+    """What one write holds of gates."""
+
+    state: GateState
+    evaluations: Sequence[PendingEvaluation]
+    sent: Sequence[tuple[UUID, GatedCall]]
+    """The calls that it charges."""
+    traces: Sequence[Trace]
+    more: dict[str, Any]
+    """For `record_gates`; empty where nothing changed."""
+
+    @property
+    def events(self) -> list[tuple[str, dict[str, Any]]]:
+        return [(trace.type, trace.payload) for trace in self.traces]
+
+
+class GateSession:
+    """The state of a session's gates: as it is written, and as the evaluations since the last write leave it."""
+
+    def __init__(
+        self,
+        atlases: CompiledAtlases,
+        bound: Mapping[str, Any],
+        now: Callable[[], datetime],
+        *,
+        loads_code: bool = True,
+    ) -> None:
+        """``loads_code``: triggers and validators of the app run in this process."""
+        self.now = now
+        self._loads_code = loads_code
+        self.evaluations: list[PendingEvaluation] = []
+        """Since the last write."""
+        self._response: list[PendingEvaluation] = []
+        """Those of them since the current response began."""
+        self.rebase(atlases, bound)
+
+    # Pending evaluations ---------------------------------------------------------------------------------------
+
+    def rebase(self, atlases: CompiledAtlases, bound: Mapping[str, Any]) -> None:
+        """On top of the state that the database has now."""
+        self.atlases, self.revision = atlases, int(bound["revision"])
+        self.written = state_of(bound["state"])
+        # A gate that fires once fired for the attempt that wrote first, which has written its trace.
+        state = self.written
+        for evaluation in self.evaluations:
+            if evaluation.change is not None:
+                result = evaluation.change(atlases, state)
+                state, evaluation.traces = result.state, result.traces
+        self._replay()
+
+    def apply(self, state: GateState, evaluations: Iterable[PendingEvaluation]) -> GateState:
+        for evaluation in evaluations:
+            if evaluation.change is not None:
+                state = evaluation.change(self.atlases, state).state
+        return state
+
+    def _replay(self) -> None:
+        """Also the state before the response: a pass that another attempt used up is gone for it too."""
+        self.before = self.apply(self.written, _without(self.evaluations, self._response))
+        self.state = self.apply(self.written, self.evaluations) if self._response else self.before
+
+    def begin_response(self) -> None:
+        """The calls and answers of one response, or of one request, are judged by the state before it."""
+        self.before, self._response = self.state, []
+
+    def add(self, change: Change | None, traces: Sequence[Trace], call: str = "") -> None:
+        if change is not None or traces:
+            self.evaluations.append(PendingEvaluation(change, tuple(traces), call))
+            self._response.append(self.evaluations[-1])
+
+    def evaluate(self, change: Callable[[CompiledAtlases, GateState], C], call: str = "") -> C:
+        result = change(self.atlases, self.state)
+        self.add(change if result.state != self.state else None, result.traces, call)
+        self.state = result.state
+        return result
+
+    def forget(self, ids: Collection[str]) -> set[str]:
+        """Drop the evaluations of these calls; returns the calls that had any."""
+        evaluations = [evaluation for evaluation in self.evaluations if evaluation.call in ids]
+        self._drop(evaluations)
+        return {evaluation.call for evaluation in evaluations}
+
+    def drop(self) -> None:
+        """Drop everything that is not written."""
+        self._drop(self.evaluations)
+
+    def _drop(self, evaluations: Sequence[PendingEvaluation]) -> None:
+        self.evaluations, self._response = [
+            _without(pending, evaluations) for pending in (self.evaluations, self._response)
+        ]
+        self._replay()
+
+    @property
+    def unmet(self) -> bool:
+        """The session was bound to an atlas whose gates were not evaluated yet."""
+        return any(atlas_id not in self.state.fired for atlas_id in self.atlases.once)
+
+    @property
+    def urgent(self) -> bool:
+        """A trace must be durable before anything else happens."""
+        return any(trace.sync for evaluation in self.evaluations for trace in evaluation.traces)
+
+    @property
+    def shut(self) -> Shut | None:
+        """The gate that ended the session's work for good."""
+        return self.state.ended
+
+    # Evaluations -----------------------------------------------------------------------------------------------
+
+    def boundary(self, moment: GateInput, elapsed_ms: float = 0.0, traces: Sequence[Trace] = ()) -> None:
+        """Between two steps or requests. ``traces``: of gates that could not be evaluated."""
+        if not self._loads_code:
+            # Of an atlas that is new to the session: these triggers cannot run here, so what they forbid is forbidden.
+            custom = [gate for gate in self.atlases.restricting_custom if gate.atlas_id not in self.state.fired]
+            moment = replace(moment, unknown=frozenset(gate.key for gate in custom))
+            why = "is code that only workers load"
+            traces = [skipped(gate, f"the trigger `{gate.trigger.trigger_id}` {why}") for gate in custom]
+        self.evaluate(lambda atlases, state: at_boundary(atlases, state, moment, elapsed_ms))
+        self.add(None, traces)
+
+    def request(self, name: str) -> Evaluation:
+        """The agent asks for what its stewards wrote down."""
+        now = self.now()
+        return self.evaluate(lambda atlases, state: requested(atlases, state, name, now))
+
+    def judge(self, call: GatedCall) -> Ruling:
+        """A call that was not sent yet; its questions are opened."""
+        now, unloaded = self.now(), self.unloaded(call)
+        return self.evaluate(
+            lambda atlases, state: judge(atlases, state, call, now) if unloaded is None else unloaded, call.call_id
+        )
+
+    def judge_sent(self, call: GatedCall, *, records: bool) -> Ruling:
+        """A call that was sent before. ``records``: the question of a capability that was locked since is opened."""
+        now = self.now()
+        ruling = judge_sent(self.atlases, self.state, call, now)
+        if records and ruling.asks:
+            self.evaluate(lambda atlases, state: _only_questions(judge_sent(atlases, state, call, now), state))
+        elif records and ruling.verdict is PolicyVerdict.REQUIRES_APPROVAL:
+            self.add(None, ruling.traces)
+        return self.unloaded(call) or replace(ruling, state=self.state, traces=())
+
+    def look(self, call: GatedCall) -> Ruling:
+        """Whether an action would be allowed; nothing is recorded."""
+        return self.unloaded(call) or judge(self.atlases, self.state, call, self.now(), looking=True)
+
+    def unloaded(self, call: GatedCall) -> Ruling | None:
+        """A blocking gate whose trigger cannot run in this process stays shut."""
+        if self._loads_code:
+            return None
+        for gate in self.atlases.blocking_custom[:1]:
+            reason = f"the trigger `{gate.trigger.trigger_id}` of the gate `{gate.gate_id}` {NOT_LOADED}"
+            work = EvaluationRun(self.atlases, self.state, self.now())
+            work.blocked(gate, reason, call.action)
+            return Ruling(
+                verdict=PolicyVerdict.DENY, rule=f"gate:{gate.key}", reason=reason, state=self.state,
+                risk=self.atlases.risk_of(call.action, call.risk), traces=tuple(work.traces),
+            )  # fmt: skip
+        return None
+
+    # Questions and answers -------------------------------------------------------------------------------------
+
+    def open_questions(self, ruling: Ruling) -> tuple[Open, ...]:
+        """What must be answered before a refused call is made again."""
+        if ruling.asks or ruling.verdict is not PolicyVerdict.DENY or self.before.ended is not None:
+            return ruling.asks
+        return self.before.asks
+
+    def questions(self, entries: Sequence[Open]) -> list[dict[str, Any]]:
+        return asked_of_all(self.atlases, entries)
+
+    def closed(self, tool: str, asks: Sequence[Open]) -> GateClosed:
+        """The error that carries the questions to an agent that runs elsewhere."""
+        names = ", ".join(f"`{self.atlases.gates[question.gate].gate_id}`" for question in asks)
+        before = f"before `{tool}` runs" if asks[0].call else "before anything else"
+        return GateClosed(
+            f"The gate {names} asks {before}; the call was not made.",
+            hint="Answer with `POST /v1/sessions/{id}/answers`, then send the same call again.",
+            questions=self.questions(asks),
+        )
+
+    def answer_target(self, gate: str, call: str | None) -> AnswerTarget:
+        """Only questions from before the response can be answered by it."""
+        target = meant(self.atlases, self.before, gate, call)
+        if target.which is None:
+            return target
+        still_open = same_question(self.state, target.which)
+        if still_open is None:
+            return AnswerTarget(error=f"`{gate[:100]}` does not wait for an answer any more.")
+        return replace(target, which=still_open)
+
+    def record_answer(
+        self, target: AnswerTarget, answers: Mapping[str, Any], custom: Mapping[str, str | None]
+    ) -> Answered:
+        """``custom``: the faults that validators reported."""
+        now = self.now()
+        if target.gate is not None and not self._loads_code:
+            custom = {
+                question.question_id: f"its validator `{question.validation.custom_validator}` {NOT_LOADED}"
+                for question in target.gate.questions
+                if question.validation.custom_validator is not None
+            }
+
+        def change(atlases: CompiledAtlases, state: GateState) -> Answered:
+            which = target.which and same_question(state, target.which)
+            current = target if which is None else replace(target, which=which)
+            if target.which is not None and which is None:
+                current = AnswerTarget(error="It does not wait for an answer any more.")
+            return answer(atlases, state, current, answers, custom, now)
+
+        return self.evaluate(change)
+
+    # Writing ---------------------------------------------------------------------------------------------------
+
+    def changes(
+        self,
+        evaluations: Sequence[PendingEvaluation] | None = None,
+        *,
+        cards: Iterable[tuple[GatedCall, Sequence[Gate]]] = (),
+        sent: Sequence[tuple[UUID, GatedCall]] = (),
+        counts: bool = True,
+    ) -> GateChanges:
+        """What goes with a write; nothing changes here until it is made. ``evaluations``: those before it; None: all.
+        ``cards``: calls that it asks people about, and the gates that they are shown. ``sent``: calls that it sends; what let
+        them through is used up, and ``counts`` says whether they count for the limits per minute."""
+        atlases, state, now = self.atlases, self.state, self.now()
+        if evaluations is None:
+            evaluations = tuple(self.evaluations)
+        elif list(evaluations) != self.evaluations:
+            # Evaluations that came while the write was tried belong to other branches, and go with their writes.
+            state = self.apply(self.written, evaluations)
+        traces = [trace for evaluation in evaluations for trace in evaluation.traces]
+        for call, gates in cards:
+            state = shown(atlases, state, call, gates, now).state
+        for _, call in sent:
+            charge = ran(atlases, state, call, now)
+            state = charge.state
+            traces += charge.traces
+        calls = [RanCall(action=call.action, risk=call.risk, call_id=str(id)) for id, call in sent]
+        more = gate_changes(atlases, self.written, state, traces, calls)
+        minutes = minutes_of(atlases, len(sent)) if sent and counts else {}
+        if minutes:
+            more["minutes"] = minutes
+        if "state" in more:
+            more["revision"] = self.revision
+        return GateChanges(state, evaluations, sent, tuple(traces), more)
+
+    def commit(self, changes: GateChanges) -> None:
+        """The write was made: evaluations that came meanwhile go with the next one."""
+        self.revision += "state" in changes.more
+        self.written = changes.state
+        self._drop(changes.evaluations)
+
+    def record_ends(self, actor: Actor, calls: Sequence[UnseenCall]) -> GateRecord:
+        """Calls are over: fire what comes after them."""
+        errors = tuple(call.error for call in calls if call.error is not None)
+        self.boundary(GateInput(now=self.now(), finished=tuple(call.action for call in calls), errors=errors))
+        return record_of(actor, self.changes())
+
+
+def _without(evaluations: Sequence[PendingEvaluation], removal: Sequence[PendingEvaluation]) -> list[PendingEvaluation]:
+    return [evaluation for evaluation in evaluations if evaluation not in removal] if removal else list(evaluations)
+
+
+def _only_questions(ruling: Ruling, before: GateState) -> Ruling:
+    return replace(ruling, state=replace(ruling.state, passes=before.passes, spent=before.spent))
+
+
+def question_key(which: Open) -> tuple[str, str, str]:
+    return which.gate, which.action, which.input_hash
+
+
+def same_question(state: GateState, which: Open) -> Open | None:
+    """The same question in another state, if it is still open there."""
+    return next((entry for entry in state.open if question_key(entry) == question_key(which)), None)
+
+
+def record_of(actor: Actor, changes: GateChanges, trace_id: UUID | None = None) -> GateRecord:
+    """``trace_id`` names the request on the audit trail."""
+    extra = {"trace_id": str(trace_id)} if trace_id is not None else {}
+    facts = [Fact.of(actor, trace.type, **trace.payload, **extra) for trace in changes.traces]
+    return GateRecord(facts, changes.events, changes.more)
+
+
+def record_missed(actor: Actor, bound: Mapping[str, Any], calls: Sequence[UnseenCall], why: CortexError) -> GateRecord:
+    """Calls that ended while the gates cannot be read are kept for the next evaluation."""
+    state = state_of(bound.get("state"))
+    state = replace(state, missed=(*state.missed, *calls)[-MAX_MISSED:])
+    written = {"revision": bound.get("revision", 0), "state": kept_state(state)}
+    return GateRecord([unread_fact(actor, why, calls)], written=written)
+
+
+def unread_fact(actor: Actor, why: CortexError, calls: Sequence[UnseenCall] = ()) -> Fact:
+    return Fact.of(actor, "gates_unread", calls=[call.action for call in calls], reason=why.message)
