@@ -12,11 +12,12 @@ from pydantic import AfterValidator, Field, StringConstraints
 from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError
 
-from cortex_plane.agents.model.tools import OnUncertain, Risk, is_tool_name
+from cortex_plane.agents.model.tools import OnUncertain, Risk, highest_risk, is_tool_name
 from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus
 from cortex_plane.gates.model.gates import Limit
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import TERMINAL, JobStatus
+from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.fields import DRAFT, JsonObject, JsonValue, Name, Note
 from cortex_plane.kernel.schemas import Unusable, check_strangers
 from cortex_plane.policies.model.policies import PolicyVerdict
@@ -26,8 +27,6 @@ APP = "external"
 DISPATCH_SECONDS = 30.0
 """How long after its intent a call may still begin."""
 DEFAULT_TIMEOUT = 300.0
-MAX_SENDS = 3
-"""After so many uncertain ends of one call a person is asked, whatever was declared."""
 MAX_WAIT = 60.0
 _PRINTABLE = r"^[\x21-\x7e]+$"
 
@@ -191,17 +190,30 @@ class ExternalCall:
         """Whether a person is being asked whether it happened."""
         return self.approval_kind is ApprovalKind.UNCERTAIN_EFFECT and self.approval_status is ApprovalStatus.PENDING
 
-    @property
-    def fails_if_uncertain(self) -> bool:
-        return self.on_uncertain is OnUncertain.FAIL
 
-    @property
-    def probes_if_uncertain(self) -> bool:
-        return self.on_uncertain is OnUncertain.PROBE
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestedCall:
+    """A call that an agent elsewhere asks for."""
 
-    @property
-    def asks_if_uncertain(self) -> bool:
-        return self.on_uncertain is OnUncertain.ASK_HUMAN
+    id: UUID
+    name: str
+    digest: str
+    arguments: bytes
+    input_hash: str
+    read_only: bool
+    risk: Risk
+    says: str | None = None
+
+    @classmethod
+    def of(cls, call: ExternalCall) -> RequestedCall:
+        return cls(
+            id=call.id, name=call.tool, digest=call.tool_digest, arguments=canonical(call.arguments),
+            input_hash=call.input_hash, read_only=call.read_only, risk=call.risk,
+        )  # fmt: skip
+
+    def with_risk(self, known: Risk | None) -> RequestedCall:
+        """Of the risk that its agent declares and the one that is known of its tool, the higher counts."""
+        return replace(self, risk=highest_risk(self.risk, known))
 
 
 _BEFORE_IT_BEGAN = frozenset({CallStatus.ALLOWED, CallStatus.APPROVED, CallStatus.CLEARED})

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from cortex_plane.agents.model.agents import SkillSettings
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.calls.model import CallShown, ExternalCall, Resolution
 from cortex_plane.db.database import Database, Queries, Row, Transaction, after, page
@@ -17,6 +18,7 @@ from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.policies.model.policies import PolicyDecision
 from cortex_plane.proof.model import Fact
 from cortex_plane.proof.rules.receipts import Stamp
+from cortex_plane.sessions.model.sessions import SessionKind
 
 queries = Queries("calls")
 
@@ -59,6 +61,14 @@ class CallContext:
     """When all of this was so."""
     askers: list[UUID] = field(default_factory=list)
     """The identities that ask, besides who opened the session: they caused it too."""
+
+    @property
+    def session_kind(self) -> str:
+        return SessionKind.EXTERNAL
+
+    @property
+    def skills(self) -> SkillSettings:
+        return SkillSettings.of(self.skill_config)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -302,6 +312,14 @@ class Governed:
     request_policies: list[dict[str, Any]] | None
     bound: dict[str, Any] | None
     now: datetime
+
+    @property
+    def is_external(self) -> bool:
+        return self.kind == SessionKind.EXTERNAL
+
+    @property
+    def skills(self) -> SkillSettings:
+        return SkillSettings.of(self.skill_config)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

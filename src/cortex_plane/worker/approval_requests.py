@@ -7,12 +7,15 @@ that response runs before all of them are decided.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents.model.completions import AssistantTurn, UserTurn
-from cortex_plane.approvals.model.approvals import ApprovalKind, Cause, NewRequest
-from cortex_plane.approvals.verbs.approval_requests import SETTLERS, Possible, bounded, feasible_terms, nobody_can
-from cortex_plane.calls.verbs.authorization import asked_of_people
+from cortex_plane.approvals.model.approvals import NewRequest
+from cortex_plane.approvals.verbs.approval_requests import SETTLERS, Possible, feasible_terms, nobody_can, require_terms
+from cortex_plane.calls.rules import call_request
+from cortex_plane.calls.verbs.authorization import people_card
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus
 from cortex_plane.jobs.model.effects import CallStatus, doubt
 from cortex_plane.jobs.model.jobs import JobStatus
@@ -34,32 +37,6 @@ def awaiting_calls(calls: Sequence[Call]) -> list[Call]:
     return [call for call in calls if call.status is CallStatus.AWAITING]
 
 
-async def request_terms(lease: Lease, call: Call, due: StepWrite) -> Possible | None:
-    """The terms by which people can decide a call; None where nobody can, and then the call is refused."""
-    again = call.id if call.asked_before else None
-    possible = await feasible_terms(lease.db, lease.assignment, call.terms, lease.progress.message_seq, again=again)
-    if possible.terms is None:
-        _refuse(call, due, possible.excluded)
-        return None
-    return possible
-
-
-def _refuse(call: Call, due: StepWrite, causes: Sequence[Cause]) -> None:
-    """Nobody could ever decide the call: it is refused at once, not when its time is over."""
-    terms = call.terms
-    message = nobody_can(call.name, call.rule, terms, causes)
-    if terms.on_deny is OnDeny.FAIL:
-        raise Ended(
-            JobFailed(
-                message,
-                "Make somebody an approver with `cortex member update`, or correct the policy with `cortex policy apply`;"
-                " then `cortex job resubmit` it.",
-                StepWrite(step=due.step, facts=due.facts, events=due.events),
-            )
-        )
-    call.status, call.error = CallStatus.REJECTED, f"{message} Do not send it again; go another way."
-
-
 class RequestCards:
     """The cards by which people are asked about the calls of one attempt."""
 
@@ -73,6 +50,28 @@ class RequestCards:
     ) -> None:
         self._lease, self._limits, self._gates = lease, limits, gates
         self._conversation, self._demands = conversation, demands
+
+    async def feasible_terms(self, call: Call, due: StepWrite) -> Possible | None:
+        """The terms by which people can decide a call; None where nobody can, and then the call is refused at once."""
+        lease, decision, times = self._lease, call.decision, self._limits.skills.approval
+        again = call.id if call.asked_before else None
+        possible = await feasible_terms(
+            lease.db, lease.assignment, decision, times, lease.progress.message_seq, again=again
+        )
+        if possible.terms is not None:
+            return possible
+        message = nobody_can(call.name, decision, possible.excluded)
+        if require_terms(decision).on_deny is OnDeny.FAIL:
+            raise Ended(
+                JobFailed(
+                    message,
+                    "Make somebody an approver with `cortex member update`, or correct the policy with `cortex policy apply`;"
+                    " then `cortex job resubmit` it.",
+                    StepWrite(step=due.step, facts=due.facts, events=due.events),
+                )
+            )
+        call.status, call.error = CallStatus.REJECTED, f"{message} Do not send it again; go another way."
+        return None
 
     def suspend(self, calls: Sequence[Call], terms: Mapping[UUID, Possible], due: StepWrite) -> StepWrite:
         """The write that asks: the job gives up its lease until all of the calls are decided."""
@@ -100,57 +99,27 @@ class RequestCards:
     def _approval(self, call: Call, possible: Possible) -> NewRequest:
         if possible.terms is None:
             raise AssertionError("a request needs somebody who can decide it")
-        return NewRequest(
-            id=new_id(),
-            kind=ApprovalKind.CALL,
-            call_id=call.id,
-            step_index=call.step,
-            tool_name=call.name,
-            tool_digest=call.digest,
-            arguments=call.arguments,
-            input_hash=call.input_hash,
-            risk=call.risk,
-            summary=self._summary(call),
-            agent_says=_agent_says(self._conversation.turns),
-            asked_for=_asked_for(self._conversation.turns),
-            question=asked_of_people(call.ruling.people) if call.ruling is not None else None,
-            rule=call.rule,
-            policy_version=call.policies or self._lease.policies_version,
-            terms=bounded(possible.terms, call.rule, self._limits.skills.approval),
-            changed_by=possible.changed_by,
-        )
-
-    def _summary(self, call: Call) -> str:
         agent, demand = self._lease.assignment.agent, self._demands.get(call.id)
-        return f"{agent} wants to call {call.name}" if demand is None else f"{agent} asks: {demand.action}"
+        summary = f"{agent} wants to call {call.name}" if demand is None else f"{agent} asks: {demand.action}"
+        return self._request(
+            call, summary=summary, rule=call.rule, terms=possible.terms, question=people_card(call.ruling),
+            changed_by=possible.changed_by,
+        )  # fmt: skip
 
     def uncertain_effect(self, call: Call) -> NewRequest:
         """The card that asks whether a call happened."""
-        return NewRequest(
-            id=new_id(),
-            kind=ApprovalKind.UNCERTAIN_EFFECT,
-            call_id=call.id,
-            step_index=call.step,
-            tool_name=call.name,
-            tool_digest=call.sent_digest or call.digest,
-            arguments=call.arguments,
-            input_hash=call.input_hash,
-            risk=call.code.risk,
-            summary=f"Nobody knows whether {call.name} of {self._lease.assignment.agent} happened",
-            agent_says=_agent_says(self._conversation.turns),
-            asked_for=_asked_for(self._conversation.turns),
-            question=doubt(call.name, call.error),
-            rule="on_uncertain",
-            policy_version=call.policies or self._lease.policies_version,
-            terms=SETTLERS,
-        )
+        request = self._request(
+            call, summary=f"Nobody knows whether {call.name} of {self._lease.assignment.agent} happened",
+            rule="on_uncertain", terms=SETTLERS, question=doubt(call.name, call.error), is_doubt=True,
+        )  # fmt: skip
+        return replace(request, tool_digest=call.sent_digest or call.digest, risk=call.code.risk)
+
+    def _request(self, call: Call, **card: Any) -> NewRequest:
+        turns, policies = self._conversation.turns, call.policies or self._lease.policies_version
+        says, asked_for = _last_text(turns, AssistantTurn), _last_text(turns, UserTurn)
+        return call_request(new_id(), call, call.step, policies=policies, says=says, asked_for=asked_for, **card)
 
 
-def _agent_says(turns: Thread) -> str | None:
-    turn = next((turn for turn in reversed(turns) if isinstance(turn, AssistantTurn)), None)
+def _last_text(turns: Thread, kind: type[AssistantTurn | UserTurn]) -> str | None:
+    turn = next((turn for turn in reversed(turns) if isinstance(turn, kind)), None)
     return storable(turn.text)[:SHOWN_TEXT] if turn is not None and turn.text else None
-
-
-def _asked_for(turns: Thread) -> str | None:
-    turn = next((turn for turn in reversed(turns) if isinstance(turn, UserTurn)), None)
-    return storable(turn.text)[:SHOWN_TEXT] if turn is not None else None

@@ -42,7 +42,7 @@ from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import meters
 from cortex_plane.sessions.rules import as_sent, heard, merge_assistant_turns, recorded_form, requests_of
 from cortex_plane.worker import step_events
-from cortex_plane.worker.approval_requests import RequestCards, awaiting_calls, request_terms
+from cortex_plane.worker.approval_requests import RequestCards, awaiting_calls
 from cortex_plane.worker.authorization import CallAuthorizer
 from cortex_plane.worker.calls import Call, CallKind, PendingWrite, call_summary, group_calls, plan_call
 from cortex_plane.worker.context_window import ContextWindow
@@ -408,7 +408,7 @@ class Attempt:
         """Ends the attempt; returns only where nobody can decide, and the model is told."""
         terms = {}
         for call in awaiting_calls(calls):
-            possible = await request_terms(self.lease, call, due)
+            possible = await self.cards.feasible_terms(call, due)
             if possible is not None:
                 terms[call.id] = possible
         if awaiting_calls(calls):

@@ -16,13 +16,13 @@ import structlog
 
 from cortex_plane.approvals.verbs import standing_approvals
 from cortex_plane.gates.model.gates import PLANE_TOOLS
-from cortex_plane.gates.rules.authorization import Authorization, StandingUse, authorize, leaning_on
+from cortex_plane.gates.rules.authorization import Authorization, StandingUse, authorize, facts_of, is_unseen
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT, CallStatus, ToolCall
 from cortex_plane.jobs.model.jobs import Hold
 from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.policies.model.policies import CallFacts, OnDeny, PolicyDecision, PolicyRow, PolicyVerdict
+from cortex_plane.policies.model.policies import OnDeny, PolicyDecision, PolicyRow, PolicyVerdict
 from cortex_plane.policies.rules.engine import CompiledPolicies
 from cortex_plane.policies.rules.terms import both_terms
 from cortex_plane.policies.verbs.policy_cache import book, request_rows
@@ -71,10 +71,10 @@ class CallAuthorizer:
             if authorization.verdict is not PolicyVerdict.DENY:
                 # Before anything is awaited: no other branch may count on what lets this one through.
                 gates.let_through(call)
-            use = await self._cover(call, authorization, uses)
-            if use is not None:
-                authorization = leaning_on(authorization, use)
-                uses[use.standing_id] += not use.counted
+            if authorization.verdict is PolicyVerdict.REQUIRES_APPROVAL:
+                authorization = await self._cover(call, authorization, uses)
+                if authorization.leaning is not None:
+                    uses[authorization.leaning.standing_id] += not authorization.leaning.counted
             apply_authorization(call, authorization)
             gates.explain_refusal(call)
             if call.settled and gates.bound is not None:
@@ -86,10 +86,11 @@ class CallAuthorizer:
         # By call: branches of a job may judge theirs by different policies, and learn of newer ones meanwhile.
         lease = self._lease
         call.policies = lease.policies_version = lease.newest_policies
+        self._standing_uses.pop(call.id, None)
         policies = await self.policies_at(call.policies)
         self._apply_confirmation(call, policies)
         call.ruling = self._gates.rule_on(call, is_new=is_new)
-        facts = self._facts(call)
+        facts = facts_of(lease.assignment, call, read_only=self._only_reads(call))
         # A question to people may be asked again after a no: nothing is sent by it, and its agent decides what a no means.
         refused_before = call.name != ASK and (call.name, call.input_hash) in self.refusals
         decision = authorize(policies, facts, self._request_rows, turned_down=refused_before, ruling=call.ruling)
@@ -123,53 +124,32 @@ class CallAuthorizer:
             log.error("policies unreadable", job_id=str(lease.assignment.job_id), reason=why)
             raise Ended(JobHeld(Hold.POLICIES_UNREADABLE, {"why": why}, StepWrite(error=why))) from error
 
-    def _facts(self, call: Call) -> CallFacts:
-        assignment = self._lease.assignment
-        return CallFacts(
-            target=call.name,
-            arguments=orjson.loads(call.arguments),
-            read_only=not self._lease.toolbox.has_side_effects(call.code)
-            and not (call.ruling is not None and call.ruling.strict),
-            risk=call.risk,
-            agent=assignment.agent,
-            teams=tuple(assignment.teams),
-            session_kind=assignment.session_kind,
-        )
+    def _only_reads(self, call: Call) -> bool:
+        is_strict = call.ruling is not None and call.ruling.strict
+        return not is_strict and not self._lease.toolbox.has_side_effects(call.code)
 
     # Standing approvals ----------------------------------------------------------------------------------------
 
-    async def _cover(self, call: Call, authorization: Authorization, uses: Mapping[UUID, int]) -> StandingUse | None:
-        """The standing approval that a call may use, if it needs a person's yes and nobody said no."""
+    async def _cover(self, call: Call, authorization: Authorization, uses: Mapping[UUID, int]) -> Authorization:
+        """With the standing approval that the call may use, if it needs a person's yes and nobody said no."""
         lease = self._lease
-        self._standing_uses.pop(call.id, None)
-        terms = authorization.decision.terms
-        if (
-            authorization.verdict is not PolicyVerdict.REQUIRES_APPROVAL
-            or terms is None
-            or not terms.standing
-            or call.digest is None
-        ):
-            return None
-        question = standing_approvals.Uncovered(
-            call_id=call.id, tool_name=call.name, tool_digest=call.digest, input_hash=call.input_hash,
-            facts=self._facts(call), terms=terms,
-        )  # fmt: skip
         cover = await standing_approvals.cover(
-            lease.db, lease.assignment, lease.progress.message_seq, question, uses, lease.worker.vault
+            lease.db,
+            lease.assignment,
+            call,
+            self._only_reads(call),
+            authorization,
+            lease.worker.vault,
+            uses,
+            lease.progress.message_seq,
         )
-        for standing_id, why in cover.refused:
+        for refusal in cover.refusals:
             # A standing approval without a true receipt covers nothing, and that is on the audit trail.
-            log.error(
-                "standing approval refused", job_id=str(lease.assignment.job_id), call=str(call.id), tool=call.name,
-                standing=str(standing_id), reason=why,
-            )  # fmt: skip
-            fact = lease.fact(
-                "receipt_refused", call=str(call.id), tool=call.name, standing=str(standing_id), reason=why
-            )
-            lease.notes.append(fact)
-        if cover.leaning is not None:
-            self._standing_uses[call.id] = cover.leaning
-        return cover.leaning
+            log.error("standing approval refused", job_id=str(lease.assignment.job_id), **refusal)
+            lease.notes.append(lease.fact("receipt_refused", **refusal))
+        if cover.authorization.leaning is not None:
+            self._standing_uses[call.id] = cover.authorization.leaning
+        return cover.authorization
 
     def add_standing_uses(self, write: StepWrite) -> None:
         """Calls that are sent on a standing approval name it: it is checked once more, and counted, in the same commit."""
@@ -230,12 +210,10 @@ class CallAuthorizer:
         """
         authorization = await self.judge(call)
         if authorization.verdict is not PolicyVerdict.REQUIRES_APPROVAL:
-            self._standing_uses.pop(call.id, None)
             return authorization.verdict is PolicyVerdict.ALLOW
         if call.has_grant:
-            # Unless a gate stands before it by now that nobody was shown.
-            return call.ruling is None or call.ruling.verdict is not PolicyVerdict.REQUIRES_APPROVAL
-        use = await self._cover(call, authorization, {})
+            return not is_unseen(call.ruling)
+        use = (await self._cover(call, authorization, {})).leaning
         return use is not None and use.counted
 
     async def _is_outgrown(self, call: Call, row: ToolCall) -> bool:
@@ -246,7 +224,7 @@ class CallAuthorizer:
         elif call.digest != row.tool_digest:
             why = "its tool has changed"
         elif (await self.judge(call)).verdict is not PolicyVerdict.DENY:
-            if call.ruling is None or call.ruling.verdict is not PolicyVerdict.REQUIRES_APPROVAL:
+            if not is_unseen(call.ruling):
                 return False
             why = "whoever approved it was not shown a gate that a person must pass by now"
         if why is not None:

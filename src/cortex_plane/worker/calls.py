@@ -27,7 +27,7 @@ from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
 from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.policies.model.policies import PolicyVerdict, Terms
+from cortex_plane.policies.model.policies import PolicyDecision, PolicyVerdict
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.tools.tool import Tool
 
@@ -112,11 +112,10 @@ class Call:
         return self.authorization.decision.rule if self.authorization else ""
 
     @property
-    def terms(self) -> Terms:
-        terms = self.authorization.decision.terms if self.authorization else None
-        if terms is None:
-            raise RuntimeError(f"The call {self.id} needs no approval.")
-        return terms
+    def decision(self) -> PolicyDecision:
+        if self.authorization is None:
+            raise RuntimeError(f"The call {self.id} was not authorised.")
+        return self.authorization.decision
 
     @property
     def standing_use(self) -> StandingUse | None:

@@ -19,7 +19,7 @@ import structlog
 from cortex_plane.agents.model.tools import DidNotHappen, Happened, OnUncertain, ToolError
 from cortex_plane.db.crash_points import reached
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus
-from cortex_plane.jobs.model.effects import SETTLED, CallStatus, Settlement, settlement
+from cortex_plane.jobs.model.effects import MAX_SENDS, SETTLED, CallStatus, Settlement, settlement
 from cortex_plane.jobs.model.jobs import Hold
 from cortex_plane.jobs.rules.attempts import StepWrite, WriteResult
 from cortex_plane.kernel.canonical import canonical
@@ -37,8 +37,6 @@ from cortex_plane.worker.tools.tool import ToolContext, encode_result
 log = structlog.get_logger()
 
 MAX_PAUSE = 2.0
-MAX_SENDS = 3
-"""After so many uncertain ends of one call a person is asked, whatever the tool declares."""
 CHANGE_CODES = ("policy_changed", "grant_refused", "gates_changed", "atlas_rate_limited")
 """The write is refused because what authorised its calls has changed."""
 
@@ -56,7 +54,7 @@ class CallLedger:
         writer: Writer,
     ) -> None:
         self._lease, self._limits, self._gates = lease, limits, gates
-        self._authorizer, self._cards, self._writer = authorizer, cards, writer
+        self._authorizer, self.cards, self._writer = authorizer, cards, writer
         self._results: list[tuple[UUID, bytes]] = []
         """Results that are stored apart from their rows, with the next write."""
 
@@ -219,15 +217,13 @@ class CallLedger:
             # It is over in this process, not in the world: a probe that comes too early would find nothing yet.
             is_safe = is_over and on_uncertain is not OnUncertain.PROBE
             safe_at = now if is_safe or call.settle_after is None else call.settle_after
-            choice, did_not_happen = settlement(on_uncertain, safe_at, now), False
+            choice, did_not_happen = settlement(on_uncertain, safe_at, now, call.attempt), False
             if on_uncertain is OnUncertain.PROBE and call.timed_out and not call.code.is_async:
                 # A thread that timed out may act at any time: no probe is conclusive.
                 choice = Settlement.ASK_HUMAN
             if choice is Settlement.WAIT:
                 seconds = (safe_at - now).total_seconds() + 0.01
                 raise Ended(JobSleeps(seconds, "an effect is uncertain"))
-            if call.attempt >= MAX_SENDS and choice in (Settlement.SEND_AGAIN, Settlement.PROBE):
-                choice = Settlement.ASK_HUMAN
             if choice is Settlement.PROBE:
                 answer = await self._probe(call)
                 if isinstance(answer, Happened):
@@ -242,7 +238,7 @@ class CallLedger:
             if choice is Settlement.ASK_HUMAN:
                 call.status, call.error = CallStatus.UNCERTAIN, trouble
                 write = outcome_write(call)
-                write.requests = (self._cards.uncertain_effect(call),)
+                write.requests = (self.cards.uncertain_effect(call),)
                 event = {"call": str(call.id), "tool": call.name}
                 raise Ended(JobHeld(Hold.UNCERTAIN_EFFECT, event, write))
             if choice is Settlement.FAIL:

@@ -25,6 +25,7 @@ from cortex_plane.policies.model.policies import (
     ONE_VOTE,
     OWNER_DECIDES,
     Approvers,
+    PolicyDecision,
     Quorum,
     Terms,
     is_met,
@@ -44,6 +45,7 @@ class RequestOutcome:
     """What became of a request."""
 
     id: UUID
+    request: NewRequest
     joined: bool
     """It was there before: one decision is for both."""
     facts: list[Fact]
@@ -57,7 +59,7 @@ async def request(tx: Transaction, asked_by: Actor, job: JobRef, attempt: Row, r
     if not is_join:
         # Everybody who may decide it is told, on their channels; whoever is out of office hands their part on.
         facts += [hop_fact(asked_by, id, hop) for hop in await approvals_store.record_reach(tx, id)]
-    return RequestOutcome(id, is_join, facts, _event(request, id, is_join))
+    return RequestOutcome(id, request, is_join, facts, _event(request, id, is_join))
 
 
 def _with_causes(attempt: Row, more: Sequence[Cause]) -> Mapping[str, Any]:
@@ -109,13 +111,13 @@ def _event(request: NewRequest, id: UUID, is_join: bool) -> tuple[str, dict[str,
     return "approval_requested", {**body, "kind": request.kind, "joined": is_join}
 
 
-def count(org_id: UUID, requests: Sequence[tuple[NewRequest, bool]]) -> None:
+def count(org_id: UUID, requests: Sequence[RequestOutcome]) -> None:
     """Metrics: each request, and whether it was there before."""
-    for request, is_join in requests:
-        if is_join:
+    for outcome in requests:
+        if outcome.joined:
             meters().joined(org_id)
         else:
-            meters().requested(org_id, request.terms.template)
+            meters().requested(org_id, outcome.request.terms.template)
     if requests:
         meters().paused(org_id, "approval")
         meters().suspended(org_id, 0.0)
@@ -137,10 +139,12 @@ class Possible:
 
 
 async def feasible_terms(
-    db: Database, job: JobRef, terms: Terms, read_to: int, askers: Sequence[UUID] = (), *, again: UUID | None = None
-) -> Possible:
+    db: Database, job: JobRef, decision: PolicyDecision, times: ApprovalTimes, read_to: int, askers: Sequence[UUID] = (), *,
+    again: UUID | None = None,
+) -> Possible:  # fmt: skip
     """The terms as far as people can fulfil them: better said now than when their time is over. Whom a request names must be one
     of those who may decide. ``again``: the call, where it was asked for before."""
+    terms = require_terms(decision)
     async with db.transaction(job.org_id) as tx:
         origin = require_found(await approvals_store.call_origin(tx, job.job_id, read_to, askers), "job")
         changed_by = await _changed_by(tx, again, terms) if again is not None else []
@@ -157,7 +161,13 @@ async def feasible_terms(
         return Possible(None, [cause for cause in caused if cause.member_id in cause_ids])
     if terms.named is not None:
         terms = replace(terms, approvers=Approvers(members=tuple(member.id for member in able)), named=None)
-    return Possible(terms, changed_by=changed_by)
+    return Possible(_bounded(terms, decision.rule, times), changed_by=changed_by)
+
+
+def require_terms(decision: PolicyDecision) -> Terms:
+    if decision.terms is None:
+        raise AssertionError("a decision that requires approval has terms")
+    return decision.terms
 
 
 async def _changed_by(tx: Transaction, call_id: UUID, terms: Terms) -> list[Cause]:
@@ -175,8 +185,9 @@ async def _changed_by(tx: Transaction, call_id: UUID, terms: Terms) -> list[Caus
     return [parse(Cause, author) for author in before["authors"]]
 
 
-def nobody_can(tool: str, rule: str, terms: Terms, causes: Sequence[Cause] = ()) -> str:
-    """Nobody could ever decide it: said at once, not when its time is over. ``excluded``: who could, had they not shaped it."""
+def nobody_can(tool: str, decision: PolicyDecision, causes: Sequence[Cause] = ()) -> str:
+    """Nobody could ever decide it: said at once, not when its time is over. ``causes``: who could, had they not shaped it."""
+    terms = require_terms(decision)
     clearance = f" of clearance {terms.required_clearance}" if terms.required_clearance else ""
     others = "" if terms.self_approval else ", and whoever shaped the call may not approve it"
     if causes:
@@ -184,12 +195,12 @@ def nobody_can(tool: str, rule: str, terms: Terms, causes: Sequence[Cause] = ())
     chosen = " among those whom the request names" if terms.named is not None else ""
     who = "nobody can give it" if terms.quorum == ONE_VOTE else f"too few can give its {quorum_said(terms.quorum)}"
     return (
-        f"`{tool}` needs approval ({rule}), and {who}: it is for {describe_approvers(terms.approvers)}{chosen}"
+        f"`{tool}` needs approval ({decision.rule}), and {who}: it is for {describe_approvers(terms.approvers)}{chosen}"
         f"{clearance} to decide{others}."
     )
 
 
-def bounded(terms: Terms, rule: str, times: ApprovalTimes) -> Terms:
+def _bounded(terms: Terms, rule: str, times: ApprovalTimes) -> Terms:
     """An agent may have a time of its own where nobody names one, and a cap for every one."""
     seconds = terms.timeout_seconds
     if rule.startswith("default:"):

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from uuid import UUID
 
 from cortex_plane.approvals import store as approvals_store
@@ -24,7 +25,14 @@ from cortex_plane.approvals.rules import standing_match
 from cortex_plane.approvals.rules.standing_match import Granter, Uncovered, check
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.db.vault import Vault
-from cortex_plane.gates.rules.authorization import JobRef, StandingUse
+from cortex_plane.gates.rules.authorization import (
+    Authorization,
+    CallJob,
+    PlannedCall,
+    StandingUse,
+    facts_of,
+    leaning_on,
+)
 from cortex_plane.kernel.conditions import Condition
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.ids import new_id
@@ -83,18 +91,26 @@ async def grant(
 
 @dataclass(slots=True)
 class Cover:
-    """What a call may lean on, and what it must not: those that say yes to it and whose receipts do not, and why."""
+    """The authorization of a call, with the standing approval that it may use."""
 
-    leaning: StandingUse | None = None
-    refused: list[tuple[UUID, str]] = field(default_factory=list)
+    authorization: Authorization
+    refusals: list[dict[str, str]] = field(default_factory=list)
+    """Of standing approvals that cover the call, and whose receipts are not true: what the audit trail says about each."""
 
 
 async def cover(
-    db: Database, job: JobRef, read_to: int, call: Uncovered, reserved: Mapping[UUID, int], vault: Vault,
-    askers: Sequence[UUID] = (),
+    db: Database, job: CallJob, planned: PlannedCall, read_only: bool, authorization: Authorization, vault: Vault,
+    reserved: Mapping[UUID, int] = MappingProxyType({}), read_to: int = 0, askers: Sequence[UUID] = (),
 ) -> Cover:  # fmt: skip
-    """``reserved``: how many calls of the same response use each already. ``vault`` tells whose receipts are the plane's."""
-    result = Cover()
+    """For a call that needs approval, wherever it runs. ``reserved``: how many calls of the same response use each already.
+    ``vault`` tells whose receipts are the plane's."""
+    result, terms = Cover(authorization), authorization.decision.terms
+    if terms is None or not terms.standing or planned.digest is None:
+        return result
+    call = Uncovered(
+        call_id=planned.id, tool_name=planned.name, tool_digest=planned.digest, input_hash=planned.input_hash,
+        facts=facts_of(job, planned, read_only=read_only), terms=terms,
+    )  # fmt: skip
     async with db.transaction(job.org_id) as tx:
         candidates = await approvals_store.standing_candidates(
             tx, job.session_id, call.tool_name, call.tool_digest, call.input_hash, call.call_id
@@ -113,11 +129,12 @@ async def cover(
             continue
         fault = _receipt_fault(vault, job.org_id, standing, row)
         if fault is None:
-            result.leaning = StandingUse(
-                standing_id=standing.id, granter_revision=row["granter_revision"], counted=row["counted"]
-            )
+            use = StandingUse(standing_id=standing.id, granter_revision=row["granter_revision"], counted=row["counted"])
+            result.authorization = leaning_on(authorization, use)
             break
-        result.refused.append((standing.id, fault))
+        result.refusals.append(
+            {"call": str(call.call_id), "tool": call.tool_name, "standing": str(standing.id), "reason": fault}
+        )
     return result
 
 

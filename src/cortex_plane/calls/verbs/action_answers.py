@@ -7,11 +7,10 @@ import hashlib
 from dataclasses import replace
 
 from cortex_plane.agents import store as agents_store
-from cortex_plane.calls.model import MAX_ACTIONS, ActionAnswer, ResolutionRequest
+from cortex_plane.calls.model import MAX_ACTIONS, ActionAnswer, RequestedCall, ResolutionRequest
 from cortex_plane.calls.rules import answered, asked_first, limits_of, limits_of_all
 from cortex_plane.calls.store import CallContext
-from cortex_plane.calls.verbs.authorization import covering_approval, gate_call, policy_verdict
-from cortex_plane.calls.verbs.context import RequestedCall, skills_of
+from cortex_plane.calls.verbs.authorization import cover_external, gate_call, policy_verdict
 from cortex_plane.calls.verbs.permissions import SLICE, denied_anyway, unasked
 from cortex_plane.db.database import Database
 from cortex_plane.gates.model.gates import GatedCall, Limit, Ruling
@@ -29,7 +28,7 @@ _ASKED = "0" * 64
 def requested_call(request: ResolutionRequest) -> RequestedCall:
     arguments = canonical(request.arguments)
     return RequestedCall(
-        id=new_id(), tool=request.action or "", digest=_ASKED, arguments=arguments,
+        id=new_id(), name=request.action or "", digest=_ASKED, arguments=arguments,
         input_hash=hashlib.sha256(arguments).hexdigest(), read_only=False, risk=request.risk,
     )  # fmt: skip
 
@@ -39,12 +38,12 @@ async def answer_action(
 ) -> tuple[list[ActionAnswer], list[Limit]]:
     """One call, as it would be made."""
     if gates is None:
-        answer, _ = await covering_approval(db, actor, context, call, await policy_verdict(db, context, call))
-        return [answered(call.tool, answer.decision, None, call.risk)], []
+        answer, _ = await cover_external(db, actor, context, call, await policy_verdict(db, context, call))
+        return [answered(call.name, answer.decision, None, call.risk)], []
     gated_call = gate_call(call)
     ruling = gates.judge(gated_call)
     answer = await policy_verdict(db, context, call, ruling)
-    answer, _ = await covering_approval(db, actor, context, call, answer)
+    answer, _ = await cover_external(db, actor, context, call, answer)
     action_answer = await _action_answer(db, context, gates, call, gated_call, ruling, answer.decision)
     return [action_answer], limits_of(gates.atlases, [(action_answer, ruling)])
 
@@ -55,14 +54,14 @@ async def _action_answer(
     asks = asked_first(gates.atlases, gates.state, gated_call, ruling, context.at)
     if asks:
         decision = denied_anyway((await policy_verdict(db, context, call, unasked(ruling))).decision, decision)
-    return answered(call.tool, decision, ruling, ruling.risk, asks)
+    return answered(call.name, decision, ruling, ruling.risk, asks)
 
 
 async def answer_every_action(
     db: Database, context: CallContext, gates: GateSession | None, request: ResolutionRequest
 ) -> tuple[list[ActionAnswer], list[Limit]]:
     """Every action that an atlas or the agent's own settings name, whatever its arguments."""
-    skills = skills_of(context)
+    skills = context.skills
     names = dict.fromkeys(gates.atlases.known_actions if gates is not None else ())
     names.update(dict.fromkeys(sorted({*(skills.tools or ()), *skills.side_effect_tools})))
     if not names:
@@ -78,8 +77,8 @@ async def answer_every_action(
     for number, action in enumerate(actions):
         if number % SLICE == SLICE - 1:
             await asyncio.sleep(0)
-        call = replace(requested_call(ResolutionRequest(risk=request.risk)), tool=action)
-        call = call.known(replace(context, known_risk=risks.get(action)))
+        call = replace(requested_call(ResolutionRequest(risk=request.risk)), name=action)
+        call = call.with_risk(risks.get(action))
         if gates is None:
             answers.append(answered(action, (await policy_verdict(db, context, call)).decision, None, call.risk))
             continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,12 +9,12 @@ import orjson
 
 from cortex_plane.approvals.verbs import standing_approvals
 from cortex_plane.calls import store as calls_store
+from cortex_plane.calls.model import RequestedCall
 from cortex_plane.calls.store import CallContext
-from cortex_plane.calls.verbs.context import RequestedCall, skills_of
 from cortex_plane.db.database import Database, at_hand
-from cortex_plane.gates.model.atlases import AtlasPolicyType, Gate
+from cortex_plane.gates.model.atlases import AtlasPolicyType
 from cortex_plane.gates.model.gates import GatedCall, GateRecord, Ruling
-from cortex_plane.gates.rules.authorization import Authorization, leaning_on
+from cortex_plane.gates.rules.authorization import Authorization, facts_of
 from cortex_plane.gates.rules.authorization import authorize as judge
 from cortex_plane.gates.rules.prompts import card
 from cortex_plane.gates.rules.session import GateSession, record_of
@@ -34,11 +33,11 @@ async def policy_verdict(
     """What the policies say, and what gates said before them (``ruling``): the stricter of the two. That it only reads is its agent's claim: it counts where a row looks at it, and not by itself."""
     org_id, version = context.org_id, context.policies
     policies = await at_hand(db, book.known(org_id, version), lambda db: book.at(db, org_id, version))
-    rows, facts = request_rows(context.request_policies), call.facts(context)
-    skills = skills_of(context)
-    if skills.tools is not None and call.tool not in skills.tools:
+    rows, facts = request_rows(context.request_policies), facts_of(context, call, read_only=call.read_only)
+    skills = context.skills
+    if skills.tools is not None and call.name not in skills.tools:
         return Authorization(new_id(), PolicyDecision(verdict=PolicyVerdict.DENY, rule="not one of its agent's tools"))
-    if call.tool in skills.side_effect_tools:
+    if call.name in skills.side_effect_tools:
         facts = replace(facts, read_only=False)
     decision = judge(policies, facts, rows, turned_down=context.turned_down, ruling=ruling)
     if facts.read_only and decision.rule.startswith("default:"):
@@ -47,23 +46,12 @@ async def policy_verdict(
     return Authorization(new_id(), decision)
 
 
-async def covering_approval(
+async def cover_external(
     db: Database, actor: Actor, context: CallContext, call: RequestedCall, answer: Authorization
 ) -> tuple[Authorization, list[Fact]]:
-    """With a standing approval, where one covers it; and what to say of those whose receipts are not true."""
-    terms = answer.decision.terms
-    if answer.verdict is not PolicyVerdict.REQUIRES_APPROVAL or terms is None or not terms.standing:
-        return answer, []
-    uncovered = standing_approvals.Uncovered(
-        call_id=call.id, tool_name=call.tool, tool_digest=call.digest, input_hash=call.input_hash,
-        facts=call.facts(context), terms=terms,
-    )  # fmt: skip
-    cover = await standing_approvals.cover(db, context, 0, uncovered, {}, db.vault, context.askers)
-    notes = [
-        Fact.of(actor, "receipt_refused", call=str(call.id), tool=call.tool, standing=str(standing), reason=why)
-        for standing, why in cover.refused
-    ]
-    return (answer if cover.leaning is None else leaning_on(answer, cover.leaning)), notes
+    """With a standing approval where one covers the call, and the facts about those whose receipts are not true."""
+    cover = await standing_approvals.cover(db, context, call, call.read_only, answer, db.vault, askers=context.askers)
+    return cover.authorization, [Fact.of(actor, "receipt_refused", **refusal) for refusal in cover.refusals]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -94,9 +82,9 @@ class CallVerdict:
     @property
     def people(self) -> str | None:
         """What the card says about gates that a person passes by approving."""
-        return asked_of_people(self.ruling.people) if self.ruling is not None else None
+        return people_card(self.ruling)
 
-    def as_seen(self, call: RequestedCall) -> RequestedCall:
+    def with_risk(self, call: RequestedCall) -> RequestedCall:
         """With the risk that its atlases give it."""
         return call if self.ruling is None else replace(call, risk=self.ruling.risk)
 
@@ -125,14 +113,14 @@ class CallVerdict:
         return others | {"gates": seen | record.written}
 
 
-def asked_of_people(gates: Sequence[Gate]) -> str | None:
-    """Whoever approves confirms all of it. What does not fit on a card was refused before."""
-    return card(gates) or None
+def people_card(ruling: Ruling | None) -> str | None:
+    """What the card says about gates that the approver confirms. What does not fit on a card was refused before."""
+    return (card(ruling.people) or None) if ruling is not None else None
 
 
 def gate_call(call: RequestedCall, *, approved: bool = False, seen_before: bool = False) -> GatedCall:
     return GatedCall(
-        action=call.tool,
+        action=call.name,
         arguments=orjson.loads(call.arguments),
         input_hash=call.input_hash,
         risk=call.risk,
@@ -162,7 +150,7 @@ async def decide_call(
         answer = await policy_verdict(db, context, call, ruling)
         verdict = CallVerdict(answer=answer, gates=gates, ruling=ruling, again=again)
     if covering:
-        verdict.answer, verdict.notes = await covering_approval(db, actor, context, call, verdict.answer)
+        verdict.answer, verdict.notes = await cover_external(db, actor, context, call, verdict.answer)
     return verdict
 
 

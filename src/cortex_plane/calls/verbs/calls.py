@@ -9,21 +9,23 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.approvals.verbs.approval_requests import Possible
+from cortex_plane.approvals.verbs.approval_requests import Possible, count, nobody_can
 from cortex_plane.calls import store as calls_store
-from cortex_plane.calls.model import DISPATCH_SECONDS, CallDraft, CallShown, ExternalCall, IntentDraft, Next, advised
+from cortex_plane.calls.model import (
+    DISPATCH_SECONDS,
+    CallDraft,
+    CallShown,
+    ExternalCall,
+    IntentDraft,
+    Next,
+    RequestedCall,
+    advised,
+)
 from cortex_plane.calls.store import CallContext, NewCall
 from cortex_plane.calls.verbs import intents
 from cortex_plane.calls.verbs.authorization import CallVerdict, decide_call
-from cortex_plane.calls.verbs.call_approvals import ask_people, nobody_can_approve, terms_of
-from cortex_plane.calls.verbs.context import (
-    RequestedCall,
-    call_context,
-    read_call,
-    retry_under_session_lock,
-    shown_call,
-    tool_digest,
-)
+from cortex_plane.calls.verbs.call_approvals import ask_people, terms_of
+from cortex_plane.calls.verbs.context import call_context, read_call, retry_under_session_lock, shown_call, tool_digest
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.kernel.canonical import canonical
@@ -110,15 +112,15 @@ async def _authorize(
     """The call's id, and whether it is new."""
     arguments = canonical(draft.arguments)
     requested_call = RequestedCall(
-        id=new_id(), tool=draft.tool, digest=tool_digest(draft), arguments=arguments,
+        id=new_id(), name=draft.tool, digest=tool_digest(draft), arguments=arguments,
         input_hash=hashlib.sha256(arguments).hexdigest(), read_only=draft.read_only, risk=draft.risk,
         says=draft.says,
     )  # fmt: skip
     request_hash = hashlib.sha256(
-        f"{requested_call.tool}\n{requested_call.digest}\n{requested_call.input_hash}".encode()
+        f"{requested_call.name}\n{requested_call.digest}\n{requested_call.input_hash}".encode()
     ).digest()
     context = await call_context(db, actor, session_id, draft.key, draft.tool, requested_call.input_hash, acts=True)
-    requested_call = requested_call.known(context)
+    requested_call = requested_call.with_risk(context.known_risk)
     if under is not None:
         await under.check(db, context, requested_call)
     if context.earlier is not None:
@@ -132,7 +134,11 @@ async def _authorize(
         possible = await terms_of(db, context, verdict)
         if possible.terms is not None:
             return await _ask(db, actor, context, requested_call, call, possible, verdict, more)
-        call = replace(call, status=CallStatus.REJECTED, error=nobody_can_approve(requested_call, verdict, possible))
+        call = replace(
+            call,
+            status=CallStatus.REJECTED,
+            error=nobody_can(requested_call.name, verdict.answer.decision, possible.excluded),
+        )
     id, fresh = await _write_call(db, actor, context, requested_call, call, verdict, more)
     if fresh:
         return id, True
@@ -190,12 +196,12 @@ def _new(
     status, error = CallStatus.INTENDED if draft.dispatch else CallStatus.ALLOWED, None
     if answer.verdict is PolicyVerdict.DENY:
         status = CallStatus.REJECTED
-        error = f"`{requested_call.tool}` is denied ({answer.decision.rule}){verdict.reason}. Do not call it again; go another way."
+        error = f"`{requested_call.name}` is denied ({answer.decision.rule}){verdict.reason}. Do not call it again; go another way."
     elif answer.verdict is PolicyVerdict.REQUIRES_APPROVAL:
         status = CallStatus.AWAITING
     leaning = answer.leaning if status is CallStatus.INTENDED else None
     return NewCall(
-        id=requested_call.id, key=draft.key, asked_hash=request_hash, sender=draft.sender, tool=requested_call.tool, digest=requested_call.digest,
+        id=requested_call.id, key=draft.key, asked_hash=request_hash, sender=draft.sender, tool=requested_call.name, digest=requested_call.digest,
         parameters=canonical(draft.parameters) if draft.parameters is not None else None,
         arguments=requested_call.arguments, input_hash=requested_call.input_hash, read_only=draft.read_only, risk=requested_call.risk,
         on_uncertain=draft.settlement, timeout_seconds=draft.timeout_seconds, says=draft.says, authorization_id=answer.id,
@@ -225,9 +231,9 @@ async def _ask(
 ) -> tuple[UUID, bool]:  # fmt: skip
     """The call and the request that it waits for, in one transaction."""
     async with db.transaction(actor.org_id) as tx:
-        request = await ask_people(tx, actor, context, requested_call, verdict, possible)
+        request, request_events = await ask_people(tx, actor, context, requested_call, verdict, possible)
         record = verdict.record(actor, shown=requested_call)
-        events = [*record.events, *_events(call), *request.events]
+        events = [*record.events, *_events(call), *request_events]
         facts = [*record.facts, *_facts(actor, call), *request.facts]
         _, fresh = await calls_store.authorize_call(
             tx, actor.org_id, context.job_id, replace(call, approval_id=request.id), DISPATCH_SECONDS, events, facts,
@@ -238,7 +244,7 @@ async def _ask(
             raise Conflict("Another request has this key.", code="retry")
         if call.callback_id is not None:
             await calls_store.record_callback(tx, call.id, call.callback_id)
-    request.count(actor.org_id)
+    count(actor.org_id, [request])
     return call.id, True
 
 

@@ -1,30 +1,23 @@
-"""The context of a call: its session and its locks, and the call as policies and people look at it."""
+"""The context of a call that runs elsewhere: its session and its locks."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-import orjson
-
-from cortex_plane.agents.model.agents import SkillSettings
-from cortex_plane.agents.model.tools import Risk, highest_risk
-from cortex_plane.approvals.model.approvals import ApprovalKind, NewRequest
+from cortex_plane.agents.model.tools import highest_risk
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import CallDraft, ExternalCall, advised
 from cortex_plane.calls.store import CallContext, StoredCall
 from cortex_plane.db.database import Database, NestedDatabase, NotAtHand
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import AlreadyExists, Conflict, CortexError
-from cortex_plane.kernel.ids import new_id
-from cortex_plane.policies.model.policies import CallFacts, Terms
 from cortex_plane.sessions import store as sessions_store
-from cortex_plane.sessions.model.sessions import SessionKind
 from cortex_plane.tenancy.model.access import Actor, ActorKind
 from cortex_plane.tenancy.verbs.frame import require_found
 
@@ -119,43 +112,8 @@ def shown_call(stored_call: StoredCall, sender: str | None) -> ExternalCall:
     return advised(stored_call.call, is_sender=sender is not None and stored_call.sender == sender)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RequestedCall:
-    """A call, as policies and people look at it."""
-
-    id: UUID
-    tool: str
-    digest: str
-    arguments: bytes
-    input_hash: str
-    read_only: bool
-    risk: Risk
-    says: str | None = None
-
-    @classmethod
-    def of(cls, call: ExternalCall) -> RequestedCall:
-        return cls(
-            id=call.id, tool=call.tool, digest=call.tool_digest, arguments=canonical(call.arguments),
-            input_hash=call.input_hash, read_only=call.read_only, risk=call.risk,
-        )  # fmt: skip
-
-    def known(self, context: CallContext) -> RequestedCall:
-        """Of the risk that its agent declares and the one that is known of its tool, the higher counts."""
-        return replace(self, risk=highest_risk(self.risk, context.known_risk))
-
-    def facts(self, context: CallContext) -> CallFacts:
-        return CallFacts(
-            target=self.tool, arguments=orjson.loads(self.arguments), read_only=self.read_only, risk=self.risk,
-            agent=context.agent, teams=tuple(context.teams), session_kind=SessionKind.EXTERNAL,
-        )  # fmt: skip
-
-
 def with_known_risk(call: ExternalCall, context: CallContext) -> ExternalCall:
     return replace(call, risk=highest_risk(call.risk, context.known_risk))
-
-
-def skills_of(context: CallContext) -> SkillSettings:
-    return SkillSettings.of(context.skill_config)
 
 
 def tool_digest(draft: CallDraft) -> str:
@@ -185,30 +143,3 @@ async def call_context(
         raise not_external() from error
     asking_now = {actor.identity, asked_by or actor.identity}
     return replace(context, askers=sorted(asking_now))
-
-
-def new_request(
-    context: CallContext, call: RequestedCall, step_index: int, rule: str, terms: Terms, *, question: str | None = None,
-    gate: str | None = None,
-) -> NewRequest:  # fmt: skip
-    """The card. ``question``: nobody knows whether it happened. ``gate``: what gates want a person to confirm."""
-    wants = f"{context.agent} wants to call {call.tool}, elsewhere"
-    doubts = f"Nobody knows whether {call.tool} of {context.agent} happened"
-    return NewRequest(
-        id=new_id(),
-        kind=ApprovalKind.CALL if question is None else ApprovalKind.UNCERTAIN_EFFECT,
-        call_id=call.id,
-        step_index=step_index,
-        tool_name=call.tool,
-        tool_digest=call.digest,
-        arguments=call.arguments,
-        input_hash=call.input_hash,
-        risk=call.risk,
-        summary=wants if question is None else doubts,
-        agent_says=call.says,
-        asked_for=None,
-        question=question or gate,
-        rule=rule,
-        policy_version=context.policies,
-        terms=terms,
-    )

@@ -5,22 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
+from cortex_plane.agents.model.tools import OnUncertain
+from cortex_plane.approvals.verbs.approval_requests import count, nobody_can
 from cortex_plane.calls import store as calls_store
-from cortex_plane.calls.model import DISPATCH_SECONDS, MAX_SENDS, ExternalCall, IntentDraft, Next, advised
+from cortex_plane.calls.model import DISPATCH_SECONDS, ExternalCall, IntentDraft, Next, RequestedCall, advised
 from cortex_plane.calls.store import CallContext, StoredCall
 from cortex_plane.calls.verbs import doubts
-from cortex_plane.calls.verbs.authorization import CallVerdict, covering_approval, decide_call
-from cortex_plane.calls.verbs.call_approvals import ask_people, nobody_can_approve, receipt_fault, terms_of, was_granted
-from cortex_plane.calls.verbs.context import (
-    RequestedCall,
-    call_context,
-    read_call,
-    retry_under_session_lock,
-    with_known_risk,
-)
+from cortex_plane.calls.verbs.authorization import CallVerdict, cover_external, decide_call
+from cortex_plane.calls.verbs.call_approvals import ask_people, receipt_fault, terms_of, was_granted
+from cortex_plane.calls.verbs.context import call_context, read_call, retry_under_session_lock, with_known_risk
 from cortex_plane.db.database import Database
 from cortex_plane.gates.verbs import session_gates
-from cortex_plane.jobs.model.effects import SETTLED, CallStatus
+from cortex_plane.jobs.model.effects import MAX_SENDS, SETTLED, CallStatus
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.proof.model import Fact
@@ -136,7 +132,7 @@ async def _again(
     by_person = verdict.verdict is PolicyVerdict.REQUIRES_APPROVAL or verdict.needed_a_person
     if has_grant and by_person and not unseen and verdict.verdict is not PolicyVerdict.DENY:
         return await _write(db, actor, context, call, draft, verdict, anew=False)
-    verdict.answer, verdict.notes = await covering_approval(db, actor, context, requested_call, verdict.answer)
+    verdict.answer, verdict.notes = await cover_external(db, actor, context, requested_call, verdict.answer)
     leaning = verdict.answer.leaning
     if verdict.verdict is PolicyVerdict.ALLOW and (leaning is None or leaning.counted or is_cleared):
         return await _write(db, actor, context, call, draft, verdict, anew=True)
@@ -163,7 +159,7 @@ async def _write(
             Fact.of(actor, "standing_used", standing=str(leaning.standing_id), digest=call.tool_digest, **names)
         )
     action = "call_sent_again" if before else "call_intended"
-    probed = draft.did_not_happen and call.probes_if_uncertain
+    probed = draft.did_not_happen and call.on_uncertain is OnUncertain.PROBE
     facts.append(
         Fact.of(
             actor, action, **names, attempt=call.attempt + before, granted=has_grant, policies=context.policies,
@@ -187,16 +183,18 @@ async def _ask(
     possible = await terms_of(db, context, verdict, again=call.id)
     requested_call = RequestedCall.of(call)
     if possible.terms is None:
-        error = nobody_can_approve(requested_call, verdict, possible)
+        error = nobody_can(requested_call.name, verdict.answer.decision, possible.excluded)
         return await _end(db, actor, call, error, _authorized(actor, context, call, verdict), verdict)
     async with db.transaction(actor.org_id) as tx:
-        request = await ask_people(tx, actor, context, requested_call, verdict, possible, call.step_index)
+        request, request_events = await ask_people(
+            tx, actor, context, requested_call, verdict, possible, call.step_index
+        )
         if not await calls_store.ask_again(tx, call.id, answer.id, answer.decision.rule, context.policies, request.id):
             raise Conflict("The call changed meanwhile.", code="retry")
         facts = [*notes, _authorized(actor, context, call, verdict), *request.facts]
         record = verdict.record(actor, shown=requested_call)
-        await session_gates.write(tx, call.session_id, call.job_id, record, facts, request.events)
-    request.count(actor.org_id)
+        await session_gates.write(tx, call.session_id, call.job_id, record, facts, request_events)
+    count(actor.org_id, [request])
     return False
 
 

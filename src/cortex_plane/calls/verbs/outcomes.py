@@ -6,14 +6,14 @@ import hashlib
 from uuid import UUID
 
 from cortex_plane.calls import store as calls_store
-from cortex_plane.calls.model import MAX_SENDS, ExternalCall, OutcomeDraft, OutcomeReceipt, OutcomeStatus
+from cortex_plane.calls.model import ExternalCall, OutcomeDraft, OutcomeReceipt, OutcomeStatus
 from cortex_plane.calls.store import CallContext, EndedGatedCall
 from cortex_plane.calls.verbs.call_approvals import ask_about_doubt
 from cortex_plane.calls.verbs.context import call_context, call_sight, retry_under_session_lock
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.gates.model.gates import GateRecord, UnseenCall
 from cortex_plane.gates.verbs import session_gates
-from cortex_plane.jobs.model.effects import CallStatus, doubt
+from cortex_plane.jobs.model.effects import CallStatus, Settlement, doubt, settlement
 from cortex_plane.jobs.model.jobs import TERMINAL
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, CortexError, InvalidInput
@@ -116,8 +116,9 @@ async def settle_doubt(
     tx: Transaction, actor: Actor, context: CallContext, call: ExternalCall, job: Row, error: str,
     unread: CortexError | None, *, human: bool = False,
 ) -> ExternalCall:  # fmt: skip
-    gives_up = call.fails_if_uncertain or job["status"] in TERMINAL
-    asks = human or call.asks_if_uncertain or call.attempt >= MAX_SENDS
+    choice = settlement(call.on_uncertain, call.now, call.now, call.attempt)
+    gives_up = choice is Settlement.FAIL or job["status"] in TERMINAL
+    asks = human or choice is Settlement.ASK_HUMAN
     status = CallStatus.FAILED if gives_up else CallStatus.UNCERTAIN
     if gives_up:
         error = f"Nobody knows whether it happened, and nobody is asked: {error}"

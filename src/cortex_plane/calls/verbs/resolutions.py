@@ -9,7 +9,15 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.calls import store as calls_store
-from cortex_plane.calls.model import CallDraft, ExternalCall, OutcomeReceipt, ReportDraft, Resolution, ResolutionRequest
+from cortex_plane.calls.model import (
+    CallDraft,
+    ExternalCall,
+    OutcomeReceipt,
+    ReportDraft,
+    RequestedCall,
+    Resolution,
+    ResolutionRequest,
+)
 from cortex_plane.calls.rules import (
     block_list,
     by_reference,
@@ -22,7 +30,7 @@ from cortex_plane.calls.rules import (
 from cortex_plane.calls.store import CallContext, StoredResolution
 from cortex_plane.calls.verbs import calls, outcomes
 from cortex_plane.calls.verbs.action_answers import answer_action, answer_every_action, requested_call
-from cortex_plane.calls.verbs.context import RequestedCall, retry_under_session_lock
+from cortex_plane.calls.verbs.context import retry_under_session_lock
 from cortex_plane.calls.verbs.gate_answers import agent_context
 from cortex_plane.db.database import Database
 from cortex_plane.gates.rules.session import GateSession, record_of
@@ -62,8 +70,8 @@ async def resolve(db: Database, actor: Actor, session_id: UUID, request: Resolut
 
 async def _resolve(db: Database, actor: Actor, session_id: UUID, request: ResolutionRequest) -> Resolution:
     call = requested_call(request)
-    context = await agent_context(db, actor, session_id, call.tool, call.input_hash)
-    call = call.known(context)
+    context = await agent_context(db, actor, session_id, call.name, call.input_hash)
+    call = call.with_risk(context.known_risk)
     goal = hashlib.sha256(request.goal.encode()).digest() if request.goal else None
     gates = await session_gates.of_agent(db, context, inputs=await _new_goal(db, context, request.goal, goal))
     if gates is not None and request.request is not None:
@@ -179,12 +187,12 @@ async def _require_covered(
         return
     async with db.transaction(actor.org_id) as tx:
         fact = Fact.of(
-            actor, "resolution_refused", resolution=str(resolution.id), trace_id=str(resolution.trace_id), tool=call.tool,
+            actor, "resolution_refused", resolution=str(resolution.id), trace_id=str(resolution.trace_id), tool=call.name,
             input_hash=call.input_hash, reason=why,
         )  # fmt: skip
         await proof_store.append_to_session(tx, resolution.session_id, [fact])
     raise Conflict(
-        f"The resolution does not allow `{call.tool}`: {why}.",
+        f"The resolution does not allow `{call.name}`: {why}.",
         code="action_not_resolved",
         hint="Resolve again for this action with its arguments, or go another way.",
     )
@@ -193,11 +201,11 @@ async def _require_covered(
 def _not_covered(resolution: StoredResolution, call: RequestedCall) -> str | None:
     if resolution.answer is None:
         return "it was forgotten"
-    if any(each.action == call.tool for each in resolution.answer.allowed_actions):
+    if any(each.action == call.name for each in resolution.answer.allowed_actions):
         if resolution.request["action"] is not None and resolution.request["input_hash"] != call.input_hash:
             return "it was asked about with other arguments"
         return None
-    reasons = [each.reason for each in resolution.answer.denied_actions if each.action == call.tool]
+    reasons = [each.reason for each in resolution.answer.denied_actions if each.action == call.name]
     return reasons[0] or "it was denied" if reasons else "it was not asked about"
 
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 from uuid import UUID
 
 from cortex_plane.approvals import store as approvals_store
-from cortex_plane.approvals.model.approvals import ApprovalKind, NewRequest
+from cortex_plane.approvals.model.approvals import ApprovalKind
 from cortex_plane.approvals.verbs import approval_requests
+from cortex_plane.approvals.verbs.approval_requests import RequestOutcome
 from cortex_plane.db.database import Database
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.rules.attempts import Assignment, StepWrite, WriteResult
@@ -38,7 +39,7 @@ async def _ask(
     """
     facts, events = list(write.facts), list(write.events)
     approvals: set[UUID] = set()
-    requests: list[tuple[NewRequest, bool]] = []
+    outcomes: list[RequestOutcome] = []
     try:
         async with db.transaction(assignment.org_id) as tx:
             attempt = await approvals_store.lock_attempt(
@@ -52,7 +53,7 @@ async def _ask(
                     approvals |= {outcome.id} if request.kind is ApprovalKind.CALL else set()
                     facts += outcome.facts
                     events.append(outcome.event)
-                    requests.append((request, outcome.joined))
+                    outcomes.append(outcome)
             written = await jobs_store.advance_job(
                 tx, assignment.org_id, assignment.job_id, worker_id, assignment.epoch, number,
                 replace(write, facts=facts, events=events), dispatch_seconds, len(approvals),
@@ -60,7 +61,7 @@ async def _ask(
     except AlreadyExists as error:
         # Somebody asked the same at the same moment: with the next try this one joins.
         raise Conflict("Another job asks the same.", code="retry") from error
-    approval_requests.count(assignment.org_id, requests)
+    approval_requests.count(assignment.org_id, outcomes)
     return written
 
 

@@ -8,6 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
+import orjson
+
+from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model.atlases import AtlasPolicy, AtlasPolicyType, Mode
 from cortex_plane.gates.model.gates import GatedCall, Limit, Ruling, Window
 from cortex_plane.gates.rules.effects import EvaluationRun
@@ -29,6 +32,47 @@ class JobRef(Protocol):
     def session_id(self) -> UUID: ...
     @property
     def agent_id(self) -> UUID: ...
+
+
+class CallJob(JobRef, Protocol):
+    """The job that asks for a call: of a worker, or of an agent that runs elsewhere."""
+
+    @property
+    def agent(self) -> str: ...
+    @property
+    def teams(self) -> Sequence[UUID]: ...
+    @property
+    def session_kind(self) -> str: ...
+
+
+class PlannedCall(Protocol):
+    """A call before it is sent, wherever it runs."""
+
+    @property
+    def id(self) -> UUID: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def digest(self) -> str | None: ...
+    @property
+    def arguments(self) -> bytes: ...
+    @property
+    def input_hash(self) -> str: ...
+    @property
+    def risk(self) -> Risk: ...
+
+
+def facts_of(job: CallJob, call: PlannedCall, *, read_only: bool) -> CallFacts:
+    """What policies look at."""
+    return CallFacts(
+        target=call.name, arguments=orjson.loads(call.arguments), read_only=read_only, risk=call.risk, agent=job.agent,
+        teams=tuple(job.teams), session_kind=job.session_kind,
+    )  # fmt: skip
+
+
+def is_unseen(ruling: Ruling | None) -> bool:
+    """A gate that a person must pass stands before an approved call, and was not on the card when they approved."""
+    return ruling is not None and ruling.verdict is PolicyVerdict.REQUIRES_APPROVAL
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -70,9 +70,18 @@ _SETTLED_BY = {
 }
 
 
-def settlement(on_uncertain: OnUncertain, settle_after: datetime, now: datetime) -> Settlement:
+MAX_SENDS = 3
+"""After so many uncertain ends of one call a person is asked, whatever was declared."""
+
+
+def settlement(on_uncertain: OnUncertain, settle_after: datetime, now: datetime, attempt: int = 1) -> Settlement:
     """Until ``settle_after`` the call may be sent, or be under way, in a worker that only seemed dead."""
-    return Settlement.WAIT if now < settle_after else _SETTLED_BY[on_uncertain]
+    if now < settle_after:
+        return Settlement.WAIT
+    choice = _SETTLED_BY[on_uncertain]
+    if attempt >= MAX_SENDS and choice in (Settlement.SEND_AGAIN, Settlement.PROBE):
+        return Settlement.ASK_HUMAN
+    return choice
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -39,7 +39,6 @@ from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.sessions.rules import recorded_form
 from cortex_plane.worker import step_events
-from cortex_plane.worker.approval_requests import request_terms
 from cortex_plane.worker.authorization import CallAuthorizer
 from cortex_plane.worker.calls import Call, CallKind, PendingWrite, call_summary, merge_writes, plan_call, storable
 from cortex_plane.worker.code.context import FAILURES, Decision, JournalReplay, decode_result
@@ -445,7 +444,7 @@ class CodeCall:
 
     async def _request_approval(self, begin: StepWrite) -> None:
         """People must decide: the call waits, unless nobody can."""
-        terms = await request_terms(self.parts.lease, self.call, StepWrite())
+        terms = await self.parts.ledger.cards.feasible_terms(self.call, StepWrite())
         if terms is None:
             return
         journal = self.parts.journal
