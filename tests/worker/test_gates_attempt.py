@@ -10,8 +10,7 @@ import orjson
 import pytest
 
 from cortex_plane.agents.model.agents import SkillSettings
-from cortex_plane.agents.model.completions import CallRequest
-from cortex_plane.agents.model.tools import provider_name
+from cortex_plane.agents.model.completions import CallRequest, provider_name
 from cortex_plane.gates.model.atlases import Atlas, Mode, TriggerType
 from cortex_plane.gates.model.gates import GateInput, GateState, Pass, kept_state
 from cortex_plane.gates.rules.index import CompiledAtlases

@@ -13,8 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cortex_plane.agents.model.completions import CallRequest, ModelRequest, ModelUsage, Response, TextChunk
-from cortex_plane.agents.model.tools import provider_name
+from cortex_plane.agents.model.completions import (
+    CallRequest,
+    ModelRequest,
+    ModelUsage,
+    Response,
+    TextChunk,
+    provider_name,
+)
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.worker.models.backends import Backends

@@ -272,7 +272,7 @@ def filled(thread: Thread, memory: Memory, budget: Budget) -> int:
     nobody else needs, and no reason to forget anything.
     """
     newest = thread.asked
-    ahead = completions.of_turn(memory.turn()) if memory else 0
+    ahead = completions.of_turn(memory.turn()) if memory.summary or memory.facts else 0
     ahead += 0 if newest is None else min(newest.tokens, _for_asked(budget))
     return ahead + sum(entry.tokens for entry in thread.entries)
 
@@ -299,7 +299,7 @@ def due(thread: Thread, memory: Memory, budget: Budget) -> int:
 
 def assembled(thread: Thread, memory: Memory, budget: Budget) -> list[Turn]:
     """What the model is told. What is too large even alone is shortened, visibly: better than never to be answered."""
-    head = [memory.turn()] if memory else []
+    head = [memory.turn()] if memory.summary or memory.facts else []
     room = budget.tokens - sum(map(completions.of_turn, head))
     turns = [entry.turn for entry in thread.entries]
     newest = thread.asked

@@ -41,10 +41,23 @@ from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import meters
 from cortex_plane.sessions.rules import as_sent, heard, merge_assistant_turns, recorded_form, requests_of
-from cortex_plane.worker import step_events
 from cortex_plane.worker.approval_requests import RequestCards, awaiting_calls
 from cortex_plane.worker.authorization import CallAuthorizer
-from cortex_plane.worker.calls import Call, CallKind, PendingWrite, call_summary, group_calls, plan_call
+from cortex_plane.worker.calls import (
+    Call,
+    CallKind,
+    PendingWrite,
+    call_events,
+    call_outcome,
+    call_summary,
+    completion_events,
+    group_calls,
+    plan_call,
+    reply_digest,
+    result_events,
+    text_events,
+    with_model,
+)
 from cortex_plane.worker.context_window import ContextWindow
 from cortex_plane.worker.effects import CallLedger
 from cortex_plane.worker.ends import Ended, EndWriter, JobCancelled, JobFailed, JobHandedBack, JobRetried, LastWrite
@@ -268,7 +281,7 @@ class Attempt:
         due = StepWrite(
             step=step.record,
             facts=[self.lease.fact("step_responded", step=index, calls=calls)] if acts else [],
-            events=step_events.with_model(response, step_events.call_events(index, response.text, step.calls)),
+            events=with_model(response, call_events(index, response.text, step.calls)),
         )
         if self.gates.bound is not None and self.gates.bound.session.shut is not None:
             # The agent is out of tries: nothing of its response is sent, and all of it is kept.
@@ -338,7 +351,7 @@ class Attempt:
         write = StepWrite(
             step=step.record,
             done_step=index,
-            events=step_events.with_model(step.response, step_events.text_events(index, step.text)),
+            events=with_model(step.response, text_events(index, step.text)),
             facts=[self.lease.fact("step_completed", step=index, calls=[])],
         )
         self.gates.require_open(write)
@@ -349,7 +362,7 @@ class Attempt:
         progress, index, text = self.lease.progress, step.record.index, step.text
         cut = {"truncated": True} if step.response.stop_reason is StopReason.MAX_TOKENS else {}
         reply = text if self.lease.assignment.kind is JobKind.CONVERSATION else None
-        fact = self.lease.fact("step_completed", step=index, calls=[], **step_events.reply_digest(reply))
+        fact = self.lease.fact("step_completed", step=index, calls=[], **reply_digest(reply))
         self._log_step(index, "answer", text, 0)
         progress.status, progress.phase = CheckpointStatus.COMPLETED, Phase.DONE
         result = await self.writer.write(
@@ -359,7 +372,7 @@ class Attempt:
                 reply=reply,
                 status=JobStatus.COMPLETED,
                 result=canonical({"text": text, **cut}),
-                events=step_events.with_model(step.response, step_events.completion_events(index, text)),
+                events=with_model(step.response, completion_events(index, text)),
                 facts=[self.lease.fact("job_completed"), fact],
             )
         )
@@ -371,7 +384,7 @@ class Attempt:
             step=step.record,
             done_step=index,
             reply=reply,
-            events=step_events.with_model(step.response, step_events.text_events(index, text)),
+            events=with_model(step.response, text_events(index, text)),
             facts=[fact],
         )
         await self._check_hold(await self.writer.write(write))
@@ -423,13 +436,13 @@ class Attempt:
         self._log_step(index, names, outcome, len(calls))
         progress.active_tools = tuple(call.active_tool(with_result=False) for call in calls)
         progress.phase, progress.step, progress.invocation = Phase.MODEL, index + 1, None
-        outcomes = [step_events.call_outcome(call) for call in calls]
+        outcomes = [call_outcome(call) for call in calls]
         if not any(call.kind is CallKind.EFFECT for call in calls):
             outcomes = [{**call_summary(call), **outcome} for call, outcome in zip(calls, outcomes, strict=True)]
         self.conversation.turns.append(ToolTurn(tuple(call.call_result() for call in calls)), step=index)
         self.gates.end_calls(calls)
         write.done_step = index
-        write.events = [*write.events, *step_events.result_events(index, calls)]
+        write.events = [*write.events, *result_events(index, calls)]
         write.facts = [*write.facts, self.lease.fact("step_completed", step=index, calls=outcomes)]
         await self._check_hold(await self.writer.write(write))
 

@@ -1,4 +1,4 @@
-"""The calls of one response: what each of them is before anything is sent, and its rows and outcomes.
+"""The calls of one response: what each of them is before anything is sent, and its rows, outcomes and events.
 
 Planning is pure: it takes the response, the tools and the rules, and decides for every call whether it is refused, only
 reads, or has side effects.
@@ -18,16 +18,18 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.agents.model.agents import SkillSettings
-from cortex_plane.agents.model.completions import CallRequest, CallResult, ToolSpec
+from cortex_plane.agents.model.completions import CallRequest, CallResult, Response, StopReason, ToolSpec
 from cortex_plane.agents.model.tools import InvalidArguments, OnUncertain, Risk
 from cortex_plane.gates.model.gates import Ruling
 from cortex_plane.gates.rules.authorization import Authorization, StandingUse
 from cortex_plane.jobs.model.checkpoints import ActiveTool, ToolStatus
 from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
+from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.policies.model.policies import PolicyDecision, PolicyVerdict
+from cortex_plane.sessions.model.events import EventType
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.tools.tool import Tool
 
@@ -40,6 +42,11 @@ ASK = "plane.ask"
 TRUNCATED = (
     "Your answer was cut off at `max_tokens`, so none of its calls were run. Say less, or make one call at a time."
 )
+
+PREVIEW = 500
+"""Characters of an error in an event."""
+_SPOKEN = (EventType.MESSAGE, EventType.TOOL_CALL, EventType.COMPLETION)
+Events = list[tuple[str, dict[str, Any]]]
 
 
 class CallKind(StrEnum):
@@ -465,3 +472,60 @@ def _toolbox(app: App, _revision: int, skills: SkillSettings) -> Toolbox:
         digests={version.name: version.digest for version in app.versions},
         side_effect_tools=skills.side_effect_tools,
     )
+
+
+# Events of a step: each only names the step; readers get its text with it ------------------------------------------
+
+
+def text_events(step: int, text: str | None) -> Events:
+    return [(EventType.MESSAGE, {"role": "assistant", "step": step})] if (text or "").strip() else []
+
+
+def call_events(step: int, text: str | None, calls: Sequence[Call]) -> Events:
+    """The response is recorded, and none of its calls was sent yet."""
+    return [
+        *text_events(step, text),
+        *(
+            (EventType.TOOL_CALL, {"step": step, "id": str(call.id), "tool": call.name, "input_hash": call.input_hash})
+            for call in calls
+        ),
+    ]
+
+
+def result_events(step: int, calls: Sequence[Call]) -> Events:
+    return [(EventType.TOOL_RESULT, _result(step, call)) for call in calls]
+
+
+def completion_events(step: int, text: str) -> Events:
+    """The status comes last: a reader that watches the job stops there."""
+    return [
+        *text_events(step, text),
+        (EventType.COMPLETION, {"step": step}),
+        (EventType.STATUS, {"status": JobStatus.COMPLETED}),
+    ]
+
+
+def with_model(response: Response, events: Events) -> Events:
+    """The same, with the model that answered, and its stop reason where the answer is cut off or refused."""
+    extra: dict[str, Any] = {} if response.model is None else {"model": response.model}
+    if response.stop_reason in (StopReason.MAX_TOKENS, StopReason.REFUSAL):
+        extra["stop_reason"] = response.stop_reason
+    return [(kind, data | extra if kind in _SPOKEN else data) for kind, data in events]
+
+
+def _result(step: int, call: Call) -> dict[str, Any]:
+    event = {"step": step, "id": str(call.id), "tool": call.name, "status": str(call.status)}
+    return event if call.error is None else event | {"error": call.error[:PREVIEW]}
+
+
+def call_outcome(call: Call) -> dict[str, Any]:
+    """How a call ended, for the audit trail: with the digest of its result, so that its row can be compared."""
+    outcome = {"id": str(call.id), "tool": call.name, "status": str(call.status)}
+    if call.status is not CallStatus.COMPLETED or call.result is None:
+        return outcome
+    return {**outcome, "result_hash": hashlib.sha256(call.result).hexdigest()}
+
+
+def reply_digest(text: str | None) -> dict[str, Any]:
+    """The digest of a reply, for the audit trail."""
+    return {} if text is None else {"reply_sha256": hashlib.sha256(text.encode()).hexdigest()}

@@ -14,16 +14,15 @@ from typing import Any, Protocol
 
 import structlog
 
-from cortex_plane.calls.verbs import steps
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus
 from cortex_plane.jobs.model.jobs import Hold, JobStatus
 from cortex_plane.jobs.rules.attempts import HAND_BACK_REMEDY, Assignment, StepWrite, WriteResult, hand_back
 from cortex_plane.kernel.errors import RETRIED, ErrorClass, Unavailable
 from cortex_plane.proof.model import Fact
+from cortex_plane.sessions.model.events import EventType
 from cortex_plane.tenancy.model.access import worker_actor
-from cortex_plane.worker import step_events
-from cortex_plane.worker.calls import storable
-from cortex_plane.worker.lease import CheckpointTooLarge, Lease, Lost, WorkerContext, WriteFailed
+from cortex_plane.worker.calls import PREVIEW, Events, storable
+from cortex_plane.worker.lease import CheckpointTooLarge, Lease, Lost, WorkerContext, WriteFailed, advance
 from cortex_plane.worker.limits import AttemptLimits
 
 log = structlog.get_logger()
@@ -110,6 +109,20 @@ class Writer(Protocol):
     def drop_usage(self) -> None: ...
 
 
+def failure_events(error: str) -> Events:
+    return [
+        (EventType.ERROR, {"message": error[:PREVIEW]}),
+        (EventType.STATUS, {"status": JobStatus.FAILED, "error": error[:PREVIEW]}),
+    ]
+
+
+def retry_events(error: str) -> Events:
+    return [
+        (EventType.ERROR, {"message": error[:PREVIEW], "retry": True}),
+        (EventType.STATUS, {"status": JobStatus.RETRY, "error": error[:PREVIEW]}),
+    ]
+
+
 async def refuse(worker: WorkerContext, assignment: Assignment, error: Exception) -> None:
     """End a job that cannot even begin, because what is stored about its agent cannot be read."""
     message = storable(
@@ -120,11 +133,11 @@ async def refuse(worker: WorkerContext, assignment: Assignment, error: Exception
     write = StepWrite(
         status=JobStatus.FAILED,
         error=message[:8000],
-        events=step_events.failure_events(message),
+        events=failure_events(message),
         facts=[Fact.of(actor, "job_failed", job=str(assignment.job_id), error=message[:2000])],
     )
     number = assignment.write_seq + 1
-    await steps.advance(worker.db, assignment, worker.worker_id, number, write, worker.dispatch_seconds)
+    await advance(worker.db, assignment, worker.worker_id, number, write, worker.dispatch_seconds)
 
 
 class EndWriter:
@@ -236,7 +249,7 @@ class EndWriter:
                 write,
                 status=JobStatus.FAILED,
                 error=error[:8000],
-                events=[*write.events, *step_events.failure_events(error)],
+                events=[*write.events, *failure_events(error)],
                 facts=[lease.fact("job_failed", error=error[:2000]), *write.facts],
             ),
             keep_checkpoint=end.keep_checkpoint,
@@ -266,7 +279,7 @@ class EndWriter:
                 status=JobStatus.RETRY,
                 error=f"Job {assignment.job_id}, step {lease.progress.step}: {message}"[:8000],
                 delay_seconds=delay,
-                events=step_events.retry_events(message),
+                events=retry_events(message),
                 facts=[lease.fact("job_retried", error=message[:2000], error_class=str(end.kind))],
             ),
             keep_checkpoint=end.keep_checkpoint,

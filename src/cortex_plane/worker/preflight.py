@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from cortex_plane.agents.model.agents import DEFAULT_APP, PromptChange, SkillSettings
-from cortex_plane.agents.model.completions import CallRequest, ModelError, ModelRequest
-from cortex_plane.agents.model.tools import provider_name
+from cortex_plane.agents.model.completions import CallRequest, ModelError, ModelRequest, provider_name
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.checkpoints import Checkpoint, Phase
 from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall

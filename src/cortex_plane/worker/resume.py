@@ -18,10 +18,9 @@ from cortex_plane.jobs.rules.recovery import CheckpointCorrupt, open_sealed
 from cortex_plane.jobs.store import PastSteps
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.sessions.rules import SessionMessage, Thread, as_sent, opening, rebuilt, requests_of
-from cortex_plane.worker import step_events
 from cortex_plane.worker.authorization import CallAuthorizer
 from cortex_plane.worker.calls import Call, CallKind, plan_call
-from cortex_plane.worker.ends import Ended, JobFailed, JobHeld, LastWrite
+from cortex_plane.worker.ends import Ended, JobFailed, JobHeld, LastWrite, failure_events
 from cortex_plane.worker.gate_code import with_gate_tools
 from cortex_plane.worker.lease import Lease, Progress
 from cortex_plane.worker.session_gates import SessionGates
@@ -90,7 +89,7 @@ def _open_checkpoint(lease: Lease) -> Progress:
         write = StepWrite(
             status=JobStatus.FAILED,
             error=message,
-            events=step_events.failure_events(message),
+            events=failure_events(message),
             facts=[lease.fact("checkpoint_corrupt", type=error.corruption_type, error=error.message)],
         )
         # The corrupt checkpoint stays as it is.

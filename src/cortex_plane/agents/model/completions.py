@@ -44,13 +44,18 @@ class StopReason(StrEnum):
     """It, or a filter of its provider, would not answer."""
 
 
+def provider_name(tool: str) -> str:
+    """The name of a tool that a provider sees: none of them takes dots."""
+    return tool.replace(".", "_")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallRequest:
     """A tool call as the provider sent it; nothing about it has been checked."""
 
     id: str
     name: str
-    """The name the provider sees, see `tools.provider_name`."""
+    """The name the provider sees, see `provider_name`."""
     arguments: dict[str, Any] | str
     """An object, or a text that should be JSON."""
     truncated: bool = False

@@ -119,11 +119,6 @@ def is_tool_name(name: str) -> bool:
     return len(name) <= MAX_NAME and _NAME.fullmatch(name) is not None
 
 
-def provider_name(name: str) -> str:
-    """The name a provider sees: none of them takes dots."""
-    return name.replace(".", "_")
-
-
 ToolName = Annotated[str, Field(strict=True, min_length=1, max_length=MAX_NAME, pattern=r"^[a-z][a-z0-9_.]*$")]
 Digest = Annotated[str, Field(strict=True, pattern=r"^[a-f0-9]{64}$")]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from cortex_plane.agents.model.tools import provider_name
+from cortex_plane.agents.model.completions import provider_name
 from cortex_plane.gates.model.atlases import (
     ContextBlock,
     Gate,

@@ -202,9 +202,6 @@ class Memory:
     summary: str = ""
     facts: tuple[str, ...] = ()
 
-    def __bool__(self) -> bool:
-        return bool(self.summary or self.facts)
-
     def turn(self) -> Turn:
         """As the model is told: below the system prompt's authority, and told what it is."""
         return UserTurn(f"{LABEL}\n{canonical({'facts': list(self.facts), 'summary': self.summary}).decode()}")

@@ -23,11 +23,10 @@ from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError, ErrorClass, TooLarge
 from cortex_plane.sessions.rules import SessionMessage
-from cortex_plane.worker import step_events
 from cortex_plane.worker.approval_requests import RequestCards
 from cortex_plane.worker.attempt import StepWriter, pause
 from cortex_plane.worker.authorization import CallAuthorizer
-from cortex_plane.worker.calls import Call, merge_writes, outcome_write, storable
+from cortex_plane.worker.calls import Call, merge_writes, outcome_write, reply_digest, storable
 from cortex_plane.worker.code.context import CodeAgent, Context
 from cortex_plane.worker.code.journal import JournalEntries, JournalWriter
 from cortex_plane.worker.code.operations import Unwind, last_round, with_ask
@@ -297,7 +296,7 @@ class CodeAttempt:
             status=JobStatus.COMPLETED,
             result=result,
             events=[("completion", {"step": progress.step}), ("status", {"status": JobStatus.COMPLETED})],
-            facts=[self.lease.fact("job_completed", **step_events.reply_digest(reply))],
+            facts=[self.lease.fact("job_completed", **reply_digest(reply))],
         )
         outcome = await self.journal.write(write)
         progress.status, progress.phase = CheckpointStatus.IN_PROGRESS, Phase.MODEL

@@ -18,7 +18,8 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.agents.model.tools import OnUncertain, provider_name
+from cortex_plane.agents.model.completions import provider_name
+from cortex_plane.agents.model.tools import OnUncertain
 from cortex_plane.gates.model.gates import ANSWER
 from cortex_plane.jobs.model.journal import (
     MAX_KEY,

@@ -16,8 +16,7 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.agents.model.completions import AssistantTurn, CallRequest, ModelError, UserTurn
-from cortex_plane.agents.model.tools import provider_name
+from cortex_plane.agents.model.completions import AssistantTurn, CallRequest, ModelError, UserTurn, provider_name
 from cortex_plane.db.crash_points import reached
 from cortex_plane.gates.model.gates import PLANE_TOOLS
 from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
@@ -38,9 +37,21 @@ from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.sessions.rules import recorded_form
-from cortex_plane.worker import step_events
 from cortex_plane.worker.authorization import CallAuthorizer
-from cortex_plane.worker.calls import Call, CallKind, PendingWrite, call_summary, merge_writes, plan_call, storable
+from cortex_plane.worker.calls import (
+    Call,
+    CallKind,
+    PendingWrite,
+    call_events,
+    call_outcome,
+    call_summary,
+    merge_writes,
+    plan_call,
+    result_events,
+    storable,
+    text_events,
+    with_model,
+)
 from cortex_plane.worker.code.context import FAILURES, Decision, JournalReplay, decode_result
 from cortex_plane.worker.code.journal import JournalEntries, JournalWriter
 from cortex_plane.worker.code.operations import (
@@ -305,7 +316,7 @@ class Performer(JournalReplay):
             index=position, message_seq=progress.message_seq, response=response_json,
             prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens, seconds=ticks() - start,
         )  # fmt: skip
-        write.events = step_events.with_model(response, step_events.text_events(position, text))
+        write.events = with_model(response, text_events(position, text))
         await self._journal.write(self._entries.done(key, position, operation, start, write, text[:200]))
         return text
 
@@ -400,7 +411,7 @@ class CodeCall:
             await self._request_approval(begin)
         if call.settled:
             return self._settled()
-        events = step_events.call_events(self.position, None, [call])
+        events = call_events(self.position, None, [call])
         if call.kind is CallKind.READ:
             await journal.flush()
             if gates.bound is not None and gates.bound.session.urgent:
@@ -431,8 +442,8 @@ class CodeCall:
         results = parts.ledger.take_results()
         journal.results.update(results)
         write.stored = (*write.stored, *results)
-        write.events = [*write.events, *step_events.result_events(self.position, [call])]
-        self._record_done(start, write, calls=[step_events.call_outcome(call)])
+        write.events = [*write.events, *result_events(self.position, [call])]
+        self._record_done(start, write, calls=[call_outcome(call)])
         if parts.lease.cancel_requested and call.status is CallStatus.FAILED:
             journal.stop.cancelled = True
             raise Unwind
@@ -473,10 +484,7 @@ class CodeCall:
         if not call.has_row:
             pending.new(call)
         write = merge_writes(pending.take(), write)
-        write.events = [
-            *step_events.call_events(self.position, None, [call]),
-            *step_events.result_events(self.position, [call]),
-        ]
+        write.events = [*call_events(self.position, None, [call]), *result_events(self.position, [call])]
         self._record_done(ticks(), write)
         if error is not None:
             raise error

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
+from cortex_plane.agents.model.completions import provider_name
 from cortex_plane.agents.model.tools import (
     Confirmed,
     DidNotHappen,
@@ -20,7 +21,6 @@ from cortex_plane.agents.model.tools import (
     OnUncertain,
     ToolVersion,
     is_tool_name,
-    provider_name,
 )
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.schemas import Unusable, check, compiled, faults

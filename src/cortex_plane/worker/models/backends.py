@@ -28,9 +28,9 @@ from cortex_plane.agents.model.completions import (
     UserTurn,
     heard,
     length_of_calls,
+    provider_name,
     tokens,
 )
-from cortex_plane.agents.model.tools import provider_name
 from cortex_plane.jobs.model.usage import MICROS, is_scripted
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.sessions.model.sessions import extract_of

@@ -15,8 +15,8 @@ from typing import Any, TypeVar, overload
 from pydantic import ValidationError
 
 from cortex_plane.agents.model.agents import is_agent_name
-from cortex_plane.agents.model.completions import ToolSpec
-from cortex_plane.agents.model.tools import InvalidApp, OnUncertain, Risk, ToolVersion, provider_name
+from cortex_plane.agents.model.completions import ToolSpec, provider_name
+from cortex_plane.agents.model.tools import InvalidApp, OnUncertain, Risk, ToolVersion
 from cortex_plane.gates.model.gates import OF_THE_PLANE
 from cortex_plane.kernel.canonical import check_text
 from cortex_plane.kernel.errors import InvalidInput, SetupError

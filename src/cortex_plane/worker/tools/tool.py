@@ -26,7 +26,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import ErrorDetails, to_jsonable_python
 
-from cortex_plane.agents.model.completions import ToolSpec
+from cortex_plane.agents.model.completions import ToolSpec, provider_name
 from cortex_plane.agents.model.tools import (
     MAX_NAME,
     DidNotHappen,
@@ -37,7 +37,6 @@ from cortex_plane.agents.model.tools import (
     Risk,
     ToolVersion,
     is_tool_name,
-    provider_name,
 )
 from cortex_plane.kernel.canonical import MAX_DEPTH, canonical, check_text
 from cortex_plane.kernel.errors import InvalidInput
