@@ -27,7 +27,7 @@ from cortex_plane.jobs.verbs import jobs
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.tenancy.verbs import keys
 from cortex_plane.worker.models.backends import Backends, ScriptedModel
-from cortex_plane.worker.worker import Worker, WorkerSettings
+from cortex_plane.worker.worker import JobRunner, WorkerSettings
 
 RESUMES, PEER_RESUMES, DECISIONS, EACH = 100, 40, 400, 100
 AIM_MS, AIM_TIMES, AIM_RATIO = 15.0, 1.5, 1.3
@@ -55,7 +55,7 @@ async def own_resumes(url: str, n: int) -> list[float]:
     async with plane(url, policies=None) as made:
         await made.agent("asking", _SCRIPT)
         backends = Backends({"scripted": model})
-        worker = Worker(made.db, [counting_app(Counter())], KEY, WorkerSettings(concurrency=4), backends)
+        worker = JobRunner(made.db, [counting_app(Counter())], KEY, WorkerSettings(concurrency=4), backends)
         async with listen_for_hints(made.app_url, worker.work):
             running = asyncio.create_task(worker.run())
             for _ in range(n + 5):
@@ -132,7 +132,7 @@ async def waiting(url: str) -> AsyncIterator[tuple[Plane, Any, asyncpg.Connectio
     """A plane with one job that waits for an approval, to be copied."""
     async with plane(url, policies=None) as made:
         await made.agent("asking", _SCRIPT)
-        worker = Worker(made.db, [counting_app(Counter())], KEY, WorkerSettings(concurrency=4))
+        worker = JobRunner(made.db, [counting_app(Counter())], KEY, WorkerSettings(concurrency=4))
         running = asyncio.create_task(worker.run())
         asked = await _pending(made, await made.submit("asking"))
         worker.stop()

@@ -20,7 +20,7 @@ from cortex_plane.jobs.rules.attempts import StepWrite
 from cortex_plane.jobs.verbs import jobs, workers
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.worker import Worker, WorkerSettings
+from cortex_plane.worker.worker import JobRunner, WorkerSettings
 
 JOBS = 2_000
 STARTS = 100
@@ -88,7 +88,7 @@ async def own_submit_to_start(url: str, n: int) -> list[float]:
     taken = []
     async with plane(url) as made:
         await made.agent("starter", [{"calls": [{"tool": "begin"}]}, {"text": "done"}])
-        worker = Worker(made.db, [app], bytes(32), WorkerSettings(concurrency=4))
+        worker = JobRunner(made.db, [app], bytes(32), WorkerSettings(concurrency=4))
         async with listen_for_hints(made.app_url, worker.work):
             running = asyncio.create_task(worker.run())
             draft = JobDraft(agent="starter", payload={"text": "go"})

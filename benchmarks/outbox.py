@@ -31,7 +31,7 @@ from cortex_plane.tenancy.model.orgs import OrgDraft
 from cortex_plane.tenancy.store.credentials import convert_mappings
 from cortex_plane.tenancy.verbs import keys, orgs
 from cortex_plane.worker.notifier import Notifier, notifying
-from cortex_plane.worker.worker import Worker, WorkerSettings
+from cortex_plane.worker.worker import JobRunner, WorkerSettings
 
 MAILS, ROUNDS, LINES = 400, 3, 4
 BURST = 10_000
@@ -203,7 +203,7 @@ async def _waiting_elsewhere(made: Plane) -> tuple[UUID, UUID]:
     there = replace(made, actor=await keys.authenticate_key(made.db, str(new.key.secret)))
     await policies.apply_policies(there.db, there.actor, PolicyFile(text=_ANYBODY))
     await there.agent("asking", [{"text": "I act.", "calls": [CALL]}, {"text": "done"}])
-    worker = Worker(there.db, [counting_app(Counter())], KEY, WorkerSettings(concurrency=1))
+    worker = JobRunner(there.db, [counting_app(Counter())], KEY, WorkerSettings(concurrency=1))
     running = asyncio.create_task(worker.run())
     asked = await pending(there, await there.submit("asking"))
     worker.stop()

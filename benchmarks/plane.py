@@ -32,7 +32,7 @@ from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.model.orgs import OrgDraft
 from cortex_plane.tenancy.verbs import keys, orgs
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.worker import Worker, WorkerSettings
+from cortex_plane.worker.worker import JobRunner, WorkerSettings
 
 KEY = bytes(32)
 CALL = {"tool": "effect", "arguments": TOOL_ARGUMENTS}
@@ -138,9 +138,9 @@ def counting_app(counter: Counter) -> App:
 
 
 @asynccontextmanager
-async def working(made: Plane, app: App, concurrency: int) -> AsyncIterator[Worker]:
+async def working(made: Plane, app: App, concurrency: int) -> AsyncIterator[JobRunner]:
     settings = WorkerSettings(concurrency=concurrency, poll_seconds=0.2, grace_seconds=10)
-    worker = Worker(made.db, [app], KEY, settings)
+    worker = JobRunner(made.db, [app], KEY, settings)
     async with listen_for_hints(made.app_url, worker.work):
         task = asyncio.create_task(worker.run())
         try:

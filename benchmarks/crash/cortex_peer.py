@@ -21,7 +21,7 @@ from cortex_plane.jobs.model.effects import Answer, Verdict
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.worker import Worker, WorkerSettings
+from cortex_plane.worker.worker import JobRunner, WorkerSettings
 
 FAST = WorkerSettings(concurrency=1, poll_seconds=0.05, adoption_seconds=2, dispatch_seconds=0.5)
 TIMEOUT = 0.8
@@ -66,12 +66,12 @@ async def start(script: Script) -> None:
         await made.agent(slug, [*turns, {"text": "done"}], app=slug)
         await made.submit(slug)
         # Inside the effect the world keeps its answer back for long; the tool must not give up before it is killed.
-        await Worker(made.db, [_app(script, _kind(script))], KEY, FAST).run()
+        await JobRunner(made.db, [_app(script, _kind(script))], KEY, FAST).run()
 
 
 async def recover(script: Script) -> None:
     async with plane(script.url) as made:
-        worker = Worker(made.db, [_app(script, _kind(script))], KEY, FAST)
+        worker = JobRunner(made.db, [_app(script, _kind(script))], KEY, FAST)
         running = asyncio.create_task(worker.run())
         page = await jobs.list_page(made.db, made.actor, None, 1, agent=slug_of(script.job))
         ended = await _until_ended(made, script, page.items[0].id)

@@ -21,7 +21,7 @@ import pytest
 
 from cortex_plane.db.database import Database
 from cortex_plane.tenancy.model.orgs import Role
-from cortex_plane.worker.worker import Worker
+from cortex_plane.worker.worker import JobRunner
 from tests.acceptance.neighbours import Flood, Neighbour, app, p99
 from tests.conftest import Urls
 from tests.fixtures.people import World
@@ -52,7 +52,7 @@ async def _quiet(strict: World) -> str:
     return agent.slug
 
 
-async def _watched(worker: Worker, noisy: World, most: list[int]) -> None:
+async def _watched(worker: JobRunner, noisy: World, most: list[int]) -> None:
     """The most slots that the flood had at a time."""
     while True:
         held = Counter(attempt.lease.assignment.org_id for attempt in worker._running.values())

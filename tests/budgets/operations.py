@@ -33,7 +33,7 @@ from cortex_plane.sessions.verbs import sessions
 from cortex_plane.worker.attempt import Attempt
 from cortex_plane.worker.code.attempt import CodeAttempt
 from cortex_plane.worker.models.backends import Backends, ScriptedModel
-from cortex_plane.worker.worker import Worker, attempt_of
+from cortex_plane.worker.worker import JobRunner, attempt_of
 from tests.fixtures.approvals import decide, pending
 from tests.fixtures.atlases import plain, publish
 from tests.fixtures.people import World
@@ -140,7 +140,7 @@ class Hands:
 
     def __init__(self, world: World, app: App, backends: Backends | None = None) -> None:
         self._db, self._app = world.db, app.name
-        self.worker = Worker(world.db, [app], KEY, name="budgets")
+        self.worker = JobRunner(world.db, [app], KEY, name="budgets")
         self._host = replace(self.worker._host, backends=backends or Backends())
 
     async def register(self) -> None:

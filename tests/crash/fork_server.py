@@ -43,7 +43,7 @@ from cortex_plane.policies.model.policies import PolicyRow, Terms
 from cortex_plane.proof.rules.receipts import Decided
 from cortex_plane.sessions.rules import SessionMessage
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.worker import Worker
+from cortex_plane.worker.worker import JobRunner
 from tests.crash import deciders
 from tests.crash.tools import SHORT, TOOL_SECONDS, crash_app, renamed
 from tests.fixtures.servers import VAULT
@@ -98,7 +98,7 @@ async def _work(order: Order, app: App) -> None:
         await db.close()
         return
     mine = renamed(app, order.app) if order.folder is None else mortal(Path(order.folder))
-    worker = Worker(db, [mine], KEY, replace(SHORT, **order.settings or {}), name=order.name)
+    worker = JobRunner(db, [mine], KEY, replace(SHORT, **order.settings or {}), name=order.name)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
     async with AsyncExitStack() as stack:
         if order.listens:

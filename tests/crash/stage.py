@@ -22,7 +22,7 @@ from cortex_plane.jobs.verbs import jobs, steering, workers
 from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.sessions.model.sessions import InboundMessage
 from cortex_plane.sessions.verbs import sessions
-from cortex_plane.worker.worker import STEADY_BEATS, Worker
+from cortex_plane.worker.worker import STEADY_BEATS, JobRunner
 from tests.crash.tools import SHORT, Kind, act_name, crash_app, renamed
 from tests.crash.workers import DEADLINE, WorkerProcess, Workers
 from tests.fixtures.people import World
@@ -83,7 +83,7 @@ class Stage:
         self._processors = asyncio.Semaphore(VICTIMS)
         self._ends: dict[UUID, asyncio.Future[str]] = {}
         self._answering: dict[UUID, asyncio.Task[None]] = {}
-        self.rescuer = Worker(world.db, [], KEY, RESCUER, name="rescuer")
+        self.rescuer = JobRunner(world.db, [], KEY, RESCUER, name="rescuer")
         self.rescuer._steady = STEADY_BEATS  # as one that has been there for a while
 
     @contextlib.asynccontextmanager

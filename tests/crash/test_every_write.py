@@ -14,7 +14,7 @@ import pytest
 
 from cortex_plane.db.database import Database, Row
 from cortex_plane.kernel.errors import Conflict, InvalidInput, Unavailable
-from cortex_plane.worker.worker import Worker
+from cortex_plane.worker.worker import JobRunner
 from tests.crash.outcomes import require_clean
 from tests.crash.points import naming
 from tests.crash.stage import Stage
@@ -63,7 +63,7 @@ async def _ends_well(stage: Stage, kind: Kind, name: str, number: int, fault: Fa
     """False: the job was over before its n-th write."""
     run = await stage.submit(kind, f"{name}#{number}: {fault}", limits={"retry_base_seconds": 0.001})
     db = Faulty(stage.world.db, name, number, fault)
-    worker = Worker(db, [renamed(stage.code, run.app)], KEY, replace(SHORT, adoption_seconds=2.0))
+    worker = JobRunner(db, [renamed(stage.code, run.app)], KEY, replace(SHORT, adoption_seconds=2.0))
     task = asyncio.create_task(worker.run())
     try:
         await stage.finished(run.job_id)

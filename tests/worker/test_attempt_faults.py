@@ -25,7 +25,7 @@ from cortex_plane.worker.lease import WriteFailed
 from cortex_plane.worker.limits import ticks
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.worker import Worker
+from cortex_plane.worker.worker import JobRunner
 from tests.fixtures.clock import Clock
 from tests.fixtures.coded import Code, coded, entries_of, keys_of, make_coded
 from tests.fixtures.people import World
@@ -40,7 +40,7 @@ LARGE = {"large": b'"' + b"x" * 2_000_000 + b'"'}
 class Run:
     """One attempt of one job, in the hands of a test."""
 
-    def __init__(self, world: World, id: UUID, worker: Worker, attempt: CodeAttempt) -> None:
+    def __init__(self, world: World, id: UUID, worker: JobRunner, attempt: CodeAttempt) -> None:
         self.world, self.id, self.worker, self.attempt = world, id, worker, attempt
 
     async def job(self) -> Job:

@@ -20,7 +20,7 @@ from cortex_plane.sessions.verbs import events
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.tools.tool import ToolContext
-from cortex_plane.worker.worker import Worker
+from cortex_plane.worker.worker import JobRunner
 from tests.fixtures.people import World
 from tests.fixtures.workers import (
     FAST,
@@ -156,7 +156,7 @@ def sealed_again(blob: dict[str, Any], job: Job, world: World) -> tuple[str, byt
     """What only somebody with the master key can do: a checkpoint with every seal right."""
     plain = {name: value for name, value in blob.items() if name != "crc32"}
     blob = {**plain, "crc32": zlib.crc32(orjson.dumps(plain, option=orjson.OPT_SORT_KEYS))}
-    key = Worker(world.db, (), KEY, FAST)._host.vault.checkpoint_key(world.org_id)
+    key = JobRunner(world.db, (), KEY, FAST)._host.vault.checkpoint_key(world.org_id)
     text = orjson.dumps(blob, option=orjson.OPT_SORT_KEYS)
     return text.decode(), mac_of(text, job.id, key)
 

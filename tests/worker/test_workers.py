@@ -26,7 +26,7 @@ from cortex_plane.worker import lease
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.tools.tool import ToolContext
-from cortex_plane.worker.worker import Worker
+from cortex_plane.worker.worker import JobRunner
 from tests.conftest import Urls
 from tests.fixtures.people import World
 from tests.fixtures.servers import VAULT
@@ -465,7 +465,7 @@ async def test_another_master_key_is_refused(world: World) -> None:
     async with working(world.db):
         pass
     with pytest.raises(SetupError) as refused:
-        await Worker(world.db, (), bytes(32), FAST).run()
+        await JobRunner(world.db, (), bytes(32), FAST).run()
     assert refused.value.code == "wrong_master_key"
     async with working(world.db, key=KEY):
         pass
@@ -542,7 +542,7 @@ async def test_whoever_could_not_beat_lets_the_others_beat_before_it_adopts(worl
     id = await submit(world, agent)
     lost, _ = await leased(world.db, App("tests"))
     await expire(world.db, lost)
-    worker = Worker(world.db, [App("tests")], KEY, FAST)
+    worker = JobRunner(world.db, [App("tests")], KEY, FAST)
     await worker._register()
     await worker._beat()
     await worker._adopt()

@@ -18,7 +18,7 @@ from cortex_plane.main.master_key import master_key
 from cortex_plane.main.settings import Settings
 from cortex_plane.worker.scheduler import Scheduler, scheduling
 from cortex_plane.worker.tools.app import App, load_app
-from cortex_plane.worker.worker import Worker, WorkerSettings
+from cortex_plane.worker.worker import JobRunner, WorkerSettings
 
 log = structlog.get_logger()
 
@@ -45,7 +45,7 @@ def run_worker(
     settings: Settings,
     url: str,
     references: Sequence[str],
-    on_ready: Callable[[Worker], None],
+    on_ready: Callable[[JobRunner], None],
     name: str | None = None,
     parent: int | None = None,
 ) -> None:
@@ -60,12 +60,12 @@ async def _run(
     settings: Settings,
     url: str,
     apps: Sequence[App],
-    on_ready: Callable[[Worker], None],
+    on_ready: Callable[[JobRunner], None],
     name: str | None,
     parent: int | None,
 ) -> None:
     async with open_database(settings, url) as db, contextlib.AsyncExitStack() as stack:
-        worker = Worker(db, apps, master_key(settings), worker_settings(settings), name=name)
+        worker = JobRunner(db, apps, master_key(settings), worker_settings(settings), name=name)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, worker.stop)
@@ -82,7 +82,7 @@ async def _run(
         await worker.run(lambda: on_ready(worker))
 
 
-async def _stop_without(parent: int, worker: Worker) -> None:
+async def _stop_without(parent: int, worker: JobRunner) -> None:
     while os.getppid() == parent:  # noqa: ASYNC110 -- nothing tells a process that its parent is gone
         await asyncio.sleep(PARENT_LOOK_SECONDS)
     worker.stop()

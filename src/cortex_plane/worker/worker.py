@@ -85,7 +85,7 @@ def attempt_of(worker: WorkerContext, assignment: Assignment) -> Attempt | CodeA
     return CodeAttempt(worker, assignment) if runs_code else Attempt(worker, assignment)
 
 
-class Worker:
+class JobRunner:
     """``run`` until ``stop``. Nothing of it is needed again after a crash: all state is in the database."""
 
     def __init__(
