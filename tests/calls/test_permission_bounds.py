@@ -140,7 +140,7 @@ async def test_others_have_their_turn_while_very_many_actions_are_judged(
 ) -> None:
     await governed(world, crowded())
     session = await opened(http, world.service)
-    other = Meanwhile(monkeypatch, permission_verbs if door == "permissions" else gate_session)
+    other = Meanwhile(monkeypatch, rules if door == "permissions" else gate_session)
     counting = asyncio.create_task(other.count())
     try:
         if door == "permissions":

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.agents.model.tools import Risk, is_tool_name
+from cortex_plane.agents.model.agents import SkillSettings
+from cortex_plane.agents.model.tools import Risk, highest_risk, is_tool_name
 from cortex_plane.approvals.model.approvals import ApprovalKind, Cause, NewRequest
 from cortex_plane.calls.model import (
+    APP,
     MAX_ACTIONS,
     MAX_ASKS,
     ActionAnswer,
@@ -21,14 +23,19 @@ from cortex_plane.calls.model import (
     ResolutionDecision,
     Whom,
 )
-from cortex_plane.gates.model.gates import GatedCall, GateState, Limit, Ruling
-from cortex_plane.gates.rules.authorization import PlannedCall, time_limits
+from cortex_plane.gates.model.gates import OF_THE_PLANE, GatedCall, GateState, Limit, Ruling
+from cortex_plane.gates.rules.authorization import PlannedCall, authorize, time_limits
 from cortex_plane.gates.rules.evaluation import judge
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.gates.rules.prompts import asked_of_all, blocks_of, guides_of, questions_of
+from cortex_plane.gates.rules.session import GateSession
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.policies.model.policies import PolicyDecision, PolicyVerdict, Terms
+from cortex_plane.policies.model.policies import CallFacts, PolicyDecision, PolicyRow, PolicyVerdict, Terms
+from cortex_plane.policies.rules.engine import CompiledPolicies
+from cortex_plane.sessions.model.sessions import SessionKind
 
+Look = tuple[ActionAnswer, Ruling | None]
+"""What holds of an action that nobody calls yet, and what gates say of it."""
 CAPABILITY = "capability:"
 MAX_LIMITS = 1000
 """Limits that are told, and as many gates that come round."""
@@ -43,6 +50,43 @@ _SAID = {
     PolicyVerdict.REQUIRES_APPROVAL: "a person must approve it",
     PolicyVerdict.ALLOW: "",
 }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Governed:
+    """What the permissions of a session depend on."""
+
+    kind: str
+    agent: str
+    teams: list[UUID]
+    skill_config: dict[str, Any]
+    policies: str
+    request_policies: list[dict[str, Any]] | None
+    bound: dict[str, Any] | None
+    now: datetime
+
+    @property
+    def is_external(self) -> bool:
+        return self.kind == SessionKind.EXTERNAL
+
+    @property
+    def skills(self) -> SkillSettings:
+        return SkillSettings.of(self.skill_config)
+
+    @property
+    def app(self) -> str:
+        return APP if self.is_external else self.skills.app
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolDefinition:
+    """A tool of an app, as workers published it last."""
+
+    name: str
+    digest: str
+    read_only: bool
+    risk: Risk
+    server: str | None
 
 
 def call_request(
@@ -79,19 +123,63 @@ def check_action(action: str | None) -> None:
         )
 
 
-def asked_first(
-    atlases: CompiledAtlases, state: GateState, call: GatedCall, ruling: Ruling, now: datetime
-) -> tuple[str, ...]:
+def asked_first(gates: GateSession | None, call: GatedCall, ruling: Ruling | None) -> tuple[str, ...]:
     """The gates whose answer by the agent is what a refused call waits for, by key; none where something else refuses it."""
+    if gates is None or ruling is None:
+        return ()
     if ruling.asks:
         return tuple(each.gate for each in ruling.asks)
+    atlases, state = gates.atlases, gates.state
     waiting = tuple(each.gate for each in state.asks if each.gate in atlases.gates)
     if not waiting or ruling.verdict is not PolicyVerdict.DENY or state.ended is not None:
         return ()
     # The start's question comes after what is denied for good: whatever is refused alike without it is not its doing.
     without = replace(state, open=tuple(each for each in state.open if each.call))
-    other = judge(atlases, without, call, now, looking=True)
+    other = judge(atlases, without, call, gates.now(), looking=True)
     return () if (other.rule, other.reason) == (ruling.rule, ruling.reason) else waiting
+
+
+def action_names(skills: SkillSettings, gates: GateSession | None, tools: Iterable[str] = ()) -> list[str]:
+    """What atlases name, what the agent's settings name, and the ``tools`` that workers published for its app."""
+    names = dict.fromkeys(gates.atlases.known_actions if gates is not None else ())
+    own = set(tools) if skills.tools is None else set(skills.tools)
+    names.update(dict.fromkeys(sorted(own | skills.side_effect_tools)))
+    return list(names)
+
+
+def permitted(
+    session: Governed, policies: CompiledPolicies, request: Sequence[PolicyRow], gates: GateSession | None, action: str,
+    tool: ToolDefinition | None, known: Risk | None,
+) -> Look:  # fmt: skip
+    """Whether an action is allowed now, whatever its arguments."""
+    skills = session.skills
+    risk = highest_risk(tool.risk if tool is not None else Risk.MEDIUM, known)
+    reads = tool is not None and tool.read_only
+    if tool is not None and tool.server is not None:
+        # What a server says of its tools counts where a steward confirmed it.
+        confirmation = policies.confirmed.get((session.app, tool.name, tool.digest))
+        reads = confirmation is not None and confirmation.read_only
+        risk = (confirmation.risk if confirmation is not None else None) or risk
+    ruling, asks = _rule_on(session, gates, GatedCall(action=action, arguments={}, input_hash="", risk=risk))
+    facts = CallFacts(
+        target=action, arguments={}, read_only=reads and action not in skills.side_effect_tools, risk=risk,
+        agent=session.agent, teams=tuple(session.teams), session_kind=session.kind,
+    )  # fmt: skip
+    decision = authorize(policies, facts, request, ruling=ruling, asks=asks)
+    if skills.tools is not None and action not in skills.tools:
+        decision = PolicyDecision(verdict=PolicyVerdict.DENY, rule="not one of its agent's tools")
+    return answered(action, decision, ruling, risk, asks), ruling
+
+
+def _rule_on(session: Governed, gates: GateSession | None, call: GatedCall) -> tuple[Ruling | None, tuple[str, ...]]:
+    """What gates say, and which of them ask the agent first."""
+    if gates is None or (call.action in OF_THE_PLANE and not session.is_external):
+        return None, ()
+    ruling = gates.unloaded(call) if session.is_external else None
+    if ruling is not None:
+        return ruling, ()
+    ruling = judge(gates.atlases, gates.state, call, session.now, looking=True)
+    return ruling, asked_first(gates, call, ruling)
 
 
 def answered(
@@ -99,7 +187,7 @@ def answered(
 ) -> ActionAnswer:
     """What holds of an action. Where gates let it through and policies agree, it is the gates that say why. ``asks``: the gates
     that the agent must answer first; they count where it is gates that refuse it."""
-    answer = _base_answer(action, decision, ruling, risk)
+    answer = _base_answer(action, decision, ruling, ruling.risk if ruling is not None else risk)
     if answer.verdict is PolicyVerdict.ALLOW:
         return answer
     by_gates = ruling is not None and answer.rule == ruling.rule
@@ -226,11 +314,11 @@ def time_window(ends: datetime) -> Limit:
     return Limit(kind="time_window", name="resolution", detail={"until": ends.isoformat()})
 
 
-def limits_of(atlases: CompiledAtlases, rulings: Sequence[tuple[ActionAnswer, Ruling]]) -> list[Limit]:
+def limits_of(atlases: CompiledAtlases, looks: Sequence[Look]) -> list[Limit]:
     """Under what the allowed actions are allowed: each limit once, and the capability that opens them."""
     limits: dict[tuple[str, str], Limit] = {}
-    for answer, ruling in rulings:
-        if answer.verdict is PolicyVerdict.DENY:
+    for answer, ruling in looks:
+        if answer.verdict is PolicyVerdict.DENY or ruling is None:
             continue
         for limit in ruling.limits:
             limits.setdefault((limit.kind, limit.name), limit)
@@ -247,12 +335,10 @@ def _scope(name: str, actions: Sequence[str]) -> Limit:
     return Limit(kind="scope", name=name, detail={"actions": list(actions[:MAX_SCOPE]), **more})
 
 
-def limits_of_all(
-    atlases: CompiledAtlases, state: GateState, rulings: Sequence[tuple[ActionAnswer, Ruling]], now: datetime
-) -> list[Limit]:
+def limits_of_all(atlases: CompiledAtlases, state: GateState, looks: Sequence[Look], now: datetime) -> list[Limit]:
     """Of many actions that were only looked at. When gates come round is the same for all of them, so it is told once."""
-    limits = limits_of(atlases, rulings)
-    if any(answer.verdict is not PolicyVerdict.DENY for answer, _ in rulings):
+    limits = limits_of(atlases, looks)
+    if any(answer.verdict is not PolicyVerdict.DENY for answer, ruling in looks if ruling is not None):
         limits += islice(time_limits(atlases, state.fired, now), MAX_LIMITS)
     return limits
 

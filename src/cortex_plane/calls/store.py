@@ -11,6 +11,7 @@ from uuid import UUID
 from cortex_plane.agents.model.agents import SkillSettings
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.calls.model import CallShown, ExternalCall, Resolution
+from cortex_plane.calls.rules import Governed, ToolDefinition
 from cortex_plane.db.database import Database, Queries, Row, Transaction, after, page
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.kernel.fields import adapter, parse
@@ -298,39 +299,6 @@ class StoredResolution:
     atlases: list[dict[str, Any]]
     expires_at: datetime
     expired: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Governed:
-    """What the permissions of a session depend on."""
-
-    kind: str
-    agent: str
-    teams: list[UUID]
-    skill_config: dict[str, Any]
-    policies: str
-    request_policies: list[dict[str, Any]] | None
-    bound: dict[str, Any] | None
-    now: datetime
-
-    @property
-    def is_external(self) -> bool:
-        return self.kind == SessionKind.EXTERNAL
-
-    @property
-    def skills(self) -> SkillSettings:
-        return SkillSettings.of(self.skill_config)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ToolDefinition:
-    """A tool of an app, as workers published it last."""
-
-    name: str
-    digest: str
-    read_only: bool
-    risk: Risk
-    server: str | None
 
 
 async def insert_resolution(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,8 +15,7 @@ from cortex_plane.calls.store import CallContext
 from cortex_plane.db.database import Database, at_hand
 from cortex_plane.gates.model.atlases import AtlasPolicyType
 from cortex_plane.gates.model.gates import GatedCall, GateRecord, Ruling
-from cortex_plane.gates.rules.authorization import Authorization, facts_of
-from cortex_plane.gates.rules.authorization import authorize as judge
+from cortex_plane.gates.rules.authorization import Authorization, authorize, facts_of
 from cortex_plane.gates.rules.prompts import card
 from cortex_plane.gates.rules.session import GateSession, record_of
 from cortex_plane.gates.verbs import session_gates
@@ -28,9 +28,10 @@ from cortex_plane.tenancy.model.access import Actor
 
 
 async def policy_verdict(
-    db: Database, context: CallContext, call: RequestedCall, ruling: Ruling | None = None
+    db: Database, context: CallContext, call: RequestedCall, ruling: Ruling | None = None, asks: Sequence[str] = ()
 ) -> Authorization:
-    """What the policies say, and what gates said before them (``ruling``): the stricter of the two. That it only reads is its agent's claim: it counts where a row looks at it, and not by itself."""
+    """The stricter one of policies and gates (``ruling``). That a call only reads is its agent's claim: it counts where a row
+    looks at it, and not by itself."""
     org_id, version = context.org_id, context.policies
     policies = await at_hand(db, book.known(org_id, version), lambda db: book.at(db, org_id, version))
     rows, facts = request_rows(context.request_policies), facts_of(context, call, read_only=call.read_only)
@@ -39,10 +40,10 @@ async def policy_verdict(
         return Authorization(new_id(), PolicyDecision(verdict=PolicyVerdict.DENY, rule="not one of its agent's tools"))
     if call.name in skills.side_effect_tools:
         facts = replace(facts, read_only=False)
-    decision = judge(policies, facts, rows, turned_down=context.turned_down, ruling=ruling)
+    decision = authorize(policies, facts, rows, turned_down=context.turned_down, ruling=ruling, asks=asks)
     if facts.read_only and decision.rule.startswith("default:"):
         facts = replace(facts, read_only=False)
-        decision = judge(policies, facts, rows, turned_down=context.turned_down, ruling=ruling)
+        decision = authorize(policies, facts, rows, turned_down=context.turned_down, ruling=ruling, asks=asks)
     return Authorization(new_id(), decision)
 
 
@@ -139,7 +140,7 @@ async def decide_call(
 
     Raises `GateClosed` where the agent must answer first; what gates remember of that is written.
     """
-    gates = await session_gates.of_agent(db, context)
+    gates = await session_gates.of_agent(db, context.org_id, context.bound, context.at)
     if gates is None:
         answer = await policy_verdict(db, context, call)
         verdict = CallVerdict(answer=answer, again=again)

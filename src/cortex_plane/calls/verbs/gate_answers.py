@@ -29,7 +29,7 @@ async def give_answers(db: Database, actor: Actor, session_id: UUID, draft: Answ
 
 async def _give_answers(db: Database, actor: Actor, session_id: UUID, draft: AnswerDraft) -> AnswerReceipt:
     context = await agent_context(db, actor, session_id)
-    gates = await session_gates.of_agent(db, context)
+    gates = await session_gates.of_agent(db, context.org_id, context.bound, context.at)
     if gates is None:
         raise Conflict(
             "No atlas governs this session, so no gate asks anything.",

@@ -8,8 +8,10 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from cortex_plane.agents import store as agents_store
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import (
+    MAX_ACTIONS,
     CallDraft,
     ExternalCall,
     OutcomeReceipt,
@@ -19,31 +21,39 @@ from cortex_plane.calls.model import (
     ResolutionRequest,
 )
 from cortex_plane.calls.rules import (
+    Look,
+    action_names,
+    answered,
+    asked_first,
     block_list,
     by_reference,
     check_action,
     decided,
     in_full,
+    limits_of,
+    limits_of_all,
     split_answers,
     time_window,
 )
 from cortex_plane.calls.store import CallContext, StoredResolution
 from cortex_plane.calls.verbs import calls, outcomes
-from cortex_plane.calls.verbs.action_answers import answer_action, answer_every_action, requested_call
+from cortex_plane.calls.verbs.authorization import cover_external, gate_call, policy_verdict
 from cortex_plane.calls.verbs.context import retry_under_session_lock
 from cortex_plane.calls.verbs.gate_answers import agent_context
+from cortex_plane.calls.verbs.permissions import let_others_run
 from cortex_plane.db.database import Database
 from cortex_plane.gates.rules.session import GateSession, record_of
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.gates.verbs.atlas_cache import book as atlas_book
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.errors import Conflict, NotFound
+from cortex_plane.kernel.errors import Conflict, InvalidInput, NotFound
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb
 
+_ASKED = "0" * 64
+"""Stands for the digest of something that was only asked about."""
 UNUSED_KEPT = timedelta(days=1)
 """How long one is kept after it expired, where nothing was executed under it."""
 
@@ -69,17 +79,22 @@ async def resolve(db: Database, actor: Actor, session_id: UUID, request: Resolut
 
 
 async def _resolve(db: Database, actor: Actor, session_id: UUID, request: ResolutionRequest) -> Resolution:
-    call = requested_call(request)
+    call = _requested_call(request)
     context = await agent_context(db, actor, session_id, call.name, call.input_hash)
     call = call.with_risk(context.known_risk)
     goal = hashlib.sha256(request.goal.encode()).digest() if request.goal else None
-    gates = await session_gates.of_agent(db, context, inputs=await _new_goal(db, context, request.goal, goal))
+    gates = await session_gates.of_agent(
+        db, context.org_id, context.bound, context.at, await _new_goal(db, context, request.goal, goal)
+    )
     if gates is not None and request.request is not None:
         gates.request(request.request)
     if request.action is not None:
-        answers, limits = await answer_action(db, actor, context, gates, call)
+        looks = [await _look_at_call(db, actor, context, gates, call)]
+        limits = limits_of(gates.atlases, looks) if gates is not None else []
     else:
-        answers, limits = await answer_every_action(db, context, gates, request)
+        looks = await _look_at_all(db, context, gates, call)
+        limits = limits_of_all(gates.atlases, gates.state, looks, context.at) if gates is not None else []
+    answers = [answer for answer, _ in looks]
     ends = context.at + timedelta(seconds=request.ttl_seconds)
     allowed, reasons = split_answers(answers)
     resolution = Resolution(
@@ -91,6 +106,51 @@ async def _resolve(db: Database, actor: Actor, session_id: UUID, request: Resolu
     )  # fmt: skip
     await _write_resolution(db, actor, context, gates, request, resolution, goal)
     return resolution
+
+
+def _requested_call(request: ResolutionRequest) -> RequestedCall:
+    arguments = canonical(request.arguments)
+    return RequestedCall(
+        id=new_id(), name=request.action or "", digest=_ASKED, arguments=arguments,
+        input_hash=hashlib.sha256(arguments).hexdigest(), read_only=False, risk=request.risk,
+    )  # fmt: skip
+
+
+async def _look_at_call(
+    db: Database, actor: Actor, context: CallContext, gates: GateSession | None, call: RequestedCall
+) -> Look:
+    """One call, as it would be made."""
+    gated_call = gate_call(call)
+    ruling = gates.judge(gated_call) if gates is not None else None
+    asks = asked_first(gates, gated_call, ruling)
+    verdict = await policy_verdict(db, context, call, ruling, asks)
+    verdict, _ = await cover_external(db, actor, context, call, verdict)
+    return answered(call.name, verdict.decision, ruling, call.risk, asks), ruling
+
+
+async def _look_at_all(
+    db: Database, context: CallContext, gates: GateSession | None, call: RequestedCall
+) -> list[Look]:
+    """Every action that an atlas or the agent's own settings name, whatever its arguments."""
+    names = action_names(context.skills, gates)[:MAX_ACTIONS]
+    if not names:
+        raise InvalidInput(
+            "Neither an atlas nor the agent's settings name any action.",
+            field="action",
+            hint="Name the one that you want to know about in `action`.",
+        )
+    looks: list[Look] = []
+    async with db.transaction(context.org_id) as tx:
+        risks = await agents_store.known_risks(tx, names)
+    for number, action in enumerate(names):
+        await let_others_run(number)
+        action_call = replace(call, name=action, arguments=b"{}", input_hash="").with_risk(risks.get(action))
+        gated_call = gate_call(action_call)
+        ruling = gates.look(gated_call) if gates is not None else None
+        asks = asked_first(gates, gated_call, ruling)
+        verdict = await policy_verdict(db, context, action_call, ruling, asks)
+        looks.append((answered(action, verdict.decision, ruling, action_call.risk, asks), ruling))
+    return looks
 
 
 async def _new_goal(db: Database, context: CallContext, goal: str | None, digest: bytes | None) -> tuple[str, ...]:
@@ -123,11 +183,8 @@ async def _write_resolution(
         await calls_store.insert_resolution(
             tx, by_reference(resolution), actor.identity, goal, question, pins, context.at
         )
-        if gates is None:
-            await proof_store.append_to_session(tx, context.session_id, [fact], job=context.job_id)
-        else:
-            record = record_of(actor, gates.changes(), resolution.trace_id)
-            await session_gates.write(tx, context.session_id, context.job_id, record, [fact])
+        record = record_of(actor, gates.changes(), resolution.trace_id) if gates is not None else None
+        await session_gates.write(tx, context.session_id, context.job_id, record, [fact])
 
 
 @verb(Permission.JOB_READ)
@@ -190,7 +247,7 @@ async def _require_covered(
             actor, "resolution_refused", resolution=str(resolution.id), trace_id=str(resolution.trace_id), tool=call.name,
             input_hash=call.input_hash, reason=why,
         )  # fmt: skip
-        await proof_store.append_to_session(tx, resolution.session_id, [fact])
+        await session_gates.write(tx, resolution.session_id, None, None, [fact])
     raise Conflict(
         f"The resolution does not allow `{call.name}`: {why}.",
         code="action_not_resolved",

@@ -104,9 +104,16 @@ def authorize(
     *,
     turned_down: bool = False,
     ruling: Ruling | None = None,
+    asks: Sequence[str] = (),
 ) -> PolicyDecision:
     """``turned_down``: a person said no to this very call before, in the same job. ``ruling``: what the gates of its session
-    say; policies look at the risk that it names, and the stricter of the two holds."""
+    say; policies look at the risk that it names, and the stricter of the two holds. ``asks``: the gates whose questions refuse
+    it now; a policy that denies it whatever is answered counts more."""
+    if asks and ruling is not None:
+        unasked = replace(ruling, verdict=PolicyVerdict.ALLOW, asks=())
+        after = authorize(policies, facts, request, turned_down=turned_down, ruling=unasked)
+        if after.verdict is PolicyVerdict.DENY:
+            return after
     if ruling is not None:
         facts = replace(facts, risk=ruling.risk, read_only=facts.read_only and not ruling.strict)
     decision = policies.decide(facts, request)

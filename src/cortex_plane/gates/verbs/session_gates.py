@@ -10,7 +10,6 @@ from uuid import UUID
 import structlog
 
 from cortex_plane.calls import store as calls_store
-from cortex_plane.calls.store import CallContext
 from cortex_plane.db import database
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.gates import store as gates_store
@@ -44,12 +43,14 @@ async def _loaded(db: Database, org_id: UUID, pins: Pins) -> CompiledAtlases:
     return await database.at_hand(db, book.known(org_id, pins), lambda db: book.at(db, org_id, pins))
 
 
-async def of_agent(db: Database, context: CallContext, *, inputs: tuple[str, ...] = ()) -> GateSession | None:
+async def of_agent(
+    db: Database, org_id: UUID, bound: dict[str, Any] | None, now: datetime, inputs: tuple[str, ...] = ()
+) -> GateSession | None:
     """For what an agent asks; with whatever fired since the last look."""
-    gates = await of_session(db, context.org_id, context.bound, context.at)
+    gates = await of_session(db, org_id, bound, now)
     if gates is None:
         return None
-    gates.boundary(GateInput(now=context.at, inputs=inputs))
+    gates.boundary(GateInput(now=now, inputs=inputs))
     gates.begin_response()
     return gates
 
@@ -124,6 +125,7 @@ async def record_ended_calls(
     if gates is None:
         return GateRecord()
     record = gates.record_ends(actor, calls)
+    record = record or GateRecord()
     if record.written:
         await gates_store.record_gates(tx, session_id, record.written)
     return record
@@ -160,11 +162,12 @@ async def write(
     tx: Transaction,
     session_id: UUID,
     job_id: UUID | None,
-    record: GateRecord,
+    record: GateRecord | None,
     facts: Sequence[Fact] = (),
     events: Sequence[tuple[str, dict[str, Any]]] = (),
 ) -> None:
     """Under the lock of the job, as the last statements of a verb: the gates' state, and the facts and events of the write."""
+    record = record or GateRecord()
     if record.written:
         await gates_store.record_gates(tx, session_id, record.written)
     facts = [*record.facts, *facts]
