@@ -10,7 +10,7 @@ dies between two of them leaves the job exactly where the last one put it:
 
     model       `ModelConversation.ask` (model_calls.py) sends the turns and streams the response
     authorize   `CallAuthorizer.authorize` (authorization.py) judges each call by gates (session_gates.py) and policies
-    approval    `RequestCards.suspend` (approval_requests.py) asks people; the job gives up its lease
+    approval    `RequestCards.suspend` (effects.py) asks people; the job gives up its lease
     intent,     `CallLedger.perform` (effects.py) writes the intent, runs the tool, and settles an outcome that
     effect      nobody knows
     outcome     `_finish_step` below puts results, events and facts into one write
@@ -41,7 +41,6 @@ from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import meters
 from cortex_plane.sessions.rules import as_sent, heard, merge_assistant_turns, recorded_form, requests_of
-from cortex_plane.worker.approval_requests import RequestCards, awaiting_calls
 from cortex_plane.worker.authorization import CallAuthorizer
 from cortex_plane.worker.calls import (
     Call,
@@ -59,7 +58,7 @@ from cortex_plane.worker.calls import (
     with_model,
 )
 from cortex_plane.worker.context_window import ContextWindow
-from cortex_plane.worker.effects import CallLedger
+from cortex_plane.worker.effects import CallLedger, RequestCards, awaiting_calls
 from cortex_plane.worker.ends import Ended, EndWriter, JobCancelled, JobFailed, JobHandedBack, JobRetried, LastWrite
 from cortex_plane.worker.lease import Lease, WorkerContext, WriteFailed
 from cortex_plane.worker.limits import AttemptLimits, ticks

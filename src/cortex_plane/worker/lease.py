@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -129,18 +129,10 @@ class Progress:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Progress:
-        cursor, usage = checkpoint.cursor, checkpoint.token_usage
+        usage = checkpoint.token_usage
         return cls(
             agent_id=checkpoint.agent_id,
             prompt_hash=checkpoint.system_prompt_hash,
-            step=cursor.step,
-            phase=cursor.phase,
-            message_seq=cursor.message_seq,
-            iterations=cursor.iterations,
-            invocation=cursor.invocation,
-            gates=cursor.gates,
-            window_step=cursor.window_step,
-            window_seq=cursor.window_seq,
             status=checkpoint.status,
             last_step=checkpoint.step_index,
             last_step_id=checkpoint.step_id,
@@ -151,6 +143,7 @@ class Progress:
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             log=checkpoint.execution_log,
+            **{field.name: getattr(checkpoint.cursor, field.name) for field in fields(Cursor)},
         )
 
     def checkpoint(self, id: UUID, at: datetime) -> Checkpoint:

@@ -23,6 +23,9 @@ from cortex_plane.policies.model.policies import OnDeny
 from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import Actor
 
+Asked = tuple[RequestOutcome, list[tuple[str, dict[str, Any]]]]
+"""What became of a request, and the events of it."""
+
 
 async def terms_of(db: Database, context: CallContext, verdict: CallVerdict, again: UUID | None = None) -> Possible:
     """The terms as far as people can fulfil them. A no ends the call and not the session: its agent goes on."""
@@ -38,7 +41,7 @@ async def terms_of(db: Database, context: CallContext, verdict: CallVerdict, aga
 async def ask_people(
     tx: Transaction, actor: Actor, context: CallContext, call: RequestedCall, verdict: CallVerdict, possible: Possible,
     step_index: int | None = None,
-) -> tuple[RequestOutcome, list[tuple[str, dict[str, Any]]]]:  # fmt: skip
+) -> Asked:  # fmt: skip
     """Under the lock of the session's job; with the events of it. ``step_index``: of a call that has one."""
     if possible.terms is None:
         raise AssertionError("a request needs somebody who can decide it")

@@ -24,9 +24,9 @@ from cortex_plane.calls.model import (
 from cortex_plane.calls.store import CallContext, NewCall
 from cortex_plane.calls.verbs import intents
 from cortex_plane.calls.verbs.authorization import CallVerdict, decide_call
-from cortex_plane.calls.verbs.call_approvals import ask_people, terms_of
+from cortex_plane.calls.verbs.call_approvals import Asked, ask_people, terms_of
 from cortex_plane.calls.verbs.context import call_context, read_call, retry_under_session_lock, shown_call, tool_digest
-from cortex_plane.db.database import Database
+from cortex_plane.db.database import Database, Transaction
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict
@@ -130,16 +130,13 @@ async def _authorize(
     answer = verdict.answer
     call = replace(_new(actor, draft, requested_call, request_hash, context, verdict), callback_id=callback_id)
     more = {"resolution": str(under.id)} if under is not None else {}
+    possible = None
     if answer.verdict is PolicyVerdict.REQUIRES_APPROVAL:
         possible = await terms_of(db, context, verdict)
-        if possible.terms is not None:
-            return await _ask(db, actor, context, requested_call, call, possible, verdict, more)
-        call = replace(
-            call,
-            status=CallStatus.REJECTED,
-            error=nobody_can(requested_call.name, verdict.answer.decision, possible.excluded),
-        )
-    id, fresh = await _write_call(db, actor, context, requested_call, call, verdict, more)
+        if possible.terms is None:
+            error = nobody_can(requested_call.name, answer.decision, possible.excluded)
+            call, possible = replace(call, status=CallStatus.REJECTED, error=error), None
+    id, fresh = await _write_call(db, actor, context, requested_call, call, verdict, more, possible)
     if fresh:
         return id, True
     if under is not None:
@@ -165,22 +162,39 @@ async def _callback(db: Database, actor: Actor, name: str | None) -> UUID | None
 
 async def _write_call(
     db: Database, actor: Actor, context: CallContext, requested_call: RequestedCall, call: NewCall, verdict: CallVerdict,
-    under: dict[str, Any],
+    under: dict[str, Any], possible: Possible | None,
 ) -> tuple[UUID, bool]:  # fmt: skip
-    """One commit, also where its agent is told of decisions: about this call somebody may be asked later."""
-    record = verdict.record(actor, sent=requested_call if call.status is CallStatus.INTENDED else None)
-    more = verdict.more(record, **under)
-    events, facts = [*record.events, *_events(call)], [*record.facts, *_facts(actor, call)]
-    if call.callback_id is None:
+    """One commit: the call, the request that it waits for (``possible``: by these terms), and the callback of its agent."""
+
+    async def insert(at: Database | Transaction, asked: Asked | None = None) -> tuple[UUID, bool]:
+        record = verdict.record(
+            actor,
+            sent=requested_call if call.status is CallStatus.INTENDED else None,
+            shown=requested_call if asked is not None else None,
+        )
+        events, facts = [*record.events, *_events(call)], [*record.facts, *_facts(actor, call)]
+        if asked is not None:
+            events, facts = [*events, *asked[1]], [*facts, *asked[0].facts]
+        row = call if asked is None else replace(call, approval_id=asked[0].id)
+        more = verdict.more(record, **under)
         return await calls_store.authorize_call(
-            db, actor.org_id, context.job_id, call, DISPATCH_SECONDS, events, facts, more
+            at, actor.org_id, context.job_id, row, DISPATCH_SECONDS, events, facts, more
         )
+
+    if possible is None and call.callback_id is None:
+        return await insert(db)
     async with db.transaction(actor.org_id) as tx:
-        id, fresh = await calls_store.authorize_call(
-            tx, actor.org_id, context.job_id, call, DISPATCH_SECONDS, events, facts, more
+        asked = (
+            await ask_people(tx, actor, context, requested_call, verdict, possible) if possible is not None else None
         )
-        if fresh:
+        id, fresh = await insert(tx, asked)
+        if asked is not None and not fresh:
+            # Another session of the agent had the key first: what was asked here is rolled back, and that call is the answer.
+            raise Conflict("Another request has this key.", code="retry")
+        if fresh and call.callback_id is not None:
             await calls_store.record_callback(tx, id, call.callback_id)
+    if asked is not None:
+        count(actor.org_id, [asked[0]])
     return id, fresh
 
 
@@ -223,29 +237,6 @@ async def _same(db: Database, actor: Actor, id: UUID, request_hash: bytes) -> UU
             hint="Send a new key with a new call; repeat a key only as yourself, with the same tool, arguments and flags.",
         )
     return id
-
-
-async def _ask(
-    db: Database, actor: Actor, context: CallContext, requested_call: RequestedCall, call: NewCall, possible: Possible,
-    verdict: CallVerdict, under: dict[str, Any],
-) -> tuple[UUID, bool]:  # fmt: skip
-    """The call and the request that it waits for, in one transaction."""
-    async with db.transaction(actor.org_id) as tx:
-        request, request_events = await ask_people(tx, actor, context, requested_call, verdict, possible)
-        record = verdict.record(actor, shown=requested_call)
-        events = [*record.events, *_events(call), *request_events]
-        facts = [*record.facts, *_facts(actor, call), *request.facts]
-        _, fresh = await calls_store.authorize_call(
-            tx, actor.org_id, context.job_id, replace(call, approval_id=request.id), DISPATCH_SECONDS, events, facts,
-            verdict.more(record, **under),
-        )  # fmt: skip
-        if not fresh:
-            # Another session of the agent had the key first: what was asked here is rolled back, and that call is the answer.
-            raise Conflict("Another request has this key.", code="retry")
-        if call.callback_id is not None:
-            await calls_store.record_callback(tx, call.id, call.callback_id)
-    count(actor.org_id, [request])
-    return call.id, True
 
 
 def _facts(actor: Actor, call: NewCall) -> list[Fact]:

@@ -14,10 +14,11 @@ from cortex_plane.agents.model.tools import highest_risk
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import CallDraft, ExternalCall, advised
 from cortex_plane.calls.store import CallContext, StoredCall
-from cortex_plane.db.database import Database, NestedDatabase, NotAtHand
+from cortex_plane.db.database import Database, NestedDatabase, NotAtHand, Row, Transaction
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import AlreadyExists, Conflict, CortexError
 from cortex_plane.sessions import store as sessions_store
+from cortex_plane.sessions.model.sessions import Session
 from cortex_plane.tenancy.model.access import Actor, ActorKind
 from cortex_plane.tenancy.verbs.frame import require_found
 
@@ -85,18 +86,27 @@ async def _once(act: Callable[[Database], Awaitable[T]], db: Database) -> T:
 
 async def _under_locks(db: Database, actor: Actor, session: UUID, act: Callable[[Database], Awaitable[T]]) -> T:
     async with db.transaction(actor.org_id) as tx:
-        # Before its job, as everywhere: what is decided here may end it.
-        require_found(await sessions_store.lock_session(tx, session, call_sight(actor)), "session")
-        job = await calls_store.list_session_calls(tx, session)
-        if job is None:
-            raise not_external()
-        await calls_store.lock_asking(tx, job["id"], is_open=False)
+        await lock_session(tx, actor, session)
         try:
             return await _once(act, NestedDatabase(db, tx))
         except CortexError as error:
             # What it wrote before it was refused stays, as it does without locks.
             refusal = error
     raise refusal
+
+
+async def lock_session(tx: Transaction, actor: Actor, id: UUID) -> Row:
+    """The session's one job. Both are locked, the session before its job as everywhere: what is decided here may end it."""
+    require_found(await sessions_store.lock_session(tx, id, call_sight(actor)), "session")
+    job = await calls_store.list_session_calls(tx, id)
+    if job is None:
+        raise not_external()
+    await calls_store.lock_asking(tx, job["id"], is_open=False)
+    return require_found(await calls_store.list_session_calls(tx, id), "job")
+
+
+async def read_session(tx: Transaction, id: UUID) -> Session:
+    return require_found(await sessions_store.get_session(tx, id, None), "session")
 
 
 def call_sight(actor: Actor) -> UUID | None:

@@ -6,18 +6,17 @@ from uuid import UUID
 
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import Ending
-from cortex_plane.calls.verbs.context import not_external
-from cortex_plane.db.database import Database, Row, Transaction
+from cortex_plane.calls.verbs.context import lock_session, read_session
+from cortex_plane.db.database import Database, Row
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import TERMINAL, JobStatus
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import Conflict, CortexError, InvalidInput
-from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.sessions import Session
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.frame import require_found, verb
+from cortex_plane.tenancy.verbs.frame import verb
 
 NOT_BEGUN = frozenset({CallStatus.ALLOWED})
 """What the agent may do and has not begun ends with its session. What a person approved does not: somebody's yes waits there
@@ -31,32 +30,34 @@ async def complete(db: Database, actor: Actor, session_id: UUID, ending: Ending)
         raise InvalidInput(
             "What is completed has no error.", field="error", hint="Send `result`, or end it with `/fail`."
         )
-    return await session_gates.with_gate_record(
-        db, actor.org_id, lambda unread: _complete(db, actor, session_id, ending, unread)
-    )
 
-
-async def _complete(
-    db: Database, actor: Actor, session_id: UUID, ending: Ending, unread: CortexError | None
-) -> Session:
-    async with db.transaction(actor.org_id) as tx:
-        job = await _job(tx, actor, session_id)
-        if job["status"] != JobStatus.COMPLETED:
-            await _require_open(job)
-            open_calls = [call for call in await jobs_store.open_calls(tx, job["id"]) if call.status not in NOT_BEGUN]
-            if open_calls:
-                raise Conflict(
-                    f"{len(open_calls)} of its calls are not settled: the first is {open_calls[0].tool_name}, {open_calls[0].status}.",
-                    code="calls_open",
-                    hint="Report their outcomes, wait for their decisions, begin what was approved, or end the session with `/fail`.",
+    async def once(unread: CortexError | None) -> Session:
+        async with db.transaction(actor.org_id) as tx:
+            job = await lock_session(tx, actor, session_id)
+            if job["status"] != JobStatus.COMPLETED:
+                _require_open(job)
+                open_calls = [
+                    call for call in await jobs_store.open_calls(tx, job["id"]) if call.status not in NOT_BEGUN
+                ]
+                if open_calls:
+                    raise Conflict(
+                        f"{len(open_calls)} of its calls are not settled: the first is {open_calls[0].tool_name}, {open_calls[0].status}.",
+                        code="calls_open",
+                        hint="Report their outcomes, wait for their decisions, begin what was approved, or end the session with `/fail`.",
+                    )
+                if not await calls_store.complete_job(tx, job["id"], ending.result):
+                    raise Conflict(
+                        "This session is held.", code="external_held", hint="Wait until somebody resumes it."
+                    )
+                await steering.complete_session(tx, actor, session_id, job["id"])
+                await session_gates.end(tx, actor, session_id, job["id"], unread)
+                event = ("status", job["id"], {"status": JobStatus.COMPLETED})
+                await steering.append_fact(
+                    tx, {"session_id": session_id}, job["id"], actor, "job_completed", {}, [event]
                 )
-            if not await calls_store.complete_job(tx, job["id"], ending.result):
-                raise Conflict("This session is held.", code="external_held", hint="Wait until somebody resumes it.")
-            await steering.complete_session(tx, actor, session_id, job["id"])
-            await session_gates.end(tx, actor, session_id, job["id"], unread)
-            event = ("status", job["id"], {"status": JobStatus.COMPLETED})
-            await steering.append_fact(tx, {"session_id": session_id}, job["id"], actor, "job_completed", {}, [event])
-        return require_found(await sessions_store.get_session(tx, session_id, None), "session")
+            return await read_session(tx, session_id)
+
+    return await session_gates.with_gate_record(db, actor.org_id, once)
 
 
 @verb(Permission.JOB_SUBMIT)
@@ -70,27 +71,17 @@ async def fail(db: Database, actor: Actor, session_id: UUID, ending: Ending) -> 
 
     async def once(unread: CortexError | None) -> Session:
         async with db.transaction(actor.org_id) as tx:
-            job = await _job(tx, actor, session_id)
+            job = await lock_session(tx, actor, session_id)
             if job["status"] != JobStatus.FAILED:
-                await _require_open(job)
+                _require_open(job)
                 await steering.fail_job(tx, actor, session_id, job["id"], error, ends_session=True)
                 await session_gates.end(tx, actor, session_id, job["id"], unread)
-            return require_found(await sessions_store.get_session(tx, session_id, None), "session")
+            return await read_session(tx, session_id)
 
     return await session_gates.with_gate_record(db, actor.org_id, once)
 
 
-async def _job(tx: Transaction, actor: Actor, session_id: UUID) -> Row:
-    """The session's one job; both locked."""
-    require_found(await sessions_store.lock_session(tx, session_id, actor.sees), "session")
-    job = await calls_store.list_session_calls(tx, session_id)
-    if job is None:
-        raise not_external()
-    await calls_store.lock_asking(tx, job["id"], is_open=False)
-    return require_found(await calls_store.list_session_calls(tx, session_id), "job")
-
-
-async def _require_open(job: Row) -> None:
+def _require_open(job: Row) -> None:
     if job["status"] in TERMINAL:
         raise Conflict(
             f"This session is over: its job is {job['status']}.",

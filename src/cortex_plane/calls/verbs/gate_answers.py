@@ -7,16 +7,15 @@ from uuid import UUID
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import AnswerDraft, AnswerReceipt
 from cortex_plane.calls.store import CallContext
-from cortex_plane.calls.verbs.context import call_context, call_sight, retry_under_session_lock
+from cortex_plane.calls.verbs.context import call_context, lock_session, retry_under_session_lock
 from cortex_plane.db.database import Database
 from cortex_plane.gates.model.gates import Answered, GatedCall, GateInput, Pass, Shut, call_name
 from cortex_plane.gates.rules.session import GateSession, record_of
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import Conflict
-from cortex_plane.sessions import store as sessions_store
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.frame import require_found, verb
+from cortex_plane.tenancy.verbs.frame import verb
 
 
 @verb(Permission.JOB_SUBMIT)
@@ -88,7 +87,7 @@ async def _write_answers(
     over = shut_gate if ended_before is None else None
     async with db.transaction(actor.org_id) as tx:
         if over is not None:
-            require_found(await sessions_store.lock_session(tx, context.session_id, call_sight(actor)), "session")
+            await lock_session(tx, actor, context.session_id)
         await calls_store.lock_asking(tx, context.job_id, is_open=True)
         if over is not None:
             reason = f"The gate `{over.gate}` is shut: {over.reason}"

@@ -23,7 +23,6 @@ from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError, ErrorClass, TooLarge
 from cortex_plane.sessions.rules import SessionMessage
-from cortex_plane.worker.approval_requests import RequestCards
 from cortex_plane.worker.attempt import StepWriter, pause
 from cortex_plane.worker.authorization import CallAuthorizer
 from cortex_plane.worker.calls import Call, merge_writes, outcome_write, reply_digest, storable
@@ -31,7 +30,7 @@ from cortex_plane.worker.code.context import CodeAgent, Context
 from cortex_plane.worker.code.journal import JournalEntries, JournalWriter
 from cortex_plane.worker.code.operations import Unwind, last_round, with_ask
 from cortex_plane.worker.code.performer import CodeParts, Performer
-from cortex_plane.worker.effects import CallLedger
+from cortex_plane.worker.effects import CallLedger, RequestCards
 from cortex_plane.worker.ends import Ended, EndWriter, JobCancelled, JobFailed, JobHeld, JobRetried, LastWrite
 from cortex_plane.worker.lease import Lease, WorkerContext
 from cortex_plane.worker.limits import AttemptLimits, ticks
