@@ -15,7 +15,7 @@ from benchmarks.plane import KEY, plane
 from cortex_plane.calls.verbs import steps
 from cortex_plane.db.database import NOBODY
 from cortex_plane.jobs.model.checkpoints import agent_data, seal
-from cortex_plane.jobs.rules.attempts import StepWrite
+from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.worker.lease import Progress

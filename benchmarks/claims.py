@@ -16,7 +16,7 @@ from cortex_plane.calls.verbs import steps
 from cortex_plane.db.database import NOBODY
 from cortex_plane.db.pool import listen_for_hints
 from cortex_plane.jobs.model.jobs import JobDraft, JobStatus
-from cortex_plane.jobs.rules.attempts import StepWrite
+from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.jobs.verbs import jobs, workers
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.worker.tools.app import App

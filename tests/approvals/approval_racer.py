@@ -19,7 +19,7 @@ import structlog
 
 from cortex_plane.approvals.model.approvals import Approval, Channel, Choice, Decision, DelegationDraft
 from cortex_plane.approvals.model.credentials import Confirmation, TokenDecision
-from cortex_plane.approvals.verbs import approval_deadlines, approvals, credentials, decisions
+from cortex_plane.approvals.verbs import approvals, credentials, decisions
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import Cancellation, Pause
@@ -103,7 +103,7 @@ class Racer:
 
     async def _due(self, act: dict[str, Any], actor: Actor) -> str:
         scheduler = scheduler_actor(actor.org_id, self.id, "racer")
-        acted = await approval_deadlines.act_when_due(self.db, scheduler, UUID(act["approval"]))
+        acted = await decisions.act_when_due(self.db, scheduler, UUID(act["approval"]))
         return acted.what if acted else "nothing"
 
     async def tick(self, _: dict[str, Any], __: Actor) -> str:

@@ -24,7 +24,7 @@ from cortex_plane.approvals.model.approvals import Approval
 from cortex_plane.db.database import NOBODY
 from cortex_plane.http.app import framed
 from cortex_plane.jobs.model.jobs import Cancellation
-from cortex_plane.jobs.rules.attempts import Assignment
+from cortex_plane.jobs.rules import Assignment
 from cortex_plane.jobs.verbs import steering, workers
 from cortex_plane.policies.model.versions import PolicyFile
 from cortex_plane.policies.verbs import policies

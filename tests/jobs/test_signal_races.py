@@ -16,7 +16,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import JobStatus, Pause, Resumption
 from cortex_plane.jobs.model.journal import SignalDraft
-from cortex_plane.jobs.rules.attempts import StepWrite
+from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.proof.verbs import audit

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus, Pause, Resumption
 from cortex_plane.jobs.model.journal import KEPT, MAX_PAYLOAD_BYTES, SignalDraft, WaitDraft
-from cortex_plane.jobs.rules.attempts import StepWrite
+from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
 from cortex_plane.kernel.ids import IdempotencyKey

@@ -20,7 +20,7 @@ from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus
 from cortex_plane.jobs.model.journal import SignalDraft
 from cortex_plane.jobs.model.usage import ModelCall
-from cortex_plane.jobs.rules.attempts import StepWrite
+from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.ids import IdempotencyKey, new_id

@@ -12,7 +12,7 @@ import pytest
 
 from cortex_plane.db.database import NOBODY
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.jobs.rules.attempts import MOST_HAND_BACKS, SlotShares
+from cortex_plane.jobs.rules import MOST_HAND_BACKS, SlotShares
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.tools.app import App

@@ -17,8 +17,8 @@ from cortex_plane.agents.model.completions import AssistantTurn, ModelError, Mod
 from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.db.database import NOBODY
+from cortex_plane.jobs.model.checkpoints import open_sealed
 from cortex_plane.jobs.model.jobs import JobStatus, Pause, Resumption
-from cortex_plane.jobs.rules.recovery import open_sealed
 from cortex_plane.jobs.verbs import steering, workers
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.proof.verbs import audit

@@ -17,7 +17,7 @@ from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.db.pool import Hints
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import Cancellation, JobStatus, Pause, Resumption
-from cortex_plane.jobs.rules.attempts import Assignment, StepWrite
+from cortex_plane.jobs.rules import Assignment, StepWrite
 from cortex_plane.jobs.store import find_orphans
 from cortex_plane.jobs.verbs import steering, workers
 from cortex_plane.kernel.errors import Conflict, SetupError, Unavailable

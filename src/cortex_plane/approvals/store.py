@@ -25,8 +25,7 @@ from cortex_plane.approvals.model.approvals import (
     Waiting,
 )
 from cortex_plane.approvals.model.credentials import Token
-from cortex_plane.approvals.rules.deciders import ApprovalEnd, LockedApproval, Taker
-from cortex_plane.approvals.rules.standing_match import Granter
+from cortex_plane.approvals.rules import ApprovalEnd, Granter, LockedApproval, Taker
 from cortex_plane.db.database import Database, Queries, Row, Transaction, after, ids, one, page
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT
 from cortex_plane.kernel.fields import adapter, parse

@@ -15,7 +15,7 @@ from cortex_plane.jobs.model.effects import Answer, CallStatus, ToolCall
 from cortex_plane.jobs.model.jobs import Hold, Job, JobChange, JobKind, JobStatus, Parked, Step, Worker
 from cortex_plane.jobs.model.journal import JournalEntry, Signal, SignalDraft, Wait, Waiter
 from cortex_plane.jobs.model.usage import Spent, UsageRow, UsageTotals
-from cortex_plane.jobs.rules.attempts import (
+from cortex_plane.jobs.rules import (
     UNCOUNTED,
     UNSHARED,
     Adoption,

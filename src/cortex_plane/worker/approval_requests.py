@@ -16,7 +16,7 @@ from cortex_plane.calls.verbs.authorization import asked_of_people
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus
 from cortex_plane.jobs.model.effects import CallStatus, doubt
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.jobs.rules.attempts import StepWrite
+from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import OnDeny, PolicyRow
 from cortex_plane.sessions.rules import Thread

@@ -16,10 +16,10 @@ import structlog
 
 from cortex_plane.approvals.verbs import standing_approvals
 from cortex_plane.gates.model.gates import PLANE_TOOLS
-from cortex_plane.gates.rules.authorization import Authorization, StandingUse, authorize, leaning_on
+from cortex_plane.gates.rules.authorization import Authorization, StandingUse, Uncovered, authorize, leaning_on
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT, CallStatus, ToolCall
 from cortex_plane.jobs.model.jobs import Hold
-from cortex_plane.jobs.rules.attempts import StepWrite
+from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import CallFacts, OnDeny, PolicyDecision, PolicyRow, PolicyVerdict
@@ -150,7 +150,7 @@ class CallAuthorizer:
             or call.digest is None
         ):
             return None
-        question = standing_approvals.Uncovered(
+        question = Uncovered(
             call_id=call.id, tool_name=call.name, tool_digest=call.digest, input_hash=call.input_hash,
             facts=self._facts(call), terms=terms,
         )  # fmt: skip

@@ -43,7 +43,7 @@ from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.gates.rules.prompts import asked_of_all, prompt_parts, questions
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.journal import GateClosed
-from cortex_plane.jobs.rules.attempts import StepWrite
+from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.worker.calls import Call
 

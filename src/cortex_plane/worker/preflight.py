@@ -14,10 +14,9 @@ from cortex_plane.agents.model.agents import DEFAULT_APP, PromptChange, SkillSet
 from cortex_plane.agents.model.completions import CallRequest, ModelError, ModelRequest
 from cortex_plane.agents.model.tools import provider_name
 from cortex_plane.db.database import Database
-from cortex_plane.jobs.model.checkpoints import Checkpoint, Phase
+from cortex_plane.jobs.model.checkpoints import Checkpoint, CheckpointCorrupt, CorruptionType, Phase, open_sealed
 from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
 from cortex_plane.jobs.model.jobs import Finding, JobKind, Parked, PreflightOutcome, Reason, Severity
-from cortex_plane.jobs.rules.recovery import CheckpointCorrupt, CorruptionType, open_sealed
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.sessions.rules import as_sent, requests_of
 from cortex_plane.worker.calls import Toolbox, plan_call, toolbox_of

@@ -10,11 +10,10 @@ import structlog
 
 from cortex_plane.agents.model.agents import PromptChange
 from cortex_plane.agents.model.completions import Turn, UserTurn
-from cortex_plane.jobs.model.checkpoints import CheckpointStatus
+from cortex_plane.jobs.model.checkpoints import CheckpointCorrupt, CheckpointStatus, open_sealed
 from cortex_plane.jobs.model.effects import ToolCall
 from cortex_plane.jobs.model.jobs import Hold, JobKind, JobStatus
-from cortex_plane.jobs.rules.attempts import StepWrite
-from cortex_plane.jobs.rules.recovery import CheckpointCorrupt, open_sealed
+from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.jobs.store import PastSteps
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.sessions.rules import SessionMessage, Thread, as_sent, opening, rebuilt, requests_of

@@ -18,7 +18,7 @@ import structlog
 from cortex_plane.agents.model.agents import DEFAULT_APP
 from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.db.vault import Vault
-from cortex_plane.jobs.rules.attempts import Assignment, SlotShares
+from cortex_plane.jobs.rules import Assignment, SlotShares
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.jobs.verbs.master_key import require_key
 from cortex_plane.kernel.errors import CortexError

@@ -14,7 +14,7 @@ from uuid import UUID
 from cortex_plane.agents.model.agents import ApprovalTimes
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import ApprovalKind, Cause, NewRequest, causes_in_words
-from cortex_plane.approvals.rules.deciders import describe_approvers
+from cortex_plane.approvals.rules import describe_approvers
 from cortex_plane.approvals.verbs.decisions import hop_fact
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.gates.rules.authorization import JobRef

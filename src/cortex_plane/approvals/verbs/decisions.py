@@ -1,11 +1,13 @@
-"""Deciding an approval: votes, and what the end of an approval writes."""
+"""Deciding an approval: votes, deadlines, and what the end of an approval writes."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
 
+from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import (
     Approval,
@@ -17,8 +19,7 @@ from cortex_plane.approvals.model.approvals import (
     DecisionReceipt,
     RecordResult,
 )
-from cortex_plane.approvals.rules import deciders
-from cortex_plane.approvals.rules.deciders import ApprovalEnd, Edit, LockedApproval, is_vote
+from cortex_plane.approvals.rules import ApprovalEnd, Edit, LockedApproval, is_vote
 from cortex_plane.approvals.store import ClosedApproval, SessionEvent
 from cortex_plane.approvals.verbs import edits, standing_approvals
 from cortex_plane.db.database import Database, Row, Transaction
@@ -103,17 +104,19 @@ async def _decide(
             error = _decision_refusal(locked_approval, actor, decision)
             if error is None and pending and edit is not None:
                 error = await edits.edit_refusal(tx, locked_approval, actor, edit)
-            if error is None and pending and deciders.ends_it(locked_approval, actor, decision, edit):
+            if error is None and pending and approval_rules.ends_it(locked_approval, actor, decision, edit):
                 approval, end = await _close(db, tx, locked_approval, actor, decision, edit, channel, key)
-            elif error is None and pending and not (edit is None and deciders.adds_nothing(locked_approval, actor)):
+            elif (
+                error is None and pending and not (edit is None and approval_rules.adds_nothing(locked_approval, actor))
+            ):
                 error = await edits.cannot_vote(tx, locked_approval, actor, decision, edit) if edit else None
                 if error is None:
                     approval = await _vote(tx, locked_approval, actor, decision, edit, channel, key)
             elif error is None:
-                if not pending and not deciders.is_same(
+                if not pending and not approval_rules.is_same(
                     locked_approval.approval, decision, edit.input_hash if edit else None
                 ):
-                    error = deciders.already(locked_approval.approval)
+                    error = approval_rules.already_decided(locked_approval.approval)
                 else:
                     await note_refused_decision(
                         tx, locked_approval, actor, channel, decision.decision, decision.version, None
@@ -123,7 +126,7 @@ async def _decide(
     if error is not None:
         raise error
     result = RecordResult.DUPLICATE if approval is None else RecordResult.OK
-    approval = deciders.shown_to(approval or locked_approval.approval, actor)
+    approval = approval_rules.shown_to(approval or locked_approval.approval, actor)
     return DecisionReceipt(result=result, approval=approval), end
 
 
@@ -151,13 +154,13 @@ def _decision_refusal(locked_approval: LockedApproval, actor: Actor, decision: D
         return InvalidInput("Arguments are edited to approve them.", hint="Leave `arguments` out to deny.")
     if decision.standing is not None and decision.decision is Choice.DENIED:
         return InvalidInput("Only a yes can stand for more calls.", hint="Leave `standing` out to deny.")
-    error = deciders.refusal(approval, actor, decision.decision)
+    error = approval_rules.refusal(approval, actor, decision.decision)
     if error is not None or approval.status is not ApprovalStatus.PENDING:
         return error
-    error = deciders.outdated(approval, decision, locked_approval.now)
+    error = approval_rules.staleness_error(approval, decision, locked_approval.now)
     if error is not None or decision.standing is None:
         return error
-    return standing_approvals.check(approval, decision.standing)
+    return approval_rules.standing_refusal(approval, decision.standing)
 
 
 async def note_refused_decision(
@@ -200,7 +203,7 @@ async def _vote(
         entries.insert(0, first)
     fact = Fact.of(
         actor, "approval_vote" if counts else "approval_edited",
-        edited_from=approval.input_hash if edit else None, needed=deciders.describe_quorum(approval),
+        edited_from=approval.input_hash if edit else None, needed=approval_rules.describe_quorum(approval),
         approval=str(approval.id), channel=channel, tool=approval.tool_name, **vote,
     )  # fmt: skip
     event = {name: vote[name] for name in ("decision", "reason", "version")}
@@ -219,9 +222,9 @@ async def _close(
     """The decision that ends a request, with its receipt."""
     approval = locked_approval.approval
     if decision.decision is Choice.APPROVED:
-        end = deciders.approved(locked_approval)
+        end = approval_rules.end_approved(locked_approval)
     else:
-        end = deciders.denied(locked_approval, actor.name, decision.reason)
+        end = approval_rules.end_denied(locked_approval, actor.name, decision.reason)
     version = approval.version + (edit is not None)
     input_hash = edit.input_hash if edit else approval.input_hash
     calls = [call for call, _, _ in end.calls]
@@ -297,3 +300,97 @@ def hop_fact(actor: Actor, id: UUID, hop: Row) -> Fact:
         **{"from": str(hop["from_member_id"]), "from_name": hop["from_member"], "to": str(hop["to_member_id"])},
         name=hop["to_member"], to_clearance=hop["to_clearance"],
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Acted:
+    """What a scheduler did to an approval."""
+
+    what: str
+    template: str
+    level: int
+
+
+async def act_when_due(db: Database, actor: Actor, id: UUID) -> Acted | None:
+    """Remind, escalate or expire, whichever is due; None where somebody else was faster."""
+    act = await retry_on_conflict(lambda: _act_when_due(db, actor, id))
+    if act is not None and act.what == "expired":
+        db.hints.work()
+        meters().expired(actor.org_id, act.template)
+    if act is not None and act.what == "escalated":
+        meters().escalated(actor.org_id, act.template, act.level)
+    return act
+
+
+async def _act_when_due(db: Database, actor: Actor, id: UUID) -> Acted | None:
+    async with db.transaction(actor.org_id) as tx:
+        if not await approvals_store.take_due(tx, id):
+            return None
+        locked_approval = await approvals_store.open_approval(tx, id)
+        if locked_approval is None or locked_approval.approval.status is not ApprovalStatus.PENDING:
+            return None
+        request, level = locked_approval.approval, locked_approval.approval.escalation_level
+        if request.deadline is not None and request.deadline <= locked_approval.now:
+            await _expire(tx, locked_approval, actor)
+            return Acted("expired", request.template, level)
+        if level < len(locked_approval.level_times) and locked_approval.level_times[level] <= locked_approval.now:
+            return Acted("escalated", request.template, await _escalate(tx, locked_approval, actor))
+        if (
+            locked_approval.remind_at is None
+            or locked_approval.remind_at > locked_approval.now
+            or not await approvals_store.remind_approvers(tx, id)
+        ):
+            return None
+        await _reminded(tx, locked_approval, actor)
+        return Acted("reminded", request.template, level)
+
+
+async def _reminded(tx: Transaction, locked_approval: LockedApproval, actor: Actor) -> None:
+    """Whoever became somebody who may decide, or can be reached, since the request was made hears of it now."""
+    request = locked_approval.approval
+    hops = await approvals_store.record_reach(tx, request.id)
+    facts = [
+        Fact.of(actor, "approval_reminded", approval=str(request.id)),
+        *(hop_fact(actor, request.id, hop) for hop in hops),
+    ]
+    body = {"approval_id": str(request.id)}
+    await proof_store.append_to_session(
+        tx, request.session_id, facts, [("approval_reminded", request.job_id, body)], job=request.job_id
+    )
+
+
+async def _expire(tx: Transaction, locked_approval: LockedApproval, actor: Actor) -> None:
+    request = locked_approval.approval
+    closing = approval_rules.end_expired(locked_approval)
+    deadline = request.deadline.isoformat() if request.deadline else None
+    body = {"approval": str(request.id), "tool": request.tool_name, "deadline": deadline}
+    await write_end(
+        tx, locked_approval, closing, actor, [{"approval": str(request.id), "type": "expired"}],
+        Fact.of(actor, "approval_expired", **body),
+        ("approval_expired", request.job_id, {"approval_id": str(request.id)}), version=request.version,
+    )  # fmt: skip
+
+
+async def _escalate(tx: Transaction, locked_approval: LockedApproval, actor: Actor) -> int:
+    """One level up: more people may decide. The deadline stays."""
+    request = locked_approval.approval
+    approvers = locked_approval.levels[request.escalation_level]
+    level = await approvals_store.escalate_approval(
+        tx, request.id, approval_rules.join_approvers(request.approvers, approvers)
+    )
+    hops = await approvals_store.record_reach(tx, request.id)
+    facts = [
+        Fact.of(
+            actor,
+            "approval_escalated",
+            approval=str(request.id),
+            level=level,
+            to=approval_rules.describe_approvers(approvers),
+        ),
+        *(hop_fact(actor, request.id, hop) for hop in hops),
+    ]
+    body = {"approval_id": str(request.id), "level": level}
+    await proof_store.append_to_session(
+        tx, request.session_id, facts, [("approval_escalated", request.job_id, body)], job=request.job_id
+    )
+    return level

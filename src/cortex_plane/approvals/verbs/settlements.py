@@ -1,10 +1,11 @@
-"""What became of a call of which nobody knew whether it happened: people answer, and the job goes on."""
+"""Decisions about calls of a job by their own id: answers about uncertain ones, and the routes of spec 3."""
 
 from __future__ import annotations
 
 import hashlib
 from uuid import UUID
 
+from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import (
     Approval,
@@ -12,23 +13,25 @@ from cortex_plane.approvals.model.approvals import (
     ApprovalStatus,
     Channel,
     Choice,
+    Decision,
     DecisionReceipt,
     EffectAnswer,
     RecordResult,
+    ToolDecision,
 )
-from cortex_plane.approvals.rules import deciders
-from cortex_plane.approvals.rules.deciders import LockedApproval
-from cortex_plane.approvals.verbs import decisions
+from cortex_plane.approvals.rules import LockedApproval
+from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.gates.model.gates import UnseenCall
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.effects import MAX_REPEATS, Answer, CallStatus, ToolCall, Verdict, repeats_used_up
-from cortex_plane.jobs.model.jobs import Hold, JobKind, SteeringResult
-from cortex_plane.jobs.verbs import steering
+from cortex_plane.jobs.model.jobs import TERMINAL, Hold, Job, JobKind, JobStatus, Resumption, SteeringResult
+from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.errors import Conflict, CortexError
+from cortex_plane.kernel.errors import Conflict, CortexError, Stale
+from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.proof import store as proof_store
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb
@@ -94,7 +97,7 @@ def _no_question(approval: Approval) -> CortexError | None:
             code="not_a_question",
             hint="Approve or deny it.",
         )
-    return None if approval.status is ApprovalStatus.PENDING else deciders.already(approval)
+    return None if approval.status is ApprovalStatus.PENDING else approval_rules.already_decided(approval)
 
 
 async def settled(
@@ -130,7 +133,7 @@ async def settled(
                 tx, locked_approval, actor, channel, answer.verdict, locked_approval.approval.version, refused
             )
             return refused
-        if answer.verdict is not Verdict.FAIL and not deciders.agrees(locked_approval, actor, _said(answer)):
+        if answer.verdict is not Verdict.FAIL and not approval_rules.agrees(locked_approval, actor, _said(answer)):
             await approvals_store.vote_answer(
                 tx, locked_approval, actor, answer.note, channel, _said(answer), answer.verdict
             )
@@ -175,7 +178,7 @@ async def _refusal(
     tx: Transaction, locked_approval: LockedApproval, actor: Actor, call_id: UUID, answer: Answer
 ) -> CortexError | None:
     choice = Choice.DENIED if answer.verdict is Verdict.FAIL else Choice.APPROVED
-    error = deciders.refusal(locked_approval.approval, actor, choice)
+    error = approval_rules.refusal(locked_approval.approval, actor, choice)
     if error is not None or answer.verdict is not Verdict.DID_NOT_HAPPEN:
         return error
     return repeats_used_up() if await approvals_store.count_repeats(tx, call_id) >= MAX_REPEATS else None
@@ -200,3 +203,54 @@ async def _over(
             return []
     given_up = f"`{call.tool_name}` was given up: {answer.note or 'no reason'}"
     return [UnseenCall(action=call.tool_name, error=given_up if status is CallStatus.FAILED else None)]
+
+
+MOST_NAMED = 20
+
+
+@verb(Permission.JOB_STEER)
+async def execute(db: Database, actor: Actor, id: UUID) -> Job:
+    """The job, which the plane runs; a paused one is resumed. What waits for a decision goes on with that alone."""
+    job = await jobs.get(db, actor, id)
+    if job.status in TERMINAL:
+        raise Conflict(
+            f"This request is {job.status} already.",
+            code="job_finished",
+            hint="Submit it again with `cortex job resubmit`.",
+        )
+    if job.status is JobStatus.WAITING_FOR_APPROVAL:
+        raise await _pending(db, actor, job)
+    if job.holds:
+        return (await steering.resume(db, actor, id, Resumption())).job
+    return job
+
+
+async def _pending(db: Database, actor: Actor, job: Job) -> Conflict:
+    page = await approvals.list_approvals(db, actor, None, MOST_NAMED, status=ApprovalStatus.PENDING, job_id=job.id)
+    names = "; ".join(f"`{approval.tool_name}` (approval {approval.id})" for approval in page.items)
+    return Conflict(
+        f"This request waits for {job.open_approvals} decision{'s' if job.open_approvals > 1 else ''}: {names}.",
+        code="approval_pending",
+        hint="Decide with `cortex approval approve` or `deny`, or at /v1/approve-tool; it then goes on by itself.",
+    )
+
+
+@verb(Permission.APPROVAL_DECIDE)
+async def approve_tool(
+    db: Database, actor: Actor, call_id: UUID, decision: ToolDecision, once: IdempotencyKey | None = None
+) -> DecisionReceipt:
+    """Decide the approval that a call belongs to, as it stands now. Identical calls that joined it go with it."""
+    approval = await approvals.approval_for_call(db, actor, call_id)
+    if decision.version is None and approval.version > 1:
+        raise Stale(
+            f"This call's approval is at version {approval.version} by now.",
+            code="approval_changed",
+            hint="Look at it with `cortex approval show`, then send its `version` with your decision.",
+        )
+    choice = Decision(
+        decision=Choice.APPROVED if decision.approved else Choice.DENIED,
+        version=decision.version or approval.version,
+        input_hash=approval.input_hash,
+        reason=decision.reason,
+    )
+    return await decisions.decide(db, actor, approval.id, choice, Channel.API, once)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import (
     DEFAULT_SECONDS,
@@ -20,11 +21,10 @@ from cortex_plane.approvals.model.approvals import (
     StandingApproval,
     StandingDraft,
 )
-from cortex_plane.approvals.rules import standing_match
-from cortex_plane.approvals.rules.standing_match import Granter, Uncovered, check
+from cortex_plane.approvals.rules import Granter
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.db.vault import Vault
-from cortex_plane.gates.rules.authorization import JobRef, StandingUse
+from cortex_plane.gates.rules.authorization import JobRef, StandingUse, Uncovered
 from cortex_plane.kernel.conditions import Condition
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.ids import new_id
@@ -35,8 +35,6 @@ from cortex_plane.proof.rules.receipts import Stamp, why_not_standing
 from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb
-
-__all__ = ["Uncovered", "check", "cover", "get", "grant", "list_page", "revoke"]
 
 
 async def prepare(draft: StandingDraft | None) -> None:
@@ -105,7 +103,7 @@ async def cover(
             tx, [standing.id for standing, _ in candidates], job.job_id, read_to, askers, call.terms
         )
     for standing, row in candidates:
-        unfit = standing_match.covers(
+        unfit = approval_rules.why_not_covered(
             standing, job.session_id, call, granters[standing.id], row["now"],
             reserved=reserved.get(standing.id, 0), counted=row["counted"],
         )  # fmt: skip
@@ -162,7 +160,7 @@ async def _read(tx: Transaction, actor: Actor, id: UUID) -> StandingApproval:
 
 
 def _shown(standing: StandingApproval, granter: Granter, now: datetime) -> StandingApproval:
-    why = standing_match.unusable(standing, granter, now)
+    why = approval_rules.why_unusable(standing, granter, now)
     return replace(standing, usable=why is None, why_not=why)
 
 
@@ -171,7 +169,7 @@ async def revoke(db: Database, actor: Actor, id: UUID, revocation: Revocation) -
     """From this commit on it covers nothing; what was sent before was sent. Once more changes nothing."""
     async with db.transaction(actor.org_id) as tx:
         standing = await _read(tx, actor, id)
-        error = standing_match.may_revoke(standing, actor)
+        error = approval_rules.revocation_refusal(standing, actor)
         if error is not None:
             raise error
         if await approvals_store.revoke_standing(tx, id, actor.name, revocation.reason):

@@ -15,7 +15,7 @@ from cortex_plane.calls.verbs.context import RequestedCall, skills_of
 from cortex_plane.db.database import Database, at_hand
 from cortex_plane.gates.model.atlases import AtlasPolicyType, Gate
 from cortex_plane.gates.model.gates import GatedCall, Ruling
-from cortex_plane.gates.rules.authorization import Authorization, leaning_on
+from cortex_plane.gates.rules.authorization import Authorization, Uncovered, leaning_on
 from cortex_plane.gates.rules.authorization import authorize as judge
 from cortex_plane.gates.rules.external import ExternalGates
 from cortex_plane.gates.rules.prompts import card
@@ -54,7 +54,7 @@ async def covering_approval(
     terms = answer.decision.terms
     if answer.verdict is not PolicyVerdict.REQUIRES_APPROVAL or terms is None or not terms.standing:
         return answer, []
-    uncovered = standing_approvals.Uncovered(
+    uncovered = Uncovered(
         call_id=call.id, tool_name=call.tool, tool_digest=call.digest, input_hash=call.input_hash,
         facts=call.facts(context), terms=terms,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from cortex_plane.approvals.model.approvals import ApprovalKind, NewRequest
 from cortex_plane.approvals.verbs import approval_requests
 from cortex_plane.db.database import Database
 from cortex_plane.jobs import store as jobs_store
-from cortex_plane.jobs.rules.attempts import Assignment, StepWrite, WriteResult
+from cortex_plane.jobs.rules import Assignment, StepWrite, WriteResult
 from cortex_plane.kernel.errors import AlreadyExists, Conflict
 from cortex_plane.tenancy.model.access import Actor
 

@@ -24,7 +24,7 @@ from cortex_plane.approvals.model.approvals import (
     EffectAnswer,
     Vote,
 )
-from cortex_plane.approvals.rules.deciders import refusal
+from cortex_plane.approvals.rules import refusal
 from cortex_plane.approvals.verbs import approvals, decisions, settlements
 from cortex_plane.dashboard import pages, text
 from cortex_plane.dashboard.visits import Visit, find_member, parse_form, parse_number, signed_in

@@ -21,7 +21,7 @@ import structlog
 from cortex_plane.db.database import CREDENTIAL_KEY, NOBODY, Database, Transaction, wrong_master_key
 from cortex_plane.db.vault import Vault
 from cortex_plane.jobs import store as jobs_store
-from cortex_plane.jobs.rules.recovery import renew_mac
+from cortex_plane.jobs.model.checkpoints import renew_mac
 from cortex_plane.jobs.store import PlaneKey
 from cortex_plane.jobs.verbs.workers import ORPHANS_AT_ONCE, adopt_jobs
 from cortex_plane.kernel.errors import SetupError

@@ -16,7 +16,7 @@ from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import PARKED, JobKind, Parked, Worker
 from cortex_plane.jobs.model.journal import JournalEntry
 from cortex_plane.jobs.model.usage import Grouping, Spent, UsageRow, UsageTotals
-from cortex_plane.jobs.rules.attempts import (
+from cortex_plane.jobs.rules import (
     HAND_BACK_REMEDY,
     UNSHARED,
     Assignment,
