@@ -14,9 +14,9 @@ from benchmarks.peers.payloads import words
 from benchmarks.plane import KEY, plane
 from cortex_plane.calls.verbs import steps
 from cortex_plane.db.database import NOBODY
+from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.checkpoints import agent_data, seal
 from cortex_plane.jobs.rules import StepWrite
-from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.worker.lease import Progress
 
@@ -33,8 +33,8 @@ async def run(admin_url: str, *, rounds: int = 7, count: int = 100) -> bool:
         for _ in range(2):
             await made.submit(agent.slug)
         worker = new_id()
-        await workers.register_worker(made.db, worker, "bench", "bench", 1, ["bench"], 1, timedelta(hours=1))
-        (given,), _ = await workers.claim_jobs(made.db, worker, ["bench"], 1, NOBODY)
+        await jobs_store.register_worker(made.db, worker, "bench", "bench", 1, ["bench"], 1, timedelta(hours=1))
+        (given,), _ = await jobs_store.claim_jobs(made.db, worker, ["bench"], 1, NOBODY)
         floor = await asyncpg.create_pool(url, min_size=1, max_size=1)
         other = await floor.fetchval("select id from job where id <> $1 limit 1", given.job_id)
         number = 0

@@ -17,7 +17,7 @@ from uuid import UUID
 import asyncpg
 import structlog
 
-from cortex_plane.approvals.model.approvals import Approval, Channel, Choice, Decision, DelegationDraft
+from cortex_plane.approvals.model.approvals import Approval, ApprovalDecision, Channel, Choice, DelegationDraft
 from cortex_plane.approvals.model.credentials import Confirmation, TokenDecision
 from cortex_plane.approvals.verbs import approvals, credentials, decisions
 from cortex_plane.calls.verbs import deadlines
@@ -57,7 +57,7 @@ class Racer:
         return await self._decide(act, actor, Choice.DENIED)
 
     async def _decide(self, act: dict[str, Any], actor: Actor, choice: Choice) -> str:
-        decision = Decision(decision=choice, version=act["version"], input_hash=act["input_hash"])
+        decision = ApprovalDecision(decision=choice, version=act["version"], input_hash=act["input_hash"])
         receipt = await decisions.decide(self.db, actor, UUID(act["approval"]), decision, Channel.API)
         return receipt.result.value
 
@@ -76,7 +76,7 @@ class Racer:
         return await self.approve({**act, "version": seen.version, "input_hash": seen.input_hash}, actor)
 
     async def edit(self, act: dict[str, Any], actor: Actor) -> str:
-        decision = Decision(
+        decision = ApprovalDecision(
             decision=Choice.APPROVED, version=act["version"], input_hash=act["input_hash"],
             arguments={"version": act["edited"]},
         )  # fmt: skip

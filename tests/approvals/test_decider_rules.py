@@ -13,7 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortex_plane.approvals.model.approvals import TRANSITIONS, Approval, ApprovalKind, ApprovalStatus, Choice, Decision
+from cortex_plane.approvals.model.approvals import (
+    TRANSITIONS,
+    Approval,
+    ApprovalDecision,
+    ApprovalKind,
+    ApprovalStatus,
+    Choice,
+)
 from cortex_plane.approvals.rules import (
     JobOutcome,
     LockedApproval,
@@ -87,8 +94,8 @@ def test_approvers_are_named_in_words() -> None:
 # Whether it still can be ------------------------------------------------------------------------------------------
 
 
-def decision(choice: Choice = Choice.APPROVED, **more: Any) -> Decision:
-    return Decision(**{"decision": choice, "version": 1, "input_hash": ONE, **more})
+def decision(choice: Choice = Choice.APPROVED, **more: Any) -> ApprovalDecision:
+    return ApprovalDecision(**{"decision": choice, "version": 1, "input_hash": ONE, **more})
 
 
 @pytest.mark.parametrize(

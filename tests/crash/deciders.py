@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.approvals.model.approvals import Channel, Choice, Decision, DelegationDraft, StandingDraft
+from cortex_plane.approvals.model.approvals import ApprovalDecision, Channel, Choice, DelegationDraft, StandingDraft
 from cortex_plane.approvals.model.credentials import TokenDecision
 from cortex_plane.approvals.verbs import approvals, credentials, decisions
 from cortex_plane.db.database import Database
@@ -25,7 +25,7 @@ from tests.approvals.approval_racer import follow
 
 async def decide(db: Database, given: dict[str, Any]) -> None:
     actor = await keys.authenticate_key(db, given["secret"])
-    decision = Decision(
+    decision = ApprovalDecision(
         decision=Choice(given["choice"]),
         version=given["version"],
         input_hash=given["input_hash"],

@@ -13,7 +13,14 @@ import pytest
 import pytest_asyncio
 from benchmarks.world import World as Outside
 
-from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Channel, Choice, Decision, RecordResult
+from cortex_plane.approvals.model.approvals import (
+    Approval,
+    ApprovalDecision,
+    ApprovalStatus,
+    Channel,
+    Choice,
+    RecordResult,
+)
 from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.verbs import steering
@@ -79,7 +86,7 @@ async def _waits(stage: Stage, run: Run) -> list[Approval]:
 
 
 async def _decide(stage: Stage, asked: Approval, choice: Choice, **more: Any) -> RecordResult:
-    decision = Decision(decision=choice, version=asked.version, input_hash=asked.input_hash, **more)
+    decision = ApprovalDecision(decision=choice, version=asked.version, input_hash=asked.input_hash, **more)
     world = stage.world
     return (await decisions.decide(world.db, world.admin.actor, asked.id, decision, Channel.API)).result
 

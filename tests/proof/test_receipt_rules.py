@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cortex_plane.approvals.model.approvals import Channel, Choice, GrantedUnder, StandingApproval
+from cortex_plane.approvals.model.approvals import ApprovalStatus, Choice, GrantedUnder, StandingApproval
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.policies.model.policies import Template
@@ -30,7 +30,7 @@ from cortex_plane.proof.rules.receipts import (
     why_not_standing,
     yes_of,
 )
-from tests.fixtures.proofs import ADA, MALLORY, ORG, SESSIONS, START, Hand, decided
+from tests.fixtures.proofs import ADA, MALLORY, ORG, SESSIONS, START, Hand, decided, receipt_facts
 
 CALL = UUID(int=61)
 
@@ -49,10 +49,9 @@ def standing(**changes: Any) -> StandingApproval:
 
 
 def body(choice: Choice = Choice.APPROVED, **changes: Any) -> bytes:
-    return receipt_body(
-        ORG, decided(**changes), decision=choice, member_id=UUID(int=51), name="Ada", channel=Channel.API, calls=[CALL],
-        key_id=ADA.id, standing=standing(),
-    )  # fmt: skip
+    facts = receipt_facts(**{name: changes.pop(name) for name in ("expires_at",) if name in changes})
+    approval = decided(status=ApprovalStatus(choice.value), **changes)
+    return receipt_body(ORG, approval, facts, [CALL], ADA.id, standing())
 
 
 def filed(content: bytes, hand: Hand = ADA, signed: bytes | None = None) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from pydantic.dataclasses import dataclass as draft
 
 from cortex_plane.approvals.model.approvals import (
     Approval,
+    ApprovalDecision,
     ApprovalDetails,
     ApprovalStatus,
-    Decision,
     DecisionReceipt,
     Delegate,
     DelegationDraft,
@@ -61,7 +61,7 @@ GET_APPROVAL = Route(
 DECIDE_APPROVAL = Route(
     "POST /v1/approvals/{approval_id}/decide",
     DecisionReceipt,
-    body=Decision,
+    body=ApprovalDecision,
     once=True,
     max_body=MAX_BODY_BYTES,
     notes="""Approve or deny exactly what you saw: `version` and `input_hash` must be those of the card.

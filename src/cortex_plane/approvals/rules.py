@@ -12,11 +12,11 @@ from uuid import UUID
 from cortex_plane.approvals.model.approvals import (
     NEVER,
     Approval,
+    ApprovalDecision,
     ApprovalKind,
     ApprovalStatus,
     Cause,
     Choice,
-    Decision,
     StandingApproval,
     StandingDraft,
     Vote,
@@ -100,11 +100,11 @@ class JobOutcome:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ApprovalEnd:
-    """What the end of an approval does."""
+class ApprovalChange:
+    """What a decision or a deadline does to an approval, its calls and jobs."""
 
     status: ApprovalStatus
-    calls: list[tuple[UUID, CallStatus, str | None]]
+    calls: Sequence[tuple[UUID, CallStatus, str | None]]
     jobs: list[JobOutcome]
     cancelled: list[Sibling]
 
@@ -209,52 +209,47 @@ def describe_approvers(approvers: Approvers) -> str:
 # How many ---------------------------------------------------------------------------------------------------------
 
 
-def is_enough(locked_approval: LockedApproval, quorum: Quorum, actor: Actor, votes: Sequence[CountedVote]) -> bool:
+def is_enough(locked: LockedApproval, quorum: Quorum, actor: Actor, votes: Sequence[CountedVote]) -> bool:
     """Whether these votes fulfil the quorum together with the actor's own."""
     person = actor.user_account_id
     if person is None:
         return False
     if quorum.votes == 1 and not quorum.roles:
         return True
-    own = CountedVote(member_id=person, roles=actor.roles, behind=locked_approval.behind or [person])
+    own = CountedVote(member_id=person, roles=actor.roles, behind=locked.behind or [person])
     return is_reached(quorum, [*(vote for vote in votes if vote.member_id != person), own])
 
 
-def is_vote(locked_approval: LockedApproval, edit: Edit | None) -> bool:
+def is_vote(locked: LockedApproval, edit: Edit | None) -> bool:
     """Whoever edits the arguments shapes the call: where self-approval is off, their own yes to it does not count."""
     if edit is None:
         return True
-    return locked_approval.approval.self_approval and all(terms.self_approval for terms in edit.terms)
+    return locked.approval.self_approval and all(terms.self_approval for terms in edit.terms)
 
 
-def ends_it(locked_approval: LockedApproval, actor: Actor, decision: Decision, edit: Edit | None) -> bool:
+def ends_it(locked: LockedApproval, actor: Actor, decision: ApprovalDecision, edit: Edit | None) -> bool:
     """One no is enough; for a yes it takes a quorum. After an edit no earlier vote counts."""
     if decision.decision is Choice.DENIED:
         return True
-    if not is_vote(locked_approval, edit):
+    if not is_vote(locked, edit):
         return False
     if edit is None:
-        return is_enough(locked_approval, locked_approval.approval.quorum, actor, locked_approval.votes)
+        return is_enough(locked, locked.approval.quorum, actor, locked.votes)
     # An edited call may need more people than the one that was asked for, and never fewer.
     quorums = [terms.quorum for terms in edit.terms]
-    quorum = functools.reduce(stricter_quorum, quorums, locked_approval.approval.quorum)
-    return is_enough(locked_approval, quorum, actor, [])
+    quorum = functools.reduce(stricter_quorum, quorums, locked.approval.quorum)
+    return is_enough(locked, quorum, actor, [])
 
 
 def describe_quorum(approval: Approval) -> str:
     return quorum_said(approval.quorum)
 
 
-def agrees(locked_approval: LockedApproval, actor: Actor, answer: str) -> bool:
+def agrees(locked: LockedApproval, actor: Actor, answer: str) -> bool:
     """Whether enough people give this answer about an uncertain call, with this one."""
-    if locked_approval.approval.settles is None:
+    if locked.approval.settles is None:
         return True
-    return is_enough(
-        locked_approval,
-        locked_approval.approval.quorum,
-        actor,
-        [v for v in locked_approval.votes if v.answer == answer],
-    )
+    return is_enough(locked, locked.approval.quorum, actor, [v for v in locked.votes if v.answer == answer])
 
 
 def explain_votes(approval: Approval, votes: Sequence[Vote]) -> list[Vote]:
@@ -269,14 +264,14 @@ def explain_votes(approval: Approval, votes: Sequence[Vote]) -> list[Vote]:
     ]
 
 
-def has_voted(locked_approval: LockedApproval, actor: Actor) -> bool:
-    return any(vote.member_id == actor.user_account_id for vote in locked_approval.votes)
+def has_voted(locked: LockedApproval, actor: Actor) -> bool:
+    return any(vote.member_id == actor.user_account_id for vote in locked.votes)
 
 
-def adds_nothing(locked_approval: LockedApproval, actor: Actor) -> bool:
+def adds_nothing(locked: LockedApproval, actor: Actor) -> bool:
     """Whether they voted, and the same vote again counts for no more."""
-    own = [vote for vote in locked_approval.votes if vote.member_id == actor.user_account_id]
-    return any(set(vote.behind) <= set(locked_approval.behind) for vote in own)
+    own = [vote for vote in locked.votes if vote.member_id == actor.user_account_id]
+    return any(set(vote.behind) <= set(locked.behind) for vote in own)
 
 
 def join_approvers(one: Approvers, other: Approvers) -> Approvers:
@@ -291,7 +286,7 @@ def join_approvers(one: Approvers, other: Approvers) -> Approvers:
 # Whether it still can be ------------------------------------------------------------------------------------------
 
 
-def is_same(approval: Approval, decision: Decision, edited_hash: str | None) -> bool:
+def is_same(approval: Approval, decision: ApprovalDecision, edited_hash: str | None) -> bool:
     """Whether a resolved approval says just what this decision says."""
     if approval.status.value != decision.decision.value:
         return False
@@ -314,7 +309,7 @@ def approval_expired() -> Conflict:
     )
 
 
-def staleness_error(approval: Approval, decision: Decision, now: datetime) -> CortexError | None:
+def staleness_error(approval: Approval, decision: ApprovalDecision, now: datetime) -> CortexError | None:
     """Why an open approval cannot be decided by what the decider saw."""
     if approval.deadline is not None and now >= approval.deadline:
         return approval_expired()
@@ -330,60 +325,70 @@ def staleness_error(approval: Approval, decision: Decision, now: datetime) -> Co
 # What it does -----------------------------------------------------------------------------------------------------
 
 
-def end_approved(locked_approval: LockedApproval) -> ApprovalEnd:
-    calls = [(call.id, CallStatus.APPROVED, None) for call in _awaiting(locked_approval)]
-    return ApprovalEnd(status=ApprovalStatus.APPROVED, calls=list(calls), jobs=_going_on(locked_approval), cancelled=[])
+def decision_change(
+    locked: LockedApproval, actor: Actor, decision: ApprovalDecision, edit: Edit | None
+) -> ApprovalChange | None:
+    """None where the same was recorded before."""
+    if locked.earlier is not None or locked.approval.status is not ApprovalStatus.PENDING:
+        return None
+    if decision.decision is Choice.DENIED:
+        return end_denied(locked, actor.name, decision.reason)
+    if ends_it(locked, actor, decision, edit):
+        return end_approved(locked)
+    if edit is None and adds_nothing(locked, actor):
+        return None
+    calls = [(call.id, call.status, None) for call in _awaiting(locked)] if edit else []
+    return ApprovalChange(status=ApprovalStatus.PENDING, calls=calls, jobs=[], cancelled=[])
 
 
-def end_denied(locked_approval: LockedApproval, by: str, reason: str | None) -> ApprovalEnd:
+def end_approved(locked: LockedApproval) -> ApprovalChange:
+    awaiting = _awaiting(locked)
+    calls = [(call.id, CallStatus.APPROVED, None) for call in awaiting]
+    return ApprovalChange(status=ApprovalStatus.APPROVED, calls=calls, jobs=_going_on(locked, awaiting), cancelled=[])
+
+
+def end_denied(locked: LockedApproval, by: str, reason: str | None) -> ApprovalChange:
     text = (reason or "").strip()
     end = "" if text.endswith((".", "!", "?")) else "."
     why = f": {text}{end}" if text else "."
-    return _turned_down(locked_approval, ApprovalStatus.DENIED, f"denied by {by}{why}")
+    return _turned_down(locked, ApprovalStatus.DENIED, f"denied by {by}{why}")
 
 
-def end_expired(locked_approval: LockedApproval) -> ApprovalEnd:
-    return _turned_down(
-        locked_approval, ApprovalStatus.EXPIRED, f"timed out after {in_words(locked_approval.timeout_seconds)}."
-    )
+def end_expired(locked: LockedApproval) -> ApprovalChange:
+    return _turned_down(locked, ApprovalStatus.EXPIRED, f"timed out after {in_words(locked.timeout_seconds)}.")
 
 
-def _turned_down(locked_approval: LockedApproval, status: ApprovalStatus, what: str) -> ApprovalEnd:
-    message = f"Approval of `{locked_approval.approval.tool_name}` {what}"
+def _turned_down(locked: LockedApproval, status: ApprovalStatus, what: str) -> ApprovalChange:
+    message = f"Approval of `{locked.approval.tool_name}` {what}"
     answer = f"{message} Do not send the same call again; go another way."
-    calls = [(call.id, CallStatus.REJECTED, answer) for call in _awaiting(locked_approval)]
-    if locked_approval.approval.on_deny is OnDeny.CONTINUE:
-        return ApprovalEnd(status=status, calls=list(calls), jobs=_going_on(locked_approval), cancelled=[])
-    steps = {call.job_id: call.step_index for call in _awaiting(locked_approval)}
-    failed = [
-        JobOutcome(
-            id=job.id,
-            open=0,
-            status=JobStatus.FAILED,
-            error=f"Job {job.id}, step {steps[job.id]}: {message} `cortex job resubmit` asks again.",
-        )
-        for job in locked_approval.jobs
-        if job.id in steps
-    ]
+    awaiting = _awaiting(locked)
+    calls = [(call.id, CallStatus.REJECTED, answer) for call in awaiting]
+    if locked.approval.on_deny is OnDeny.CONTINUE:
+        return ApprovalChange(status=status, calls=calls, jobs=_going_on(locked, awaiting), cancelled=[])
+    steps = {call.job_id: call.step_index for call in awaiting}
+    failed = []
+    for job in locked.jobs:
+        if job.id in steps:
+            error = f"Job {job.id}, step {steps[job.id]}: {message} `cortex job resubmit` asks again."
+            failed.append(JobOutcome(id=job.id, open=0, status=JobStatus.FAILED, error=error))
     # What waits for nobody else any more ends with its job.
-    cancelled = [sibling for sibling in locked_approval.siblings if set(sibling.jobs or ()) <= set(steps)]
-    return ApprovalEnd(status=status, calls=list(calls), jobs=failed, cancelled=cancelled)
+    cancelled = [sibling for sibling in locked.siblings if set(sibling.jobs or ()) <= set(steps)]
+    return ApprovalChange(status=status, calls=calls, jobs=failed, cancelled=cancelled)
 
 
-def _awaiting(locked_approval: LockedApproval) -> Sequence[WaitingCall]:
-    return [call for call in locked_approval.calls if call.status is CallStatus.AWAITING]
+def _awaiting(locked: LockedApproval) -> Sequence[WaitingCall]:
+    return [call for call in locked.calls if call.status is CallStatus.AWAITING]
 
 
-def _going_on(locked_approval: LockedApproval) -> list[JobOutcome]:
+def _going_on(locked: LockedApproval, awaiting: Sequence[WaitingCall]) -> list[JobOutcome]:
     """With its last open approval a job goes on, or pauses where somebody holds it."""
-    waiting = {call.job_id for call in _awaiting(locked_approval)}
+    waiting = {call.job_id for call in awaiting}
     outcomes = []
-    for job in locked_approval.jobs:
-        if job.id not in waiting:
-            continue
-        left = job.open_approvals - 1
-        status = None if left else JobStatus.PAUSED if job.holds else JobStatus.RUNNING
-        outcomes.append(JobOutcome(id=job.id, open=left, status=status))
+    for job in locked.jobs:
+        if job.id in waiting:
+            left = job.open_approvals - 1
+            status = None if left else JobStatus.PAUSED if job.holds else JobStatus.RUNNING
+            outcomes.append(JobOutcome(id=job.id, open=left, status=status))
     return outcomes
 
 
@@ -422,10 +427,10 @@ class Taker:
 
 
 def cannot_delegate(
-    locked_approval: LockedApproval, actor: Actor, taker: Taker, others: Mapping[UUID, frozenset[Role]]
+    locked: LockedApproval, actor: Actor, taker: Taker, others: Mapping[UUID, frozenset[Role]]
 ) -> CortexError | None:
     """Why the actor may not hand their part to this person. ``others`` may decide besides the actor, with their roles."""
-    approval = locked_approval.approval
+    approval = locked.approval
     if approval.status is not ApprovalStatus.PENDING:
         return already_decided(approval)
     if approval.kind is not ApprovalKind.CALL:
@@ -434,13 +439,13 @@ def cannot_delegate(
             code="not_a_call",
             hint="Answer it, or ask somebody who knows to answer it.",
         )
-    if approval.deadline is not None and locked_approval.now >= approval.deadline:
+    if approval.deadline is not None and locked.now >= approval.deadline:
         return approval_expired()
     # Whoever could not approve it has nothing to hand on: they must not choose who does.
     error = refusal(approval, actor, Choice.APPROVED)
     if error is not None:
         return error
-    if has_voted(locked_approval, actor):
+    if has_voted(locked, actor):
         return Conflict(
             "You have approved this already.",
             code="already_voted",

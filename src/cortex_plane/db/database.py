@@ -125,7 +125,7 @@ class Transaction:
         self._connection = connection
         self.org = org
         self._credential_key = credential_key
-        self.told = False
+        self.has_events = False
         """Events were appended: readers get a hint after the commit."""
 
     @property
@@ -154,7 +154,7 @@ class Transaction:
 
     async def call(self, name: str, org: UUID | None, *args: Any) -> Sequence[Row]:
         """A hot verb as a part of this transaction."""
-        self.told = self.told or name in TELLING
+        self.has_events = self.has_events or name in TELLING
         values = args if org is None else (org, *args)
         return await self.rows(verb(name, len(values)), *values)
 
@@ -329,7 +329,7 @@ class Database:
             raise
         finally:
             await shared.release(connection, place)
-        if transaction.told:
+        if transaction.has_events:
             self.hints.events()
 
     async def call(self, name: str, org: UUID | None, *args: Any) -> Sequence[Row]:
@@ -372,7 +372,7 @@ class Database:
                 if sealed is None and make:
                     new_key = vault.seal(NOBODY, CREDENTIAL_KEY, secrets.token_bytes(KEY_BYTES))
                     # Of two that make one at the same moment the first one's counts.
-                    await connection.execute(insert, new_key)
+                    await connection.execute(insert, new_key, vault.fingerprint)
                     sealed = await connection.fetchval(read)
             if sealed is not None:
                 self._credential_key = CredentialKey(vault.open(NOBODY, CREDENTIAL_KEY, sealed))

@@ -14,7 +14,7 @@ from cortex_plane.db.database import NOBODY, Database, Queries, Row, Transaction
 from cortex_plane.jobs.model.effects import Answer, CallStatus, ToolCall
 from cortex_plane.jobs.model.jobs import Hold, Job, JobChange, JobKind, JobStatus, Parked, Step, Worker
 from cortex_plane.jobs.model.journal import JournalEntry, Signal, SignalDraft, Wait, Waiter
-from cortex_plane.jobs.model.usage import Spent, UsageRow, UsageTotals
+from cortex_plane.jobs.model.usage import Grouping, Spent, UsageRow, UsageTotals
 from cortex_plane.jobs.rules import (
     UNCOUNTED,
     UNSHARED,
@@ -467,37 +467,13 @@ async def forget_signals(db: Database, older: timedelta, limit: int) -> int:
     return count
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UsageFilter:
-    """Which answers are summed, and which of the sums are wanted: those below a key, the highest first."""
-
-    sees: UUID | None
-    since: datetime | None
-    until: datetime | None
-    agent_id: UUID | None
-    job_id: UUID | None
-    below: str | None
-    limit: int
-
-    @property
-    def arguments(self) -> tuple[object, ...]:
-        return (self.sees, self.since, self.until, self.agent_id, self.job_id, self.below, self.limit)
-
-
-async def usage_by_day(tx: Transaction, chosen: UsageFilter) -> list[UsageRow]:
-    return [parse(UsageRow, row) for row in await tx.rows(queries.usage_by_day, *chosen.arguments)]
-
-
-async def usage_by_agent(tx: Transaction, chosen: UsageFilter) -> list[UsageRow]:
-    return [parse(UsageRow, row) for row in await tx.rows(queries.usage_by_agent, *chosen.arguments)]
-
-
-async def usage_by_job(tx: Transaction, chosen: UsageFilter) -> list[UsageRow]:
-    return [parse(UsageRow, row) for row in await tx.rows(queries.usage_by_job, *chosen.arguments)]
-
-
-async def usage_by_model(tx: Transaction, chosen: UsageFilter) -> list[UsageRow]:
-    return [parse(UsageRow, row) for row in await tx.rows(queries.usage_by_model, *chosen.arguments)]
+async def sum_usage(
+    tx: Transaction, by: Grouping, sees: UUID | None, since: datetime | None, until: datetime | None,
+    agent_id: UUID | None, job_id: UUID | None, below: str | None, limit: int,
+) -> list[UsageRow]:  # fmt: skip
+    """Those below a key, the highest first."""
+    rows = await tx.rows(queries.sum_usage, sees, since, until, agent_id, job_id, below, limit, by)
+    return [parse(UsageRow, row) for row in rows]
 
 
 async def list_job_usage(tx: Transaction, job_id: UUID) -> UsageTotals:

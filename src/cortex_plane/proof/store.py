@@ -28,7 +28,7 @@ async def append_to_session(
     job: UUID | None = None,
 ) -> None:
     """The last statement of a verb on a session: its events and its audit entries; ``job`` is of those that name none."""
-    tx.told = tx.told or bool(events)
+    tx.has_events = tx.has_events or bool(events)
     await tx.rows(
         queries.append_to_session,
         tx.org,
@@ -47,22 +47,30 @@ async def append_to_org(tx: Transaction, *facts: Fact) -> None:
     await tx.rows(queries.append_to_org, tx.org, [fact.action for fact in facts], [fact.body for fact in facts])
 
 
+async def was_rotated_to(tx: Transaction, fingerprint: bytes) -> bool:
+    """Whether the trail says that everything of the org was sealed with this master key."""
+    return bool(await tx.value(queries.was_rotated_to, fingerprint.hex()))
+
+
 async def stream_entries(tx: Transaction, chain_id: UUID, above: int, limit: int) -> list[AuditEntry]:
     return [parse(AuditEntry, row) for row in await tx.rows(queries.stream_entries, chain_id, above, limit)]
 
 
 async def stream_all_entries(tx: Transaction, session_id: UUID | None = None) -> AsyncIterator[AuditEntry]:
     """Each entry, chain after chain; with ``session_id`` those of its chain."""
-    whole = session_id is None
-    rows = tx.stream(queries.stream_all_entries) if whole else tx.stream(queries.list_session_entries, session_id)
+    rows = tx.stream(queries.stream_all_entries) if session_id is None else list_session_entries(tx, session_id)
     async for row in rows:
         yield AuditEntry(**row)
+
+
+def list_session_entries(tx: Transaction, session_id: UUID) -> AsyncIterator[Row]:
+    return tx.stream(queries.list_session_entries, session_id)
 
 
 async def stream_heads(tx: Transaction, session_id: UUID | None = None) -> AsyncIterator[ChainHead]:
     """Where each chain must end, in the same order."""
     if session_id is not None:
-        head = await get_head(tx, session_id)
+        head = await head_of_session(tx, session_id)
         if head is not None:
             yield head
         return
@@ -70,7 +78,7 @@ async def stream_heads(tx: Transaction, session_id: UUID | None = None) -> Async
         yield ChainHead(**row)
 
 
-async def get_head(tx: Transaction, session_id: UUID) -> ChainHead | None:
+async def head_of_session(tx: Transaction, session_id: UUID) -> ChainHead | None:
     """Where the chain of a session must end; None where there is no such session."""
     return one(ChainHead, await tx.row(queries.head_of_session, session_id))
 
@@ -80,24 +88,35 @@ async def database_time(tx: Transaction) -> datetime:
     return at
 
 
+ROW_FAULTS = (
+    queries.policy_faults, queries.atlas_faults, queries.decision_faults, queries.vote_faults, queries.message_faults,
+    queries.reply_faults,
+)  # fmt: skip
+
+
 async def list_row_faults(tx: Transaction, limit: int) -> list[RowFault]:
     """Rows that are not what the trail says of them, as far as SQL can tell; at most ``limit`` of each kind."""
     faults: list[RowFault] = []
-    for query in (
-        queries.policy_faults, queries.atlas_faults, queries.decision_faults, queries.vote_faults,
-        queries.message_faults, queries.reply_faults,
-    ):  # fmt: skip
+    for query in ROW_FAULTS:
         faults += [RowFault(**row) for row in await tx.rows(query, limit)]
     return faults
+
+
+async def policy_digests(tx: Transaction) -> Sequence[Row]:
+    return await tx.rows(queries.policy_digests)
+
+
+def policy_rows(tx: Transaction) -> AsyncIterator[Row]:
+    return tx.stream(queries.policy_rows)
 
 
 async def changed_policy_versions(tx: Transaction) -> list[str]:
     """Versions whose rows are not those that the trail applied, with the teams and people that the names in the file stood
     for then."""
-    trail_digests = {row["version"]: row["digest"] for row in await tx.rows(queries.policy_digests)}
+    trail_digests = {row["version"]: row["digest"] for row in await policy_digests(tx)}
     digests = {version: RowsDigest() for version in trail_digests}
     unreadable: set[str] = set()
-    async for row in tx.stream(queries.policy_rows):
+    async for row in policy_rows(tx):
         version = str(row["version"])
         try:
             policy = placed(orjson.loads(row["row"]))
@@ -151,7 +170,7 @@ async def last_root(tx: Transaction) -> Row | None:
 async def grown_chains(tx: Transaction, since: str | None, limit: int) -> GrownChain | None:
     """Since that snapshot, or of all chains; at most ``limit``, in the order of their ids. None: there are none."""
     if since is None:
-        rows = await tx.rows(queries.list_every_root, limit)
+        rows = await list_every_root(tx, limit)
     else:
         rows = await tx.rows(queries.grown_chains, since, limit)
     if not rows:
@@ -160,6 +179,10 @@ async def grown_chains(tx: Transaction, since: str | None, limit: int) -> GrownC
         GrownHead(chain_id=row["chain_id"], seq=row["seq"], hash=row["hash"], is_new=row["is_new"]) for row in rows
     ]
     return GrownChain(heads, rows[0]["snapshot"], rows[0]["now"])
+
+
+async def list_every_root(tx: Transaction, limit: int) -> Sequence[Row]:
+    return await tx.rows(queries.list_every_root, limit)
 
 
 async def insert_root(

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.agents import DEFAULT_APP, PromptChange, SkillSettings
 from cortex_plane.agents.model.completions import CallRequest, ModelError, ModelRequest
 from cortex_plane.agents.model.tools import provider_name
@@ -60,7 +61,7 @@ class Preflight:
     ) -> Preflight:
         for app in apps:
             for server in app.mcp_servers.values():
-                versions = await workers.known_tools(db, app.name, server.name)
+                versions = await agents_store.list_server_tools(db, app.name, server.name)
                 app.offer(server.name, recall_tools(McpConnection(server), server, versions))
         by_name = {app.name: app for app in (App(DEFAULT_APP), *apps)}
         return cls(db=db, apps=by_name, backends=backends, master_key=master_key, replay=replay)

@@ -72,9 +72,11 @@ class RecordResult(StrEnum):
     """The same decision was there before: nothing changed. A different one is an error, `approval_conflict`."""
 
 
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class Decision:
+@draft(config=DRAFT | {"title": "Decision"}, frozen=True, kw_only=True)
+class ApprovalDecision:
     """A person's decision, with the version and the digest of what they saw."""
+
+    __qualname__ = "Decision"  # its name in the OpenAPI document
 
     decision: Choice
     version: Annotated[int, Field(strict=True, ge=1, le=1_000_000)]

@@ -16,7 +16,7 @@ import structlog
 
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model import credentials as rules
-from cortex_plane.approvals.model.approvals import Channel, Choice, Decision, DecisionReceipt, RecordResult
+from cortex_plane.approvals.model.approvals import ApprovalDecision, Channel, Choice, DecisionReceipt, RecordResult
 from cortex_plane.approvals.model.credentials import (
     Confirmation,
     Link,
@@ -145,7 +145,7 @@ async def _decide_by_token(
         raise rules.token_expired()
     if token.said is not None and token.said is not token_decision.decision:
         raise rules.decided_with_it()
-    decision = Decision(
+    decision = ApprovalDecision(
         decision=token_decision.decision,
         version=token.version,
         input_hash=token.input_hash,
@@ -240,7 +240,7 @@ async def decide_by_link(
     confirmation = confirmation_form[0]
     if not confirmation.is_fresh(visitor.now):
         raise rules.not_confirmed()
-    decision = Decision(
+    decision = ApprovalDecision(
         decision=visitor.link.decision, version=confirmation.version, input_hash=confirmation.input_hash, reason=reason
     )
     key = visitor.link.key(visitor.channel, confirmation.version)

@@ -7,7 +7,7 @@ from uuid import UUID
 from starlette.responses import Response
 
 from cortex_plane.approvals import routes
-from cortex_plane.approvals.model.approvals import Channel, Decision, EffectAnswer
+from cortex_plane.approvals.model.approvals import ApprovalDecision, Channel, EffectAnswer
 from cortex_plane.approvals.model.credentials import TokenDecision
 from cortex_plane.approvals.verbs import approvals, credentials, decisions, settlements, standing_approvals
 from cortex_plane.http.exchange import Binding, Exchange, answer, handle, pages, reply, throttled, whole
@@ -17,7 +17,7 @@ from cortex_plane.tenancy.model.access import Permission
 
 
 async def decide_approval(
-    exchange: Exchange, approval_id: UUID, decision: Decision, once: IdempotencyKey | None
+    exchange: Exchange, approval_id: UUID, decision: ApprovalDecision, once: IdempotencyKey | None
 ) -> Response:
     return reply(await decisions.decide(exchange.db, exchange.actor, approval_id, decision, Channel.API, once))
 

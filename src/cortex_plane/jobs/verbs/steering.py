@@ -252,10 +252,10 @@ async def append_fact(
     action: str,
     data: dict[str, Any],
     events: Sequence[tuple[str, UUID | None, dict[str, Any]]],
+    more: Sequence[Fact] = (),
 ) -> None:
-    await proof_store.append_to_session(
-        tx, job_row["session_id"], [Fact.of(actor, action, job=str(id), **data)], events
-    )
+    fact = Fact.of(actor, action, job=str(id), **data)
+    await proof_store.append_to_session(tx, job_row["session_id"], [fact, *more], events, job=id)
 
 
 async def complete_session(tx: Transaction, actor: Actor, session_id: UUID, id: UUID) -> None:
@@ -388,12 +388,6 @@ async def list_waits(db: Database, actor: Actor, job_id: UUID) -> list[Wait]:
 
 
 # For the plane itself --------------------------------------------------------------------------------------------
-
-
-async def waits_of_job(db: Database, org_id: UUID, job_id: UUID) -> list[Wait]:
-    """What a job that goes on waited for. What came after its time, but before it went on, came."""
-    async with db.transaction(org_id) as tx:
-        return await jobs_store.list_signal_waits(tx, job_id)
 
 
 async def deliver_waiting_signals(db: Database) -> None:

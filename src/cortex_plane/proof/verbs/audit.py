@@ -53,7 +53,7 @@ async def list_entries(
     """The chain of a session, or the org's own."""
     async with db.transaction(actor.org_id) as tx:
         if session_id is not None:
-            require_found(await proof_store.get_head(tx, session_id), "session")
+            require_found(await proof_store.head_of_session(tx, session_id), "session")
         entries = await proof_store.stream_entries(tx, session_id or actor.org_id, above, limit)
     return [shown(entry) for entry in entries]
 
@@ -175,7 +175,7 @@ async def _export_chunks(db: Database, org_id: UUID, session_id: UUID | None) ->
         async with db.transaction(org_id, snapshot=True) as tx:
             org = require_found(await orgs_store.get_org(tx), "org")
             if session_id is not None:
-                require_found(await proof_store.get_head(tx, session_id), "session")
+                require_found(await proof_store.head_of_session(tx, session_id), "session")
             writer = ExportWriter()
             buffer = bytearray(writer.header(org.id, org.slug, session_id, await proof_store.database_time(tx)))
             yield b""
