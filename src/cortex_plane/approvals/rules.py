@@ -130,70 +130,74 @@ def refusal(approval: Approval, actor: Actor, choice: Choice) -> CortexError | N
     """Why the actor may not decide so, in words; None where they may."""
     if choice is Choice.DENIED and approval.refusal in BARS_ONLY_YES:
         return None
-    if approval.refusal == "one_human":
-        return one_human(approval.same_human_as)
-    return describe_refusal(approval.refusal, actor, approval.approvers, approval.required_clearance, approval.caused)
+    return describe_refusal(
+        approval.refusal,
+        actor,
+        approval.approvers,
+        approval.required_clearance,
+        approval.caused,
+        approval.same_human_as,
+    )
 
 
 BARS_ONLY_YES = frozenset({"self_approval", "one_human"})
 """The codes of those who may deny a request, but not approve it."""
 
+_REFUSALS = {
+    "not_a_settler": (
+        "You are not one of those who may say what became of this call.",
+        "It needed no approval: admins, operators and approvers answer about it.",
+    ),
+    "not_a_person": (
+        "Only a person may decide.",
+        "Use the key of a member, or the dashboard; keys of programs decide nothing.",
+    ),
+    "guest_cannot_decide": ("Guests decide nothing.", "Ask an admin to make you a member."),
+    "delegated_away": (
+        "You handed your part in this to somebody else.",
+        "Whoever has it now decides; the card shows who.",
+    ),
+    "not_an_approver": (
+        "You are not one of those who may decide this.",
+        "It is for {approvers} to decide; the policy that asks for it says so.",
+    ),
+    "clearance_too_low": (
+        "This needs clearance {needed}; yours is {clearance}.",
+        "Ask somebody with that clearance, or an admin to raise yours.",
+    ),
+    "self_approval": (
+        "You shaped this call{part}, and its policy wants somebody else to approve it.",
+        "Ask another approver. You may deny it.",
+    ),
+    "one_human": (
+        "You and {cause}, who asked for this, count as one human, and its policy wants somebody else to approve it.",
+        "Prove a channel of your own: `cortex user link`. Or ask another approver. You may deny it.",
+    ),
+}
+"""Message and hint for each code of the SQL function `decider_refusal`."""
+
 
 def describe_refusal(
-    code: str | None, actor: Actor, approvers: Approvers, required_clearance: int, caused: Sequence[Cause] = ()
+    code: str | None,
+    actor: Actor,
+    approvers: Approvers,
+    required_clearance: int,
+    caused: Sequence[Cause] = (),
+    same_human_as: str | None = None,
 ) -> CortexError | None:
-    """The words for a code of the SQL function `decider_refusal`."""
+    """The words for a code of the SQL function `decider_refusal`. ``same_human_as`` shaped the call and could be the same human."""
     if code is None:
         return None
-    if code == "not_a_settler":
-        return Forbidden(
-            "You are not one of those who may say what became of this call.",
-            code="not_an_approver",
-            hint="It needed no approval: admins, operators and approvers answer about it.",
-        )
-    errors = (
-        Forbidden(
-            "Only a person may decide.",
-            code="not_a_person",
-            hint="Use the key of a member, or the dashboard; keys of programs decide nothing.",
-        ),
-        Forbidden("Guests decide nothing.", code="guest_cannot_decide", hint="Ask an admin to make you a member."),
-        Forbidden(
-            "You handed your part in this to somebody else.",
-            code="delegated_away",
-            hint="Whoever has it now decides; the card shows who.",
-        ),
-        Forbidden(
-            "You are not one of those who may decide this.",
-            code="not_an_approver",
-            hint=f"It is for {describe_approvers(approvers)} to decide; the policy that asks for it says so.",
-        ),
-        Forbidden(
-            f"This needs clearance {required_clearance}; yours is {actor.clearance}.",
-            code="clearance_too_low",
-            hint="Ask somebody with that clearance, or an admin to raise yours.",
-        ),
-        Forbidden(
-            f"You shaped this call{_own_part(caused, actor)}, and its policy wants somebody else to approve it.",
-            code="self_approval",
-            hint="Ask another approver. You may deny it.",
-        ),
-    )
-    return next(error for error in errors if error.code == code)
-
-
-def _own_part(caused: Sequence[Cause], actor: Actor) -> str:
     part = "; ".join(cause.why for cause in caused if cause.member_id == actor.user_account_id)
-    return f" ({part})" if part else ""
-
-
-def one_human(cause: str | None) -> CortexError | None:
-    """``cause`` shaped the call and could be the same human as whoever decides."""
-    return Forbidden(
-        f"You and {cause}, who asked for this, count as one human, and its policy wants somebody else to approve it.",
-        code="self_approval",
-        hint="Prove a channel of your own: `cortex user link`. Or ask another approver. You may deny it.",
-    )
+    message, hint = (
+        text.format(
+            approvers=describe_approvers(approvers), needed=required_clearance, clearance=actor.clearance,
+            part=f" ({part})" if part else "", cause=same_human_as,
+        )
+        for text in _REFUSALS[code]
+    )  # fmt: skip
+    code = {"not_a_settler": "not_an_approver", "one_human": "self_approval"}.get(code, code)
+    return Forbidden(message, code=code, hint=hint)
 
 
 def describe_approvers(approvers: Approvers) -> str:
@@ -262,10 +266,6 @@ def explain_votes(approval: Approval, votes: Sequence[Vote]) -> list[Vote]:
         replace(vote, counts_with=other.member) if (other := instead.get(vote.member_id)) and vote in current else vote
         for vote in votes
     ]
-
-
-def has_voted(locked: LockedApproval, actor: Actor) -> bool:
-    return any(vote.member_id == actor.user_account_id for vote in locked.votes)
 
 
 def adds_nothing(locked: LockedApproval, actor: Actor) -> bool:
@@ -445,7 +445,7 @@ def cannot_delegate(
     error = refusal(approval, actor, Choice.APPROVED)
     if error is not None:
         return error
-    if has_voted(locked, actor):
+    if any(vote.member_id == actor.user_account_id for vote in locked.votes):
         return Conflict(
             "You have approved this already.",
             code="already_voted",
@@ -463,36 +463,31 @@ def nobody_to_take_it() -> NotFound:
 
 
 def _cannot_take(approval: Approval, actor: Actor, taker: Taker) -> CortexError | None:
-    name = taker.display_name
     if not taker.active or taker.refusal == "guest_cannot_decide":
         return nobody_to_take_it()
     if taker.id == actor.user_account_id:
         return InvalidInput("You have it already.", code="delegate_is_self", hint="Name somebody else.")
-    if taker.refusal == "delegated_away":
-        return Conflict(
-            f"{name} handed this on before: it would go round in a circle.",
-            code="delegation_cycle",
-            hint="Name somebody who has not had it yet.",
-        )
-    if taker.refusal == "clearance_too_low":
-        return Forbidden(
-            f"This needs clearance {approval.required_clearance}; {name} has {taker.clearance}.",
-            code="delegate_clearance",
-            hint="Name somebody with that clearance.",
-        )
-    if taker.refusal == "self_approval":
-        return Forbidden(
-            f"{name} asked for this, and its policy wants somebody else to approve it.",
-            code="delegate_self_approval",
-            hint="Name somebody who had no part in asking.",
-        )
-    if taker.refusal == "one_human":
-        return Forbidden(
-            f"{name} and {taker.same_human_as}, who asked for this, count as one human, and its policy wants somebody else to approve it.",
-            code="delegate_self_approval",
-            hint="Name somebody else, or let them prove a channel of their own: `cortex user link`.",
-        )
-    return None
+    name = taker.display_name
+    match taker.refusal:
+        case "delegated_away":
+            return Conflict(
+                f"{name} handed this on before: it would go round in a circle.",
+                code="delegation_cycle",
+                hint="Name somebody who has not had it yet.",
+            )
+        case "clearance_too_low":
+            message = f"This needs clearance {approval.required_clearance}; {name} has {taker.clearance}."
+            return Forbidden(message, code="delegate_clearance", hint="Name somebody with that clearance.")
+        case "self_approval":
+            message = f"{name} asked for this, and its policy wants somebody else to approve it."
+            hint = "Name somebody who had no part in asking."
+        case "one_human":
+            human = f"{name} and {taker.same_human_as}, who asked for this, count as one human"
+            message = f"{human}, and its policy wants somebody else to approve it."
+            hint = "Name somebody else, or let them prove a channel of their own: `cortex user link`."
+        case _:
+            return None
+    return Forbidden(message, code="delegate_self_approval", hint=hint)
 
 
 def _too_few(approval: Approval, taker: Taker, others: Mapping[UUID, frozenset[Role]]) -> CortexError | None:
@@ -550,13 +545,9 @@ def _not_for(request: Approval) -> str | None:
         return f"What {request.template} asks for is approved call by call."
     if not request.standing:
         return "Its policy does not allow standing approvals."
-    if not _is_one(request.quorum):
+    if request.quorum.votes > 1 or sum(needed.votes for needed in request.quorum.roles) > 1:
         return "It takes more than one person to approve this."
     return None
-
-
-def _is_one(quorum: Quorum) -> bool:
-    return quorum.votes == 1 and sum(needed.votes for needed in quorum.roles) <= 1
 
 
 # Using it ---------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.approvals.model.approvals import (
+    DEFAULT_SECONDS,
     Approval,
     ApprovalEvent,
     ApprovalKind,
@@ -21,6 +22,7 @@ from cortex_plane.approvals.model.approvals import (
     Mark,
     NewRequest,
     StandingApproval,
+    StandingDraft,
     Vote,
     Waiting,
 )
@@ -438,7 +440,7 @@ async def open_token(db: Database, token_hash: bytes) -> tuple[Token, Actor | No
         return None
     (row,) = rows
     key.require(MacKind.APPROVAL_TOKEN, {**row, "user_account_id": row["member_id"], "token_hash": lookup}, row["mac"])
-    return parse(Token, row), _credential_person(row, row["id"])
+    return parse(Token, row), credential_person(row, row["id"])
 
 
 async def open_link(db: Database, approval_id: UUID, operator_id: UUID) -> Row | None:
@@ -447,12 +449,8 @@ async def open_link(db: Database, approval_id: UUID, operator_id: UUID) -> Row |
     return rows[0] if rows else None
 
 
-def link_operator(row: Row, secret_id: UUID) -> Actor | None:
-    """The person that a link names, where there still is one."""
-    return _credential_person(row, secret_id)
-
-
-def _credential_person(row: Row, credential_id: UUID) -> Actor | None:
+def credential_person(row: Row, credential_id: UUID) -> Actor | None:
+    """The person that a token or a link names, where there still is one."""
     if not row["active"]:
         return None
     return credentials_store.session_person(row["org_id"], credential_id, row["member_id"], row["name"], row)
@@ -536,23 +534,13 @@ async def next_level(tx: Transaction, approval_id: UUID) -> Approvers | None:
 
 
 async def insert_standing(
-    tx: Transaction,
-    id: UUID,
-    approval_id: UUID,
-    *,
-    input_hash: str | None,
-    condition: str | None,
-    max_calls: int | None,
-    expires_at: datetime,
-    granted_by: str,
-    granted_by_id: UUID,
-    reason: str | None,
-    version: int,
-    now: datetime,
-) -> None:
+    tx: Transaction, id: UUID, approval_id: UUID, draft: StandingDraft, actor: Actor, *, input_hash: str,
+    reason: str | None, version: int, now: datetime,
+) -> None:  # fmt: skip
     await tx.rows(
-        queries.insert_standing, tx.org, id, approval_id, bytes.fromhex(input_hash) if input_hash else None, condition,
-        max_calls, expires_at, granted_by, granted_by_id, reason, version, now,
+        queries.insert_standing, tx.org, id, approval_id, bytes.fromhex(input_hash) if draft.same_arguments else None,
+        draft.condition, draft.calls, now + timedelta(seconds=draft.seconds or DEFAULT_SECONDS), actor.name,
+        actor.user_account_id, reason, version, now,
     )  # fmt: skip
 
 

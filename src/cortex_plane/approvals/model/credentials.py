@@ -20,7 +20,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as draft
 
 from cortex_plane.approvals.model.approvals import Channel, Choice
-from cortex_plane.kernel.errors import Conflict, Forbidden, Unauthenticated
+from cortex_plane.kernel.errors import Forbidden, Unauthenticated
 from cortex_plane.kernel.fields import DRAFT, Note, Text
 from cortex_plane.policies.model.policies import Template
 from cortex_plane.tenancy.model.access import Actor
@@ -134,22 +134,6 @@ def unknown_token() -> Unauthenticated:
     )
 
 
-def token_expired() -> Conflict:
-    return Conflict(
-        "This token is over: its request had to be decided earlier.",
-        code="token_expired",
-        hint="Submit the job again with `cortex job resubmit`; whoever may decide gets a new message.",
-    )
-
-
-def decided_with_it() -> Conflict:
-    return Conflict(
-        "You decided otherwise already, and a vote stands.",
-        code="approval_conflict",
-        hint="The first decision stands; read it with `cortex approval show`.",
-    )
-
-
 def nobody() -> Forbidden:
     return Forbidden(
         "Whoever this was sent to is not an active member any more, or was deactivated since, so nothing was decided.",
@@ -246,15 +230,6 @@ def channel_said(channel: str) -> str:
     return channel if channel in LINK_CHANNELS else "unknown"
 
 
-def link_refused() -> Unauthenticated:
-    """The same for a bad signature and for a request that does not exist."""
-    return Unauthenticated(
-        "This link is not valid: its signature does not fit.",
-        code="link_invalid",
-        hint="Open the link from the newest message as it is, or decide in the dashboard.",
-    )
-
-
 def fits(link: Link, deadline: datetime | None) -> bool:
     """Whether the link was made for the request as it is: its deadline never moves."""
     return deadline is not None and abs(deadline.timestamp() - link.deadline) <= SKEW.total_seconds()
@@ -262,14 +237,6 @@ def fits(link: Link, deadline: datetime | None) -> bool:
 
 def is_over(link: Link, now: datetime) -> bool:
     return now.timestamp() > link.deadline + SKEW.total_seconds()
-
-
-def link_over() -> Conflict:
-    return Conflict(
-        "Its time is over: this had to be decided earlier.",
-        code="link_expired",
-        hint="Submit the job again with `cortex job resubmit`; whoever may decide gets a new message.",
-    )
 
 
 # Confirmation -----------------------------------------------------------------------------------------------------
@@ -307,14 +274,6 @@ def read_confirmation(form: Mapping[str, str]) -> tuple[Confirmation, str] | Non
     if not numbers or len(version) > 6 or not all(_SIGNATURE.fullmatch(text) for text in (input_hash, nonce)):
         return None
     return Confirmation(version=int(version), input_hash=input_hash, issued=int(issued)), nonce
-
-
-def not_confirmed() -> Forbidden:
-    return Forbidden(
-        "This did not come from the page that shows the request, or from one that is half an hour old.",
-        code="not_confirmed",
-        hint="Nothing was decided. Look at the request below, and decide again.",
-    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

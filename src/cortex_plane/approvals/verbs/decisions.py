@@ -215,7 +215,7 @@ async def _write(
         standing = None
         if decision.standing is not None:
             standing = await standing_approvals.grant(
-                tx, actor, approval=approval, draft=decision.standing, version=version, input_hash=input_hash,
+                tx, actor, approval, decision.standing, version=version, input_hash=input_hash,
                 reason=decision.reason, now=locked.now,
             )  # fmt: skip
         await receipts.write_receipt(db, tx, changed.approval, changed.receipt, calls, standing)

@@ -9,18 +9,12 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from uuid import UUID
 
 from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals import store as approvals_store
-from cortex_plane.approvals.model.approvals import (
-    DEFAULT_SECONDS,
-    Approval,
-    Revocation,
-    StandingApproval,
-    StandingDraft,
-)
+from cortex_plane.approvals.model.approvals import Approval, Revocation, StandingApproval, StandingDraft
 from cortex_plane.approvals.rules import Granter
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.db.vault import Vault
@@ -37,36 +31,25 @@ from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb
 
 
-async def prepare(draft: StandingDraft | None) -> None:
+async def prepare(draft: StandingDraft) -> None:
     """Compile its condition in a thread, so that nothing is compiled on the event loop. What is wrong with it is said later."""
-    if draft is not None and draft.condition is not None:
+    if draft.condition is not None:
         with contextlib.suppress(InvalidInput):
             await asyncio.to_thread(Condition.of, draft.condition)
 
 
 async def grant(
-    tx: Transaction,
-    actor: Actor,
-    *,
-    approval: Approval,
-    draft: StandingDraft,
-    version: int,
-    input_hash: str,
-    reason: str | None,
-    now: datetime,
-) -> StandingApproval:
-    """In the transaction that approves ``approval``, after ``check`` found nothing against it.
+    tx: Transaction, actor: Actor, approval: Approval, draft: StandingDraft, *, version: int, input_hash: str,
+    reason: str | None, now: datetime,
+) -> StandingApproval:  # fmt: skip
+    """In the transaction that approves ``approval``, after `standing_refusal` found nothing against it.
 
     ``version`` and ``input_hash`` are those of what was approved, edits included.
     """
-    if actor.user_account_id is None:
-        raise AssertionError("only people decide")
     id = new_id()
     await approvals_store.insert_standing(
-        tx, id, approval.id, input_hash=input_hash if draft.same_arguments else None, condition=draft.condition,
-        max_calls=draft.calls, expires_at=now + timedelta(seconds=draft.seconds or DEFAULT_SECONDS),
-        granted_by=actor.name, granted_by_id=actor.user_account_id, reason=reason, version=version, now=now,
-    )  # fmt: skip
+        tx, id, approval.id, draft, actor, input_hash=input_hash, reason=reason, version=version, now=now
+    )
     standing, _, _ = require_found(await approvals_store.get_standing(tx, id, None), "standing_approval")
     fact = Fact.of(
         actor, "standing_granted", standing=str(id), approval=str(approval.id), rule=standing.required.rule,
