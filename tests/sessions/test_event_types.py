@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cortex_plane.db.database import SQL, EVENT_VERBS, every_query
+from cortex_plane.db.database import EVENT_VERBS, SQL, every_query
 from cortex_plane.sessions.model.events import CARRIES, INBOX, EventType
 
 ROOT = Path(__file__).parent.parent.parent

@@ -2794,7 +2794,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.open_approval_token(p_token_hash bytea) RETURNS TABLE(org_id uuid, id uuid, approval_id uuid, version integer, input_hash text, template text, expires_at timestamp with time zone, used_at timestamp with time zone, said text, now timestamp with time zone, member_id uuid, name text, roles text[], clearance integer, active boolean, mac bytea)
+CREATE FUNCTION public.open_approval_token(p_token_hash bytea) RETURNS TABLE(org_id uuid, id uuid, approval_id uuid, version integer, input_hash text, template text, expires_at timestamp with time zone, used_at timestamp with time zone, vote text, now timestamp with time zone, member_id uuid, name text, roles text[], clearance integer, active boolean, mac bytea)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$

@@ -25,6 +25,8 @@ from cortex_plane.jobs.model.jobs import Job
 from cortex_plane.kernel.fields import DRAFT, MAX_BODY_BYTES, Name
 from cortex_plane.kernel.routes import ListQuery, ListRoute, Route
 
+# Approvals ---------------------------------------------------------------------------------------------------
+
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
 class ApprovalQuery(ListQuery):
@@ -32,20 +34,6 @@ class ApprovalQuery(ListQuery):
     job_id: UUID | None = None
     session_id: UUID | None = None
 
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class StandingQuery(ListQuery):
-    session_id: UUID | None = None
-    active: bool = False
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class DelegateQuery:
-    approval_id: UUID | None = None
-    name: Name | None = None
-
-
-# Approvals ---------------------------------------------------------------------------------------------------
 
 LIST_APPROVALS = ListRoute(
     "GET /v1/approvals",
@@ -105,6 +93,13 @@ DECIDE_BY_TOKEN = Route(
 
 # Standing approvals ------------------------------------------------------------------------------------------
 
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class StandingQuery(ListQuery):
+    session_id: UUID | None = None
+    active: bool = False
+
+
 LIST_STANDING_APPROVALS = ListRoute(
     "GET /v1/standing-approvals",
     StandingApproval,
@@ -126,6 +121,13 @@ REVOKE_STANDING_APPROVAL = Route(
 )
 
 # Absences ----------------------------------------------------------------------------------------------------
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class DelegateQuery:
+    approval_id: UUID | None = None
+    name: Name | None = None
+
 
 LIST_DELEGATES = ListRoute(
     "GET /v1/delegates",

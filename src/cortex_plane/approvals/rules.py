@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from cortex_plane.approvals.model.approvals import (
@@ -39,6 +39,7 @@ from cortex_plane.policies.model.policies import (
     stricter_quorum,
 )
 from cortex_plane.policies.rules.engine import surroundings
+from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.model.orgs import Role
 
@@ -143,38 +144,54 @@ def refusal(approval: Approval, actor: Actor, choice: Choice) -> CortexError | N
 BARS_ONLY_YES = frozenset({"self_approval", "one_human"})
 """The codes of those who may deny a request, but not approve it."""
 
+
+class _Refusal(NamedTuple):
+    code: str
+    message: str
+    hint: str
+
+
 _REFUSALS = {
-    "not_a_settler": (
-        "You are not one of those who may say what became of this call.",
-        "It needed no approval: admins, operators and approvers answer about it.",
+    "not_a_settler": _Refusal(
+        code="not_an_approver",
+        message="You are not one of those who may say what became of this call.",
+        hint="It needed no approval: admins, operators and approvers answer about it.",
     ),
-    "not_a_person": (
-        "Only a person may decide.",
-        "Use the key of a member, or the dashboard; keys of programs decide nothing.",
+    "not_a_person": _Refusal(
+        code="not_a_person",
+        message="Only a person may decide.",
+        hint="Use the key of a member, or the dashboard; keys of programs decide nothing.",
     ),
-    "guest_cannot_decide": ("Guests decide nothing.", "Ask an admin to make you a member."),
-    "delegated_away": (
-        "You handed your part in this to somebody else.",
-        "Whoever has it now decides; the card shows who.",
+    "guest_cannot_decide": _Refusal(
+        code="guest_cannot_decide", message="Guests decide nothing.", hint="Ask an admin to make you a member."
     ),
-    "not_an_approver": (
-        "You are not one of those who may decide this.",
-        "It is for {approvers} to decide; the policy that asks for it says so.",
+    "delegated_away": _Refusal(
+        code="delegated_away",
+        message="You handed your part in this to somebody else.",
+        hint="Whoever has it now decides; the card shows who.",
     ),
-    "clearance_too_low": (
-        "This needs clearance {needed}; yours is {clearance}.",
-        "Ask somebody with that clearance, or an admin to raise yours.",
+    "not_an_approver": _Refusal(
+        code="not_an_approver",
+        message="You are not one of those who may decide this.",
+        hint="It is for {approvers} to decide; the policy that asks for it says so.",
     ),
-    "self_approval": (
-        "You shaped this call{part}, and its policy wants somebody else to approve it.",
-        "Ask another approver. You may deny it.",
+    "clearance_too_low": _Refusal(
+        code="clearance_too_low",
+        message="This needs clearance {needed}; yours is {clearance}.",
+        hint="Ask somebody with that clearance, or an admin to raise yours.",
     ),
-    "one_human": (
-        "You and {cause}, who asked for this, count as one human, and its policy wants somebody else to approve it.",
-        "Prove a channel of your own: `cortex user link`. Or ask another approver. You may deny it.",
+    "self_approval": _Refusal(
+        code="self_approval",
+        message="You shaped this call{part}, and its policy wants somebody else to approve it.",
+        hint="Ask another approver. You may deny it.",
+    ),
+    "one_human": _Refusal(
+        code="self_approval",
+        message="You and {cause}, who asked for this, count as one human, and its policy wants somebody else to approve it.",
+        hint="Prove a channel of your own: `cortex user link`. Or ask another approver. You may deny it.",
     ),
 }
-"""Message and hint for each code of the SQL function `decider_refusal`."""
+"""By code of the SQL function `decider_refusal`."""
 
 
 def describe_refusal(
@@ -189,15 +206,12 @@ def describe_refusal(
     if code is None:
         return None
     part = "; ".join(cause.why for cause in caused if cause.member_id == actor.user_account_id)
-    message, hint = (
-        text.format(
-            approvers=describe_approvers(approvers), needed=required_clearance, clearance=actor.clearance,
-            part=f" ({part})" if part else "", cause=same_human_as,
-        )
-        for text in _REFUSALS[code]
-    )  # fmt: skip
-    code = {"not_a_settler": "not_an_approver", "one_human": "self_approval"}.get(code, code)
-    return Forbidden(message, code=code, hint=hint)
+    values = {
+        "approvers": describe_approvers(approvers), "needed": required_clearance, "clearance": actor.clearance,
+        "part": f" ({part})" if part else "", "cause": same_human_as,
+    }  # fmt: skip
+    words = _REFUSALS[code]
+    return Forbidden(words.message.format(**values), code=words.code, hint=words.hint.format(**values))
 
 
 def describe_approvers(approvers: Approvers) -> str:
@@ -272,6 +286,15 @@ def adds_nothing(locked: LockedApproval, actor: Actor) -> bool:
     """Whether they voted, and the same vote again counts for no more."""
     own = [vote for vote in locked.votes if vote.member_id == actor.user_account_id]
     return any(set(vote.behind) <= set(locked.behind) for vote in own)
+
+
+def hop_fact(actor: Actor, id: UUID, hop: Mapping[str, Any]) -> Fact:
+    """Somebody was out of office: their part went on by itself."""
+    return Fact.of(
+        actor, "approval_delegated", approval=str(id), automatic=True, reason=hop["reason"],
+        **{"from": str(hop["from_member_id"]), "from_name": hop["from_member"], "to": str(hop["to_member_id"])},
+        name=hop["to_member"], to_clearance=hop["to_clearance"],
+    )  # fmt: skip
 
 
 def join_approvers(one: Approvers, other: Approvers) -> Approvers:

@@ -33,7 +33,7 @@ from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT
 from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.policies.model.policies import Approvers, Quorum, Terms
-from cortex_plane.proof.model import Fact
+from cortex_plane.proof.model import Fact, SessionEvent
 from cortex_plane.proof.rules.receipts import ReceiptFacts
 from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission
 from cortex_plane.tenancy.model.orgs import Role
@@ -44,8 +44,6 @@ queries = Queries("approvals")
 
 SHORTEST_GRANT_SECONDS = 3600
 """A grant lives as long as people had to give it, but long enough for a busy worker to use it."""
-
-SessionEvent = tuple[str, UUID | None, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)

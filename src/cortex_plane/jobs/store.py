@@ -154,7 +154,7 @@ async def list_step_messages(tx: Transaction, session_id: UUID, above: int, up_t
 class PastSteps:
     """What a job has said and done so far, as far as no memory covers it."""
 
-    said: list[SessionMessage] = field(default_factory=list)
+    messages: list[SessionMessage] = field(default_factory=list)
     steps: list[StepRow] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     receipts: dict[UUID, Stamp] = field(default_factory=dict)
@@ -179,7 +179,7 @@ async def list_past_steps(
 ) -> PastSteps:
     (row,) = await db.call("job_past", org_id, job_id, session_id, read_to, fresh, window_step, window_seq)
     return PastSteps(
-        said=[parse(SessionMessage, each) for each in row["said"]],
+        messages=[parse(SessionMessage, each) for each in row["said"]],
         steps=[parse(StepRow, each) for each in row["steps"]],
         calls=[parse(ToolCall, each) for each in row["calls"]],
         receipts={UUID(call): _stamp(each) for call, each in row["receipts"].items()},
@@ -190,13 +190,8 @@ async def list_past_steps(
 
 
 def _stamp(receipt: dict[str, str]) -> Stamp:
-    return Stamp(
-        body=bytes.fromhex(receipt["body"]),
-        signature=bytes.fromhex(receipt["signature"]),
-        key_id=UUID(receipt["key_id"]),
-        public_key=bytes.fromhex(receipt["public_key"]),
-        sealed=bytes.fromhex(receipt["sealed"]),
-    )
+    values = {name: bytes.fromhex(receipt[name]) for name in ("body", "signature", "public_key", "sealed")}
+    return Stamp(key_id=UUID(receipt["key_id"]), **values)
 
 
 async def open_calls(tx: Transaction, job_id: UUID) -> list[ToolCall]:

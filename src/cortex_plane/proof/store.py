@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 import orjson
@@ -13,7 +12,7 @@ import orjson
 from cortex_plane.db.database import Database, Queries, Row, Transaction, one
 from cortex_plane.kernel.fields import parse
 from cortex_plane.policies.model.versions import RowsDigest, placed
-from cortex_plane.proof.model import AuditEntry, ChainHead, Fact, RootedHead, RowFault
+from cortex_plane.proof.model import AuditEntry, ChainHead, Fact, RootedHead, RowFault, SessionEvent
 from cortex_plane.proof.rules.roots import GrownHead, KeptRoot, RootCopy
 
 queries = Queries("proof")
@@ -23,7 +22,7 @@ async def append_to_session(
     tx: Transaction,
     session_id: UUID,
     facts: Sequence[Fact],
-    events: Sequence[tuple[str, UUID | None, dict[str, Any]]] = (),
+    events: Sequence[SessionEvent] = (),
     *,
     job: UUID | None = None,
 ) -> None:

@@ -31,10 +31,10 @@ class ApprovalStatus(StrEnum):
 _S = ApprovalStatus
 TRANSITIONS: dict[ApprovalStatus, dict[ApprovalStatus, str]] = {
     _S.PENDING: {
-        _S.APPROVED: "somebody who may said yes",
-        _S.DENIED: "somebody who may said no",
-        _S.EXPIRED: "nobody decided in time",
-        _S.CANCELLED: "its job or session ended",
+        _S.APPROVED: "an approver approves",
+        _S.DENIED: "an approver denies",
+        _S.EXPIRED: "its deadline passes",
+        _S.CANCELLED: "its job or session ends",
     },
     _S.APPROVED: {},
     _S.DENIED: {},

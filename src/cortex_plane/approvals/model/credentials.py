@@ -86,7 +86,7 @@ class Token:
     template: Template
     expires_at: datetime
     used_at: datetime | None
-    said: Choice | None
+    vote: Choice | None
     """How its person voted on the version that it was made for, where they did."""
     now: datetime
 
@@ -225,7 +225,7 @@ def _uuid(text: str) -> UUID | None:
     return made if str(made) == text else None
 
 
-def channel_said(channel: str) -> str:
+def channel_label(channel: str) -> str:
     """For a label of a metric: whoever forges a link must not make up labels too."""
     return channel if channel in LINK_CHANNELS else "unknown"
 

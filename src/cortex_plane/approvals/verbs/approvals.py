@@ -28,8 +28,6 @@ from cortex_plane.kernel.meters import meters
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.notify import store as notify_store
 from cortex_plane.policies.model.policies import Approvers
-from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb
 
@@ -147,16 +145,12 @@ async def _delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft
             await approvals_store.insert_delegation(
                 tx, id, actor, taker.id, taker.display_name, taker.clearance, draft.reason
             )
-            hops = await approvals_store.record_reach(tx, id)
-            fact = Fact.of(
-                actor, "approval_delegated", approval=str(id), automatic=False, to=str(taker.id),
-                name=taker.display_name, reason=draft.reason, to_clearance=taker.clearance,
-            )  # fmt: skip
-            event = {"approval_id": str(id), "by": actor.name, "to": taker.display_name}
-            await proof_store.append_to_session(
-                tx, approval.session_id, [fact, *(decisions.hop_fact(actor, id, hop) for hop in hops)],
-                [("approval_delegated", approval.job_id, event)], job=approval.job_id,
-            )  # fmt: skip
+            data = {
+                "automatic": False, "to": str(taker.id), "name": taker.display_name, "reason": draft.reason,
+                "to_clearance": taker.clearance,
+            }  # fmt: skip
+            event = {"by": actor.name, "to": taker.display_name}
+            await decisions.record_new_deciders(tx, approval, actor, "approval_delegated", data, event)
             approval = await approvals_store.read_again(tx, id, actor)
     if error is not None:
         raise error

@@ -142,7 +142,7 @@ async def _decide_by_token(
             code="token_expired",
             hint="Submit the job again with `cortex job resubmit`; whoever may decide gets a new message.",
         )
-    if token.said is not None and token.said is not token_decision.decision:
+    if token.vote is not None and token.vote is not token_decision.decision:
         raise Conflict(
             "You decided otherwise already, and a vote stands.",
             code="approval_conflict",
@@ -202,7 +202,7 @@ async def visitor(
 
 def _refused(channel: str) -> Unauthenticated:
     """The same for a bad signature and for a request that does not exist."""
-    channel_name = rules.channel_said(channel)
+    channel_name = rules.channel_label(channel)
     log.warning("approval link refused", channel=channel_name)
     meters().called_back(channel_name, "hmac_invalid")
     return Unauthenticated(

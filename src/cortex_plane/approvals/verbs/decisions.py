@@ -20,16 +20,16 @@ from cortex_plane.approvals.model.approvals import (
     RecordResult,
 )
 from cortex_plane.approvals.rules import ApprovalChange, Edit, LockedApproval, decision_change, is_vote
-from cortex_plane.approvals.store import ChangedApproval, SessionEvent, person_of
+from cortex_plane.approvals.store import ChangedApproval, person_of
 from cortex_plane.approvals.verbs import edits, standing_approvals
-from cortex_plane.db.database import Database, Row, Transaction
+from cortex_plane.db.database import Database, Transaction
 from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import Conflict, CortexError, InvalidInput
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.meters import meters
 from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
+from cortex_plane.proof.model import Fact, SessionEvent
 from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb
@@ -253,15 +253,6 @@ async def write_change(
     )  # fmt: skip
 
 
-def hop_fact(actor: Actor, id: UUID, hop: Row) -> Fact:
-    """Somebody was out of office: their part went on by itself."""
-    return Fact.of(
-        actor, "approval_delegated", approval=str(id), automatic=True, reason=hop["reason"],
-        **{"from": str(hop["from_member_id"]), "from_name": hop["from_member"], "to": str(hop["to_member_id"])},
-        name=hop["to_member"], to_clearance=hop["to_clearance"],
-    )  # fmt: skip
-
-
 @dataclass(frozen=True, slots=True)
 class Acted:
     """What a scheduler did to an approval."""
@@ -301,22 +292,20 @@ async def _act_when_due(db: Database, actor: Actor, id: UUID) -> Acted | None:
             or not await approvals_store.remind_approvers(tx, id)
         ):
             return None
-        await _reminded(tx, locked, actor)
+        await record_new_deciders(tx, request, actor, "approval_reminded", {}, {})
         return Acted("reminded", request.template, level)
 
 
-async def _reminded(tx: Transaction, locked: LockedApproval, actor: Actor) -> None:
-    """Whoever became somebody who may decide, or can be reached, since the request was made hears of it now."""
-    request = locked.approval
-    hops = await approvals_store.record_reach(tx, request.id)
-    facts = [
-        Fact.of(actor, "approval_reminded", approval=str(request.id)),
-        *(hop_fact(actor, request.id, hop) for hop in hops),
-    ]
-    body = {"approval_id": str(request.id)}
+async def record_new_deciders(
+    tx: Transaction, approval: Approval, actor: Actor, action: str, data: dict[str, Any], event: dict[str, Any]
+) -> None:
+    """Record an act after which others may decide. Whoever may decide it now, and can be reached, hears of it."""
+    hops = await approvals_store.record_reach(tx, approval.id)
+    fact = Fact.of(actor, action, approval=str(approval.id), **data)
     await proof_store.append_to_session(
-        tx, request.session_id, facts, [("approval_reminded", request.job_id, body)], job=request.job_id
-    )
+        tx, approval.session_id, [fact, *(approval_rules.hop_fact(actor, approval.id, hop) for hop in hops)],
+        [(action, approval.job_id, {"approval_id": str(approval.id), **event})], job=approval.job_id,
+    )  # fmt: skip
 
 
 async def _expire(tx: Transaction, locked: LockedApproval, actor: Actor) -> None:
@@ -337,19 +326,6 @@ async def _escalate(tx: Transaction, locked: LockedApproval, actor: Actor) -> in
     level = await approvals_store.escalate_approval(
         tx, request.id, approval_rules.join_approvers(request.approvers, approvers)
     )
-    hops = await approvals_store.record_reach(tx, request.id)
-    facts = [
-        Fact.of(
-            actor,
-            "approval_escalated",
-            approval=str(request.id),
-            level=level,
-            to=approval_rules.describe_approvers(approvers),
-        ),
-        *(hop_fact(actor, request.id, hop) for hop in hops),
-    ]
-    body = {"approval_id": str(request.id), "level": level}
-    await proof_store.append_to_session(
-        tx, request.session_id, facts, [("approval_escalated", request.job_id, body)], job=request.job_id
-    )
+    data = {"level": level, "to": approval_rules.describe_approvers(approvers)}
+    await record_new_deciders(tx, request, actor, "approval_escalated", data, {"level": level})
     return level

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 from uuid import UUID
 
 from cortex_plane.approvals import rules as approval_rules
@@ -125,7 +124,7 @@ async def settle_call(
             vote = {"call": str(call_id), "tool": call.tool_name, "verdict": answer.verdict}
             vote |= {"approval": str(card_id), "answer": counted}
             shown = [("approval_voted", id, {"approval_id": str(card_id), "by": actor.name})]
-            await steering.append_fact(tx, locked, id, actor, "approval_vote", vote, shown)
+            await steering.append_fact(tx, locked["session_id"], id, actor, "approval_vote", vote, shown)
             return None
         ends_as = ApprovalStatus.DENIED if answer.verdict is Verdict.FAIL else ApprovalStatus.APPROVED
         await approvals_store.answer_question(tx, card_id, ends_as, actor, answer.note, channel, answer.verdict)
@@ -137,7 +136,7 @@ async def settle_call(
     result = await jobs_store.answer_call(tx, call_id, status, answer, actor.name)
     digest = None if result is None else hashlib.sha256(canonical(result)).hexdigest()
     settlement = {"call": str(call_id), "tool": call.tool_name, "verdict": answer.verdict, "note": answer.note}
-    events: list[tuple[str, UUID | None, dict[str, Any]]] = [("effect_settled", id, settlement)]
+    events = [("effect_settled", id, settlement)]
     record = None
     if await _ends_here(tx, locked, id, call, status):
         given_up = f"`{call.tool_name}` was given up: {answer.note or 'no reason'}"
@@ -146,7 +145,9 @@ async def settle_call(
         record = await session_gates.record_ended_call(tx, actor, session_id, call.tool_name, error, unread)
         events += [(kind, id, data) for kind, data in record.events]
     proof = {**settlement, "approval": str(card_id) if card_id is not None else None, "result_hash": digest}
-    await steering.append_fact(tx, locked, id, actor, "effect_settled", proof, events, record.facts if record else ())
+    await steering.append_fact(
+        tx, locked["session_id"], id, actor, "effect_settled", proof, events, record.facts if record else ()
+    )
     if answer.verdict is Verdict.FAIL and locked["kind"] != JobKind.EXTERNAL:
         reason = answer.note or "no reason"
         error = f"`{call.tool_name}` of step {call.step_index} was given up by {actor.name}: {reason}"

@@ -55,7 +55,7 @@ async def _complete(
             await steering.complete_session(tx, actor, session_id, job["id"])
             await session_gates.end(tx, actor, session_id, job["id"], unread)
             event = ("status", job["id"], {"status": JobStatus.COMPLETED})
-            await steering.append_fact(tx, {"session_id": session_id}, job["id"], actor, "job_completed", {}, [event])
+            await steering.append_fact(tx, session_id, job["id"], actor, "job_completed", {}, [event])
         return require_found(await sessions_store.get_session(tx, session_id, None), "session")
 
 

@@ -587,26 +587,13 @@ def _read(blob: Blob) -> Checkpoint:
 
 def _cursor_read(cursor: Blob) -> Cursor:
     invocation = cursor["invocation"]
-    return Cursor(
-        step=cursor["step"],
-        phase=Phase(cursor["phase"]),
-        message_seq=cursor["message_seq"],
-        iterations=cursor["iterations"],
-        invocation=None if invocation is None else UUID(invocation),
-        gates=cursor["gates"],
-        window_step=cursor.get("window_step", 0),
-        window_seq=cursor.get("window_seq", 0),
-    )
+    values = {"phase": Phase(cursor["phase"]), "invocation": None if invocation is None else UUID(invocation)}
+    return Cursor(**{**cursor, **values})
 
 
 def _tool_read(tool: Blob) -> ActiveTool:
-    return ActiveTool(
-        tool_name=tool["tool_name"],
-        invocation_id=UUID(tool["invocation_id"]),
-        status=ToolStatus(tool["status"]),
-        input_hash=tool["input_hash"],
-        result=_rewritten(tool.get("result")),
-    )
+    values = {"invocation_id": UUID(tool["invocation_id"]), "status": ToolStatus(tool["status"])}
+    return ActiveTool(**{**tool, **values, "result": _rewritten(tool.get("result"))})
 
 
 def _log_entry_read(entry: Blob) -> LogEntry:

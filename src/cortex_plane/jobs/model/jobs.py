@@ -95,6 +95,37 @@ class Hold(StrEnum):
     """The policies of its org were not put in force by the plane: nothing is allowed until they are applied anew."""
 
 
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class JobDraft:
+    """What a caller submits. Without a session the plane opens a programmatic one."""
+
+    agent: Ref
+    payload: JsonObject = Field(default_factory=dict)
+    session_id: UUID | None = None
+    max_retries: Annotated[int, Field(strict=True, ge=0, le=100)] = 3
+    policies: RequestPolicies = Field(default_factory=list)
+    """Rows that hold for this job alone. They only tighten."""
+    atlases: AtlasIds = Field(default_factory=list)
+    """Atlases that its session is bound to from now on, beside those of the agent."""
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class Cancellation:
+    reason: Note | None = None
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class Pause:
+    reason: Note | None = None
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class Resumption:
+    """A resume lifts what an operator may lift; an uncertain effect is lifted by its answer alone."""
+
+    note: Note | None = None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
     id: UUID
@@ -300,34 +331,3 @@ class Finding:
     outcome: PreflightOutcome
     message: str
     hint: str
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class JobDraft:
-    """What a caller submits. Without a session the plane opens a programmatic one."""
-
-    agent: Ref
-    payload: JsonObject = Field(default_factory=dict)
-    session_id: UUID | None = None
-    max_retries: Annotated[int, Field(strict=True, ge=0, le=100)] = 3
-    policies: RequestPolicies = Field(default_factory=list)
-    """Rows that hold for this job alone. They only tighten."""
-    atlases: AtlasIds = Field(default_factory=list)
-    """Atlases that its session is bound to from now on, beside those of the agent."""
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class Cancellation:
-    reason: Note | None = None
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class Pause:
-    reason: Note | None = None
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class Resumption:
-    """A resume lifts what an operator may lift; an uncertain effect is lifted by its answer alone."""
-
-    note: Note | None = None

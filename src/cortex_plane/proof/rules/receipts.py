@@ -159,7 +159,7 @@ def _person(id: UUID | None, name: str | None) -> dict[str, str | None]:
 # Reading one -----------------------------------------------------------------------------------------------------
 
 
-def said_by(body: bytes) -> dict[str, Any] | None:
+def parse_receipt(body: bytes) -> dict[str, Any] | None:
     """What a body says; None where it is no receipt of a version that we know."""
     try:
         receipt = orjson.loads(body)
@@ -209,7 +209,7 @@ def yes_of(stamp: Stamp, org_id: UUID) -> dict[str, Any] | str:
     """What a receipt says that is true, of this org, and a yes; else why it is none."""
     if not is_signed(stamp.public_key, stamp.signature, stamp.body):
         return "the signature of its receipt is false"
-    says = said_by(stamp.body)
+    says = parse_receipt(stamp.body)
     if says is None:
         return "its receipt cannot be read"
     if not names_key(says, str(stamp.key_id)):
@@ -294,7 +294,7 @@ def check_file(content: bytes, trusted: str | None = None) -> Checked:
     signature = from_base64(receipt["signature"], SIGNATURE_BYTES)
     if public_key is None or signature is None:
         raise _no_receipt("its key or its signature is no base64 of the right length")
-    says = said_by(body)
+    says = parse_receipt(body)
     fault = None
     if fingerprint(public_key) != receipt["fingerprint"]:
         fault = "its fingerprint is not that of its key"

@@ -31,7 +31,7 @@ from cortex_plane.proof.model import (
     shown,
 )
 from cortex_plane.proof.rules.exports import ExportWriter
-from cortex_plane.proof.rules.receipts import said_by
+from cortex_plane.proof.rules.receipts import parse_receipt
 from cortex_plane.proof.rules.roots import Held, TrailVerifier
 from cortex_plane.proof.verbs import receipts
 from cortex_plane.proof.verbs.receipts import public_keys
@@ -325,7 +325,7 @@ def _why_not(org_id: UUID, row: Row, keys: Mapping[UUID, bytes], strangers: Coll
     key = keys.get(row["key_id"])
     if key is None or row["key_id"] in strangers or not is_signed(key, row["signature"], row["body"]):
         return "it is not signed with a key of the plane"
-    says = said_by(row["body"])
+    says = parse_receipt(row["body"])
     if says is None:
         return "it cannot be read"
     if (says["org"], says["approval"]) != (str(org_id), str(row["approval_id"])):
