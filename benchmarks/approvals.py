@@ -18,7 +18,7 @@ from benchmarks.peers.databases import fresh_database
 from benchmarks.plane import CALL, KEY, Counter, Plane, counting_app, plane
 from benchmarks.wire import Wire
 from cortex_plane.agents.model.completions import ModelRequest, Response, TextChunk
-from cortex_plane.approvals.model.approvals import ApprovalStatus, Channel, Choice, Decision
+from cortex_plane.approvals.model.approvals import ApprovalDecision, ApprovalStatus, Channel, Choice
 from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.db.pool import listen_for_hints
@@ -87,7 +87,7 @@ async def _until(made: Plane, id: UUID, status: JobStatus) -> None:
 
 
 async def _approve(made: Plane, asked: Any) -> None:
-    decision = Decision(decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash)
+    decision = ApprovalDecision(decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash)
     await decisions.decide(made.db, made.actor, asked.id, decision, Channel.API)
 
 
@@ -192,7 +192,9 @@ async def with_pending(url: str, few: int, many: int, *, rounds: int, each: int)
                 ids = iter(await copies(connection, asked, each))
 
                 async def decide(_: int, ids: Any = ids) -> None:
-                    decision = Decision(decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash)
+                    decision = ApprovalDecision(
+                        decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash
+                    )
                     await decisions.decide(made.db, made.actor, next(ids), decision, Channel.API)
 
                 taken.setdefault(("decision", pending), []).append(await seconds_each(decide, each, 1))

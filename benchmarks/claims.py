@@ -12,13 +12,14 @@ import asyncpg
 
 from benchmarks.peers.databases import fresh_database
 from benchmarks.plane import Plane, plane
-from cortex_plane.calls.verbs import steps
 from cortex_plane.db.database import NOBODY
 from cortex_plane.db.pool import listen_for_hints
+from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import JobDraft, JobStatus
-from cortex_plane.jobs.rules.attempts import StepWrite
-from cortex_plane.jobs.verbs import jobs, workers
+from cortex_plane.jobs.rules import StepWrite
+from cortex_plane.jobs.verbs import jobs
 from cortex_plane.kernel.ids import new_id
+from cortex_plane.worker import lease
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.worker import JobRunner, WorkerSettings
 
@@ -36,11 +37,11 @@ async def own_claims(url: str, n: int, batch: int) -> float:
         await made.agent(slug, [{"text": "done"}])
         await _fill(url, made, slug, n)
         worker = new_id()
-        await workers.register_worker(made.db, worker, "bench", "bench", 1, ["bench"], 1, timedelta(hours=1))
+        await jobs_store.register_worker(made.db, worker, "bench", "bench", 1, ["bench"], 1, timedelta(hours=1))
         taken, done = 0.0, 0
         while done < n:
             started = time.perf_counter()
-            claimed, _ = await workers.claim_jobs(made.db, worker, ["bench"], batch, NOBODY)
+            claimed, _ = await jobs_store.claim_jobs(made.db, worker, ["bench"], batch, NOBODY)
             taken += time.perf_counter() - started
             done += len(claimed)
             await asyncio.gather(*(_finish(made, given, worker) for given in claimed))  # not timed
@@ -49,7 +50,7 @@ async def own_claims(url: str, n: int, batch: int) -> float:
 
 async def _finish(made: Plane, given: Any, worker: Any) -> None:
     write = StepWrite(status=JobStatus.COMPLETED, events=[("status", {"status": "COMPLETED"})])
-    if await steps.advance(made.db, given, worker, 1, write, 2.0) is None:
+    if await lease.advance(made.db, given, worker, 1, write, 2.0) is None:
         raise RuntimeError("the job was lost")
 
 

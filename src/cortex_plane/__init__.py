@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cortex_plane.agents.model.tools import DidNotHappen, Happened, ToolError, UncertainOutcome
     from cortex_plane.client.client import Client
     from cortex_plane.client.dialogue import ApprovalPending, Denied
-    from cortex_plane.jobs.model.job_drafts import JobDraft
+    from cortex_plane.jobs.model.jobs import JobDraft
     from cortex_plane.jobs.model.journal import (
         ContextMisused,
         GateClosed,
@@ -80,7 +80,7 @@ _MODULES = {
     "GateClosed": "jobs.model.journal",
     "Happened": "agents.model.tools",
     "InboundMessage": "sessions.model.sessions",
-    "JobDraft": "jobs.model.job_drafts",
+    "JobDraft": "jobs.model.jobs",
     "KeyDraft": "tenancy.model.credentials",
     "ModelConfig": "agents.model.agents",
     "Role": "tenancy.model.orgs",

@@ -7,10 +7,11 @@ from datetime import timedelta
 import httpx
 import pytest
 
+from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.tools import ConfirmationDraft, Risk
 from cortex_plane.agents.verbs import agents
 from cortex_plane.client import Client
-from cortex_plane.jobs.verbs import workers
+from cortex_plane.jobs import store as jobs_store
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.versions import PolicyFile, SimulationRequest
@@ -148,9 +149,9 @@ async def test_the_client_sees_what_changed(http: httpx.AsyncClient, world: Worl
 @pytest.mark.proves("D.265")
 async def test_tenants_do_not_see_the_machines_of_the_platform(http: httpx.AsyncClient, world: World) -> None:
     id = new_id()
-    await workers.register_worker(world.db, id, "host-7", "here", 1, ["office"], 1, timedelta(hours=1))
+    await jobs_store.register_worker(world.db, id, "host-7", "here", 1, ["office"], 1, timedelta(hours=1))
     why = "The program `/srv/bin/files` of the MCP server `files` is not there."
-    await workers.tell_server(world.db, id, "office", "files", "down", why, 3)
+    await agents_store.record_tool_server(world.db, "office", "files", id, "down", why, 3)
     for role in (Role.ADMIN, Role.STEWARD, Role.MEMBER):
         person = await world.person(role)
         (seen,) = (await http.get("/v1/tools/servers", headers=person.headers)).json()["items"]

@@ -17,9 +17,9 @@ from uuid import UUID
 import asyncpg
 import structlog
 
-from cortex_plane.approvals.model.approvals import Approval, Channel, Choice, Decision, DelegationDraft
+from cortex_plane.approvals.model.approvals import Approval, ApprovalDecision, Channel, Choice, DelegationDraft
 from cortex_plane.approvals.model.credentials import Confirmation, TokenDecision
-from cortex_plane.approvals.verbs import approval_deadlines, approvals, credentials, decisions
+from cortex_plane.approvals.verbs import approvals, credentials, decisions
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import Cancellation, Pause
@@ -57,7 +57,7 @@ class Racer:
         return await self._decide(act, actor, Choice.DENIED)
 
     async def _decide(self, act: dict[str, Any], actor: Actor, choice: Choice) -> str:
-        decision = Decision(decision=choice, version=act["version"], input_hash=act["input_hash"])
+        decision = ApprovalDecision(decision=choice, version=act["version"], input_hash=act["input_hash"])
         receipt = await decisions.decide(self.db, actor, UUID(act["approval"]), decision, Channel.API)
         return receipt.result.value
 
@@ -76,7 +76,7 @@ class Racer:
         return await self.approve({**act, "version": seen.version, "input_hash": seen.input_hash}, actor)
 
     async def edit(self, act: dict[str, Any], actor: Actor) -> str:
-        decision = Decision(
+        decision = ApprovalDecision(
             decision=Choice.APPROVED, version=act["version"], input_hash=act["input_hash"],
             arguments={"version": act["edited"]},
         )  # fmt: skip
@@ -103,7 +103,7 @@ class Racer:
 
     async def _due(self, act: dict[str, Any], actor: Actor) -> str:
         scheduler = scheduler_actor(actor.org_id, self.id, "racer")
-        acted = await approval_deadlines.act_when_due(self.db, scheduler, UUID(act["approval"]))
+        acted = await decisions.act_when_due(self.db, scheduler, UUID(act["approval"]))
         return acted.what if acted else "nothing"
 
     async def tick(self, _: dict[str, Any], __: Actor) -> str:

@@ -14,9 +14,9 @@ from cortex_plane.agents.model.tools import ConfirmationDraft, Risk
 from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.model.approvals import (
     Approval,
+    ApprovalDecision,
     Channel,
     Choice,
-    Decision,
     DelegationDraft,
     EffectAnswer,
     StandingDraft,
@@ -238,7 +238,7 @@ class Play(Stage):
         elif how == "standing":
             more["standing"] = StandingDraft(calls=self.chance.randint(1, 3))
         choice = Choice.DENIED if how == "no" else Choice.APPROVED
-        said = Decision(decision=choice, version=card.version, input_hash=card.input_hash, **more)
+        said = ApprovalDecision(decision=choice, version=card.version, input_hash=card.input_hash, **more)
         receipt = await decisions.decide(self.db, by, card.id, said, Channel.API)
         self._voted(card, who.holder, how)
         return f"says {how} to {card.tool_name} {_short(card.id)}: {receipt.approval.status}"

@@ -23,7 +23,7 @@ import asyncpg
 import pytest
 
 from cortex_plane.agents.model.agents import Agent
-from cortex_plane.approvals.model.approvals import Approval, Channel, Choice, Decision, RecordResult
+from cortex_plane.approvals.model.approvals import Approval, ApprovalDecision, Channel, Choice, RecordResult
 from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import JobStatus, Resumption
@@ -428,7 +428,7 @@ async def _pairs(urls: Urls, world: World, admin: asyncpg.Connection, count: int
 
 
 async def _yes(db: Database, world: World, asked: Approval) -> RecordResult:
-    decision = Decision(decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash)
+    decision = ApprovalDecision(decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash)
     return (await decisions.decide(db, world.admin.actor, asked.id, decision, Channel.API)).result
 
 

@@ -164,7 +164,7 @@ def test_each_value_has_one_spelling(name: str, value: str) -> None:
 @pytest.mark.parametrize("channel", ["", "dashboard", "api", "EMAIL", "fax", "email\n", "../email"])
 def test_a_link_comes_through_a_channel_that_sends_links(channel: str) -> None:
     assert read_link(channel, str(APPROVAL), query_of().items()) is None
-    assert rules.channel_said(channel) == "unknown"
+    assert rules.channel_label(channel) == "unknown"
 
 
 @pytest.mark.parametrize("id", ["", "x", str(APPROVAL).upper(), APPROVAL.hex, f"urn:uuid:{APPROVAL}"])

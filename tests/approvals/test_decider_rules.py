@@ -13,21 +13,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortex_plane.approvals.model.approvals import TRANSITIONS, Approval, ApprovalKind, ApprovalStatus, Choice, Decision
-from cortex_plane.approvals.rules.deciders import (
+from cortex_plane.approvals.model.approvals import (
+    TRANSITIONS,
+    Approval,
+    ApprovalDecision,
+    ApprovalKind,
+    ApprovalStatus,
+    Choice,
+)
+from cortex_plane.approvals.rules import (
     JobOutcome,
     LockedApproval,
     Sibling,
     WaitingCall,
     WaitingJob,
-    already,
-    approved,
-    denied,
+    already_decided,
     describe_approvers,
-    expired,
+    end_approved,
+    end_denied,
+    end_expired,
     in_words,
     is_same,
-    outdated,
+    staleness_error,
 )
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobStatus
@@ -87,8 +94,8 @@ def test_approvers_are_named_in_words() -> None:
 # Whether it still can be ------------------------------------------------------------------------------------------
 
 
-def decision(choice: Choice = Choice.APPROVED, **more: Any) -> Decision:
-    return Decision(**{"decision": choice, "version": 1, "input_hash": ONE, **more})
+def decision(choice: Choice = Choice.APPROVED, **more: Any) -> ApprovalDecision:
+    return ApprovalDecision(**{"decision": choice, "version": 1, "input_hash": ONE, **more})
 
 
 @pytest.mark.parametrize(
@@ -115,25 +122,25 @@ def test_a_decision_is_the_same_where_it_leads_to_the_same(
 
 
 def test_what_the_decider_saw_must_be_what_is_there_and_in_time() -> None:
-    assert outdated(request(), decision(), NOW) is None
+    assert staleness_error(request(), decision(), NOW) is None
     late = NOW + timedelta(hours=1)
-    assert outdated(request(), decision(), late - timedelta(microseconds=1)) is None
+    assert staleness_error(request(), decision(), late - timedelta(microseconds=1)) is None
     for at, made, expected in (
         (late, decision(), "approval_expired"),
         (late, decision(version=9), "approval_expired"),
         (NOW, decision(version=2), "approval_changed"),
         (NOW, decision(input_hash=TWO), "approval_changed"),
     ):
-        refused = outdated(request(), made, at)
+        refused = staleness_error(request(), made, at)
         assert refused is not None
         assert refused.code == expected
-    assert outdated(request(deadline=None), decision(), late) is None
+    assert staleness_error(request(deadline=None), decision(), late) is None
 
 
 def test_a_conflict_says_who_decided_and_why() -> None:
     done = request(status=ApprovalStatus.DENIED, resolved_by_name="Bea", resolution_reason="no")
-    assert already(done).message == "It is denied already by Bea: no."
-    assert already(request(status=ApprovalStatus.EXPIRED)).message == "It is expired already."
+    assert already_decided(done).message == "It is denied already by Bea: no."
+    assert already_decided(request(status=ApprovalStatus.EXPIRED)).message == "It is expired already."
 
 
 # What it does -----------------------------------------------------------------------------------------------------
@@ -146,14 +153,14 @@ def test_a_conflict_says_who_decided_and_why() -> None:
 def test_with_the_last_approval_a_job_goes_on_unless_it_is_held(
     open_approvals: int, holds: tuple[str, ...], status: str | None
 ) -> None:
-    closing = approved(opened(job(open_approvals=open_approvals, holds=holds)))
+    closing = end_approved(opened(job(open_approvals=open_approvals, holds=holds)))
     assert closing.jobs == [JobOutcome(id=JOB, open=open_approvals - 1, status=JobStatus(status) if status else None)]
     assert closing.calls == [(CALL, CallStatus.APPROVED, None)]
     assert closing.cancelled == []
 
 
 def test_several_calls_of_one_job_count_once() -> None:
-    closing = approved(opened(job(), calls=[waiting_call(), waiting_call(CALL2)]))
+    closing = end_approved(opened(job(), calls=[waiting_call(), waiting_call(CALL2)]))
     assert [(each.open, each.status) for each in closing.jobs] == [(0, JobStatus.RUNNING)]
     assert [id for id, _, _ in closing.calls] == [CALL, CALL2]
 
@@ -161,7 +168,7 @@ def test_several_calls_of_one_job_count_once() -> None:
 def test_a_job_whose_call_waits_no_more_is_left_alone() -> None:
     """It ended meanwhile; another job still waits for the same request."""
     both = opened(job(), job(JOB2), calls=[waiting_call(status=CallStatus.REJECTED), waiting_call(CALL2, JOB2)])
-    for closing in (approved(both), denied(both, "Bea", None), expired(both)):
+    for closing in (end_approved(both), end_denied(both, "Bea", None), end_expired(both)):
         assert [each.id for each in closing.jobs] == [JOB2]
         assert [id for id, _, _ in closing.calls] == [CALL2]
 
@@ -174,7 +181,7 @@ def test_a_denial_fails_every_job_that_waits_and_ends_what_they_alone_wait_for()
         job(open_approvals=3), job(JOB2), calls=[waiting_call(), waiting_call(CALL2, JOB2)],
         siblings=[alone, shared, nobody],
     )  # fmt: skip
-    closing = denied(turned_down, "Bea", "not on a Friday")
+    closing = end_denied(turned_down, "Bea", "not on a Friday")
     assert [(each.id, each.open, each.status) for each in closing.jobs] == [
         (JOB, 0, JobStatus.FAILED),
         (JOB2, 0, JobStatus.FAILED),
@@ -191,14 +198,17 @@ def test_a_denial_fails_every_job_that_waits_and_ends_what_they_alone_wait_for()
     [(None, "by Bea."), ("", "by Bea."), ("  ", "by Bea."), ("no", "by Bea: no."), ("No!", "by Bea: No!")],
 )
 def test_a_reason_is_a_sentence_of_its_own(reason: str | None, told: str) -> None:
-    ((_, _, answer),) = denied(opened(), "Bea", reason).calls
+    ((_, _, answer),) = end_denied(opened(), "Bea", reason).calls
     assert f"denied {told} Do not send" in (answer or "")
 
 
 def test_with_on_deny_continue_nothing_fails_and_nothing_is_cancelled() -> None:
     sibling = Sibling(id=UUID(int=51), tool_name="look", jobs=[JOB])
     asked = opened(job(open_approvals=2), siblings=[sibling], on_deny=OnDeny.CONTINUE)
-    for closing, why in ((denied(asked, "Bea", None), "denied by Bea."), (expired(asked), "timed out after 24")):
+    for closing, why in (
+        (end_denied(asked, "Bea", None), "denied by Bea."),
+        (end_expired(asked), "timed out after 24"),
+    ):
         assert [(each.open, each.status, each.error) for each in closing.jobs] == [(1, None, None)]
         ((_, status, told),) = closing.calls
         assert status is CallStatus.REJECTED
@@ -210,7 +220,7 @@ def test_with_on_deny_continue_nothing_fails_and_nothing_is_cancelled() -> None:
 def test_an_end_is_an_edge_of_the_machine() -> None:
     assert set(TRANSITIONS) == set(ApprovalStatus)
     assert {old for old, targets in TRANSITIONS.items() if targets} == {ApprovalStatus.PENDING}
-    for closing in (approved(opened()), denied(opened(), "Bea", None), expired(opened())):
+    for closing in (end_approved(opened()), end_denied(opened(), "Bea", None), end_expired(opened())):
         assert closing.status in TRANSITIONS[ApprovalStatus.PENDING]
 
 

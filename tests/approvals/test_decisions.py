@@ -9,7 +9,14 @@ import asyncpg
 import pytest
 
 from cortex_plane.agents.model.agents import AgentDraft, ModelConfig
-from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Channel, Choice, Decision, RecordResult
+from cortex_plane.approvals.model.approvals import (
+    Approval,
+    ApprovalDecision,
+    ApprovalStatus,
+    Channel,
+    Choice,
+    RecordResult,
+)
 from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.jobs.model.jobs import JobDraft, JobStatus
 from cortex_plane.jobs.verbs import jobs
@@ -33,7 +40,7 @@ async def keyed(
     **more: Any,
 ) -> RecordResult:  # fmt: skip
     seen = {"version": asked.version, "input_hash": asked.input_hash}
-    decision = Decision(decision=choice, **{**seen, **more})
+    decision = ApprovalDecision(decision=choice, **{**seen, **more})
     once = IdempotencyKey(key=key, fingerprint=b"")
     receipt = await decisions.decide(world.db, (by or world.admin).actor, asked.id, decision, Channel.API, once)
     return receipt.result
@@ -314,7 +321,7 @@ async def test_a_job_may_ask_for_more_and_never_for_less(world: World, strict: W
     assert asked.rule.startswith("request:ask-me")
     assert asked.required_clearance == 3
     able = await keys.authenticate_key(world.db, world.admin.secret)
-    seen = Decision(decision=Choice.APPROVED, version=1, input_hash=asked.input_hash)
+    seen = ApprovalDecision(decision=Choice.APPROVED, version=1, input_hash=asked.input_hash)
     with pytest.raises(Forbidden, match="needs clearance 3"):
         await decisions.decide(world.db, world.admin.actor, asked.id, seen, Channel.API)
     await decisions.decide(world.db, able, asked.id, seen, Channel.API)

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from cortex_plane.approvals.rules import deciders
+from cortex_plane.approvals import rules as approval_rules
 from tests.approvals.test_four_eyes_model import play
 from tests.fixtures.servers import TestServer
 from tests.fixtures.warm_databases import WarmDatabases
 
 FAULTS: dict[str, tuple[ModuleType, str, Callable[..., Any]]] = {
-    "accounts of one human count apart": (deciders, "one_human", lambda cause: None),
-    "whoever edits a call approves it": (deciders, "is_vote", lambda opened, edit: True),
+    "accounts of one human count apart": (approval_rules, "one_human", lambda cause: None),
+    "whoever edits a call approves it": (approval_rules, "is_vote", lambda opened, edit: True),
 }
 MOST = 60
 """Plays. One of the first few finds each."""

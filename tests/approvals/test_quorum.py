@@ -8,7 +8,7 @@ from dataclasses import replace
 import asyncpg
 import pytest
 
-from cortex_plane.approvals.model.approvals import ApprovalStatus, Channel, Choice, Decision, RecordResult
+from cortex_plane.approvals.model.approvals import ApprovalDecision, ApprovalStatus, Channel, Choice, RecordResult
 from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import CortexError, InvalidInput
@@ -153,7 +153,7 @@ async def test_a_key_repeats_one_vote_and_no_other(strict: World) -> None:
     bea, cal = await two(strict)
     _, (asked,) = await waiting(strict, Shipping())
     once = IdempotencyKey(key="k1", fingerprint=b"x")
-    decision = Decision(decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash)
+    decision = ApprovalDecision(decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash)
 
     async def vote(person: Person) -> RecordResult:
         told = await decisions.decide(strict.db, person.actor, asked.id, decision, Channel.API, once)

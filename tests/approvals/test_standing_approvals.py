@@ -17,7 +17,7 @@ from cortex_plane.approvals.model.approvals import ApprovalStatus, Choice, Revoc
 from cortex_plane.approvals.verbs import standing_approvals
 from cortex_plane.db.database import Database
 from cortex_plane.jobs import store as jobs_store
-from cortex_plane.jobs.rules.attempts import StepWrite
+from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, NotFound
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.orgs import Role

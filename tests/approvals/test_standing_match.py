@@ -21,7 +21,8 @@ from cortex_plane.approvals.model.approvals import (
     StandingApproval,
     StandingDraft,
 )
-from cortex_plane.approvals.rules.standing_match import Granter, Uncovered, check, covers, may_revoke, unusable
+from cortex_plane.approvals.rules import Granter, revocation_refusal, standing_refusal, why_not_covered, why_unusable
+from cortex_plane.gates.rules.authorization import Uncovered
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.policies.model.policies import (
     OWNER_DECIDES,
@@ -81,7 +82,7 @@ def why(
     by: Granter | None = None, session_id: UUID = SESSION, **more: Any,
 ) -> str | None:  # fmt: skip
     call = replace(call or asked(), terms=terms)
-    return covers(standing, session_id, call, by or granter(), NOW, **more)
+    return why_not_covered(standing, session_id, call, by or granter(), NOW, **more)
 
 
 def test_within_its_bounds_it_covers() -> None:
@@ -185,7 +186,7 @@ def code(error: CortexError | None) -> str | None:
     ],
 )
 def test_any_bound_is_enough(draft: StandingDraft) -> None:
-    assert check(request(), draft) is None
+    assert standing_refusal(request(), draft) is None
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,7 @@ def test_any_bound_is_enough(draft: StandingDraft) -> None:
     ],
 )
 def test_what_cannot_be_given_is_refused(changes: dict[str, Any], draft: dict[str, Any], expected: str) -> None:
-    refused = check(request(**changes), StandingDraft(**draft))
+    refused = standing_refusal(request(**changes), StandingDraft(**draft))
     assert code(refused) == expected
     assert refused is not None
     assert refused.hint
@@ -240,11 +241,11 @@ def test_what_is_out_of_range_cannot_be_said(draft: dict[str, Any]) -> None:
     ],
 )
 def test_a_list_says_why_one_is_of_no_use(standing: dict[str, Any], by: Granter, reason: str) -> None:
-    assert reason in (unusable(replace(STANDING, **standing), by, NOW) or "usable")
+    assert reason in (why_unusable(replace(STANDING, **standing), by, NOW) or "usable")
 
 
 def test_a_list_says_that_one_is_usable() -> None:
-    assert unusable(STANDING, granter(), NOW) is None
+    assert why_unusable(STANDING, granter(), NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -259,5 +260,5 @@ def test_a_list_says_that_one_is_usable() -> None:
     ],
 )
 def test_who_may_revoke(roles: set[Role], person: UUID | None, may: bool) -> None:
-    refused = may_revoke(STANDING, actor(*roles, user_account_id=person))
+    refused = revocation_refusal(STANDING, actor(*roles, user_account_id=person))
     assert code(refused) == (None if may else "not_yours_to_revoke")

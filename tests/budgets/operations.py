@@ -19,13 +19,15 @@ import httpx
 from benchmarks.peers.payloads import TOOL_ARGUMENTS, TOOL_RESULT, words
 
 from cortex_plane import App, Client, Context
+from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.completions import ModelRequest, Response, TextChunk
 from cortex_plane.approvals.model.approvals import Approval
 from cortex_plane.db.database import NOBODY
 from cortex_plane.http.app import framed
+from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import Cancellation
-from cortex_plane.jobs.rules.attempts import Assignment
-from cortex_plane.jobs.verbs import steering, workers
+from cortex_plane.jobs.rules import Assignment
+from cortex_plane.jobs.verbs import steering
 from cortex_plane.policies.model.versions import PolicyFile
 from cortex_plane.policies.verbs import policies
 from cortex_plane.sessions.model.sessions import InboundMessage
@@ -146,11 +148,11 @@ class Hands:
     async def register(self) -> None:
         names = sorted(self.worker.apps)
         lease = timedelta(hours=1)
-        await workers.register_worker(self._db, self.worker.id, self.worker.name, "nowhere", 1, names, 1000, lease)
-        await workers.publish_tools(self._db, [v for app in self.worker.apps.values() for v in app.versions])
+        await jobs_store.register_worker(self._db, self.worker.id, self.worker.name, "nowhere", 1, names, 1000, lease)
+        await agents_store.publish_tools(self._db, [v for app in self.worker.apps.values() for v in app.versions])
 
     async def claim(self) -> Assignment:
-        (claimed,), _ = await workers.claim_jobs(self._db, self.worker.id, [self._app], 1, NOBODY)
+        (claimed,), _ = await jobs_store.claim_jobs(self._db, self.worker.id, [self._app], 1, NOBODY)
         return claimed
 
     def attempt(self, assignment: Assignment) -> Attempt | CodeAttempt:

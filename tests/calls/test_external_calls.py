@@ -17,6 +17,7 @@ from cortex_plane.calls.model import CallDraft, ExternalCall, IntentDraft, Next,
 from cortex_plane.calls.verbs import calls, deadlines, outcomes
 from cortex_plane.db.database import Database
 from cortex_plane.gates.verbs import session_lifecycle
+from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.effects import CallStatus, Verdict
 from cortex_plane.jobs.model.jobs import JobKind, JobStatus
 from cortex_plane.jobs.verbs import jobs, workers
@@ -198,7 +199,7 @@ async def test_nobody_here_runs_its_job(world: World, db: Database, admin: async
         "insert into worker (id, name, host, pid, apps, concurrency, expires_at)"
         " values ($1, 'w', 'h', 1, '{external,plane}', 5, plane_now() + interval '1 hour')", worker,
     )  # fmt: skip
-    assert await workers.claim_jobs(db, worker, ["external", "plane"], 5, UUID(int=0)) == ([], False)
+    assert await jobs_store.claim_jobs(db, worker, ["external", "plane"], 5, UUID(int=0)) == ([], False)
     # Whatever would wake another job leaves this one alone.
     await admin.execute("update job set runnable_at = plane_now() where id = $1", job.id)
     assert await admin.fetchval("select runnable_at from job where id = $1", job.id) is None

@@ -17,7 +17,14 @@ import pytest
 from pydantic import ValidationError
 
 from cortex_plane.agents.model.tools import OnUncertain
-from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Channel, Choice, Decision, EffectAnswer
+from cortex_plane.approvals.model.approvals import (
+    Approval,
+    ApprovalDecision,
+    ApprovalStatus,
+    Channel,
+    Choice,
+    EffectAnswer,
+)
 from cortex_plane.approvals.verbs import approval_requests, approvals, decisions, edits, settlements
 from cortex_plane.calls.model import CallDraft, Ending, ExternalCall, IntentDraft, Next, OutcomeDraft, OutcomeStatus
 from cortex_plane.calls.verbs import calls, external, outcomes
@@ -58,7 +65,7 @@ async def cards(world: World) -> list[Approval]:
 
 async def decided(world: World, actor: Actor, **more: Any) -> None:
     (card,) = await cards(world)
-    decision = Decision(
+    decision = ApprovalDecision(
         decision=Choice.APPROVED, version=card.version, input_hash=card.input_hash, **more
     )  # fmt: skip
     await decisions.decide(world.db, actor, card.id, decision, Channel.API)
@@ -154,7 +161,7 @@ async def test_nothing_is_fetched_for_an_edit(strict: World, admin: asyncpg.Conn
             call = await asked(strict, strict.admin.actor, key=str(number), timeout_seconds=number + 1)
             await smuggled(strict, admin, call, schema)
             (card,) = [each for each in await cards(strict) if each.session_id == call.session_id]
-            decision = Decision(
+            decision = ApprovalDecision(
                 decision=Choice.APPROVED, version=card.version, input_hash=card.input_hash,
                 arguments={"cents": "a" * 60 + "!"},
             )  # fmt: skip
@@ -172,7 +179,7 @@ async def test_nothing_is_checked_for_whoever_may_not_approve(strict: World) -> 
     mallory = await strict.person(Role.MEMBER, name="Mallory")
     await asked(strict, mallory.actor, parameters={"properties": {"cents": {"const": 1}}})
     (card,) = await cards(strict)
-    decision = Decision(
+    decision = ApprovalDecision(
         decision=Choice.APPROVED, version=card.version, input_hash=card.input_hash, arguments={"cents": 2}
     )
     edit = await edits.prepare_edit(strict.db, mallory.actor, card.id, decision)

@@ -11,7 +11,7 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.approvals.model.approvals import Channel, Choice, Decision
+from cortex_plane.approvals.model.approvals import ApprovalDecision, Channel, Choice
 from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.canonical import canonical
@@ -75,7 +75,7 @@ async def decide(
         world.db,
         actor,
         id,
-        Decision(decision=choice, version=card.version, input_hash=card.input_hash, **more),
+        ApprovalDecision(decision=choice, version=card.version, input_hash=card.input_hash, **more),
         Channel.API,
     )
 

@@ -11,7 +11,7 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.approvals.model.approvals import Channel, Choice, Decision
+from cortex_plane.approvals.model.approvals import ApprovalDecision, Channel, Choice
 from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.calls.rules import MAX_REASON
 from cortex_plane.calls.verbs import resolutions
@@ -562,7 +562,7 @@ async def test_nothing_begins_under_a_resolution_that_is_over_also_with_a_key_th
     asked = await sent(http, strict.service, path, 201, **call)
     assert asked["next"] == "wait"
     card = (await approvals.get_approval(strict.db, strict.admin.actor, UUID(asked["approval_id"]))).approval
-    yes = Decision(decision=Choice.APPROVED, version=card.version, input_hash=card.input_hash)
+    yes = ApprovalDecision(decision=Choice.APPROVED, version=card.version, input_hash=card.input_hash)
     await decisions.decide(strict.db, strict.admin.actor, card.id, yes, Channel.API)
     await clock.advance(timedelta(seconds=61))
     over = await sent(http, strict.service, path, 409, **call)

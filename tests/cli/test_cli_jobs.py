@@ -26,7 +26,7 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from cortex_plane import Client
-from cortex_plane.approvals.model.approvals import Channel, Choice, Decision
+from cortex_plane.approvals.model.approvals import ApprovalDecision, Channel, Choice
 from cortex_plane.approvals.verbs import approvals, decisions, settlements
 from cortex_plane.cli import agents, jobs
 from cortex_plane.cli.watch import watch
@@ -357,6 +357,6 @@ async def _approve_when_told(world: World, id: UUID, out: io.StringIO) -> UUID:
     await _seen(out, "cortex approval deny")
     page = await approvals.list_approvals(world.db, world.admin.actor, None, 5, job_id=id)
     (asked,) = page.items
-    yes = Decision(decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash)
+    yes = ApprovalDecision(decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash)
     await decisions.decide(world.db, world.admin.actor, asked.id, yes, Channel.API)
     return asked.id

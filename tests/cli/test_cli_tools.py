@@ -6,7 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from cortex_plane.jobs.verbs import workers
+from cortex_plane.agents import store as agents_store
+from cortex_plane.jobs import store as jobs_store
 from cortex_plane.kernel.ids import new_id
 from tests.cli.test_cli_absences import live
 from tests.cli.test_cli_jobs import Live
@@ -87,8 +88,8 @@ def test_a_server_that_is_down_is_told_about(live: Live) -> None:
     id = new_id()
 
     async def fall() -> None:
-        await workers.register_worker(db, id, "worker-1", "here", 1, ["office"], 1, timedelta(hours=1))
-        await workers.tell_server(db, id, "office", "files", "down", "it ended with exit code 3", 0)
+        await jobs_store.register_worker(db, id, "worker-1", "here", 1, ["office"], 1, timedelta(hours=1))
+        await agents_store.record_tool_server(db, "office", "files", id, "down", "it ended with exit code 3", 0)
 
     live.begin(publish(db))()
     live.begin(fall())()
@@ -99,7 +100,7 @@ def test_a_server_that_is_down_is_told_about(live: Live) -> None:
         assert "server files of office on worker-1: down, since " in said
         assert "it ended with exit code 3" in said
     assert "server files" not in shell.run("tool", "list", "--app", "another").stdout
-    live.begin(workers.tell_server(db, id, "office", "files", "up", None, 3))()
+    live.begin(agents_store.record_tool_server(db, "office", "files", id, "up", None, 3))()
     assert "server files" not in shell.run("tool", "list").stdout
-    live.begin(workers.stop_worker(db, id))()
+    live.begin(jobs_store.stop_worker(db, id))()
     assert shell.many("tool", "servers") == []

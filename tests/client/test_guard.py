@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from cortex_plane import Client, ToolError
 from cortex_plane.agents.model.tools import Risk
-from cortex_plane.approvals.model.approvals import ApprovalStatus, Channel, Choice, Decision
+from cortex_plane.approvals.model.approvals import ApprovalDecision, ApprovalStatus, Channel, Choice
 from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.calls.model import CallShown
 from cortex_plane.calls.verbs import calls
@@ -72,7 +72,7 @@ async def decide_soon(world: World, choice: Choice = Choice.APPROVED, **more: An
         world.db,
         world.admin.actor,
         card.id,
-        Decision(decision=choice, version=card.version, input_hash=card.input_hash, **more),
+        ApprovalDecision(decision=choice, version=card.version, input_hash=card.input_hash, **more),
         Channel.API,
     )
     return card.id

@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from cortex_plane import Client, ToolError
 from cortex_plane.agents.model.tools import Happened
-from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Channel, Choice, Decision
+from cortex_plane.approvals.model.approvals import Approval, ApprovalDecision, ApprovalStatus, Channel, Choice
 from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.calls.model import CallDraft, CallShown, ExternalCall, Next
 from cortex_plane.calls.verbs import calls
@@ -68,7 +68,7 @@ async def pending(world: World) -> list[Approval]:
 
 async def approved(world: World) -> None:
     card = (await until(lambda: pending(world)))[0]
-    decision = Decision(decision=Choice.APPROVED, version=card.version, input_hash=card.input_hash)
+    decision = ApprovalDecision(decision=Choice.APPROVED, version=card.version, input_hash=card.input_hash)
     await decisions.decide(world.db, world.admin.actor, card.id, decision, Channel.API)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.approvals.model.approvals import Channel, Choice, Decision, DelegationDraft, StandingDraft
+from cortex_plane.approvals.model.approvals import ApprovalDecision, Channel, Choice, DelegationDraft, StandingDraft
 from cortex_plane.approvals.model.credentials import TokenDecision
-from cortex_plane.approvals.verbs import approval_deadlines, approvals, credentials, decisions
+from cortex_plane.approvals.verbs import approvals, credentials, decisions
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.model.journal import SignalDraft
@@ -25,7 +25,7 @@ from tests.approvals.approval_racer import follow
 
 async def decide(db: Database, given: dict[str, Any]) -> None:
     actor = await keys.authenticate_key(db, given["secret"])
-    decision = Decision(
+    decision = ApprovalDecision(
         decision=Choice(given["choice"]),
         version=given["version"],
         input_hash=given["input_hash"],
@@ -52,7 +52,7 @@ async def delegate(db: Database, given: dict[str, Any]) -> None:
 
 async def act_when_due(db: Database, given: dict[str, Any]) -> None:
     actor = scheduler_actor(UUID(given["org"]), new_id(), "doomed")
-    await approval_deadlines.act_when_due(db, actor, UUID(given["approval"]))
+    await decisions.act_when_due(db, actor, UUID(given["approval"]))
 
 
 async def cancel(db: Database, given: dict[str, Any]) -> None:

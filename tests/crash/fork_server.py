@@ -30,17 +30,17 @@ from cortex_plane.agents.model.agents import ResourceLimits
 from cortex_plane.agents.model.completions import Script
 from cortex_plane.approvals.model.approvals import Approval
 from cortex_plane.approvals.model.credentials import Token
-from cortex_plane.approvals.rules.deciders import LockedApproval
+from cortex_plane.approvals.rules import LockedApproval
 from cortex_plane.db import crash_points
 from cortex_plane.db.database import Database
 from cortex_plane.db.pool import listen_for_hints
 from cortex_plane.gates.model.gates import GateState
 from cortex_plane.jobs.model.effects import ToolCall
 from cortex_plane.jobs.model.journal import JournalEntry
-from cortex_plane.jobs.rules.attempts import Leased
+from cortex_plane.jobs.rules import Leased
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.policies.model.policies import PolicyRow, Terms
-from cortex_plane.proof.rules.receipts import Decided
+from cortex_plane.proof.rules.receipts import ReceiptFacts
 from cortex_plane.sessions.rules import SessionMessage
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.worker import JobRunner
@@ -57,7 +57,7 @@ PROVIDER_MODULES = (
 MCP_MODULES = ("mcp", "mcp.client.subscriptions", "jsonschema")
 LATE_MODULES = ("cel", "jsonschema_rs")
 LATE_ADAPTERS: tuple[Any, ...] = (
-    Approval, Decided, JournalEntry, GateState, Leased, LockedApproval, PolicyRow, ResourceLimits, SessionMessage, Script, Terms, Token, ToolCall,
+    Approval, ReceiptFacts, JournalEntry, GateState, Leased, LockedApproval, PolicyRow, ResourceLimits, SessionMessage, Script, Terms, Token, ToolCall,
 )  # fmt: skip
 _libc = ctypes.CDLL(None, use_errno=True)
 

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.jobs.rules.recovery import CheckpointCorrupt, open_sealed
+from cortex_plane.jobs.model.checkpoints import CheckpointCorrupt, open_sealed
 from cortex_plane.proof.verbs import audit
 from tests.acceptance.test_campaign import INVARIANTS
 from tests.crash.stage import Run, Stage

@@ -14,11 +14,12 @@ from uuid import UUID
 import asyncpg
 from benchmarks.world import World as Outside
 
+from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.agents import Agent
 from cortex_plane.approvals.verbs import settlements
 from cortex_plane.jobs.model.effects import Answer, Verdict
 from cortex_plane.jobs.model.jobs import JobDraft
-from cortex_plane.jobs.verbs import jobs, steering, workers
+from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.sessions.model.sessions import InboundMessage
 from cortex_plane.sessions.verbs import sessions
@@ -202,7 +203,7 @@ class Stage:
 
     async def bring(self, run: Run, query: str) -> None:
         """Let the rescuer work on a job until a query about it has a row. Then it takes no job of that app any more."""
-        await workers.publish_tools(self.world.db, renamed(self.code, run.app).versions)
+        await agents_store.publish_tools(self.world.db, renamed(self.code, run.app).versions)
         self.rescue(run.app)
         await self.until(query, run.job_id)
         self.leave(run.app)

@@ -13,8 +13,15 @@ import pytest
 import pytest_asyncio
 from benchmarks.world import World as Outside
 
-from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Channel, Choice, Decision, RecordResult
-from cortex_plane.approvals.verbs import approval_deadlines, approvals, decisions
+from cortex_plane.approvals.model.approvals import (
+    Approval,
+    ApprovalDecision,
+    ApprovalStatus,
+    Channel,
+    Choice,
+    RecordResult,
+)
+from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.ids import new_id
@@ -79,7 +86,7 @@ async def _waits(stage: Stage, run: Run) -> list[Approval]:
 
 
 async def _decide(stage: Stage, asked: Approval, choice: Choice, **more: Any) -> RecordResult:
-    decision = Decision(decision=choice, version=asked.version, input_hash=asked.input_hash, **more)
+    decision = ApprovalDecision(decision=choice, version=asked.version, input_hash=asked.input_hash, **more)
     world = stage.world
     return (await decisions.decide(world.db, world.admin.actor, asked.id, decision, Channel.API)).result
 
@@ -213,7 +220,7 @@ async def _finish(stage: Stage, deed: Deed, run: Run, asked: Approval, decided: 
         assert receipt.changed is not decided
     else:
         actor = scheduler_actor(world.org_id, new_id(), "the next one")
-        acted = await approval_deadlines.act_when_due(world.db, actor, asked.id)
+        acted = await decisions.act_when_due(world.db, actor, asked.id)
         assert (acted is None) is decided
     assert await _all_or_nothing_again(stage, asked) == deed.ends_as
     if deed.job == "RUNNING":

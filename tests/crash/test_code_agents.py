@@ -10,7 +10,7 @@ from signal import SIGKILL
 
 import pytest
 
-from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus, Channel, Choice, Decision
+from cortex_plane.approvals.model.approvals import ApprovalDecision, ApprovalKind, ApprovalStatus, Channel, Choice
 from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.jobs.model.jobs import JobDraft
 from cortex_plane.jobs.verbs import jobs
@@ -56,7 +56,7 @@ async def approving(stage: Stage) -> AsyncIterator[None]:
             for asked in page.items:
                 if asked.kind is not ApprovalKind.CALL:
                     continue  # a question about an effect, which the stage answers
-                yes = Decision(decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash)
+                yes = ApprovalDecision(decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash)
                 with contextlib.suppress(CortexError):  # its job ended meanwhile
                     await decisions.decide(world.db, world.admin.actor, asked.id, yes, Channel.API)
 

@@ -17,7 +17,14 @@ import pytest
 import pytest_asyncio
 from benchmarks.world import World as Outside
 
-from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus, Channel, Choice, Decision, EffectAnswer
+from cortex_plane.approvals.model.approvals import (
+    ApprovalDecision,
+    ApprovalKind,
+    ApprovalStatus,
+    Channel,
+    Choice,
+    EffectAnswer,
+)
 from cortex_plane.approvals.verbs import approvals, decisions, settlements
 from cortex_plane.calls.verbs import calls, deadlines
 from cortex_plane.jobs.model.effects import CallStatus, Verdict
@@ -88,7 +95,7 @@ class Stand:
     async def approve(self) -> None:
         for card in await self.cards():
             if card.kind is ApprovalKind.CALL:
-                decision = Decision(decision=Choice.APPROVED, version=card.version, input_hash=card.input_hash)
+                decision = ApprovalDecision(decision=Choice.APPROVED, version=card.version, input_hash=card.input_hash)
                 await decisions.decide(self.world.db, self.world.admin.actor, card.id, decision, Channel.API)
 
     async def cards(self) -> list[Any]:

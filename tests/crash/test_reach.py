@@ -16,9 +16,9 @@ import pytest
 import pytest_asyncio
 from benchmarks.world import World as Outside
 
-from cortex_plane.approvals.model.approvals import Approval, Channel, Choice, Decision, DelegationDraft
+from cortex_plane.approvals.model.approvals import Approval, ApprovalDecision, Channel, Choice, DelegationDraft
 from cortex_plane.approvals.model.credentials import TokenDecision
-from cortex_plane.approvals.verbs import approval_deadlines, approvals, credentials, decisions
+from cortex_plane.approvals.verbs import approvals, credentials, decisions
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.verbs import receipts
@@ -170,7 +170,7 @@ ONE_LEVEL = "update approval_request set escalate_at[1] = plane_now(), next_acti
 
 
 async def _yes(reaching: Reaching, approval: Approval, by: Person) -> str:
-    decision = Decision(decision=Choice.APPROVED, version=approval.version, input_hash=approval.input_hash)
+    decision = ApprovalDecision(decision=Choice.APPROVED, version=approval.version, input_hash=approval.input_hash)
     world = reaching.stage.world
     return (await decisions.decide(world.db, by.actor, approval.id, decision, Channel.API)).result.value
 
@@ -201,7 +201,7 @@ async def _again(reaching: Reaching, deed: Deed, asked: Asked) -> str:
                 return "OK"
             case "act_when_due":
                 actor = scheduler_actor(world.org_id, new_id(), "the next one")
-                acted = await approval_deadlines.act_when_due(world.db, actor, approval.id)
+                acted = await decisions.act_when_due(world.db, actor, approval.id)
                 return "OK" if acted and acted.what == "escalated" else "nothing"
             case _:
                 return await _yes(reaching, approval, reaching.cal)

@@ -14,7 +14,7 @@ import pytest
 
 from cortex_plane.agents.model.agents import AgentChange
 from cortex_plane.agents.verbs import agents
-from cortex_plane.approvals.model.approvals import Channel, Choice, Decision
+from cortex_plane.approvals.model.approvals import ApprovalDecision, Channel, Choice
 from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.orgs import Role
@@ -213,7 +213,7 @@ async def decide(world: World, call: dict[str, Any], choice: Choice = Choice.APP
     """What the card asked."""
     id = UUID(call["approval_id"])
     card = (await approvals.get_approval(world.db, world.admin.actor, id)).approval
-    decision = Decision(decision=choice, version=card.version, input_hash=card.input_hash)
+    decision = ApprovalDecision(decision=choice, version=card.version, input_hash=card.input_hash)
     await decisions.decide(world.db, world.admin.actor, id, decision, Channel.API)
     return card.question
 

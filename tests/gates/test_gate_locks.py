@@ -12,7 +12,7 @@ from cortex_plane.calls.verbs.context import TRIES, retry_under_session_lock
 from cortex_plane.db.database import Database, at_hand
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.jobs import JobDraft
-from cortex_plane.jobs.rules.attempts import StepWrite
+from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.jobs.verbs import jobs
 from cortex_plane.kernel.errors import Conflict, InvalidInput
 from cortex_plane.proof import store as proof_store

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from cortex_plane.jobs.model.jobs import JobStatus, may_move
-from cortex_plane.jobs.rules.attempts import Orphan, adoption
+from cortex_plane.jobs.rules import Orphan, adoption
 
 
 def an_orphan(**changes: Any) -> Orphan:

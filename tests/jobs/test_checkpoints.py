@@ -19,19 +19,23 @@ from hypothesis import strategies as st
 from cortex_plane.jobs.model.checkpoints import (
     LOG_KEPT,
     MAX_BYTES,
+    MIGRATIONS,
     SCHEMA_VERSION,
     WARN_BYTES,
     Checkpoint,
+    CheckpointCorrupt,
+    CorruptionType,
     Cursor,
     LogEntry,
+    Migration,
     Phase,
     TokenUsage,
     agent_data,
     log_with,
+    migrate,
     schema,
     seal,
 )
-from cortex_plane.jobs.rules.recovery import MIGRATIONS, CheckpointCorrupt, CorruptionType, Migration, migrate
 from cortex_plane.kernel.canonical import MAX_DEPTH, canonical
 from cortex_plane.kernel.errors import InvalidInput, TooLarge
 from tests.fixtures.checkpoints import (

@@ -22,7 +22,7 @@ from cortex_plane.jobs.model.journal import (
     digest,
     scope_of,
 )
-from cortex_plane.jobs.rules.attempts import StepWrite
+from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.worker.calls import merge_writes
 from cortex_plane.worker.code import operations
 from cortex_plane.worker.code.context import Context, decode_result, describe_error, dry_run, restore_error

@@ -19,7 +19,7 @@ from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus, Pause, Resumption
-from cortex_plane.jobs.rules.attempts import Adoption, StepWrite
+from cortex_plane.jobs.rules import Adoption, StepWrite
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import Conflict, NotFound
 from cortex_plane.proof.verbs import audit

@@ -16,14 +16,14 @@ from cortex_plane.db.database import Database
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import JobStatus, Pause, Resumption
 from cortex_plane.jobs.model.journal import SignalDraft
-from cortex_plane.jobs.rules.attempts import StepWrite
+from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.proof.verbs import audit
 from tests.conftest import Urls
 from tests.fixtures.people import World
 from tests.fixtures.servers import VAULT
-from tests.fixtures.signals import park, parked, send, wait
+from tests.fixtures.signals import park, parked, send, wait, waits_of_job
 from tests.fixtures.waits import lock_waiters
 from tests.storage.leases import Held, claim, make_agent, make_worker, queue
 
@@ -230,6 +230,6 @@ async def test_a_sender_that_rolls_back_wakes_nobody(admin: asyncpg.Connection, 
 
     with pytest.raises(ZeroDivisionError):
         await give_up()
-    (waited,) = await steering.waits_of_job(world.db, world.org_id, job)
+    (waited,) = await waits_of_job(world, job)
     assert waited.arrived_at is None
     assert (await send(world.db, world.admin, payload="yes")).woken == 1

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus, Pause, Resumption
 from cortex_plane.jobs.model.journal import KEPT, MAX_PAYLOAD_BYTES, SignalDraft, WaitDraft
-from cortex_plane.jobs.rules.attempts import StepWrite
+from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
 from cortex_plane.kernel.ids import IdempotencyKey
@@ -24,7 +24,7 @@ from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.scheduler import CHORES
 from tests.fixtures.clock import Clock
 from tests.fixtures.people import World
-from tests.fixtures.signals import park, parked, send, wait
+from tests.fixtures.signals import park, parked, send, wait, waits_of_job
 from tests.storage.leases import Held, claim, make_worker, queue
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -50,7 +50,7 @@ async def test_a_signal_wakes_the_job_that_waits_for_it(admin: asyncpg.Connectio
     receipt = await send(world.db, world.admin, payload=PAYLOAD)
     assert (receipt.changed, receipt.woken) == (True, 1)
     assert (receipt.signal.payload, receipt.signal.sent_by) == (PAYLOAD, "Ada")
-    (waited,) = await steering.waits_of_job(world.db, world.org_id, job)
+    (waited,) = await waits_of_job(world, job)
     assert (waited.entry, waited.name, waited.key) == ("paid#0", "payment.received", "order-1")
     assert (waited.payload, waited.signal_id) == (PAYLOAD, receipt.signal.id)
     woken = await row(admin, job)
@@ -64,7 +64,7 @@ async def test_what_was_sent_before_counts(admin: asyncpg.Connection, world: Wor
     receipt = await send(world.db, world.admin, payload=PAYLOAD)
     assert receipt.woken == 0
     job = await parked(admin, world, seconds=3600)
-    (waited,) = await steering.waits_of_job(world.db, world.org_id, job)
+    (waited,) = await waits_of_job(world, job)
     assert (waited.payload, waited.signal_id) == (PAYLOAD, receipt.signal.id)
     assert (await row(admin, job))["runnable_at"] == waited.arrived_at
     assert len(await told(world.db, world.admin.actor, job)) == 1
@@ -75,7 +75,7 @@ async def test_a_payload_may_be_any_json(admin: asyncpg.Connection, world: World
     waiting = [await parked(admin, world, wait(key=f"k{number}")) for number in range(len(payloads))]
     for number, (job, payload) in enumerate(zip(waiting, payloads, strict=True)):
         receipt = await send(world.db, world.admin, key=f"k{number}", payload=payload)
-        (waited,) = await steering.waits_of_job(world.db, world.org_id, job)
+        (waited,) = await waits_of_job(world, job)
         assert (receipt.signal.payload, waited.payload) == (payload, payload)
         assert waited.arrived_at is not None
         assert not (await send(world.db, world.admin, key=f"k{number}", payload=payload)).changed
@@ -91,7 +91,7 @@ async def test_the_first_payload_stays(admin: asyncpg.Connection, world: World) 
     assert refused.value.code == "signal_taken"
     assert "another key" in (refused.value.hint or "")
     job = await parked(admin, world)
-    (waited,) = await steering.waits_of_job(world.db, world.org_id, job)
+    (waited,) = await waits_of_job(world, job)
     assert waited.payload == PAYLOAD
     rows = await admin.fetch("select action from audit_entry where action like 'signal%' order by seq")
     assert [row[0] for row in rows] == ["signal_sent"]
@@ -122,14 +122,14 @@ async def test_one_job_may_wait_for_several(admin: asyncpg.Connection, world: Wo
     assert (await row(admin, job))["runnable_at"] is None
     await send(world.db, world.admin, key="b", payload=2)
     assert (await row(admin, job))["runnable_at"] is not None
-    waits = await steering.waits_of_job(world.db, world.org_id, job)
+    waits = await waits_of_job(world, job)
     assert [(each.entry, each.payload) for each in waits] == [("a#0", 1), ("b#0", 2)]
 
 
 async def test_two_waits_of_a_job_for_the_same_signal_are_both_told(admin: asyncpg.Connection, world: World) -> None:
     job = await parked(admin, world, wait("a#0"), wait("a#1"))
     assert (await send(world.db, world.admin, payload=1)).woken == 1
-    waits = await steering.waits_of_job(world.db, world.org_id, job)
+    waits = await waits_of_job(world, job)
     assert [(each.entry, each.payload) for each in waits] == [("a#0", 1), ("a#1", 1)]
     assert [data["entry"] for data in await told(world.db, world.admin.actor, job)] == ["a#0", "a#1"]
 
@@ -138,10 +138,10 @@ async def test_a_wait_that_was_heard_is_kept_when_it_is_written_again(admin: asy
     """The job goes on at once: what it waits for is there."""
     job = await parked(admin, world)
     await send(world.db, world.admin, payload=PAYLOAD)
-    (before,) = await steering.waits_of_job(world.db, world.org_id, job)
+    (before,) = await waits_of_job(world, job)
     held = await Held.claim(world.db, await make_worker(world.db))
     await park(held, wait())
-    assert await steering.waits_of_job(world.db, world.org_id, job) == [before]
+    assert await waits_of_job(world, job) == [before]
     assert (await row(admin, job))["runnable_at"] is not None
     assert len(await told(world.db, world.admin.actor, job)) == 1
 
@@ -179,7 +179,7 @@ async def test_a_held_job_hears_it_and_goes_on_when_it_is_resumed(admin: asyncpg
     assert await claim(world.db, await make_worker(world.db)) == []
     await steering.resume(world.db, world.admin.actor, job, Resumption())
     (given,) = await claim(world.db, await make_worker(world.db))
-    (waited,) = await steering.waits_of_job(world.db, world.org_id, given.job_id)
+    (waited,) = await waits_of_job(world, given.job_id)
     assert waited.payload == PAYLOAD
 
 
@@ -211,7 +211,7 @@ async def test_a_cancelled_job_stays_cancelled(admin: asyncpg.Connection, world:
     await steering.cancel(world.db, world.admin.actor, job, Cancellation())
     receipt = await send(world.db, world.admin, payload=PAYLOAD)
     assert (receipt.changed, receipt.woken) == (True, 0)
-    (waited,) = await steering.waits_of_job(world.db, world.org_id, job)
+    (waited,) = await waits_of_job(world, job)
     assert waited.arrived_at is None
     assert (await row(admin, job))["status"] == JobStatus.CANCELLED
     assert await told(world.db, world.admin.actor, job) == []
@@ -242,7 +242,7 @@ async def test_a_wait_without_a_signal_ends_with_its_time(admin: asyncpg.Connect
     assert await claim(world.db, worker) == []
     await clock.advance(timedelta(seconds=60))
     (given,) = await claim(world.db, worker)
-    (waited,) = await steering.waits_of_job(world.db, world.org_id, given.job_id)
+    (waited,) = await waits_of_job(world, given.job_id)
     assert waited.arrived_at is None
 
 
@@ -255,7 +255,7 @@ async def test_what_comes_after_the_time_but_before_the_job_goes_on_has_come(
     await clock.advance(timedelta(seconds=90))
     assert (await send(world.db, world.admin, payload=PAYLOAD)).woken == 1
     (given,) = await claim(world.db, await make_worker(world.db))
-    (waited,) = await steering.waits_of_job(world.db, world.org_id, given.job_id)
+    (waited,) = await waits_of_job(world, given.job_id)
     assert (given.job_id, waited.payload) == (job, PAYLOAD)
     assert waited.arrived_at == START + timedelta(seconds=90)
 
@@ -312,7 +312,7 @@ async def test_another_org_hears_nothing(admin: asyncpg.Connection, world: World
     assert (await send(other.db, other.admin, payload="theirs")).woken == 0
     assert (await row(admin, job))["runnable_at"] is None
     assert (await send(world.db, world.admin, payload="ours")).woken == 1
-    (waited,) = await steering.waits_of_job(world.db, world.org_id, job)
+    (waited,) = await waits_of_job(world, job)
     assert waited.payload == "ours"
 
 
@@ -379,7 +379,7 @@ async def test_old_signals_are_forgotten_unless_an_open_job_has_heard_them(
     left = await admin.fetch("select key from signal order by key")
     assert [row[0] for row in left] == ["new", "open"]
     # What arrived stays with its job.
-    (waited,) = await steering.waits_of_job(world.db, world.org_id, ended)
+    (waited,) = await waits_of_job(world, ended)
     assert (waited.payload, waited.signal_id) == ("ended", None)
     assert {"old signals", "untold signals"} <= {chore.name for chore in CHORES}
 

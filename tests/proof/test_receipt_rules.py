@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cortex_plane.approvals.model.approvals import Channel, Choice, GrantedUnder, StandingApproval
+from cortex_plane.approvals.model.approvals import ApprovalStatus, Choice, GrantedUnder, StandingApproval
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.policies.model.policies import Template
@@ -24,13 +24,13 @@ from cortex_plane.proof.rules.receipts import (
     as_file,
     card_digest,
     check_file,
+    parse_receipt,
     receipt_body,
-    said_by,
     why_not_sent,
     why_not_standing,
     yes_of,
 )
-from tests.fixtures.proofs import ADA, MALLORY, ORG, SESSIONS, START, Hand, decided
+from tests.fixtures.proofs import ADA, MALLORY, ORG, SESSIONS, START, Hand, decided, receipt_facts
 
 CALL = UUID(int=61)
 
@@ -49,10 +49,9 @@ def standing(**changes: Any) -> StandingApproval:
 
 
 def body(choice: Choice = Choice.APPROVED, **changes: Any) -> bytes:
-    return receipt_body(
-        ORG, decided(**changes), decision=choice, member_id=UUID(int=51), name="Ada", channel=Channel.API, calls=[CALL],
-        key_id=ADA.id, standing=standing(),
-    )  # fmt: skip
+    facts = receipt_facts(**{name: changes.pop(name) for name in ("expires_at",) if name in changes})
+    approval = decided(status=ApprovalStatus(choice.value), **changes)
+    return receipt_body(ORG, approval, facts, [CALL], ADA.id, standing())
 
 
 def filed(content: bytes, hand: Hand = ADA, signed: bytes | None = None) -> dict[str, Any]:
@@ -105,9 +104,9 @@ def _changed(says: dict[str, Any], path: tuple[Any, ...]) -> bytes:
 
 
 @pytest.mark.proves("D.171")
-@pytest.mark.parametrize("path", _leaves(said_by(body())), ids=lambda path: ".".join(map(str, path)))
+@pytest.mark.parametrize("path", _leaves(parse_receipt(body())), ids=lambda path: ".".join(map(str, path)))
 def test_every_field_is_covered_by_the_signature(path: tuple[Any, ...]) -> None:
-    says = said_by(body())
+    says = parse_receipt(body())
     assert says is not None
     fault = checked(filed(_changed(says, path), signed=body()))
     assert fault is not None
@@ -164,7 +163,7 @@ def test_receipt_of_version_1_stays_valid() -> None:
 
 
 def test_what_is_signed_and_no_receipt_is_not_taken_for_one() -> None:
-    says = said_by(body())
+    says = parse_receipt(body())
     assert says is not None
     strange = [
         b"{}", b"[]", b"\xc3\xa9", canonical({**says, "version": 3}), canonical({**says, "more": 1}),
@@ -260,7 +259,7 @@ def test_a_receipt_vouches_for_exactly_its_standing_approval() -> None:
     }  # fmt: skip
     for name, changes in others.items():
         assert why(**changes) == f"its receipt says something else: {name}"
-    says = said_by(body())
+    says = parse_receipt(body())
     assert says is not None
     assert why(canonical({**says, "standing": None})) == "its receipt is for one call, and for no more"
     assert why(body(Choice.DENIED)) == "its receipt does not say that it was approved"

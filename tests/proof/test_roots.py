@@ -262,7 +262,7 @@ async def test_what_a_chain_alone_cannot_show_its_root_does(
 
 async def _verified_in(admin: asyncpg.Connection, world: World) -> Any:
     """As `verify_org`, inside a transaction that is rolled back afterwards."""
-    return await audit._verified(Transaction(admin, world.org_id), VAULT)
+    return await audit.verify_snapshot(Transaction(admin, world.org_id), VAULT)
 
 
 @pytest.mark.proves("D.176")

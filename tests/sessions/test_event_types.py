@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cortex_plane.db.database import SQL, TELLING, every_query
+from cortex_plane.db.database import EVENT_VERBS, SQL, every_query
 from cortex_plane.sessions.model.events import CARRIES, INBOX, EventType
 
 ROOT = Path(__file__).parent.parent.parent
@@ -58,4 +58,4 @@ def test_whoever_appends_events_gives_a_hint() -> None:
         for path in [*SOURCE.glob("*/store.py"), *SOURCE.glob("*/store/*.py")]
         for name in re.findall(r'\.call\(\s*"(\w+)"', path.read_text())
     }
-    assert called & telling == set(TELLING)
+    assert called & telling == set(EVENT_VERBS)

@@ -17,7 +17,7 @@ from cortex_plane.approvals.model.approvals import ApprovalKind, NewRequest
 from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.jobs.rules.attempts import Assignment, NewStep, StepWrite, WriteResult
+from cortex_plane.jobs.rules import Assignment, NewStep, StepWrite, WriteResult
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import OWNER_DECIDES, Terms
 from cortex_plane.proof.model import Fact

@@ -385,43 +385,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.approval_decided(p_org uuid, p_approval uuid, p_calls uuid[]) RETURNS jsonb
-    LANGUAGE plpgsql
-    SET search_path TO 'public', 'pg_temp'
-    AS $_$
-declare
-  decided jsonb;
-begin
-  select to_jsonb(d) into decided from (
-    select r.id, r.kind, r.version, r.session_id, r.job_id, r.agent_id, r.tool_name, r.tool_digest, r.target, r.arguments,
-      encode(r.input_hash, 'hex') as input_hash, encode(r.original_hash, 'hex') as original_hash, r.invocations, r.risk,
-      r.action_summary, r.action, r.details, r.agent_says, r.asked_for, r.question, r.rule, r.policy_version,
-      r.required_clearance, r.self_approval, r.requested_at, r.resolved_at as decided_at, plane_now() as now,
-      (select p.digest from policy_version p
-        where p.org_id = p_org and p.version = split_part(r.policy_version, '.', 1)::bigint) as policy_digest,
-      (select max(g.expires_at) from approval_grant g where g.org_id = p_org and g.approval_id = r.id) as expires_at,
-      -- Those that counted: whoever ended it, and whoever could still give theirs. With one vote nobody else is looked for.
-      (select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'member', v.member,
-          'decision', v.decision, 'channel', v.channel, 'at', v.created_at) order by v.created_at, v.user_account_id), '[]')
-        from approval_vote v where v.org_id = p_org and v.approval_id = r.id and v.version = r.version
-          and (v.user_account_id = r.resolved_by
-            or v.user_account_id in (select m.id from approval_deciders(p_org, p_approval) m))) as votes,
-      (select coalesce(jsonb_agg(jsonb_build_object('from_member_id', h.from_member_id, 'from_member', h.from_member,
-          'to_member_id', h.to_member_id, 'to_member', h.to_member, 'automatic', h.automatic, 'at', h.created_at)
-          order by h.id), '[]')
-        from approval_delegation h where h.org_id = p_org and h.approval_id = r.id) as delegations,
-      (select coalesce(jsonb_agg(jsonb_build_object('job', j.id,
-          'step_index', (j.checkpoint #>> '{memory_context,working_data,$plane,step}')::integer,
-          'crc32', (j.checkpoint ->> 'crc32')::bigint, 'mac', encode(j.checkpoint_mac, 'hex')) order by j.id), '[]')
-        from job j where j.org_id = p_org and j.id in (
-          select i.job_id from approval_invocation i
-          where i.org_id = p_org and i.approval_id = r.id and i.call_id = any (p_calls))) as checkpoints,
-      (select k.id from signing_key k where k.org_id = p_org and k.retired_at is null) as active_key
-    from approval_request r where r.org_id = p_org and r.id = p_approval) d;
-  return decided;
-end
-$_$;
-
 CREATE FUNCTION public.approval_deciders(p_org uuid, p_approval uuid) RETURNS TABLE(id uuid, display_name text, clearance integer, roles text[])
     LANGUAGE sql STABLE
     SET search_path TO 'public', 'pg_temp'
@@ -972,6 +935,95 @@ CREATE FUNCTION public.chain_hash(previous bytea, seq bigint, at timestamp with 
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN sha256(((((((previous || '\x02'::bytea) || int8send(seq)) || int8send(((EXTRACT(epoch FROM at) * (1000000)::numeric))::bigint)) || sha256(convert_to(action, 'UTF8'::name))) || COALESCE(uuid_send(job), '\x00000000000000000000000000000000'::bytea)) || body_hash));
 
+CREATE FUNCTION public.change_approval(p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_status text, p_arguments text, p_input_hash bytea, p_person jsonb, p_reason text, p_vote text, p_key text, p_calls jsonb, p_grant_seconds double precision, p_jobs jsonb, p_cancelled uuid[], p_events jsonb, p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_fact_jobs uuid[]) RETURNS jsonb
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  decider uuid := p_person ->> 'id';
+  decider_name text := p_person ->> 'name';
+  via text := p_person ->> 'channel';
+  at timestamptz := plane_now();
+  the_approval approval_request%rowtype;
+  given record;
+begin
+  update approval_request r
+  set status = p_status, version = p_version,
+    original_arguments = case when p_arguments is null then r.original_arguments
+      else coalesce(r.original_arguments, r.arguments) end,
+    original_hash = case when p_arguments is null then r.original_hash else coalesce(r.original_hash, r.input_hash) end,
+    arguments = coalesce(p_arguments::jsonb, r.arguments), input_hash = coalesce(p_input_hash, r.input_hash),
+    causes = case when p_arguments is null or decider = any (r.causes) then r.causes else r.causes || decider end,
+    caused = case when p_arguments is null then r.caused else merge_caused(r.caused, edited_by(decider, decider_name)) end,
+    next_action_at = case when p_status = 'pending' then r.next_action_at end,
+    resolved_at = case when p_status <> 'pending' then at end,
+    resolved_by = case when p_status <> 'pending' then decider end,
+    resolved_by_name = case when p_status <> 'pending' then decider_name end,
+    resolution_reason = case when p_status <> 'pending' then p_reason end,
+    resolved_via = case when p_status <> 'pending' then via end
+  where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.version = p_seen
+  returning * into the_approval;
+  if not found then
+    raise serialization_failure using message = 'the approval changed meanwhile';
+  end if;
+  if p_vote is not null then
+    insert into approval_vote (org_id, approval_id, version, user_account_id, member, decision, reason, channel, created_at)
+    values (p_org, p_approval, p_version, decider, decider_name, p_vote, p_reason, via, at)
+    -- Whoever said yes may still say no before the others have decided, and whoever has proven a channel since says again what counted
+    -- with somebody else's vote before.
+    on conflict (org_id, approval_id, version, user_account_id)
+    do update set decision = excluded.decision, reason = excluded.reason, channel = excluded.channel,
+      created_at = excluded.created_at;
+  end if;
+  for given in select * from jsonb_to_recordset(p_calls) c (id uuid, status text, error text) loop
+    update tool_call c
+    set status = given.status, error = given.error, edited = c.edited or p_arguments is not null,
+      arguments = coalesce(p_arguments::jsonb, c.arguments), input_hash = coalesce(p_input_hash, c.input_hash),
+      settled_by = case when given.status = 'rejected' then p_status end,
+      finished_at = case when given.status = 'rejected' then at end
+    where c.org_id = p_org and c.id = given.id and c.status = 'awaiting';
+    if given.status = 'approved' then
+      insert into approval_grant (org_id, call_id, approval_id, tool_digest, input_hash, created_at, expires_at)
+      values (p_org, given.id, p_approval, the_approval.tool_digest, the_approval.input_hash, at,
+        at + make_interval(secs => p_grant_seconds));
+    end if;
+  end loop;
+  for given in select * from jsonb_to_recordset(p_jobs) j (id uuid, open integer, status text, error text) loop
+    if given.status is null then
+      update job j set open_approvals = given.open where j.org_id = p_org and j.id = given.id;
+    else
+      update job j
+      set status = given.status, open_approvals = given.open, error_message = coalesce(given.error, j.error_message),
+        runnable_at = case when given.status = 'RUNNING' then at end,
+        holds = case when given.status = 'FAILED' then '{}' else j.holds end,
+        held_at = case when given.status = 'FAILED' then null else j.held_at end
+      where j.org_id = p_org and j.id = given.id;
+    end if;
+  end loop;
+  if cardinality(p_cancelled) > 0 then
+    update approval_request r
+    set status = 'cancelled', next_action_at = null, resolved_at = at, resolution_reason = 'another call of its job ended it'
+    where r.org_id = p_org and r.id = any (p_cancelled) and r.status = 'pending';
+  end if;
+  for given in select * from jsonb_to_recordset(p_jobs) j (id uuid, open integer, status text, error text)
+    where j.status = 'FAILED'
+  loop
+    update tool_call c set status = 'rejected', error = given.error, settled_by = 'cancelled', finished_at = at
+    where c.org_id = p_org and c.job_id = given.id and c.status in ('awaiting', 'approved');
+  end loop;
+  insert into approval_event (org_id, approval_id, event_type, channel, actor_member_id, actor, idempotency_key, payload,
+    created_at)
+  select p_org, coalesce(e.approval, p_approval), e.type, case when e.approval is null then via end, decider, decider_name,
+    case when e.keyed then p_key end, coalesce(e.payload, '{}'), at
+  from jsonb_to_recordset(p_events) e (approval uuid, type text, keyed boolean, payload jsonb);
+  perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies,
+    p_fact_jobs);
+  return jsonb_build_object('approval', approval_record(p_org, p_approval, p_person), 'receipt',
+    case when p_vote is not null and p_status <> 'pending' then
+    receipt_facts(p_org, p_approval, array(select (c ->> 'id')::uuid from jsonb_array_elements(p_calls) c)) end);
+end
+$$;
+
 CREATE FUNCTION public.claim_jobs(p_worker uuid, p_apps text[], p_wanted integer, p_after uuid, p_held uuid[], p_share integer, p_reserve integer, p_org_jobs integer) RETURNS TABLE(org_id uuid, job_id uuid, session_id uuid, agent_id uuid, agent_version integer, kind text, app text, payload jsonb, checkpoint text, checkpoint_mac bytea, epoch bigint, write_seq bigint, retry_count integer, max_retries integer, running_seconds double precision, model_config jsonb, skill_config jsonb, resource_limits jsonb, message_seq bigint, now timestamp with time zone, agent text, teams uuid[], session_kind text, policies text, request_policies jsonb, waited_seconds double precision, bound jsonb, hand_backs integer)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -1156,89 +1208,6 @@ begin
       hint = 'Send a new key with a new request; repeat a key only with the same request.';
   end if;
   return earlier.result;
-end
-$$;
-
-CREATE FUNCTION public.close_approval(p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_status text, p_arguments text, p_input_hash bytea, p_person jsonb, p_reason text, p_vote text, p_key text, p_calls jsonb, p_grant_seconds double precision, p_jobs jsonb, p_cancelled uuid[], p_events jsonb, p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_fact_jobs uuid[] DEFAULT '{}'::uuid[]) RETURNS jsonb
-    LANGUAGE plpgsql
-    SET search_path TO 'public', 'pg_temp'
-    AS $$
-declare
-  decider uuid := p_person ->> 'id';
-  decider_name text := p_person ->> 'name';
-  via text := p_person ->> 'channel';
-  at timestamptz := plane_now();
-  the_approval approval_request%rowtype;
-  given record;
-begin
-  update approval_request r
-  set status = p_status, version = p_version,
-    original_arguments = case when p_arguments is null then r.original_arguments
-      else coalesce(r.original_arguments, r.arguments) end,
-    original_hash = case when p_arguments is null then r.original_hash else coalesce(r.original_hash, r.input_hash) end,
-    arguments = coalesce(p_arguments::jsonb, r.arguments), input_hash = coalesce(p_input_hash, r.input_hash),
-    causes = case when p_arguments is null or decider = any (r.causes) then r.causes else r.causes || decider end,
-    caused = case when p_arguments is null then r.caused else merge_caused(r.caused, edited_by(decider, decider_name)) end,
-    next_action_at = null, resolved_at = at, resolved_by = decider, resolved_by_name = decider_name,
-    resolution_reason = p_reason, resolved_via = via
-  where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.version = p_seen
-  returning * into the_approval;
-  if not found then
-    raise serialization_failure using message = 'the approval changed meanwhile';
-  end if;
-  if p_vote is not null then
-    insert into approval_vote (org_id, approval_id, version, user_account_id, member, decision, reason, channel, created_at)
-    values (p_org, p_approval, p_version, decider, decider_name, p_vote, p_reason, via, at)
-    -- Whoever said yes may still say no before the others have decided.
-    on conflict (org_id, approval_id, version, user_account_id)
-    do update set decision = excluded.decision, reason = excluded.reason, channel = excluded.channel,
-      created_at = excluded.created_at;
-  end if;
-  for given in select * from jsonb_to_recordset(p_calls) c (id uuid, status text, error text) loop
-    update tool_call c
-    set status = given.status, error = given.error, edited = c.edited or p_arguments is not null,
-      arguments = coalesce(p_arguments::jsonb, c.arguments), input_hash = coalesce(p_input_hash, c.input_hash),
-      settled_by = case when given.status = 'rejected' then p_status end,
-      finished_at = case when given.status = 'rejected' then at end
-    where c.org_id = p_org and c.id = given.id and c.status = 'awaiting';
-    if given.status = 'approved' then
-      insert into approval_grant (org_id, call_id, approval_id, tool_digest, input_hash, created_at, expires_at)
-      values (p_org, given.id, p_approval, the_approval.tool_digest, the_approval.input_hash, at,
-        at + make_interval(secs => p_grant_seconds));
-    end if;
-  end loop;
-  for given in select * from jsonb_to_recordset(p_jobs) j (id uuid, open integer, status text, error text) loop
-    if given.status is null then
-      update job j set open_approvals = given.open where j.org_id = p_org and j.id = given.id;
-    else
-      update job j
-      set status = given.status, open_approvals = given.open, error_message = coalesce(given.error, j.error_message),
-        runnable_at = case when given.status = 'RUNNING' then at end,
-        holds = case when given.status = 'FAILED' then '{}' else j.holds end,
-        held_at = case when given.status = 'FAILED' then null else j.held_at end
-      where j.org_id = p_org and j.id = given.id;
-    end if;
-  end loop;
-  if cardinality(p_cancelled) > 0 then
-    update approval_request r
-    set status = 'cancelled', next_action_at = null, resolved_at = at, resolution_reason = 'another call of its job ended it'
-    where r.org_id = p_org and r.id = any (p_cancelled) and r.status = 'pending';
-  end if;
-  for given in select * from jsonb_to_recordset(p_jobs) j (id uuid, open integer, status text, error text)
-    where j.status = 'FAILED'
-  loop
-    update tool_call c set status = 'rejected', error = given.error, settled_by = 'cancelled', finished_at = at
-    where c.org_id = p_org and c.job_id = given.id and c.status in ('awaiting', 'approved');
-  end loop;
-  insert into approval_event (org_id, approval_id, event_type, channel, actor_member_id, actor, idempotency_key, payload,
-    created_at)
-  select p_org, e.approval, e.type, case when e.approval = p_approval then via end, decider, decider_name,
-    case when e.approval = p_approval and e.keyed then p_key end, coalesce(e.payload, '{}'), at
-  from jsonb_to_recordset(p_events) e (approval uuid, type text, keyed boolean, payload jsonb);
-  perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies,
-    p_fact_jobs);
-  return jsonb_build_object('approval', approval_record(p_org, p_approval, p_person), 'decided', case when p_vote is not null then
-    approval_decided(p_org, p_approval, array(select (c ->> 'id')::uuid from jsonb_array_elements(p_calls) c)) end);
 end
 $$;
 
@@ -2825,7 +2794,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.open_approval_token(p_token_hash bytea) RETURNS TABLE(org_id uuid, id uuid, approval_id uuid, version integer, input_hash text, template text, expires_at timestamp with time zone, used_at timestamp with time zone, said text, now timestamp with time zone, member_id uuid, name text, roles text[], clearance integer, active boolean, mac bytea)
+CREATE FUNCTION public.open_approval_token(p_token_hash bytea) RETURNS TABLE(org_id uuid, id uuid, approval_id uuid, version integer, input_hash text, template text, expires_at timestamp with time zone, used_at timestamp with time zone, vote text, now timestamp with time zone, member_id uuid, name text, roles text[], clearance integer, active boolean, mac bytea)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -3267,6 +3236,38 @@ $$;
 CREATE FUNCTION public.readable_time(timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN (($1 < '0001-01-02 00:00:00+00'::timestamp with time zone) OR ($1 > '9999-12-30 00:00:00+00'::timestamp with time zone)) THEN '9999-12-30 00:00:00+00'::timestamp with time zone ELSE $1 END;
+
+CREATE FUNCTION public.receipt_facts(p_org uuid, p_approval uuid, p_calls uuid[]) RETURNS jsonb
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $_$
+begin
+  return (select to_jsonb(d) from (
+    select encode(r.original_hash, 'hex') as original_hash, r.resolved_at as decided_at, plane_now() as now,
+      (select p.digest from policy_version p
+        where p.org_id = p_org and p.version = split_part(r.policy_version, '.', 1)::bigint) as policy_digest,
+      (select max(g.expires_at) from approval_grant g where g.org_id = p_org and g.approval_id = r.id) as expires_at,
+      -- Those that counted: whoever ended it, and whoever could still give theirs. With one vote nobody else is looked for.
+      (select coalesce(jsonb_agg(jsonb_build_object('version', v.version, 'member_id', v.user_account_id, 'member', v.member,
+          'decision', v.decision, 'reason', v.reason, 'channel', v.channel, 'created_at', v.created_at)
+          order by v.created_at, v.user_account_id), '[]')
+        from approval_vote v where v.org_id = p_org and v.approval_id = r.id and v.version = r.version
+          and (v.user_account_id = r.resolved_by
+            or v.user_account_id in (select m.id from approval_deciders(p_org, p_approval) m))) as votes,
+      (select coalesce(jsonb_agg(jsonb_build_object('from_member_id', h.from_member_id, 'from_member', h.from_member,
+          'to_member_id', h.to_member_id, 'to_member', h.to_member, 'to_clearance', h.to_clearance, 'reason', h.reason,
+          'automatic', h.automatic, 'at', h.created_at) order by h.id), '[]')
+        from approval_delegation h where h.org_id = p_org and h.approval_id = r.id) as delegations,
+      (select coalesce(jsonb_agg(jsonb_build_object('job', j.id,
+          'step_index', (j.checkpoint #>> '{memory_context,working_data,$plane,step}')::integer,
+          'crc32', (j.checkpoint ->> 'crc32')::bigint, 'mac', encode(j.checkpoint_mac, 'hex')) order by j.id), '[]')
+        from job j where j.org_id = p_org and j.id in (
+          select i.job_id from approval_invocation i
+          where i.org_id = p_org and i.approval_id = r.id and i.call_id = any (p_calls))) as checkpoints,
+      (select k.id from signing_key k where k.org_id = p_org and k.retired_at is null) as active_key
+    from approval_request r where r.org_id = p_org and r.id = p_approval) d);
+end
+$_$;
 
 CREATE FUNCTION public.record_delivery(p_org uuid, p_id uuid, p_claim uuid, p_version integer, p_sent boolean, p_first boolean, p_ref text, p_shown jsonb, p_said jsonb, p_payload jsonb, p_actions text[], p_bodies bytea[]) RETURNS boolean
     LANGUAGE plpgsql
@@ -4136,52 +4137,6 @@ begin
   update session_head h set event_seq = head.event_seq + 1
   where h.org_id = p_org and h.session_id = head.session_id;
   return true;
-end
-$$;
-
-CREATE FUNCTION public.vote_approval(p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_arguments text, p_input_hash bytea, p_person jsonb, p_reason text, p_key text, p_events jsonb, p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_counts boolean) RETURNS jsonb
-    LANGUAGE plpgsql
-    SET search_path TO 'public', 'pg_temp'
-    AS $$
-declare
-  decider uuid := p_person ->> 'id';
-  decider_name text := p_person ->> 'name';
-  via text := p_person ->> 'channel';
-  at timestamptz := plane_now();
-  the_approval approval_request%rowtype;
-begin
-  update approval_request r
-  set version = p_version,
-    original_arguments = case when p_arguments is null then r.original_arguments
-      else coalesce(r.original_arguments, r.arguments) end,
-    original_hash = case when p_arguments is null then r.original_hash else coalesce(r.original_hash, r.input_hash) end,
-    arguments = coalesce(p_arguments::jsonb, r.arguments), input_hash = coalesce(p_input_hash, r.input_hash),
-    causes = case when p_arguments is null or decider = any (r.causes) then r.causes else r.causes || decider end,
-    caused = case when p_arguments is null then r.caused else merge_caused(r.caused, edited_by(decider, decider_name)) end
-  where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.version = p_seen
-  returning * into the_approval;
-  if not found then
-    raise serialization_failure using message = 'the approval changed meanwhile';
-  end if;
-  if p_arguments is not null then
-    update tool_call c set edited = true, arguments = p_arguments::jsonb, input_hash = p_input_hash
-    from approval_invocation i
-    where i.org_id = p_org and i.approval_id = p_approval and c.org_id = p_org and c.id = i.call_id and c.status = 'awaiting';
-  end if;
-  if p_counts then
-    insert into approval_vote (org_id, approval_id, version, user_account_id, member, decision, reason, channel, created_at)
-    values (p_org, p_approval, p_version, decider, decider_name, 'approved', p_reason, via, at)
-    -- Whoever has proven a channel since says again what counted with somebody else's vote before.
-    on conflict (org_id, approval_id, version, user_account_id)
-    do update set reason = excluded.reason, channel = excluded.channel, created_at = excluded.created_at;
-  end if;
-  insert into approval_event (org_id, approval_id, event_type, channel, actor_member_id, actor, idempotency_key, payload,
-    created_at)
-  select p_org, p_approval, e.type, via, decider, decider_name, case when e.keyed then p_key end, coalesce(e.payload, '{}'), at
-  from jsonb_to_recordset(p_events) e (type text, keyed boolean, payload jsonb);
-  perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies,
-    array_fill(the_approval.job_id, array[cardinality(p_actions)]));
-  return approval_record(p_org, p_approval, p_person);
 end
 $$;
 

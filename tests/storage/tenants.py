@@ -12,7 +12,7 @@ from uuid import UUID
 import asyncpg
 
 from cortex_plane.agents.model.completions import ModelUsage
-from cortex_plane.approvals.model.approvals import Channel, Choice, Decision, DelegationDraft
+from cortex_plane.approvals.model.approvals import ApprovalDecision, Channel, Choice, DelegationDraft
 from cortex_plane.approvals.verbs import approvals, credentials, decisions
 from cortex_plane.calls.model import CallDraft, ResolutionRequest
 from cortex_plane.calls.verbs import calls, resolutions
@@ -20,7 +20,7 @@ from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus
 from cortex_plane.jobs.model.journal import SignalDraft
 from cortex_plane.jobs.model.usage import ModelCall
-from cortex_plane.jobs.rules.attempts import StepWrite
+from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
@@ -175,7 +175,7 @@ async def _approve_one(world: World) -> None:
     await dead_letter(world, id)
     taker = await world.person(Role.ADMIN, name="Taker")
     await approvals.delegate(world.db, world.admin.actor, id, DelegationDraft(to=taker.member_id))
-    decision = Decision(decision=Choice.APPROVED, version=1, input_hash=call()["input_hash"])
+    decision = ApprovalDecision(decision=Choice.APPROVED, version=1, input_hash=call()["input_hash"])
     await decisions.decide(world.db, taker.actor, id, decision, Channel.API)
     standing = UUID(await given_standing(world, id, world.admin.actor))
     async with world.db.transaction(world.org_id) as tx:

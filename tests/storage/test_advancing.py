@@ -15,7 +15,7 @@ import pytest
 from cortex_plane.db.database import Database
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import Cancellation, Hold, JobStatus, Pause, Resumption
-from cortex_plane.jobs.rules.attempts import Adoption, Orphan, StepWrite
+from cortex_plane.jobs.rules import Adoption, Orphan, StepWrite
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import Conflict, InvalidInput
 from cortex_plane.proof.verbs import audit

@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from cortex_plane.db.database import NOBODY, Database
-from cortex_plane.jobs.model.checkpoints import Checkpoint
-from cortex_plane.jobs.rules.recovery import CheckpointCorrupt, CorruptionType
+from cortex_plane.jobs.model.checkpoints import Checkpoint, CheckpointCorrupt, CorruptionType
 from cortex_plane.kernel.canonical import canonical
 from tests.fixtures.checkpoints import CHECKPOINTS, VALUES, opened, plain, sealed
 

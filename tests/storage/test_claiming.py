@@ -19,7 +19,7 @@ from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.jobs.rules.attempts import StepWrite
+from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.proof.verbs import audit
 from tests.conftest import Urls

@@ -20,8 +20,9 @@ import pytest
 from cortex_plane.approvals.model.approvals import Approval
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
+from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.jobs.verbs import master_key, workers
+from cortex_plane.jobs.verbs import master_key
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.main.databases import open_database
 from cortex_plane.main.master_key import KEY_FILE, NEXT_KEY_FILE
@@ -320,7 +321,7 @@ async def test_no_process_with_the_old_key_writes_beside_it(
     code, output = await cortex(urls, "db", "rotate-key", CORTEX_HOME=str(home))
     assert code == 0, output
     assert await admin.fetchval("select worker_id from job where id = $1", id) is None
-    assert await workers.beat_worker(strict.db, worker.id, timedelta(hours=1)) is None
+    assert await jobs_store.beat_worker(strict.db, worker.id, timedelta(hours=1)) is None
     with pytest.raises(SetupError) as refused:
         await worker._register()
     assert refused.value.code == "wrong_master_key"
@@ -337,3 +338,48 @@ async def test_two_rotations_at_once_are_one(http: httpx.AsyncClient, strict: Wo
     assert 0 in [code for code, _ in results], results
     async with started(urls, Settings(home=home, pool_size=5)) as db:
         await secrets.check(http, db, Vault(key_in(home)))
+
+
+@pytest.mark.proves("D.634")
+async def test_a_finished_rotation_cannot_be_replayed(
+    http: httpx.AsyncClient, strict: World, admin: asyncpg.Connection, urls: Urls, tmp_path: Path
+) -> None:
+    """Whoever has the old key and can write to the database has nothing sealed anew, in no org and at no place of a rotation."""
+    secrets = await Secrets.create(strict)
+    await master_key.begin_rotation(strict.db, OLD, NEW, 3)
+    previous = await admin.fetchval("select previous from plane_key")
+    settings = Settings(home=tmp_path, master_key=NEW_KEY, pool_size=5)
+    async with started(urls, settings) as db:
+        await secrets.check(http, db, NEW)
+        newer = await World.create(db, "globex", policies=None)
+        forged = OLD.seal(newer.org_id, "model key anthropic", b"forged")
+        await keys.put_model_key(db, newer.admin.actor, Provider.ANTHROPIC, ModelKeyDraft(key=MODEL_KEY))
+    await admin.execute("update model_key set sealed = $1 where org_id = $2", forged, newer.org_id)
+    for job in (None, UUID(int=0)):
+        await admin.execute("update plane_key set previous = $1, resealed_job = $2", previous, job)
+        with pytest.raises(SetupError) as refused:
+            async with started(urls, settings):
+                pass
+        assert refused.value.code == "rotation_replayed"
+    assert await admin.fetchval("select sealed from model_key where org_id = $1", newer.org_id) == forged
+    await admin.execute("update plane_key set previous = null, resealed_job = null")
+    await admin.execute("delete from model_key where org_id = $1", newer.org_id)
+    await master_key.begin_rotation(strict.db, NEW, OLD, 3)
+    await master_key.finish_rotation(strict.db, OLD)
+    with pytest.raises(SetupError) as refused:
+        await master_key.begin_rotation(strict.db, OLD, NEW, 3)
+    assert refused.value.code == "same_master_key"
+
+
+@pytest.mark.proves("D.634")
+async def test_a_replaced_master_key_makes_no_credential_key(
+    strict: World, admin: asyncpg.Connection, urls: Urls
+) -> None:
+    await master_key.require_key(strict.db, OLD)
+    await admin.execute("delete from credential_key")
+    await master_key.begin_rotation(strict.db, OLD, NEW, 3)
+    await master_key.finish_rotation(strict.db, NEW)
+    for vault, count in ((OLD, 0), (NEW, 1)):
+        db = await Database.open(urls.app, max_size=2, vault=vault)
+        await db.close()
+        assert await admin.fetchval("select count(*) from credential_key") == count

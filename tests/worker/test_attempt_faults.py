@@ -15,7 +15,7 @@ from cortex_plane.agents.model.agents import Agent
 from cortex_plane.agents.model.completions import ModelError, ModelUsage
 from cortex_plane.jobs.model.jobs import Job, JobStatus
 from cortex_plane.jobs.model.usage import ModelCall
-from cortex_plane.jobs.rules.attempts import Leased, StepWrite
+from cortex_plane.jobs.rules import Leased, StepWrite
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.worker import attempt, effects, lease

@@ -15,7 +15,7 @@ from cortex_plane.gates.model.atlases import Atlas, Mode, TriggerType
 from cortex_plane.gates.model.gates import GateInput, GateState, Pass, kept_state
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.jobs.model.effects import CallStatus
-from cortex_plane.jobs.rules.attempts import StepWrite
+from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.worker.authorization import reset_call
 from cortex_plane.worker.calls import Call, plan_call, toolbox_of

@@ -11,7 +11,7 @@ import pytest
 
 from cortex_plane.agents.model.agents import AgentChange, ModelConfig
 from cortex_plane.agents.verbs import agents
-from cortex_plane.approvals.model.approvals import Approval, Channel, Choice, Decision, EffectAnswer
+from cortex_plane.approvals.model.approvals import Approval, ApprovalDecision, Channel, Choice, EffectAnswer
 from cortex_plane.approvals.verbs import decisions, settlements
 from cortex_plane.jobs.model.effects import Answer, Verdict
 from cortex_plane.jobs.model.jobs import TERMINAL, Job, JobStatus
@@ -106,7 +106,9 @@ async def test_a_gate_that_nobody_was_shown_is_asked_about_before_an_approved_ca
 
 
 async def _edited(world: World, card: Approval, arguments: dict[str, Any]) -> None:
-    decision = Decision(decision=Choice.APPROVED, version=card.version, input_hash=card.input_hash, arguments=arguments)
+    decision = ApprovalDecision(
+        decision=Choice.APPROVED, version=card.version, input_hash=card.input_hash, arguments=arguments
+    )
     await decisions.decide(world.db, world.admin.actor, card.id, decision, Channel.API)
 
 

@@ -14,9 +14,9 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from cortex_plane.agents import store as agents_store
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import Finding, Hold, JobStatus, PreflightOutcome, Reason, Severity
-from cortex_plane.jobs.verbs import workers
 from cortex_plane.jobs.verbs.workers import list_every_parked
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.preflight import Preflight
@@ -180,7 +180,7 @@ async def test_tools_of_mcp_servers_are_taken_as_workers_last_heard_of_them(stri
     agent = await make_agent(strict, [turn(call("notes.add_note", text="hi"))])
     async with working(strict.db, _with_server(tmp_path)):
         async with asyncio.timeout(120):
-            while not await workers.known_tools(strict.db, "tests", "notes"):  # noqa: ASYNC110 -- only the database knows
+            while not await agents_store.list_server_tools(strict.db, "tests", "notes"):  # noqa: ASYNC110 -- only the database knows
                 await asyncio.sleep(0.05)
         id = await submit(strict, agent)
         await until(strict, id, JobStatus.WAITING_FOR_APPROVAL, seconds=60)

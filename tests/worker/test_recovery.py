@@ -12,9 +12,8 @@ import pytest
 from jsonschema_rs import validator_for
 from structlog.testing import capture_logs
 
-from cortex_plane.jobs.model.checkpoints import mac_of, schema
+from cortex_plane.jobs.model.checkpoints import CorruptionType, mac_of, schema
 from cortex_plane.jobs.model.jobs import Hold, Job, JobStatus, Pause, Resumption
-from cortex_plane.jobs.rules.recovery import CorruptionType
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.sessions.verbs import events
 from cortex_plane.worker.models.backends import Backends

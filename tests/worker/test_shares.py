@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from cortex_plane.db.database import NOBODY
+from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.jobs.rules.attempts import MOST_HAND_BACKS, SlotShares
-from cortex_plane.jobs.verbs import workers
+from cortex_plane.jobs.rules import MOST_HAND_BACKS, SlotShares
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.tools.app import App
 from tests.fixtures.clock import Clock
@@ -77,7 +77,7 @@ async def test_an_org_gets_its_share_of_a_worker_and_the_reserve_goes_to_who_has
     async def claimed(free: int, mine: int, others: int, shares: SlotShares) -> tuple[int, int]:
         """How many both get where they have so many already."""
         held = [world.org_id] * mine + [other.org_id] * others
-        given, _ = await workers.claim_jobs(db, worker, [APP], free, NOBODY, held, shares)
+        given, _ = await jobs_store.claim_jobs(db, worker, [APP], free, NOBODY, held, shares)
         got = [each.org_id for each in given]
         await admin.execute(
             "update job set status = 'CANCELLED', worker_id = null, leased_at = null, error_message = 'x'"
@@ -106,7 +106,7 @@ async def test_jobs_of_an_org_in_the_whole_plane_are_limited_exactly(
     async def claim(worker: Any) -> None:
         busy = True
         while busy:
-            _, busy = await workers.claim_jobs(world.db, worker, [APP], 4, NOBODY, (), shares)
+            _, busy = await jobs_store.claim_jobs(world.db, worker, [APP], 4, NOBODY, (), shares)
 
     await asyncio.gather(*map(claim, ids))
     counted = await admin.fetch("select org_id, count(*) from job where worker_id is not null group by org_id")

@@ -17,9 +17,10 @@ from cortex_plane.agents.model.completions import AssistantTurn, ModelError, Mod
 from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.db.database import NOBODY
+from cortex_plane.jobs import store as jobs_store
+from cortex_plane.jobs.model.checkpoints import open_sealed
 from cortex_plane.jobs.model.jobs import JobStatus, Pause, Resumption
-from cortex_plane.jobs.rules.recovery import open_sealed
-from cortex_plane.jobs.verbs import steering, workers
+from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.verbs import events, sessions
@@ -49,7 +50,7 @@ class Talk:
         if not hasattr(self, "worker"):
             self.worker, given = await leased(self.world.db, App("tests"))
         else:
-            ((given,), _) = await workers.claim_jobs(self.world.db, self.worker.id, ["tests"], 1, NOBODY)
+            ((given,), _) = await jobs_store.claim_jobs(self.world.db, self.worker.id, ["tests"], 1, NOBODY)
         host = replace(self.worker._host, db=self.db, backends=Backends({"listening": self.model}))
         await Attempt(host, given).run()
         return delivery.session_id

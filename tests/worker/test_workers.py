@@ -16,7 +16,7 @@ from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.db.pool import Hints
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import Cancellation, JobStatus, Pause, Resumption
-from cortex_plane.jobs.rules.attempts import Assignment, StepWrite
+from cortex_plane.jobs.rules import Assignment, StepWrite
 from cortex_plane.jobs.store import find_orphans
 from cortex_plane.jobs.verbs import steering, workers
 from cortex_plane.kernel.errors import Conflict, SetupError, Unavailable
@@ -56,9 +56,9 @@ from tests.fixtures.workers import (
 async def claim(world: World, *apps: str, wanted: int = 1, after: UUID = NOBODY) -> list[Assignment]:
     """A claim by a worker that is only a row; who is told that others claim asks again."""
     worker = new_id()
-    await workers.register_worker(world.db, worker, "row", "nowhere", 1, list(apps), wanted, timedelta(hours=1))
+    await jobs_store.register_worker(world.db, worker, "row", "nowhere", 1, list(apps), wanted, timedelta(hours=1))
     while True:
-        claimed, busy = await workers.claim_jobs(world.db, worker, apps or ("tests",), wanted, after)
+        claimed, busy = await jobs_store.claim_jobs(world.db, worker, apps or ("tests",), wanted, after)
         if claimed or not busy:
             return claimed
 
@@ -272,7 +272,7 @@ async def test_a_worker_that_renews_its_lease_in_the_last_moment_keeps_its_job(
     await expire(world.db, worker)
     orphans = await find_orphans(world.db, 10)
     assert [orphan.id for orphan in orphans] == [id]
-    await workers.beat_worker(world.db, worker.id, timedelta(hours=1))
+    await jobs_store.beat_worker(world.db, worker.id, timedelta(hours=1))
 
     async def found_before(*_: Any) -> Any:
         return orphans
@@ -512,7 +512,7 @@ async def until_reconnected(world: World, id: UUID) -> JobStatus:
 
 async def test_a_failed_duty_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker whose heartbeat died once must not go on without one."""
-    beat, broken = workers.beat_worker, [1]
+    beat, broken = jobs_store.beat_worker, [1]
 
     async def once(*args: Any) -> Any:
         if broken:
@@ -520,7 +520,7 @@ async def test_a_failed_duty_is_tried_again(world: World, monkeypatch: pytest.Mo
             raise ZeroDivisionError
         return await beat(*args)
 
-    monkeypatch.setattr(workers, "beat_worker", once)
+    monkeypatch.setattr(jobs_store, "beat_worker", once)
     asked = asyncio.Event()
 
     async def for_ever(_: int) -> None:

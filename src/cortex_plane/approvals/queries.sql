@@ -55,8 +55,8 @@ where j.id = $1
 select * from cancel_approvals($1, $2, $3)
 
 
--- name: close_approval
-select close_approval($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
+-- name: change_approval
+select change_approval($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
 
 
 -- name: count_repeats
@@ -196,10 +196,6 @@ where r.org_id = $1 and r.id = $3
 insert into approval_token (org_id, id, approval_id, user_account_id, notification_id, token_hash, version, input_hash,
   expires_at, mac)
 values ($1, $2, $3, $4, $5, $6, $7, decode($8, 'hex'), $9, $10)
-
-
--- name: insert_vote
-select vote_approval($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
 
 
 -- name: is_key_used

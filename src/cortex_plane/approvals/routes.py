@@ -9,9 +9,9 @@ from pydantic.dataclasses import dataclass as draft
 
 from cortex_plane.approvals.model.approvals import (
     Approval,
+    ApprovalDecision,
     ApprovalDetails,
     ApprovalStatus,
-    Decision,
     DecisionReceipt,
     Delegate,
     DelegationDraft,
@@ -25,6 +25,8 @@ from cortex_plane.jobs.model.jobs import Job
 from cortex_plane.kernel.fields import DRAFT, MAX_BODY_BYTES, Name
 from cortex_plane.kernel.routes import ListQuery, ListRoute, Route
 
+# Approvals ---------------------------------------------------------------------------------------------------
+
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
 class ApprovalQuery(ListQuery):
@@ -32,20 +34,6 @@ class ApprovalQuery(ListQuery):
     job_id: UUID | None = None
     session_id: UUID | None = None
 
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class StandingQuery(ListQuery):
-    session_id: UUID | None = None
-    active: bool = False
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class DelegateQuery:
-    approval_id: UUID | None = None
-    name: Name | None = None
-
-
-# Approvals ---------------------------------------------------------------------------------------------------
 
 LIST_APPROVALS = ListRoute(
     "GET /v1/approvals",
@@ -61,7 +49,7 @@ GET_APPROVAL = Route(
 DECIDE_APPROVAL = Route(
     "POST /v1/approvals/{approval_id}/decide",
     DecisionReceipt,
-    body=Decision,
+    body=ApprovalDecision,
     once=True,
     max_body=MAX_BODY_BYTES,
     notes="""Approve or deny exactly what you saw: `version` and `input_hash` must be those of the card.
@@ -105,6 +93,13 @@ DECIDE_BY_TOKEN = Route(
 
 # Standing approvals ------------------------------------------------------------------------------------------
 
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class StandingQuery(ListQuery):
+    session_id: UUID | None = None
+    active: bool = False
+
+
 LIST_STANDING_APPROVALS = ListRoute(
     "GET /v1/standing-approvals",
     StandingApproval,
@@ -126,6 +121,13 @@ REVOKE_STANDING_APPROVAL = Route(
 )
 
 # Absences ----------------------------------------------------------------------------------------------------
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class DelegateQuery:
+    approval_id: UUID | None = None
+    name: Name | None = None
+
 
 LIST_DELEGATES = ListRoute(
     "GET /v1/delegates",

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.approvals.model.approvals import (
+    DEFAULT_SECONDS,
     Approval,
     ApprovalEvent,
     ApprovalKind,
@@ -21,19 +22,19 @@ from cortex_plane.approvals.model.approvals import (
     Mark,
     NewRequest,
     StandingApproval,
+    StandingDraft,
     Vote,
     Waiting,
 )
 from cortex_plane.approvals.model.credentials import Token
-from cortex_plane.approvals.rules.deciders import ApprovalEnd, LockedApproval, Taker
-from cortex_plane.approvals.rules.standing_match import Granter
+from cortex_plane.approvals.rules import ApprovalChange, Edit, Granter, LockedApproval, Taker
 from cortex_plane.db.database import Database, Queries, Row, Transaction, after, ids, one, page
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT
 from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.policies.model.policies import Approvers, Quorum, Terms
-from cortex_plane.proof.model import Fact
-from cortex_plane.proof.rules.receipts import Decided
+from cortex_plane.proof.model import Fact, SessionEvent
+from cortex_plane.proof.rules.receipts import ReceiptFacts
 from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.rules import MacKind
@@ -43,8 +44,6 @@ queries = Queries("approvals")
 
 SHORTEST_GRANT_SECONDS = 3600
 """A grant lives as long as people had to give it, but long enough for a busy worker to use it."""
-
-SessionEvent = tuple[str, UUID | None, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,10 +271,10 @@ def _escalations(terms: Terms, deadline: datetime | None) -> list[tuple[datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ClosedApproval:
+class ChangedApproval:
     approval: Approval
-    decided: Decided | None
-    """What the receipt says, where somebody decided."""
+    receipt: ReceiptFacts | None
+    """What the receipt says besides, where somebody decided."""
 
 
 # Deciding --------------------------------------------------------------------------------------------------------
@@ -290,69 +289,27 @@ async def open_approval(
     return None if row is None else parse(LockedApproval, {**row["approval"], **row})
 
 
-async def close_approval(
-    tx: Transaction,
-    locked_approval: LockedApproval,
-    closing: ApprovalEnd,
-    *,
-    version: int,
-    arguments: bytes | None,
-    input_hash: str | None,
-    actor: Actor | None,
-    choice: Choice | None,
-    reason: str | None,
-    channel: Channel | None,
-    key: str | None,
-    happened: Sequence[dict[str, Any]],
-    events: Sequence[SessionEvent],
-    facts: Sequence[Fact],
-) -> ClosedApproval:
-    request = locked_approval.approval
-    tx.told = tx.told or bool(events)
+async def change_approval(
+    tx: Transaction, locked: LockedApproval, change: ApprovalChange, *, version: int, edit: Edit | None,
+    person: dict[str, Any] | None, choice: Choice | None, reason: str | None, key: str | None,
+    entries: Sequence[dict[str, Any]], events: Sequence[SessionEvent], facts: Sequence[Fact],
+) -> ChangedApproval:  # fmt: skip
+    """Write what a decision or a deadline does. ``choice``: the vote of ``person``, where it counts."""
+    approval = locked.approval
+    tx.has_events = tx.has_events or bool(events)
     row = await tx.value(
-        queries.close_approval, tx.org, request.id, request.version, version, closing.status,
-        arguments.decode() if arguments is not None else None,
-        bytes.fromhex(input_hash) if input_hash is not None else None,
-        person_of(actor, channel) if actor else None, reason, choice, key,
-        [{"id": str(id), "status": status, "error": error} for id, status, error in closing.calls],
-        float(max(locked_approval.timeout_seconds, SHORTEST_GRANT_SECONDS)),
-        [{"id": str(j.id), "open": j.open, "status": j.status, "error": j.error} for j in closing.jobs],
-        [sibling.id for sibling in closing.cancelled], list(happened),
+        queries.change_approval, tx.org, approval.id, approval.version, version, change.status,
+        edit.arguments.decode() if edit else None, bytes.fromhex(edit.input_hash) if edit else None,
+        person, reason, choice, key,
+        [{"id": str(id), "status": status, "error": error} for id, status, error in change.calls],
+        float(max(locked.timeout_seconds, SHORTEST_GRANT_SECONDS)),
+        [{"id": str(j.id), "open": j.open, "status": j.status, "error": j.error} for j in change.jobs],
+        [sibling.id for sibling in change.cancelled], list(entries),
         [kind for kind, _, _ in events], [job for _, job, _ in events], [data for _, _, data in events],
         [fact.action for fact in facts], [fact.body for fact in facts],
-        [fact.job or request.job_id for fact in facts],
+        [fact.job or approval.job_id for fact in facts],
     )  # fmt: skip
-    return parse(ClosedApproval, row)
-
-
-async def insert_vote(
-    tx: Transaction,
-    locked_approval: LockedApproval,
-    *,
-    version: int,
-    arguments: bytes | None,
-    input_hash: str | None,
-    actor: Actor,
-    reason: str | None,
-    channel: Channel,
-    key: str | None,
-    happened: Sequence[dict[str, Any]],
-    events: Sequence[SessionEvent],
-    facts: Sequence[Fact],
-    counts: bool,
-) -> Approval:
-    """``counts``: whether it is a vote, or only an edit. Returns the approval as it is now."""
-    request = locked_approval.approval
-    tx.told = tx.told or bool(events)
-    row = await tx.value(
-        queries.insert_vote, tx.org, request.id, request.version, version,
-        arguments.decode() if arguments is not None else None,
-        bytes.fromhex(input_hash) if input_hash is not None else None,
-        person_of(actor, channel), reason, key, list(happened), [kind for kind, _, _ in events],
-        [job for _, job, _ in events], [data for _, _, data in events], [fact.action for fact in facts],
-        [fact.body for fact in facts], counts,
-    )  # fmt: skip
-    return parse(Approval, row)
+    return parse(ChangedApproval, row)
 
 
 async def insert_delegation(
@@ -440,15 +397,9 @@ async def answer_question(
 
 
 async def vote_answer(
-    tx: Transaction,
-    locked_approval: LockedApproval,
-    actor: Actor,
-    note: str | None,
-    channel: Channel,
-    answer: str,
-    verdict: str,
+    tx: Transaction, locked: LockedApproval, actor: Actor, note: str | None, channel: Channel, answer: str, verdict: str
 ) -> None:
-    request = locked_approval.approval
+    request = locked.approval
     await tx.rows(
         queries.vote_answer, tx.org, request.id, request.version, actor.user_account_id, actor.name, note, channel, answer,
         verdict,
@@ -487,7 +438,7 @@ async def open_token(db: Database, token_hash: bytes) -> tuple[Token, Actor | No
         return None
     (row,) = rows
     key.require(MacKind.APPROVAL_TOKEN, {**row, "user_account_id": row["member_id"], "token_hash": lookup}, row["mac"])
-    return parse(Token, row), _credential_person(row, row["id"])
+    return parse(Token, row), credential_person(row, row["id"])
 
 
 async def open_link(db: Database, approval_id: UUID, operator_id: UUID) -> Row | None:
@@ -496,12 +447,8 @@ async def open_link(db: Database, approval_id: UUID, operator_id: UUID) -> Row |
     return rows[0] if rows else None
 
 
-def link_operator(row: Row, secret_id: UUID) -> Actor | None:
-    """The person that a link names, where there still is one."""
-    return _credential_person(row, secret_id)
-
-
-def _credential_person(row: Row, credential_id: UUID) -> Actor | None:
+def credential_person(row: Row, credential_id: UUID) -> Actor | None:
+    """The person that a token or a link names, where there still is one."""
     if not row["active"]:
         return None
     return credentials_store.session_person(row["org_id"], credential_id, row["member_id"], row["name"], row)
@@ -585,23 +532,13 @@ async def next_level(tx: Transaction, approval_id: UUID) -> Approvers | None:
 
 
 async def insert_standing(
-    tx: Transaction,
-    id: UUID,
-    approval_id: UUID,
-    *,
-    input_hash: str | None,
-    condition: str | None,
-    max_calls: int | None,
-    expires_at: datetime,
-    granted_by: str,
-    granted_by_id: UUID,
-    reason: str | None,
-    version: int,
-    now: datetime,
-) -> None:
+    tx: Transaction, id: UUID, approval_id: UUID, draft: StandingDraft, actor: Actor, *, input_hash: str,
+    reason: str | None, version: int, now: datetime,
+) -> None:  # fmt: skip
     await tx.rows(
-        queries.insert_standing, tx.org, id, approval_id, bytes.fromhex(input_hash) if input_hash else None, condition,
-        max_calls, expires_at, granted_by, granted_by_id, reason, version, now,
+        queries.insert_standing, tx.org, id, approval_id, bytes.fromhex(input_hash) if draft.same_arguments else None,
+        draft.condition, draft.calls, now + timedelta(seconds=draft.seconds or DEFAULT_SECONDS), actor.name,
+        actor.user_account_id, reason, version, now,
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from cortex_plane.approvals.model.approvals import (
     StandingDraft,
     shaped_by,
 )
-from cortex_plane.approvals.rules.deciders import in_words
+from cortex_plane.approvals.rules import in_words
 from cortex_plane.cli.inputs import member_id, parse_json, read_secret
 from cortex_plane.cli.output import (
     COLOURS,

@@ -59,7 +59,7 @@ def submit_job(
     as_json: AsJson = False,
 ) -> None:
     """Submit a job to an agent."""
-    from cortex_plane.jobs.model.job_drafts import JobDraft
+    from cortex_plane.jobs.model.jobs import JobDraft
 
     value = parse_json(payload, "--payload is not valid JSON")
     draft = JobDraft(agent=agent, payload=value, session_id=session, max_retries=max_retries, atlases=atlas or [])

@@ -9,10 +9,10 @@ from uuid import UUID
 from cortex_plane.approvals import routes
 from cortex_plane.approvals.model.approvals import (
     Approval,
+    ApprovalDecision,
     ApprovalDetails,
     ApprovalStatus,
     Choice,
-    Decision,
     DecisionReceipt,
     DelegationDraft,
     EffectAnswer,
@@ -48,7 +48,9 @@ class Approvals(Noun):
         """What waits for somebody, newest first."""
         return self.list(status=ApprovalStatus.PENDING, job_id=job_id)
 
-    async def decide(self, id: UUID, decision: Decision, *, idempotency_key: str | None = None) -> DecisionReceipt:
+    async def decide(
+        self, id: UUID, decision: ApprovalDecision, *, idempotency_key: str | None = None
+    ) -> DecisionReceipt:
         return await self._plane.call(routes.DECIDE_APPROVAL, id, body=decision, idempotency_key=idempotency_key)
 
     async def approve(
@@ -65,7 +67,7 @@ class Approvals(Noun):
         """
         return await self.decide(
             seen.id,
-            Decision(
+            ApprovalDecision(
                 decision=Choice.APPROVED,
                 version=seen.version,
                 input_hash=seen.input_hash,
@@ -77,7 +79,8 @@ class Approvals(Noun):
 
     async def deny(self, seen: Approval, *, reason: str | None = None) -> DecisionReceipt:
         return await self.decide(
-            seen.id, Decision(decision=Choice.DENIED, version=seen.version, input_hash=seen.input_hash, reason=reason)
+            seen.id,
+            ApprovalDecision(decision=Choice.DENIED, version=seen.version, input_hash=seen.input_hash, reason=reason),
         )
 
     async def delegate(self, id: UUID, draft: DelegationDraft) -> Approval:

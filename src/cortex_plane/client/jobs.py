@@ -11,8 +11,18 @@ from cortex_plane.client.events import Lost
 from cortex_plane.client.transport import Noun
 from cortex_plane.jobs import routes
 from cortex_plane.jobs.model.effects import Answer, Question
-from cortex_plane.jobs.model.job_drafts import Cancellation, JobDraft, Pause, Resumption
-from cortex_plane.jobs.model.jobs import Job, JobChange, JobStatus, SteeringResult, Step, Worker
+from cortex_plane.jobs.model.jobs import (
+    Cancellation,
+    Job,
+    JobChange,
+    JobDraft,
+    JobStatus,
+    Pause,
+    Resumption,
+    SteeringResult,
+    Step,
+    Worker,
+)
 from cortex_plane.jobs.model.journal import JournalEntry, Signal, SignalDraft, SignalReceipt, Wait
 from cortex_plane.jobs.model.usage import Grouping, UsageRow, UsageTotals
 from cortex_plane.sessions.model.events import Event

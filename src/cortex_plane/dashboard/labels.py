@@ -18,7 +18,7 @@ from cortex_plane.approvals.model.approvals import (
     StandingDraft,
     shaped_by,
 )
-from cortex_plane.approvals.rules.deciders import in_words
+from cortex_plane.approvals.rules import in_words
 from cortex_plane.gates.rules.prompts import gate_of_rule
 from cortex_plane.jobs.model.effects import MAX_REPEATS
 from cortex_plane.kernel.text import span, stamp

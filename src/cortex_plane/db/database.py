@@ -99,13 +99,13 @@ HEAVY_READS = 4
 """How many reads of long spans run at a time in a process."""
 HEAVY_RETRY_SECONDS = 5
 
-TELLING: Final = frozenset(
+EVENT_VERBS: Final = frozenset(
     {
         "adopt_job", "advance_job", "append_chunks", "authorize_call", "claim_jobs", "hear_signal", "ingest_message", "intend_call",
         "post_message", "record_delivery", "release_job", "settle_call", "void_chunks",
     }
 )  # fmt: skip
-"""The hot verbs that append events: whoever waits for events is given a hint after their commit."""
+"""The hot verbs that append events: readers of events get a hint after their commit."""
 
 _VERBS: dict[str, str] = {}
 
@@ -125,7 +125,7 @@ class Transaction:
         self._connection = connection
         self.org = org
         self._credential_key = credential_key
-        self.told = False
+        self.has_events = False
         """Events were appended: readers get a hint after the commit."""
 
     @property
@@ -154,7 +154,7 @@ class Transaction:
 
     async def call(self, name: str, org: UUID | None, *args: Any) -> Sequence[Row]:
         """A hot verb as a part of this transaction."""
-        self.told = self.told or name in TELLING
+        self.has_events = self.has_events or name in EVENT_VERBS
         values = args if org is None else (org, *args)
         return await self.rows(verb(name, len(values)), *values)
 
@@ -198,8 +198,8 @@ class Database:
         self._shared = SharedPool(pool, org_connections, pools)
         self._purpose: PoolPurpose | None = None
         self._views: dict[PoolPurpose, Database] = {}
-        self._vault = vault
-        self._credential_key = credential_key
+        self.vault_at_hand = vault
+        self.credential_key_at_hand = credential_key
         self._heavy = Shares(heavy_reads, share=max(1, heavy_reads // 2))
         self.hints = Hints(pool)
 
@@ -228,15 +228,11 @@ class Database:
             self._heavy.give_back(org)
 
     @property
-    def vault_at_hand(self) -> Vault | None:
-        return self._vault
-
-    @property
     def vault(self) -> Vault:
         """What opens the secrets that are kept in it. Programs that only look have none."""
-        if self._vault is None:
+        if self.vault_at_hand is None:
             raise SetupError("This program was started without the master key.", code="no_master_key")
-        return self._vault
+        return self.vault_at_hand
 
     async def seal(self, tx: Transaction, purpose: str, secret: bytes) -> bytes:
         """Seal a secret of the org of ``tx``, unless the master key of the plane was replaced meanwhile."""
@@ -246,17 +242,13 @@ class Database:
     async def require_current_key(self, tx: Transaction) -> None:
         """Raises ``SetupError`` where the plane has another master key by now. No rotation begins before ``tx`` ends."""
         fingerprint = await tx.value((SQL / "plane_key.sql").read_text())
-        if self._vault is not None and fingerprint is not None and fingerprint != self._vault.fingerprint:
+        if self.vault_at_hand is not None and fingerprint is not None and fingerprint != self.vault_at_hand.fingerprint:
             raise wrong_master_key()
 
     @property
     def credential_key(self) -> CredentialKey:
         """What recognises credentials, and proves that a row was written by the plane."""
-        return _at_hand(self._credential_key)
-
-    @property
-    def credential_key_at_hand(self) -> CredentialKey | None:
-        return self._credential_key
+        return _at_hand(self.credential_key_at_hand)
 
     @classmethod
     async def open(
@@ -313,7 +305,7 @@ class Database:
                 # One round trip: an org is a UUID, so its text needs no quoting.
                 mode = "isolation level repeatable read, read only" if snapshot else ""
                 await connection.execute(f"begin {mode}; set local app.org_id = '{UUID(str(org))}'")
-            transaction = Transaction(connection, org, self._credential_key)
+            transaction = Transaction(connection, org, self.credential_key_at_hand)
             yield transaction
             if crash_points.armed:
                 crash_points.reached("commit:before")
@@ -329,7 +321,7 @@ class Database:
             raise
         finally:
             await shared.release(connection, place)
-        if transaction.told:
+        if transaction.has_events:
             self.hints.events()
 
     async def call(self, name: str, org: UUID | None, *args: Any) -> Sequence[Row]:
@@ -346,7 +338,7 @@ class Database:
                     crash_points.reached(f"{name}:after")
             finally:
                 await shared.release(connection, place)
-        if rows and name in TELLING:
+        if rows and name in EVENT_VERBS:
             self.hints.events()
         return rows
 
@@ -372,10 +364,10 @@ class Database:
                 if sealed is None and make:
                     new_key = vault.seal(NOBODY, CREDENTIAL_KEY, secrets.token_bytes(KEY_BYTES))
                     # Of two that make one at the same moment the first one's counts.
-                    await connection.execute(insert, new_key)
+                    await connection.execute(insert, new_key, vault.fingerprint)
                     sealed = await connection.fetchval(read)
             if sealed is not None:
-                self._credential_key = CredentialKey(vault.open(NOBODY, CREDENTIAL_KEY, sealed))
+                self.credential_key_at_hand = CredentialKey(vault.open(NOBODY, CREDENTIAL_KEY, sealed))
 
     async def _refuse_powerful_login(self) -> None:
         async with self.transaction(NOBODY) as tx:
@@ -457,8 +449,8 @@ class NestedDatabase(Database):
     connection."""
 
     def __init__(self, db: Database, tx: Transaction) -> None:
-        self._vault = db.vault_at_hand
-        self._credential_key = db.credential_key_at_hand
+        self.vault_at_hand = db.vault_at_hand
+        self.credential_key_at_hand = db.credential_key_at_hand
         self._tx = tx
         self.hints = db.hints
 

@@ -2,79 +2,59 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import functools
 import hashlib
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import asyncpg
 
 from cortex_plane.db.database import NOBODY, SQL, Database
 from cortex_plane.db.pool import border
-from cortex_plane.kernel.errors import SetupError, Unavailable
-
-T = TypeVar("T")
+from cortex_plane.kernel.errors import CortexError, SetupError, Unavailable
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(work)
-
-
-def create_database(url: str, name: str) -> None:
-    """The database, unless it exists. For the embedded server, where the login is the owner of everything."""
-    run(_create_database(url, name))
-
-
-def may_create_roles(url: str) -> bool:
-    """Whether a login is meant for setting up rather than for serving."""
-    return run(_may_create_roles(url))
-
-
-def ensure_login(url: str, name: str, password: str) -> None:
-    """A login that may do what the plane does and nothing else."""
-    run(_ensure_login(url, name, password))
-
-
-async def _create_database(url: str, name: str) -> None:
+@contextlib.asynccontextmanager
+async def _connected(url: str) -> AsyncIterator[Any]:
     with border():
         connection = await asyncpg.connect(url)
     try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def create_database(url: str, name: str) -> None:
+    """The database, unless it exists. For the embedded server, where the login is the owner of everything."""
+    async with _connected(url) as connection:
         if not await connection.fetchval("select true from pg_database where datname = $1", name):
             await connection.execute(_quoted("create database {}", name))
-    finally:
-        await connection.close()
 
 
-async def _may_create_roles(url: str) -> bool:
-    with border():
-        connection = await asyncpg.connect(url)
-    try:
+async def may_create_roles(url: str) -> bool:
+    """Whether a login is meant for setting up rather than for serving."""
+    async with _connected(url) as connection:
         login = await connection.fetchrow((SQL / "login.sql").read_text())
         return bool(login["superuser"] or login["create_role"])
-    finally:
-        await connection.close()
 
 
-async def _ensure_login(url: str, name: str, password: str) -> None:
-    with border():
-        connection = await asyncpg.connect(url)
-    try:
-        exists = await connection.fetchval("select true from pg_roles where rolname = $1", name)
-        if not exists:
-            await connection.execute(_quoted("create role {} login password {}", name, password))
-        await connection.execute(_quoted("grant cortex_app to {}", name))
-    except asyncpg.InsufficientPrivilegeError as error:
-        raise SetupError(
-            f"The login of DATABASE_URL may not create the plane's own login: {error}",
-            code="missing_right",
-            hint="Give it CREATEROLE, or create a plain login yourself and set DATABASE_URL to it and"
-            " DATABASE_ADMIN_URL to this one.",
-        ) from error
-    finally:
-        await connection.close()
+async def ensure_login(url: str, name: str, password: str) -> None:
+    """A login that may do what the plane does and nothing else."""
+    async with _connected(url) as connection:
+        try:
+            if not await connection.fetchval("select true from pg_roles where rolname = $1", name):
+                await connection.execute(_quoted("create role {} login password {}", name, password))
+            await connection.execute(_quoted("grant cortex_app to {}", name))
+        except asyncpg.InsufficientPrivilegeError as error:
+            raise SetupError(
+                f"The login of DATABASE_URL may not create the plane's own login: {error}",
+                code="missing_right",
+                hint="Give it CREATEROLE, or create a plain login yourself and set DATABASE_URL to it and"
+                " DATABASE_ADMIN_URL to this one.",
+            ) from error
 
 
 def _quoted(statement: str, *names: str) -> str:
@@ -117,19 +97,16 @@ def _release() -> list[Script]:
 
 async def migrate(url: str, *, folder: Path = SQL, on_progress: Callable[[str], None] = lambda _: None) -> list[str]:
     """Apply what is missing; returns the names of what was applied. The login must own the schema."""
-    with border():
-        connection = await asyncpg.connect(url)
-    try:
-        return await _migrate(connection, scripts(folder), folder, on_progress)
-    except asyncpg.InsufficientPrivilegeError as error:
-        raise SetupError(
-            f"The migrating login lacks a right: {error}",
-            code="missing_right",
-            hint="It must own the database and have CREATEROLE; where the roles cortex_app, cortex_resolver,"
-            " cortex_claimer and cortex_scheduler exist already, the last three must be granted to it.",
-        ) from error
-    finally:
-        await connection.close()
+    async with _connected(url) as connection:
+        try:
+            return await _migrate(connection, scripts(folder), folder, on_progress)
+        except asyncpg.InsufficientPrivilegeError as error:
+            raise SetupError(
+                f"The migrating login lacks a right: {error}",
+                code="missing_right",
+                hint="It must own the database and have CREATEROLE; where the roles cortex_app, cortex_resolver,"
+                " cortex_claimer and cortex_scheduler exist already, the last three must be granted to it.",
+            ) from error
 
 
 async def _migrate(
@@ -138,7 +115,7 @@ async def _migrate(
     await connection.execute("select pg_advisory_lock($1)", _LOCK)
     await connection.execute((folder / "roles.sql").read_text())
     await connection.execute((folder / "ledger.sql").read_text())
-    ledger = await _applied(connection)
+    ledger = _ledger(await connection.fetch(_LEDGER))
     _refuse_strange(release, ledger)
     names: list[str] = []
     doing = ""
@@ -151,9 +128,9 @@ async def _migrate(
         async with connection.transaction():
             try:
                 await connection.execute(script.text)
+            except asyncpg.InsufficientPrivilegeError:
+                raise
             except asyncpg.PostgresError as error:
-                if isinstance(error, asyncpg.InsufficientPrivilegeError):
-                    raise
                 raise SetupError(
                     f"{script.kind} {script.name} failed: {error}",
                     code="migration_failed",
@@ -167,10 +144,6 @@ async def _migrate(
 
 def _ledger(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
     return {(row["kind"], row["name"]): row["checksum"] for row in rows}
-
-
-async def _applied(connection: Any) -> dict[tuple[str, str], str]:
-    return _ledger(await connection.fetch(_LEDGER))
 
 
 def _refuse_strange(release: list[Script], ledger: dict[tuple[str, str], str]) -> None:
@@ -205,18 +178,16 @@ async def pending(database: Database, *, folder: Path = SQL) -> list[str]:
 
 async def require_current(database: Database) -> None:
     """Refuse to run on a schema of another release, and on queries that do not fit."""
-    missing = await pending(database)
-    if missing:
-        raise SetupError(
-            f"The database lacks {', '.join(missing)}.", code="schema_outdated", hint="Run `cortex db migrate` first."
-        )
+    await _require_applied(database, SetupError, "Run `cortex db migrate` first.")
     await database.check()
     await database.call("prepare_event_partitions", None, EVENT_MONTHS_AHEAD)
 
 
-async def require_ready(db: Database) -> None:
-    missing = await pending(db)
+async def require_ready(database: Database) -> None:
+    await _require_applied(database, Unavailable, "Run `cortex db migrate`.")
+
+
+async def _require_applied(database: Database, error: type[CortexError], hint: str) -> None:
+    missing = await pending(database)
     if missing:
-        raise Unavailable(
-            f"The database lacks {', '.join(missing)}.", code="schema_outdated", hint="Run `cortex db migrate`."
-        )
+        raise error(f"The database lacks {', '.join(missing)}.", code="schema_outdated", hint=hint)

@@ -302,75 +302,29 @@ from job_wait w where w.job_id = $1
 order by w.created_at, w.entry
 
 
--- name: usage_by_agent
-select m.agent_id::text as key, null::date as day, m.agent_id, min(a.slug) as agent, null::uuid as job_id, null::text as model,
-  count(*) as calls, sum(m.prompt_tokens)::bigint as prompt_tokens, sum(m.completion_tokens)::bigint as completion_tokens,
-  sum(m.cache_read_tokens)::bigint as cache_read_tokens, sum(m.cache_write_tokens)::bigint as cache_write_tokens,
-  sum(m.cost_micros)::bigint as cost_micros, count(*) filter (where m.cost_micros is null) as unpriced_calls,
-  sum(m.seconds) as seconds
-from model_call m
-join agent a on a.org_id = m.org_id and a.id = m.agent_id
-where ($1::uuid is null or exists (
-    select from session s where s.org_id = m.org_id and s.id = m.session_id and $1 in (s.user_account_id, s.opened_by)))
-  and ($2::timestamptz is null or m.created_at >= $2) and ($3::timestamptz is null or m.created_at < $3)
-  and ($4::uuid is null or m.agent_id = $4) and ($5::uuid is null or m.job_id = $5)
-group by m.agent_id
-having $6::text is null or m.agent_id::text collate "C" < $6
-order by m.agent_id::text collate "C" desc
-limit $7
-
-
--- name: usage_by_day
-select to_char(m.created_at at time zone 'UTC', 'YYYY-MM-DD') as key, min(m.created_at at time zone 'UTC')::date as day, null::uuid as agent_id, null::text as agent, null::uuid as job_id, null::text as model,
-  count(*) as calls, sum(m.prompt_tokens)::bigint as prompt_tokens, sum(m.completion_tokens)::bigint as completion_tokens,
-  sum(m.cache_read_tokens)::bigint as cache_read_tokens, sum(m.cache_write_tokens)::bigint as cache_write_tokens,
-  sum(m.cost_micros)::bigint as cost_micros, count(*) filter (where m.cost_micros is null) as unpriced_calls,
-  sum(m.seconds) as seconds
-from model_call m
-join agent a on a.org_id = m.org_id and a.id = m.agent_id
-where ($1::uuid is null or exists (
-    select from session s where s.org_id = m.org_id and s.id = m.session_id and $1 in (s.user_account_id, s.opened_by)))
-  and ($2::timestamptz is null or m.created_at >= $2) and ($3::timestamptz is null or m.created_at < $3)
-  and ($4::uuid is null or m.agent_id = $4) and ($5::uuid is null or m.job_id = $5)
-group by to_char(m.created_at at time zone 'UTC', 'YYYY-MM-DD')
-having $6::text is null or to_char(m.created_at at time zone 'UTC', 'YYYY-MM-DD') collate "C" < $6
-order by to_char(m.created_at at time zone 'UTC', 'YYYY-MM-DD') collate "C" desc
-limit $7
-
-
--- name: usage_by_job
-select m.job_id::text as key, null::date as day, (array_agg(m.agent_id))[1] as agent_id, min(a.slug) as agent, m.job_id, null::text as model,
-  count(*) as calls, sum(m.prompt_tokens)::bigint as prompt_tokens, sum(m.completion_tokens)::bigint as completion_tokens,
-  sum(m.cache_read_tokens)::bigint as cache_read_tokens, sum(m.cache_write_tokens)::bigint as cache_write_tokens,
-  sum(m.cost_micros)::bigint as cost_micros, count(*) filter (where m.cost_micros is null) as unpriced_calls,
-  sum(m.seconds) as seconds
-from model_call m
-join agent a on a.org_id = m.org_id and a.id = m.agent_id
-where ($1::uuid is null or exists (
-    select from session s where s.org_id = m.org_id and s.id = m.session_id and $1 in (s.user_account_id, s.opened_by)))
-  and ($2::timestamptz is null or m.created_at >= $2) and ($3::timestamptz is null or m.created_at < $3)
-  and ($4::uuid is null or m.agent_id = $4) and ($5::uuid is null or m.job_id = $5)
-group by m.job_id
-having $6::text is null or m.job_id::text collate "C" < $6
-order by m.job_id::text collate "C" desc
-limit $7
-
-
--- name: usage_by_model
-select m.model as key, null::date as day, null::uuid as agent_id, null::text as agent, null::uuid as job_id, m.model,
-  count(*) as calls, sum(m.prompt_tokens)::bigint as prompt_tokens, sum(m.completion_tokens)::bigint as completion_tokens,
-  sum(m.cache_read_tokens)::bigint as cache_read_tokens, sum(m.cache_write_tokens)::bigint as cache_write_tokens,
-  sum(m.cost_micros)::bigint as cost_micros, count(*) filter (where m.cost_micros is null) as unpriced_calls,
-  sum(m.seconds) as seconds
-from model_call m
-join agent a on a.org_id = m.org_id and a.id = m.agent_id
-where ($1::uuid is null or exists (
-    select from session s where s.org_id = m.org_id and s.id = m.session_id and $1 in (s.user_account_id, s.opened_by)))
-  and ($2::timestamptz is null or m.created_at >= $2) and ($3::timestamptz is null or m.created_at < $3)
-  and ($4::uuid is null or m.agent_id = $4) and ($5::uuid is null or m.job_id = $5)
-group by m.model
-having $6::text is null or m.model collate "C" < $6
-order by m.model collate "C" desc
+-- name: sum_usage
+-- By day of UTC, agent, job or model ($8): those below a key ($6), the highest first.
+with calls as (
+  select m.*, a.slug, case $8 when 'day' then to_char(m.created_at at time zone 'UTC', 'YYYY-MM-DD')
+    when 'agent' then m.agent_id::text when 'job' then m.job_id::text else m.model end collate "C" as key
+  from model_call m
+  join agent a on a.org_id = m.org_id and a.id = m.agent_id
+  where ($1::uuid is null or exists (
+      select from session s where s.org_id = m.org_id and s.id = m.session_id and $1 in (s.user_account_id, s.opened_by)))
+    and ($2::timestamptz is null or m.created_at >= $2) and ($3::timestamptz is null or m.created_at < $3)
+    and ($4::uuid is null or m.agent_id = $4) and ($5::uuid is null or m.job_id = $5))
+select c.key, case when $8 = 'day' then c.key::date end as day,
+  case when $8 in ('agent', 'job') then (array_agg(c.agent_id))[1] end as agent_id,
+  case when $8 in ('agent', 'job') then min(c.slug) end as agent,
+  case when $8 = 'job' then (array_agg(c.job_id))[1] end as job_id, case when $8 = 'model' then c.key end as model,
+  count(*) as calls, sum(c.prompt_tokens)::bigint as prompt_tokens, sum(c.completion_tokens)::bigint as completion_tokens,
+  sum(c.cache_read_tokens)::bigint as cache_read_tokens, sum(c.cache_write_tokens)::bigint as cache_write_tokens,
+  sum(c.cost_micros)::bigint as cost_micros, count(*) filter (where c.cost_micros is null) as unpriced_calls,
+  sum(c.seconds) as seconds
+from calls c
+where $6::text is null or c.key < $6
+group by c.key
+order by c.key desc
 limit $7
 
 

@@ -36,43 +36,6 @@ from cortex_plane.kernel.fields import DRAFT, MAX_BODY_BYTES, Moment, Ref
 from cortex_plane.kernel.routes import ListQuery, ListRoute, Route
 from cortex_plane.sessions.model.events import Event, EventNumber
 
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class JobQuery(ListQuery):
-    status: JobStatus | None = None
-    session_id: UUID | None = None
-    agent: Ref | None = None
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class StepQuery(ListQuery):
-    above: Annotated[int, Field(ge=-1, lt=2**31, description="Only steps after this one.")] = -1
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class SignalQuery(ListQuery):
-    name: SignalName | None = None
-    key: SignalKey | None = None
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class UsageQuery(ListQuery):
-    by: Grouping = Grouping.DAY
-    since: Moment | None = None
-    until: Moment | None = None
-    agent: Ref | None = None
-    job_id: UUID | None = None
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class JobEventQuery(ListQuery):
-    after: Annotated[EventNumber, Field(description="Only events after this number.")] = 0
-    follow: Annotated[
-        Literal["job", "session"],
-        Field(description="`session`: everything in the job's session, also after the job's end."),
-    ] = "job"
-
-
 # Sessions ----------------------------------------------------------------------------------------------------
 
 PAUSE_SESSION = Route(
@@ -99,8 +62,28 @@ SUBMIT_JOB = Route(
     max_body=MAX_BODY_BYTES,
     notes="Without `session_id` the plane opens a session for the job.",
 )
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class JobQuery(ListQuery):
+    status: JobStatus | None = None
+    session_id: UUID | None = None
+    agent: Ref | None = None
+
+
 LIST_JOBS = ListRoute("GET /v1/jobs", Job, query=JobQuery)
 GET_JOB = Route("GET /v1/jobs/{job_id}", Job)
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class JobEventQuery(ListQuery):
+    after: Annotated[EventNumber, Field(description="Only events after this number.")] = 0
+    follow: Annotated[
+        Literal["job", "session"],
+        Field(description="`session`: everything in the job's session, also after the job's end."),
+    ] = "job"
+
+
 JOB_EVENTS = ListRoute(
     "GET /v1/jobs/{job_id}/events",
     Event,
@@ -113,6 +96,13 @@ JOB_EVENTS = ListRoute(
 GET_JOB_HISTORY = ListRoute(
     "GET /v1/jobs/{job_id}/history", JobChange, query=None, notes="Every change of status, oldest first."
 )
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class StepQuery(ListQuery):
+    above: Annotated[int, Field(ge=-1, lt=2**31, description="Only steps after this one.")] = -1
+
+
 LIST_STEPS = ListRoute(
     "GET /v1/jobs/{job_id}/steps",
     Step,
@@ -186,6 +176,14 @@ SEND_SIGNAL = Route(
 
         The first payload stays: the same again changes nothing, another one is a conflict.""",
 )
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class SignalQuery(ListQuery):
+    name: SignalName | None = None
+    key: SignalKey | None = None
+
+
 LIST_SIGNALS = ListRoute(
     "GET /v1/signals",
     Signal,
@@ -201,6 +199,16 @@ LIST_WAITS = ListRoute(
 )
 
 # Usage -------------------------------------------------------------------------------------------------------
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class UsageQuery(ListQuery):
+    by: Grouping = Grouping.DAY
+    since: Moment | None = None
+    until: Moment | None = None
+    agent: Ref | None = None
+    job_id: UUID | None = None
+
 
 LIST_USAGE = ListRoute(
     "GET /v1/usage",

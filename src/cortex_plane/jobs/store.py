@@ -14,8 +14,8 @@ from cortex_plane.db.database import NOBODY, Database, Queries, Row, Transaction
 from cortex_plane.jobs.model.effects import Answer, CallStatus, ToolCall
 from cortex_plane.jobs.model.jobs import Hold, Job, JobChange, JobKind, JobStatus, Parked, Step, Worker
 from cortex_plane.jobs.model.journal import JournalEntry, Signal, SignalDraft, Wait, Waiter
-from cortex_plane.jobs.model.usage import Spent, UsageRow, UsageTotals
-from cortex_plane.jobs.rules.attempts import (
+from cortex_plane.jobs.model.usage import Grouping, Spent, UsageRow, UsageTotals
+from cortex_plane.jobs.rules import (
     UNCOUNTED,
     UNSHARED,
     Adoption,
@@ -154,7 +154,7 @@ async def list_step_messages(tx: Transaction, session_id: UUID, above: int, up_t
 class PastSteps:
     """What a job has said and done so far, as far as no memory covers it."""
 
-    said: list[SessionMessage] = field(default_factory=list)
+    messages: list[SessionMessage] = field(default_factory=list)
     steps: list[StepRow] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     receipts: dict[UUID, Stamp] = field(default_factory=dict)
@@ -179,7 +179,7 @@ async def list_past_steps(
 ) -> PastSteps:
     (row,) = await db.call("job_past", org_id, job_id, session_id, read_to, fresh, window_step, window_seq)
     return PastSteps(
-        said=[parse(SessionMessage, each) for each in row["said"]],
+        messages=[parse(SessionMessage, each) for each in row["said"]],
         steps=[parse(StepRow, each) for each in row["steps"]],
         calls=[parse(ToolCall, each) for each in row["calls"]],
         receipts={UUID(call): _stamp(each) for call, each in row["receipts"].items()},
@@ -190,13 +190,8 @@ async def list_past_steps(
 
 
 def _stamp(receipt: dict[str, str]) -> Stamp:
-    return Stamp(
-        body=bytes.fromhex(receipt["body"]),
-        signature=bytes.fromhex(receipt["signature"]),
-        key_id=UUID(receipt["key_id"]),
-        public_key=bytes.fromhex(receipt["public_key"]),
-        sealed=bytes.fromhex(receipt["sealed"]),
-    )
+    values = {name: bytes.fromhex(receipt[name]) for name in ("body", "signature", "public_key", "sealed")}
+    return Stamp(key_id=UUID(receipt["key_id"]), **values)
 
 
 async def open_calls(tx: Transaction, job_id: UUID) -> list[ToolCall]:
@@ -467,37 +462,13 @@ async def forget_signals(db: Database, older: timedelta, limit: int) -> int:
     return count
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UsageFilter:
-    """Which answers are summed, and which of the sums are wanted: those below a key, the highest first."""
-
-    sees: UUID | None
-    since: datetime | None
-    until: datetime | None
-    agent_id: UUID | None
-    job_id: UUID | None
-    below: str | None
-    limit: int
-
-    @property
-    def arguments(self) -> tuple[object, ...]:
-        return (self.sees, self.since, self.until, self.agent_id, self.job_id, self.below, self.limit)
-
-
-async def usage_by_day(tx: Transaction, chosen: UsageFilter) -> list[UsageRow]:
-    return [parse(UsageRow, row) for row in await tx.rows(queries.usage_by_day, *chosen.arguments)]
-
-
-async def usage_by_agent(tx: Transaction, chosen: UsageFilter) -> list[UsageRow]:
-    return [parse(UsageRow, row) for row in await tx.rows(queries.usage_by_agent, *chosen.arguments)]
-
-
-async def usage_by_job(tx: Transaction, chosen: UsageFilter) -> list[UsageRow]:
-    return [parse(UsageRow, row) for row in await tx.rows(queries.usage_by_job, *chosen.arguments)]
-
-
-async def usage_by_model(tx: Transaction, chosen: UsageFilter) -> list[UsageRow]:
-    return [parse(UsageRow, row) for row in await tx.rows(queries.usage_by_model, *chosen.arguments)]
+async def sum_usage(
+    tx: Transaction, by: Grouping, sees: UUID | None, since: datetime | None, until: datetime | None,
+    agent_id: UUID | None, job_id: UUID | None, below: str | None, limit: int,
+) -> list[UsageRow]:  # fmt: skip
+    """Those below a key, the highest first."""
+    rows = await tx.rows(queries.sum_usage, sees, since, until, agent_id, job_id, below, limit, by)
+    return [parse(UsageRow, row) for row in rows]
 
 
 async def list_job_usage(tx: Transaction, job_id: UUID) -> UsageTotals:

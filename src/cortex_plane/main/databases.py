@@ -123,19 +123,19 @@ def database(settings: Settings, progress: Progress = lambda _: None) -> Iterato
 
     server = EmbeddedPostgres(settings.home, binaries=settings.postgres_binaries, on_progress=progress)
     with server as running:
-        schema.create_database(running.url(), DATABASE)
+        asyncio.run(schema.create_database(running.url(), DATABASE))
         yield Urls(running.url(DATABASE), running.url(DATABASE))
 
 
 def prepare(settings: Settings, urls: Urls, progress: Progress = lambda _: None) -> str:
     """Migrate where there is a login that may, and return the URL of the plain login."""
     admin = urls.admin
-    if admin is None and schema.may_create_roles(urls.app):
+    if admin is None and asyncio.run(schema.may_create_roles(urls.app)):
         admin = urls.app
     if admin is None:
         return urls.app
     progress("checking the schema")
-    schema.run(migrate(admin, on_progress=progress))
+    asyncio.run(migrate(admin, on_progress=progress))
     if urls.app != admin:
         return urls.app
     progress("checking the plane's own login")
@@ -147,7 +147,7 @@ def plain_login(home: Path, admin: str) -> str:
     login = _read_json(home / LOGIN_FILE)
     name = login.get("login") or f"cortex_plane_{secrets.token_hex(4)}"
     password = login.get("password") or secrets.token_urlsafe(24)
-    schema.ensure_login(admin, name, password)
+    asyncio.run(schema.ensure_login(admin, name, password))
     if not login:
         write_private(home / LOGIN_FILE, {"login": name, "password": password})
     return with_login(admin, name, password)

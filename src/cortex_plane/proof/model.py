@@ -29,6 +29,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
+SessionEvent = tuple[str, UUID | None, dict[str, Any]]
+"""The type of an event of a session, the job that it concerns, and its data."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fact:
     """Something that happened, before it has a place in a chain."""
@@ -43,7 +47,7 @@ class Fact:
         """Canonical JSON, put together from parts: the actor's is the same for all that a request does."""
         # Kept and hashed as bytes, so it need not survive JSONB: sorted keys are enough.
         payload = orjson.dumps(data, option=orjson.OPT_SORT_KEYS)
-        body = b'{"action":%b,"actor":%b,"data":%b}' % (orjson.dumps(action), _said_of(actor), payload)
+        body = b'{"action":%b,"actor":%b,"data":%b}' % (orjson.dumps(action), _actor_json(actor), payload)
         return cls(action=action, body=body, job=data.get("job"))
 
     def concerning(self, job: UUID) -> Fact:
@@ -52,7 +56,7 @@ class Fact:
 
 
 @functools.lru_cache(maxsize=1024)
-def _said_of(actor: Actor) -> bytes:
+def _actor_json(actor: Actor) -> bytes:
     return canonical(actor.as_audit())
 
 

@@ -372,3 +372,9 @@ select id, public_key, created_at, retired_at from signing_key order by created_
 
 -- name: retire_signing_key
 update signing_key set retired_at = plane_now() where retired_at is null returning id, public_key
+
+
+-- name: was_rotated_to
+select exists (
+  select from audit_entry e cross join lateral entry_body(e.body) b
+  where e.session_id is null and e.action = 'master_key_rotated' and b #>> '{data,fingerprint}' = $1)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 import orjson
 
-from cortex_plane.db.database import Database, Queries, Row, Transaction
+from cortex_plane.db.database import Database, Queries, Row, Transaction, one
 from cortex_plane.kernel.fields import parse
-from cortex_plane.policies.model.versions import PlacedRow, placed
-from cortex_plane.proof.model import AuditEntry, ChainHead, Fact, RootedHead, RowFault
+from cortex_plane.policies.model.versions import RowsDigest, placed
+from cortex_plane.proof.model import AuditEntry, ChainHead, Fact, RootedHead, RowFault, SessionEvent
 from cortex_plane.proof.rules.roots import GrownHead, KeptRoot, RootCopy
 
 queries = Queries("proof")
@@ -23,12 +22,12 @@ async def append_to_session(
     tx: Transaction,
     session_id: UUID,
     facts: Sequence[Fact],
-    events: Sequence[tuple[str, UUID | None, dict[str, Any]]] = (),
+    events: Sequence[SessionEvent] = (),
     *,
     job: UUID | None = None,
 ) -> None:
     """The last statement of a verb on a session: its events and its audit entries; ``job`` is of those that name none."""
-    tx.told = tx.told or bool(events)
+    tx.has_events = tx.has_events or bool(events)
     await tx.rows(
         queries.append_to_session,
         tx.org,
@@ -47,15 +46,19 @@ async def append_to_org(tx: Transaction, *facts: Fact) -> None:
     await tx.rows(queries.append_to_org, tx.org, [fact.action for fact in facts], [fact.body for fact in facts])
 
 
+async def was_rotated_to(tx: Transaction, fingerprint: bytes) -> bool:
+    """Whether the trail says that everything of the org was sealed with this master key."""
+    return bool(await tx.value(queries.was_rotated_to, fingerprint.hex()))
+
+
 async def stream_entries(tx: Transaction, chain_id: UUID, above: int, limit: int) -> list[AuditEntry]:
     return [parse(AuditEntry, row) for row in await tx.rows(queries.stream_entries, chain_id, above, limit)]
 
 
 async def stream_all_entries(tx: Transaction, session_id: UUID | None = None) -> AsyncIterator[AuditEntry]:
     """Each entry, chain after chain; with ``session_id`` those of its chain."""
-    async for row in (
-        tx.stream(queries.stream_all_entries) if session_id is None else list_session_entries(tx, session_id)
-    ):
+    rows = tx.stream(queries.stream_all_entries) if session_id is None else list_session_entries(tx, session_id)
+    async for row in rows:
         yield AuditEntry(**row)
 
 
@@ -65,12 +68,18 @@ def list_session_entries(tx: Transaction, session_id: UUID) -> AsyncIterator[Row
 
 async def stream_heads(tx: Transaction, session_id: UUID | None = None) -> AsyncIterator[ChainHead]:
     """Where each chain must end, in the same order."""
-    async for row in tx.stream(queries.stream_heads) if session_id is None else head_of_session(tx, session_id):
+    if session_id is not None:
+        head = await head_of_session(tx, session_id)
+        if head is not None:
+            yield head
+        return
+    async for row in tx.stream(queries.stream_heads):
         yield ChainHead(**row)
 
 
-def head_of_session(tx: Transaction, session_id: UUID) -> AsyncIterator[Row]:
-    return tx.stream(queries.head_of_session, session_id)
+async def head_of_session(tx: Transaction, session_id: UUID) -> ChainHead | None:
+    """Where the chain of a session must end; None where there is no such session."""
+    return one(ChainHead, await tx.row(queries.head_of_session, session_id))
 
 
 async def database_time(tx: Transaction) -> datetime:
@@ -78,53 +87,48 @@ async def database_time(tx: Transaction) -> datetime:
     return at
 
 
-Faults = list[RowFault]
+ROW_FAULTS = (
+    queries.policy_faults, queries.atlas_faults, queries.decision_faults, queries.vote_faults, queries.message_faults,
+    queries.reply_faults,
+)  # fmt: skip
 
 
-async def policy_faults(tx: Transaction, limit: int) -> Faults:
-    return _faults(await tx.rows(queries.policy_faults, limit))
+async def list_row_faults(tx: Transaction, limit: int) -> list[RowFault]:
+    """Rows that are not what the trail says of them, as far as SQL can tell; at most ``limit`` of each kind."""
+    faults: list[RowFault] = []
+    for query in ROW_FAULTS:
+        faults += [RowFault(**row) for row in await tx.rows(query, limit)]
+    return faults
 
 
-async def atlas_faults(tx: Transaction, limit: int) -> Faults:
-    return _faults(await tx.rows(queries.atlas_faults, limit))
+async def policy_digests(tx: Transaction) -> Sequence[Row]:
+    return await tx.rows(queries.policy_digests)
 
 
-async def decision_faults(tx: Transaction, limit: int) -> Faults:
-    return _faults(await tx.rows(queries.decision_faults, limit))
+def policy_rows(tx: Transaction) -> AsyncIterator[Row]:
+    return tx.stream(queries.policy_rows)
 
 
-async def vote_faults(tx: Transaction, limit: int) -> Faults:
-    return _faults(await tx.rows(queries.vote_faults, limit))
-
-
-async def message_faults(tx: Transaction, limit: int) -> Faults:
-    return _faults(await tx.rows(queries.message_faults, limit))
-
-
-async def reply_faults(tx: Transaction, limit: int) -> Faults:
-    return _faults(await tx.rows(queries.reply_faults, limit))
-
-
-def _faults(rows: Sequence[Row]) -> Faults:
-    return [RowFault(**row) for row in rows]
-
-
-async def policy_digests(tx: Transaction) -> dict[str, str]:
-    """By version, as text."""
-    return {row["version"]: row["digest"] for row in await tx.rows(queries.policy_digests)}
-
-
-async def policy_rows(tx: Transaction) -> AsyncIterator[tuple[str, PlacedRow | None]]:
-    """Version after version, in their order; None where a row cannot be read."""
-    async for row in tx.stream(queries.policy_rows):
-        yield str(row["version"]), _placed(row["row"])
-
-
-def _placed(row: str) -> PlacedRow | None:
-    try:
-        return placed(orjson.loads(row))
-    except ValueError:
-        return None
+async def changed_policy_versions(tx: Transaction) -> list[str]:
+    """Versions whose rows are not those that the trail applied, with the teams and people that the names in the file stood
+    for then."""
+    trail_digests = {row["version"]: row["digest"] for row in await policy_digests(tx)}
+    digests = {version: RowsDigest() for version in trail_digests}
+    unreadable: set[str] = set()
+    async for row in policy_rows(tx):
+        version = str(row["version"])
+        try:
+            policy = placed(orjson.loads(row["row"]))
+        except ValueError:
+            unreadable.add(version)
+        else:
+            if version in digests:
+                digests[version].add(policy)
+    return [
+        version
+        for version, digest in digests.items()
+        if version in unreadable or digest.value() != trail_digests[version]
+    ]
 
 
 def stream_receipts(tx: Transaction) -> AsyncIterator[Row]:
@@ -164,7 +168,10 @@ async def last_root(tx: Transaction) -> Row | None:
 
 async def grown_chains(tx: Transaction, since: str | None, limit: int) -> GrownChain | None:
     """Since that snapshot, or of all chains; at most ``limit``, in the order of their ids. None: there are none."""
-    rows = await (list_every_root(tx, limit) if since is None else tx.rows(queries.grown_chains, since, limit))
+    if since is None:
+        rows = await list_every_root(tx, limit)
+    else:
+        rows = await tx.rows(queries.grown_chains, since, limit)
     if not rows:
         return None
     heads = [
@@ -213,9 +220,11 @@ async def stream_roots(tx: Transaction) -> AsyncIterator[KeptRoot]:
         yield KeptRoot(**row)
 
 
-async def root_heads(tx: Transaction) -> AsyncIterator[RootedHead]:
-    async for row in tx.stream(queries.root_heads):
-        yield RootedHead(**row)
+async def root_heads(tx: Transaction, session_id: UUID | None = None) -> AsyncIterator[RootedHead]:
+    """None for one session: roots cover all chains."""
+    if session_id is None:
+        async for row in tx.stream(queries.root_heads):
+            yield RootedHead(**row)
 
 
 async def unrooted_chains(db: Database, seconds: float, after: UUID, limit: int) -> list[UUID]:

@@ -34,7 +34,7 @@ from cortex_plane.gates.model.gates import GateInput
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus, LogEntry, Phase
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobKind, JobStatus
-from cortex_plane.jobs.rules.attempts import Assignment, NewStep, StepWrite, WriteResult
+from cortex_plane.jobs.rules import Assignment, NewStep, StepWrite, WriteResult
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, CortexError

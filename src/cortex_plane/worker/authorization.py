@@ -19,7 +19,7 @@ from cortex_plane.gates.model.gates import PLANE_TOOLS
 from cortex_plane.gates.rules.authorization import Authorization, StandingUse, authorize, facts_of, is_unseen
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT, CallStatus, ToolCall
 from cortex_plane.jobs.model.jobs import Hold
-from cortex_plane.jobs.rules.attempts import StepWrite
+from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import OnDeny, PolicyDecision, PolicyRow, PolicyVerdict

@@ -25,7 +25,7 @@ from cortex_plane.gates.rules.authorization import Authorization, StandingUse
 from cortex_plane.jobs.model.checkpoints import ActiveTool, ToolStatus
 from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.jobs.rules.attempts import StepWrite
+from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.policies.model.policies import PolicyDecision, PolicyVerdict

@@ -16,7 +16,7 @@ import structlog
 from cortex_plane.agents.model import completions
 from cortex_plane.agents.model.completions import ModelError, ModelRequest, Turn, UserTurn
 from cortex_plane.jobs.model.jobs import JobKind
-from cortex_plane.jobs.rules.attempts import StepWrite
+from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.sessions.model import sessions

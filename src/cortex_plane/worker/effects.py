@@ -30,7 +30,7 @@ from cortex_plane.db.crash_points import reached
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus
 from cortex_plane.jobs.model.effects import MAX_SENDS, SETTLED, CallStatus, Settlement, doubt, settlement
 from cortex_plane.jobs.model.jobs import Hold, JobStatus
-from cortex_plane.jobs.rules.attempts import StepWrite, WriteResult
+from cortex_plane.jobs.rules import StepWrite, WriteResult
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.kernel.ids import new_id

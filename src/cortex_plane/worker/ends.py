@@ -16,7 +16,7 @@ import structlog
 
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus
 from cortex_plane.jobs.model.jobs import Hold, JobStatus
-from cortex_plane.jobs.rules.attempts import HAND_BACK_REMEDY, Assignment, StepWrite, WriteResult, hand_back
+from cortex_plane.jobs.rules import HAND_BACK_REMEDY, Assignment, StepWrite, WriteResult, hand_back
 from cortex_plane.kernel.errors import RETRIED, ErrorClass, Unavailable
 from cortex_plane.proof.model import Fact
 from cortex_plane.sessions.model.events import EventType

@@ -38,7 +38,7 @@ from cortex_plane.jobs.model.checkpoints import (
     seal,
 )
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.jobs.rules.attempts import Assignment, StepWrite, WriteResult
+from cortex_plane.jobs.rules import Assignment, StepWrite, WriteResult
 from cortex_plane.kernel.errors import AlreadyExists, Conflict, TooLarge, Unavailable
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.model import Fact

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from cortex_plane.agents.model.agents import CheckpointGranularity, PromptChange, ResourceLimits, SkillSettings
-from cortex_plane.jobs.rules.attempts import Assignment
+from cortex_plane.jobs.rules import Assignment
 from cortex_plane.kernel.errors import Backoff
 from cortex_plane.kernel.fields import parse
 

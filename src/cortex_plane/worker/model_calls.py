@@ -37,7 +37,7 @@ from cortex_plane.jobs.model.usage import (
     over_day,
     over_job,
 )
-from cortex_plane.jobs.rules.attempts import StepWrite
+from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.ids import new_id

@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.agents import DEFAULT_APP, PromptChange, SkillSettings
 from cortex_plane.agents.model.completions import CallRequest, ModelError, ModelRequest, provider_name
 from cortex_plane.db.database import Database
-from cortex_plane.jobs.model.checkpoints import Checkpoint, Phase
+from cortex_plane.jobs.model.checkpoints import Checkpoint, CheckpointCorrupt, CorruptionType, Phase, open_sealed
 from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
 from cortex_plane.jobs.model.jobs import Finding, JobKind, Parked, PreflightOutcome, Reason, Severity
-from cortex_plane.jobs.rules.recovery import CheckpointCorrupt, CorruptionType, open_sealed
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.sessions.rules import as_sent, requests_of
 from cortex_plane.worker.calls import Toolbox, plan_call, toolbox_of
@@ -60,7 +60,7 @@ class Preflight:
     ) -> Preflight:
         for app in apps:
             for server in app.mcp_servers.values():
-                versions = await workers.known_tools(db, app.name, server.name)
+                versions = await agents_store.list_server_tools(db, app.name, server.name)
                 app.offer(server.name, recall_tools(McpConnection(server), server, versions))
         by_name = {app.name: app for app in (App(DEFAULT_APP), *apps)}
         return cls(db=db, apps=by_name, backends=backends, master_key=master_key, replay=replay)

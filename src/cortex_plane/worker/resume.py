@@ -10,11 +10,10 @@ import structlog
 
 from cortex_plane.agents.model.agents import PromptChange
 from cortex_plane.agents.model.completions import Turn, UserTurn
-from cortex_plane.jobs.model.checkpoints import CheckpointStatus
+from cortex_plane.jobs.model.checkpoints import CheckpointCorrupt, CheckpointStatus, open_sealed
 from cortex_plane.jobs.model.effects import ToolCall
 from cortex_plane.jobs.model.jobs import Hold, JobKind, JobStatus
-from cortex_plane.jobs.rules.attempts import StepWrite
-from cortex_plane.jobs.rules.recovery import CheckpointCorrupt, open_sealed
+from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.jobs.store import PastSteps
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.sessions.rules import SessionMessage, Thread, as_sent, opening, rebuilt, requests_of
@@ -57,7 +56,7 @@ async def resume(
     past = await _read_past(lease)
     authorizer.receipts, authorizer.refusals = past.receipts, past.turned_down
     turns = _turns(lease, past)
-    await gates.load(past.said)
+    await gates.load(past.messages)
     # Before the model is asked for anything: its answer is lost where the job is held.
     await authorizer.policies_at(lease.policies_version)
     if gates.bound is not None:
@@ -65,7 +64,7 @@ async def resume(
     _check_prompt(lease, on_prompt_change)
     step = next((step for step in past.steps if step.step_index == lease.progress.step), None)
     return ResumePoint(
-        messages=past.said,
+        messages=past.messages,
         turns=turns,
         calls=past.calls,
         response=None if step is None else step.response,
@@ -123,7 +122,7 @@ def _turns(lease: Lease, past: PastSteps) -> Thread:
     first: Turn | None = None if past.asked is None else UserTurn(past.asked)
     if lease.assignment.kind is JobKind.TASK:
         first = opening(lease.assignment.payload)
-    return rebuilt(lease.assignment.job_id, past.said, past.steps, by_step, lease.progress.step, first)
+    return rebuilt(lease.assignment.job_id, past.messages, past.steps, by_step, lease.progress.step, first)
 
 
 def _check_prompt(lease: Lease, change: PromptChange) -> None:

@@ -40,7 +40,7 @@ from cortex_plane.gates.verbs.atlas_cache import book
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import Hold, JobKind
 from cortex_plane.jobs.model.journal import GateClosed
-from cortex_plane.jobs.rules.attempts import StepWrite
+from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError, Unavailable

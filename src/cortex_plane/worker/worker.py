@@ -15,10 +15,12 @@ from uuid import UUID
 
 import structlog
 
+from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.agents import DEFAULT_APP
 from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.db.vault import Vault
-from cortex_plane.jobs.rules.attempts import Assignment, SlotShares
+from cortex_plane.jobs import store as jobs_store
+from cortex_plane.jobs.rules import Assignment, SlotShares
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.jobs.verbs.master_key import require_key
 from cortex_plane.kernel.errors import CortexError
@@ -143,13 +145,13 @@ class JobRunner:
         self._servers.tell()
         # What MCP servers offer is published when they say so.
         mine = [version for app in self.apps.values() for version in app.versions if version.server is None]
-        await workers.publish_tools(self.db, mine)
+        await agents_store.publish_tools(self.db, mine)
         duties = [
             asyncio.create_task(self._every(self.settings.beat_seconds, self._beat)),
             asyncio.create_task(self._every(self.settings.look_seconds, self._adopt)),
             # Apart from the beat, which must not wait for a claim that takes long.
             asyncio.create_task(self._every(self.settings.beat_seconds, self._release_forgotten)),
-            asyncio.create_task(self._every(FORGET_SECONDS, lambda: workers.forget_workers(self.db))),
+            asyncio.create_task(self._every(FORGET_SECONDS, lambda: jobs_store.forget_workers(self.db))),
         ]
         on_ready()
         try:
@@ -161,7 +163,7 @@ class JobRunner:
             await asyncio.gather(*duties, return_exceptions=True)
             await self._host.backends.close()
         with contextlib.suppress(CortexError):
-            await workers.stop_worker(self.db, self.id)
+            await jobs_store.stop_worker(self.db, self.id)
 
     # Claiming --------------------------------------------------------------------------------------------------
 
@@ -181,7 +183,7 @@ class JobRunner:
         async with self._claiming:
             try:
                 orgs = [attempt.lease.assignment.org_id for attempt in self._running.values()]
-                assignments, busy = await workers.claim_jobs(
+                assignments, busy = await jobs_store.claim_jobs(
                     self.db, self.id, list(self.apps), free, self._last_org, orgs, self.settings.shares
                 )
             except CortexError as error:
@@ -246,7 +248,7 @@ class JobRunner:
             await asyncio.sleep(seconds * random.uniform(0.9, 1.0))  # noqa: S311 -- jitter
 
     async def _register(self) -> None:
-        await workers.register_worker(
+        await jobs_store.register_worker(
             self.db, self.id, self.name, socket.gethostname(), os.getpid(), sorted(self.apps),
             self.settings.concurrency, self.settings.lease,
         )  # fmt: skip
@@ -257,7 +259,7 @@ class JobRunner:
         try:
             # A connection that hangs must not cost the lease: the next try gets another one.
             async with asyncio.timeout(lease.total_seconds() / 3):
-                beaten = await workers.beat_worker(self.db, self.id, lease)
+                beaten = await jobs_store.beat_worker(self.db, self.id, lease)
         except BaseException:
             self._steady = 0
             raise
@@ -289,7 +291,7 @@ class JobRunner:
             run = {
                 (attempt.lease.assignment.job_id, attempt.lease.assignment.epoch) for attempt in self._running.values()
             }
-            for job in await workers.list_leased(self.db, self.id):
+            for job in await jobs_store.find_leased(self.db, self.id):
                 if (job.id, job.epoch) not in run and await workers.release_job(
                     self.db, job, self.id, self.name, counted=not self.stopping.is_set()
                 ):

@@ -31,10 +31,10 @@ class ApprovalStatus(StrEnum):
 _S = ApprovalStatus
 TRANSITIONS: dict[ApprovalStatus, dict[ApprovalStatus, str]] = {
     _S.PENDING: {
-        _S.APPROVED: "somebody who may said yes",
-        _S.DENIED: "somebody who may said no",
-        _S.EXPIRED: "nobody decided in time",
-        _S.CANCELLED: "its job or session ended",
+        _S.APPROVED: "an approver approves",
+        _S.DENIED: "an approver denies",
+        _S.EXPIRED: "its deadline passes",
+        _S.CANCELLED: "its job or session ends",
     },
     _S.APPROVED: {},
     _S.DENIED: {},
@@ -72,9 +72,11 @@ class RecordResult(StrEnum):
     """The same decision was there before: nothing changed. A different one is an error, `approval_conflict`."""
 
 
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class Decision:
+@draft(config=DRAFT | {"title": "Decision"}, frozen=True, kw_only=True)
+class ApprovalDecision:
     """A person's decision, with the version and the digest of what they saw."""
+
+    __qualname__ = "Decision"  # its name in the OpenAPI document
 
     decision: Choice
     version: Annotated[int, Field(strict=True, ge=1, le=1_000_000)]

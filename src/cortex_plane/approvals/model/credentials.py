@@ -20,7 +20,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as draft
 
 from cortex_plane.approvals.model.approvals import Channel, Choice
-from cortex_plane.kernel.errors import Conflict, Forbidden, Unauthenticated
+from cortex_plane.kernel.errors import Forbidden, Unauthenticated
 from cortex_plane.kernel.fields import DRAFT, Note, Text
 from cortex_plane.policies.model.policies import Template
 from cortex_plane.tenancy.model.access import Actor
@@ -86,7 +86,7 @@ class Token:
     template: Template
     expires_at: datetime
     used_at: datetime | None
-    said: Choice | None
+    vote: Choice | None
     """How its person voted on the version that it was made for, where they did."""
     now: datetime
 
@@ -131,22 +131,6 @@ def unknown_token() -> Unauthenticated:
         "There is no such token.",
         code="token_unknown",
         hint="Copy it whole from the newest message about this request, or decide in the dashboard.",
-    )
-
-
-def token_expired() -> Conflict:
-    return Conflict(
-        "This token is over: its request had to be decided earlier.",
-        code="token_expired",
-        hint="Submit the job again with `cortex job resubmit`; whoever may decide gets a new message.",
-    )
-
-
-def decided_with_it() -> Conflict:
-    return Conflict(
-        "You decided otherwise already, and a vote stands.",
-        code="approval_conflict",
-        hint="The first decision stands; read it with `cortex approval show`.",
     )
 
 
@@ -241,18 +225,9 @@ def _uuid(text: str) -> UUID | None:
     return made if str(made) == text else None
 
 
-def channel_said(channel: str) -> str:
+def channel_label(channel: str) -> str:
     """For a label of a metric: whoever forges a link must not make up labels too."""
     return channel if channel in LINK_CHANNELS else "unknown"
-
-
-def link_refused() -> Unauthenticated:
-    """The same for a bad signature and for a request that does not exist."""
-    return Unauthenticated(
-        "This link is not valid: its signature does not fit.",
-        code="link_invalid",
-        hint="Open the link from the newest message as it is, or decide in the dashboard.",
-    )
 
 
 def fits(link: Link, deadline: datetime | None) -> bool:
@@ -262,14 +237,6 @@ def fits(link: Link, deadline: datetime | None) -> bool:
 
 def is_over(link: Link, now: datetime) -> bool:
     return now.timestamp() > link.deadline + SKEW.total_seconds()
-
-
-def link_over() -> Conflict:
-    return Conflict(
-        "Its time is over: this had to be decided earlier.",
-        code="link_expired",
-        hint="Submit the job again with `cortex job resubmit`; whoever may decide gets a new message.",
-    )
 
 
 # Confirmation -----------------------------------------------------------------------------------------------------
@@ -307,14 +274,6 @@ def read_confirmation(form: Mapping[str, str]) -> tuple[Confirmation, str] | Non
     if not numbers or len(version) > 6 or not all(_SIGNATURE.fullmatch(text) for text in (input_hash, nonce)):
         return None
     return Confirmation(version=int(version), input_hash=input_hash, issued=int(issued)), nonce
-
-
-def not_confirmed() -> Forbidden:
-    return Forbidden(
-        "This did not come from the page that shows the request, or from one that is half an hour old.",
-        code="not_confirmed",
-        hint="Nothing was decided. Look at the request below, and decide again.",
-    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,8 +14,7 @@ from uuid import UUID
 from cortex_plane.agents.model.agents import ApprovalTimes
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import ApprovalKind, Cause, NewRequest, causes_in_words
-from cortex_plane.approvals.rules.deciders import describe_approvers
-from cortex_plane.approvals.verbs.decisions import hop_fact
+from cortex_plane.approvals.rules import describe_approvers, hop_fact
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.gates.rules.authorization import JobRef
 from cortex_plane.kernel.fields import adapter, parse
@@ -55,11 +54,22 @@ class RequestOutcome:
 async def request(tx: Transaction, asked_by: Actor, job: JobRef, attempt: Row, request: NewRequest) -> RequestOutcome:
     """``attempt`` is the job's row as `lock_attempt` or `lock_asking` shows it, locked."""
     id, is_join = await _made(tx, job, _with_causes(attempt, request.changed_by), request)
-    facts = _facts(asked_by, request, id, is_join)
+    terms = request.terms
+    action = "approval_joined" if is_join else "approval_requested"
+    fact = Fact.of(
+        asked_by, action, approval=str(id), kind=request.kind, call=str(request.call_id),
+        tool=request.tool_name, digest=request.tool_digest, input_hash=request.input_hash, rule=request.rule,
+        policies=request.policy_version, template=terms.template, clearance=terms.required_clearance,
+        timeout_seconds=terms.timeout_seconds,
+    )  # fmt: skip
+    facts = [fact]
     if not is_join:
+        facts.append(Fact.of(asked_by, "approval_dispatched", approval=str(id), channel="dashboard"))
         # Everybody who may decide it is told, on their channels; whoever is out of office hands their part on.
         facts += [hop_fact(asked_by, id, hop) for hop in await approvals_store.record_reach(tx, id)]
-    return RequestOutcome(id, request, is_join, facts, _event(request, id, is_join))
+    body = {"approval_id": str(id), "call": str(request.call_id), "tool": request.tool_name}
+    event = ("approval_requested", {**body, "kind": request.kind, "joined": is_join})
+    return RequestOutcome(id, request, is_join, facts, event)
 
 
 def _with_causes(attempt: Row, more: Sequence[Cause]) -> Mapping[str, Any]:
@@ -91,24 +101,6 @@ async def _can_join(tx: Transaction, attempt: Mapping[str, Any], terms: Terms, c
         return True
     able = await approvals_store.list_deciders(tx, terms, attempt["owner_id"], sorted(both))
     return is_met(terms.quorum, [decider.roles for decider in able if not decider.shaped_it])
-
-
-def _facts(asked_by: Actor, request: NewRequest, id: UUID, is_join: bool) -> list[Fact]:
-    terms = request.terms
-    action = "approval_joined" if is_join else "approval_requested"
-    fact = Fact.of(
-        asked_by, action, approval=str(id), kind=request.kind, call=str(request.call_id),
-        tool=request.tool_name, digest=request.tool_digest, input_hash=request.input_hash, rule=request.rule,
-        policies=request.policy_version, template=terms.template, clearance=terms.required_clearance,
-        timeout_seconds=terms.timeout_seconds,
-    )  # fmt: skip
-    dispatch = Fact.of(asked_by, "approval_dispatched", approval=str(id), channel="dashboard")
-    return [fact] if is_join else [fact, dispatch]
-
-
-def _event(request: NewRequest, id: UUID, is_join: bool) -> tuple[str, dict[str, Any]]:
-    body = {"approval_id": str(id), "call": str(request.call_id), "tool": request.tool_name}
-    return "approval_requested", {**body, "kind": request.kind, "joined": is_join}
 
 
 def count(org_id: UUID, requests: Sequence[RequestOutcome]) -> None:

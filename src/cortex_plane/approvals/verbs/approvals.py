@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
+from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import (
     AT_MOST,
@@ -19,8 +20,7 @@ from cortex_plane.approvals.model.approvals import (
     Mark,
     Waiting,
 )
-from cortex_plane.approvals.rules import deciders
-from cortex_plane.approvals.rules.deciders import cannot_delegate, nobody_to_take_it
+from cortex_plane.approvals.rules import cannot_delegate, nobody_to_take_it
 from cortex_plane.approvals.verbs import decisions
 from cortex_plane.db.database import Database
 from cortex_plane.db.pool import PoolPurpose
@@ -28,8 +28,6 @@ from cortex_plane.kernel.meters import meters
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.notify import store as notify_store
 from cortex_plane.policies.model.policies import Approvers
-from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb
 
@@ -50,7 +48,7 @@ async def list_approvals(
     """Newest first. Whoever is not staff sees those of their own sessions, and those that they may decide."""
     async with db.transaction(actor.org_id) as tx:
         page = await approvals_store.list_approvals(tx, actor, position, limit, status, job_id, session_id)
-    return replace(page, items=[deciders.shown_to(approval, actor) for approval in page.items])
+    return replace(page, items=[approval_rules.shown_to(approval, actor) for approval in page.items])
 
 
 @verb(Permission.APPROVAL_READ)
@@ -62,8 +60,8 @@ async def list_inbox(
         waiting = await approvals_store.list_inbox(tx, actor, shown_at, skip, limit)
     return replace(
         waiting,
-        mine=[deciders.shown_to(approval, actor) for approval in waiting.mine],
-        others=[deciders.shown_to(approval, actor) for approval in waiting.others],
+        mine=[approval_rules.shown_to(approval, actor) for approval in waiting.mine],
+        others=[approval_rules.shown_to(approval, actor) for approval in waiting.others],
     )
 
 
@@ -81,8 +79,8 @@ async def get_approval(db: Database, actor: Actor, id: UUID) -> ApprovalDetails:
         able = await approvals_store.deciders_of_approval(tx, id, SHOWN_DECIDERS)
         similar = await approvals_store.list_similar(tx, id, approval.tool_name) if actor.sees is None else []
         return ApprovalDetails(
-            approval=replace(deciders.shown_to(approval, actor), deciders=[decider.name for decider in able]),
-            votes=deciders.explained(approval, await approvals_store.list_votes(tx, id)),
+            approval=replace(approval_rules.shown_to(approval, actor), deciders=[decider.name for decider in able]),
+            votes=approval_rules.explain_votes(approval, await approvals_store.list_votes(tx, id)),
             events=await approvals_store.list_approval_events(tx, id),
             delegations=await approvals_store.list_delegations(tx, id),
             deliveries=await notify_store.deliveries_of_approval(tx, id) if actor.sees is None else [],
@@ -97,7 +95,7 @@ async def approval_for_call(db: Database, actor: Actor, call_id: UUID) -> Approv
     async with db.transaction(actor.org_id) as tx:
         id = require_found(await approvals_store.approval_of_call(tx, call_id), "approval")
         approval, _ = require_found(await approvals_store.get_approval(tx, id, actor), "approval")
-    return deciders.shown_to(approval, actor)
+    return approval_rules.shown_to(approval, actor)
 
 
 @verb(Permission.APPROVAL_READ)
@@ -133,36 +131,30 @@ async def delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft)
 
 async def _delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft) -> Approval:
     async with db.transaction(actor.org_id) as tx:
-        locked_approval = await decisions.open_visible(tx, id, actor, Channel.API)
-        approval = locked_approval.approval
+        locked = await decisions.open_visible(tx, id, actor, Channel.API)
+        approval = locked.approval
         taker = await approvals_store.find_taker(tx, id, draft.to)
         if taker is None:
             raise nobody_to_take_it()
         able = await approvals_store.deciders_of_approval(tx, id)
         others = {decider.id: decider.roles for decider in able if decider.id != actor.user_account_id}
-        error = cannot_delegate(locked_approval, actor, taker, others)
+        error = cannot_delegate(locked, actor, taker, others)
         if error is not None:
-            await decisions.note_refused_decision(
-                tx, locked_approval, actor, Channel.API, "delegated", approval.version, error
-            )
+            await decisions.note_refused_decision(tx, locked, actor, Channel.API, "delegated", approval.version, error)
         else:
             await approvals_store.insert_delegation(
                 tx, id, actor, taker.id, taker.display_name, taker.clearance, draft.reason
             )
-            hops = await approvals_store.record_reach(tx, id)
-            fact = Fact.of(
-                actor, "approval_delegated", approval=str(id), automatic=False, to=str(taker.id),
-                name=taker.display_name, reason=draft.reason, to_clearance=taker.clearance,
-            )  # fmt: skip
-            event = {"approval_id": str(id), "by": actor.name, "to": taker.display_name}
-            await proof_store.append_to_session(
-                tx, approval.session_id, [fact, *(decisions.hop_fact(actor, id, hop) for hop in hops)],
-                [("approval_delegated", approval.job_id, event)], job=approval.job_id,
-            )  # fmt: skip
+            data = {
+                "automatic": False, "to": str(taker.id), "name": taker.display_name, "reason": draft.reason,
+                "to_clearance": taker.clearance,
+            }  # fmt: skip
+            event = {"by": actor.name, "to": taker.display_name}
+            await decisions.record_new_deciders(tx, approval, actor, "approval_delegated", data, event)
             approval = await approvals_store.read_again(tx, id, actor)
     if error is not None:
         raise error
-    return deciders.shown_to(approval, actor)
+    return approval_rules.shown_to(approval, actor)
 
 
 @verb(Permission.ABSENCE_WRITE)

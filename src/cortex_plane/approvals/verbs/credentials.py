@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -16,7 +16,7 @@ import structlog
 
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model import credentials as rules
-from cortex_plane.approvals.model.approvals import Channel, Choice, Decision, DecisionReceipt, RecordResult
+from cortex_plane.approvals.model.approvals import ApprovalDecision, Channel, Choice, DecisionReceipt, RecordResult
 from cortex_plane.approvals.model.credentials import (
     Confirmation,
     Link,
@@ -30,7 +30,7 @@ from cortex_plane.approvals.model.credentials import (
 from cortex_plane.approvals.store import CALLBACK
 from cortex_plane.approvals.verbs import decisions
 from cortex_plane.db.database import Database, Transaction
-from cortex_plane.kernel.errors import Conflict, CortexError, Unauthenticated
+from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, Unauthenticated
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.meters import meters
 from cortex_plane.policies.model.policies import Template
@@ -65,16 +65,9 @@ async def mint(
     """A token for one approver and one message, which decides what that message shows. It is said here and never again."""
     token = new_approval_token()
     await approvals_store.insert_token(
-        tx,
-        new_id(),
-        approval_id=approval_id,
-        member_id=member_id,
-        notification_id=notification_id,
-        token_hash=rules.digest(token),
-        version=version,
-        input_hash=input_hash,
-        expires_at=expires_at,
-    )
+        tx, new_id(), approval_id=approval_id, member_id=member_id, notification_id=notification_id,
+        token_hash=rules.digest(token), version=version, input_hash=input_hash, expires_at=expires_at,
+    )  # fmt: skip
     return token
 
 
@@ -95,15 +88,13 @@ async def _current(db: Database, tx: Transaction) -> SigningSecret:
     """What signs now; made where nothing was signed before."""
     row = await approvals_store.current_secret(tx, CALLBACK)
     if row is None:
-        await approvals_store.insert_secret(tx, new_id(), CALLBACK, await _new_secret(db, tx))
+        await approvals_store.insert_secret(
+            tx, new_id(), CALLBACK, await db.seal(tx, CALLBACK, secrets.token_bytes(SECRET_BYTES))
+        )
         row = await approvals_store.current_secret(tx, CALLBACK)
     if row is None:
         raise Conflict("The secret that signs links is being replaced.", code="retry")
     return _opened(db, tx.org, row["id"], row["sealed"])
-
-
-async def _new_secret(db: Database, tx: Transaction) -> bytes:
-    return await db.seal(tx, CALLBACK, secrets.token_bytes(SECRET_BYTES))
 
 
 def _opened(db: Database, org_id: UUID, id: UUID, sealed: bytes) -> SigningSecret:
@@ -117,20 +108,24 @@ async def decide_by_token(db: Database, decision: TokenDecision) -> DecisionRece
     """As the person to whom the token was sent, about the version that their message showed."""
     try:
         async with forgery_refusal(db, rules.unknown_token):
-            locked_approval = await approvals_store.open_token(db, rules.digest(decision.token))
-        if locked_approval is None:
+            opened = await approvals_store.open_token(db, rules.digest(decision.token))
+        if opened is None:
             raise rules.unknown_token()
     except Unauthenticated as error:
         # Whoever it was: no org is known, so no chain is. The token itself is in no log.
         log.warning("approval token refused", code=error.code)
         meters().called_back(Channel.API, "token_invalid")
         raise
+    return await _count_outcome(Channel.API, _decide_by_token(db, decision, *opened))
+
+
+async def _count_outcome(channel: Channel, decision: Awaitable[DecisionReceipt]) -> DecisionReceipt:
     try:
-        receipt = await _decide_by_token(db, decision, *locked_approval)
+        receipt = await decision
     except CortexError as error:
-        meters().called_back(Channel.API, _OUTCOMES.get(error.code, "refused"))
+        meters().called_back(channel, _OUTCOMES.get(error.code, "refused"))
         raise
-    meters().called_back(Channel.API, _said(receipt))
+    meters().called_back(channel, "ok" if receipt.result is RecordResult.OK else "duplicate")
     return receipt
 
 
@@ -142,20 +137,24 @@ async def _decide_by_token(
     if token.template in rules.ASKS_FOR_LOGIN:
         raise rules.login_required()
     if token.used_at is None and token.expires_at <= token.now:
-        raise rules.token_expired()
-    if token.said is not None and token.said is not token_decision.decision:
-        raise rules.decided_with_it()
-    decision = Decision(
+        raise Conflict(
+            "This token is over: its request had to be decided earlier.",
+            code="token_expired",
+            hint="Submit the job again with `cortex job resubmit`; whoever may decide gets a new message.",
+        )
+    if token.vote is not None and token.vote is not token_decision.decision:
+        raise Conflict(
+            "You decided otherwise already, and a vote stands.",
+            code="approval_conflict",
+            hint="The first decision stands; read it with `cortex approval show`.",
+        )
+    decision = ApprovalDecision(
         decision=token_decision.decision,
         version=token.version,
         input_hash=token.input_hash,
         reason=token_decision.reason,
     )
     return await decisions.decide(db, actor, token.approval_id, decision, Channel.API)
-
-
-def _said(receipt: DecisionReceipt) -> str:
-    return "ok" if receipt.result is RecordResult.OK else "duplicate"
 
 
 # Links ------------------------------------------------------------------------------------------------------------
@@ -169,23 +168,23 @@ async def visitor(
     Everything that is wrong with a link is answered alike; what is wrong with its person or its time is said.
     """
     signed_link = rules.read_link(channel, approval_id, query)
-    row = (
-        await approvals_store.open_link(db, signed_link.link.approval_id, signed_link.link.operator_id)
-        if signed_link
-        else None
-    )
-    if signed_link is None or row is None:
+    if signed_link is None:
         raise _refused(channel)
     link = signed_link.link
+    row = await approvals_store.open_link(db, link.approval_id, link.operator_id)
+    if row is None:
+        raise _refused(channel)
     signing_secrets = [
         _opened(db, row["org_id"], id, sealed) for id, sealed in zip(row["secret_ids"], row["sealed"], strict=True)
     ]
-    signer = _signer(signing_secrets, link, signed_link.signature)
-    if signer is None or not rules.fits(link, row["deadline"]):
+    # Compared with all of them, whichever fits.
+    signers = [secret for secret in signing_secrets if link.is_signed_by(secret.value, signed_link.signature)]
+    if not signers or not rules.fits(link, row["deadline"]):
         raise _refused(channel)
-    actor = approvals_store.link_operator(row, signer.id)
+    actor = approvals_store.credential_person(row, signers[0].id)
     if actor is None:
         raise rules.nobody()
+    member = (actor.org_id, link.operator_id)
     visitor = Visitor(
         link=link,
         channel=signed_link.channel,
@@ -193,7 +192,7 @@ async def visitor(
         template=Template(row["template"]),
         now=row["now"],
         over=rules.is_over(link, row["now"]),
-        logged_in=_is_same(session, actor.org_id, link.operator_id),
+        logged_in=session is not None and (session.org_id, session.user_account_id) == member,
         secrets=tuple(signing_secrets),
     )
     if visitor.template in rules.ASKS_FOR_LOGIN and not visitor.logged_in:
@@ -201,21 +200,16 @@ async def visitor(
     return visitor
 
 
-def _signer(signing_secrets: Sequence[SigningSecret], link: Link, signature: str) -> SigningSecret | None:
-    """Compares with all of them, whichever fits."""
-    fitting = [each for each in signing_secrets if link.is_signed_by(each.value, signature)]
-    return fitting[0] if fitting else None
-
-
 def _refused(channel: str) -> Unauthenticated:
-    channel_name = rules.channel_said(channel)
+    """The same for a bad signature and for a request that does not exist."""
+    channel_name = rules.channel_label(channel)
     log.warning("approval link refused", channel=channel_name)
     meters().called_back(channel_name, "hmac_invalid")
-    return rules.link_refused()
-
-
-def _is_same(session: Actor | None, org_id: UUID, member_id: UUID) -> bool:
-    return session is not None and (session.org_id, session.user_account_id) == (org_id, member_id)
+    return Unauthenticated(
+        "This link is not valid: its signature does not fit.",
+        code="link_invalid",
+        hint="Open the link from the newest message as it is, or decide in the dashboard.",
+    )
 
 
 async def names_of_secrets(db: Database, visitor: Visitor) -> Sequence[str]:
@@ -232,26 +226,30 @@ async def decide_by_link(
     """What the link says about what its page showed. ``shown`` is what the form of that page carried back."""
     if visitor.over:
         meters().called_back(visitor.channel, "expired_link")
-        raise rules.link_over()
-    if confirmation_form is None or not confirmation_form[0].was_shown(
-        visitor.secrets, visitor.link, confirmation_form[1]
+        raise Conflict(
+            "Its time is over: this had to be decided earlier.",
+            code="link_expired",
+            hint="Submit the job again with `cortex job resubmit`; whoever may decide gets a new message.",
+        )
+    confirmation, nonce = confirmation_form or (None, "")
+    if (
+        confirmation is None
+        or not confirmation.was_shown(visitor.secrets, visitor.link, nonce)
+        or not confirmation.is_fresh(visitor.now)
     ):
-        raise rules.not_confirmed()
-    confirmation = confirmation_form[0]
-    if not confirmation.is_fresh(visitor.now):
-        raise rules.not_confirmed()
-    decision = Decision(
+        raise Forbidden(
+            "This did not come from the page that shows the request, or from one that is half an hour old.",
+            code="not_confirmed",
+            hint="Nothing was decided. Look at the request below, and decide again.",
+        )
+    decision = ApprovalDecision(
         decision=visitor.link.decision, version=confirmation.version, input_hash=confirmation.input_hash, reason=reason
     )
     key = visitor.link.key(visitor.channel, confirmation.version)
     once = IdempotencyKey(key=key, fingerprint=hashlib.sha256(key.encode()).digest())
-    try:
-        receipt = await decisions.decide(db, visitor.actor, visitor.link.approval_id, decision, visitor.channel, once)
-    except CortexError as error:
-        meters().called_back(visitor.channel, _OUTCOMES.get(error.code, "refused"))
-        raise
-    meters().called_back(visitor.channel, _said(receipt))
-    return receipt
+    return await _count_outcome(
+        visitor.channel, decisions.decide(db, visitor.actor, visitor.link.approval_id, decision, visitor.channel, once)
+    )
 
 
 # Secrets ----------------------------------------------------------------------------------------------------------
@@ -275,22 +273,17 @@ async def _rotate(
     retire_at = await approvals_store.retire_secret(tx, CALLBACK, older_than, grace)
     if retire_at is None and older_than:
         return None
-    made_at = await approvals_store.insert_secret(tx, new_id(), CALLBACK, await _new_secret(db, tx))
+    made_at = await approvals_store.insert_secret(
+        tx, new_id(), CALLBACK, await db.seal(tx, CALLBACK, secrets.token_bytes(SECRET_BYTES))
+    )
     if made_at is None:
         return None
     # Those before it too, where the old ones must not be accepted any more.
     await approvals_store.forget_secrets(tx, CALLBACK, rules.GRACE if forget else timedelta(0))
     rotation = SecretRotation(rotated_at=made_at, accepted_until=retire_at or made_at)
-    await proof_store.append_to_org(
-        tx,
-        Fact.of(
-            actor,
-            "signing_secret_rotated",
-            purpose=CALLBACK,
-            forgotten=forget,
-            accepted_until=rotation.accepted_until.isoformat(),
-        ),
-    )
+    until = rotation.accepted_until.isoformat()
+    fact = Fact.of(actor, "signing_secret_rotated", purpose=CALLBACK, forgotten=forget, accepted_until=until)
+    await proof_store.append_to_org(tx, fact)
     return rotation
 
 

@@ -1,34 +1,35 @@
-"""Deciding an approval: votes, and what the end of an approval writes."""
+"""Deciding an approval: votes, deadlines, and what the end of an approval writes."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
 
+from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import (
     Approval,
+    ApprovalDecision,
     ApprovalKind,
     ApprovalStatus,
     Channel,
     Choice,
-    Decision,
     DecisionReceipt,
     RecordResult,
 )
-from cortex_plane.approvals.rules import deciders
-from cortex_plane.approvals.rules.deciders import ApprovalEnd, Edit, LockedApproval, is_vote
-from cortex_plane.approvals.store import ClosedApproval, SessionEvent
+from cortex_plane.approvals.rules import ApprovalChange, Edit, LockedApproval, decision_change, is_vote
+from cortex_plane.approvals.store import ChangedApproval, person_of
 from cortex_plane.approvals.verbs import edits, standing_approvals
-from cortex_plane.db.database import Database, Row, Transaction
+from cortex_plane.db.database import Database, Transaction
 from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import Conflict, CortexError, InvalidInput
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.meters import meters
 from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
+from cortex_plane.proof.model import Fact, SessionEvent
 from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb
@@ -54,10 +55,8 @@ async def open_visible(
     tx: Transaction, id: UUID, actor: Actor, channel: Channel, key: str | None = None
 ) -> LockedApproval:
     """The approval under its locks, for whoever sees it."""
-    locked_approval = await approvals_store.open_approval(tx, id, actor, channel, key)
-    return require_found(
-        locked_approval if locked_approval is not None and locked_approval.visible else None, "approval"
-    )
+    locked = await approvals_store.open_approval(tx, id, actor, channel, key)
+    return require_found(locked if locked is not None and locked.visible else None, "approval")
 
 
 def own_key(actor: Actor, key: str) -> str:
@@ -67,67 +66,66 @@ def own_key(actor: Actor, key: str) -> str:
 
 @verb(Permission.APPROVAL_DECIDE)
 async def decide(
-    db: Database, actor: Actor, id: UUID, decision: Decision, channel: Channel, once: IdempotencyKey | None = None
+    db: Database,
+    actor: Actor,
+    id: UUID,
+    decision: ApprovalDecision,
+    channel: Channel,
+    once: IdempotencyKey | None = None,
 ) -> DecisionReceipt:
     """Raises ``Conflict`` with the code ``approval_conflict`` where somebody decided otherwise before."""
     db = db.own(PoolPurpose.DECISIONS)
     key = own_key(actor, once.key) if once else None
-    receipt, end = await retry_on_conflict(lambda: _decide(db, actor, id, decision, channel, key))
-    if end is not None:
+    receipt, change = await retry_on_conflict(lambda: _decide(db, actor, id, decision, channel, key))
+    if change is not None and change.status is not ApprovalStatus.PENDING:
         db.hints.work()
         approval = receipt.approval
         wait = (approval.resolved_at or approval.requested_at) - approval.requested_at
         meters().decided(actor.org_id, approval.template, decision.decision, channel, wait.total_seconds())
-        for job in end.jobs:
+        for job in change.jobs:
             if job.status is JobStatus.RUNNING:
                 meters().resumed(actor.org_id, "approval")
     return receipt
 
 
 async def _decide(
-    db: Database, actor: Actor, id: UUID, decision: Decision, channel: Channel, key: str | None
-) -> tuple[DecisionReceipt, ApprovalEnd | None]:
-    """With what it did; None where it was there before."""
+    db: Database, actor: Actor, id: UUID, decision: ApprovalDecision, channel: Channel, key: str | None
+) -> tuple[DecisionReceipt, ApprovalChange | None]:
+    """With what it changed; None where it was there before."""
     edit = await edits.prepare_edit(db, actor, id, decision) if decision.arguments is not None else None
     if decision.standing is not None:
         await standing_approvals.prepare(decision.standing)
-    approval: Approval | None = None
-    end: ApprovalEnd | None = None
     async with db.transaction(actor.org_id) as tx:
-        locked_approval = await open_visible(tx, id, actor, channel, key)
-        pending = locked_approval.approval.status is ApprovalStatus.PENDING
-        error: CortexError | None
-        if locked_approval.earlier is not None:
-            error = _key_reused(locked_approval.earlier, decision, edit)
-        else:
-            error = _decision_refusal(locked_approval, actor, decision)
-            if error is None and pending and edit is not None:
-                error = await edits.edit_refusal(tx, locked_approval, actor, edit)
-            if error is None and pending and deciders.ends_it(locked_approval, actor, decision, edit):
-                approval, end = await _close(db, tx, locked_approval, actor, decision, edit, channel, key)
-            elif error is None and pending and not (edit is None and deciders.adds_nothing(locked_approval, actor)):
-                error = await edits.cannot_vote(tx, locked_approval, actor, decision, edit) if edit else None
-                if error is None:
-                    approval = await _vote(tx, locked_approval, actor, decision, edit, channel, key)
-            elif error is None:
-                if not pending and not deciders.is_same(
-                    locked_approval.approval, decision, edit.input_hash if edit else None
-                ):
-                    error = deciders.already(locked_approval.approval)
-                else:
-                    await note_refused_decision(
-                        tx, locked_approval, actor, channel, decision.decision, decision.version, None
-                    )
-        if error is not None:
-            await note_refused_decision(tx, locked_approval, actor, channel, decision.decision, decision.version, error)
+        locked = await open_visible(tx, id, actor, channel, key)
+        approval = locked.approval
+        error = await _refusal(tx, locked, actor, decision, edit)
+        change = decision_change(locked, actor, decision, edit) if error is None else None
+        if change is not None:
+            approval = await _write(db, tx, locked, change, actor, decision, edit, channel, key)
+        elif error is not None or locked.earlier is None:
+            await note_refused_decision(tx, locked, actor, channel, decision.decision, decision.version, error)
     if error is not None:
         raise error
-    result = RecordResult.DUPLICATE if approval is None else RecordResult.OK
-    approval = deciders.shown_to(approval or locked_approval.approval, actor)
-    return DecisionReceipt(result=result, approval=approval), end
+    result = RecordResult.DUPLICATE if change is None else RecordResult.OK
+    return DecisionReceipt(result=result, approval=approval_rules.shown_to(approval, actor)), change
 
 
-def _key_reused(earlier: dict[str, Any], decision: Decision, edit: Edit | None) -> CortexError | None:
+async def _refusal(
+    tx: Transaction, locked: LockedApproval, actor: Actor, decision: ApprovalDecision, edit: Edit | None
+) -> CortexError | None:
+    approval = locked.approval
+    if locked.earlier is not None:
+        return _key_reused(locked.earlier, decision, edit)
+    error = _decision_refusal(locked, actor, decision)
+    if error is None and approval.status is not ApprovalStatus.PENDING:
+        is_same = approval_rules.is_same(approval, decision, edit.input_hash if edit else None)
+        return None if is_same else approval_rules.already_decided(approval)
+    if error is None and edit is not None:
+        return await edits.edit_refusal(tx, locked, actor, decision, edit)
+    return error
+
+
+def _key_reused(earlier: dict[str, Any], decision: ApprovalDecision, edit: Edit | None) -> CortexError | None:
     """Why the key cannot be used again; None where it was used for this very decision."""
     digest = edit.input_hash if edit else decision.input_hash
     if (decision.decision, digest) == (earlier.get("decision"), earlier.get("input_hash")):
@@ -139,8 +137,8 @@ def _key_reused(earlier: dict[str, Any], decision: Decision, edit: Edit | None) 
     )
 
 
-def _decision_refusal(locked_approval: LockedApproval, actor: Actor, decision: Decision) -> CortexError | None:
-    approval = locked_approval.approval
+def _decision_refusal(locked: LockedApproval, actor: Actor, decision: ApprovalDecision) -> CortexError | None:
+    approval = locked.approval
     if approval.kind is not ApprovalKind.CALL:
         return Conflict(
             "This asks whether a call happened; there is nothing to approve.",
@@ -151,21 +149,21 @@ def _decision_refusal(locked_approval: LockedApproval, actor: Actor, decision: D
         return InvalidInput("Arguments are edited to approve them.", hint="Leave `arguments` out to deny.")
     if decision.standing is not None and decision.decision is Choice.DENIED:
         return InvalidInput("Only a yes can stand for more calls.", hint="Leave `standing` out to deny.")
-    error = deciders.refusal(approval, actor, decision.decision)
+    error = approval_rules.refusal(approval, actor, decision.decision)
     if error is not None or approval.status is not ApprovalStatus.PENDING:
         return error
-    error = deciders.outdated(approval, decision, locked_approval.now)
+    error = approval_rules.staleness_error(approval, decision, locked.now)
     if error is not None or decision.standing is None:
         return error
-    return standing_approvals.check(approval, decision.standing)
+    return approval_rules.standing_refusal(approval, decision.standing)
 
 
 async def note_refused_decision(
-    tx: Transaction, locked_approval: LockedApproval, actor: Actor, channel: Channel, choice: str, version: int,
+    tx: Transaction, locked: LockedApproval, actor: Actor, channel: Channel, choice: str, version: int,
     error: CortexError | None,
 ) -> None:  # fmt: skip
     """Record a decision or an answer that had no effect. After the tenth of a person it is counted on the card alone."""
-    approval = locked_approval.approval
+    approval = locked.approval
     payload = {"decision": choice, "code": error.code if error else None}
     if error is None:
         kind, action = "channel_duplicate", "approval_duplicate"
@@ -182,91 +180,57 @@ async def note_refused_decision(
     await proof_store.append_to_session(tx, approval.session_id, [fact], job=approval.job_id)
 
 
-async def _vote(
-    tx: Transaction, locked_approval: LockedApproval, actor: Actor, decision: Decision, edit: Edit | None, channel: Channel,
-    key: str | None,
+async def _write(
+    db: Database, tx: Transaction, locked: LockedApproval, change: ApprovalChange, actor: Actor, decision: ApprovalDecision,
+    edit: Edit | None, channel: Channel, key: str | None,
 ) -> Approval:  # fmt: skip
-    approval = locked_approval.approval
+    """A vote, an edit, or the decision that ends a request, with its receipt. Returns the approval as it is now."""
+    approval = locked.approval
+    ends = change.status is not ApprovalStatus.PENDING
+    counts = ends or is_vote(locked, edit)
     version = approval.version + (edit is not None)
     input_hash = edit.input_hash if edit else approval.input_hash
-    counts = is_vote(locked_approval, edit)
-    vote = {
-        "decision": decision.decision, "reason": decision.reason, "version": version, "input_hash": input_hash,
-    }  # fmt: skip
-    entries: list[dict[str, Any]] = [{"type": "voted", "keyed": True, "payload": vote}] if counts else []
-    if edit is not None:
-        change = {"from": approval.input_hash, "to": edit.input_hash, "version": version}
-        first = {"type": "edited", "payload": change if counts else vote | change, "keyed": not counts}
-        entries.insert(0, first)
-    fact = Fact.of(
-        actor, "approval_vote" if counts else "approval_edited",
-        edited_from=approval.input_hash if edit else None, needed=deciders.describe_quorum(approval),
-        approval=str(approval.id), channel=channel, tool=approval.tool_name, **vote,
-    )  # fmt: skip
-    event = {name: vote[name] for name in ("decision", "reason", "version")}
-    return await approvals_store.insert_vote(
-        tx, locked_approval, version=version, arguments=edit.arguments if edit else None,
-        input_hash=edit.input_hash if edit else None, actor=actor, reason=decision.reason, channel=channel, key=key,
-        happened=entries, counts=counts, facts=[fact],
-        events=[("approval_voted", approval.job_id, {**event, "approval_id": str(approval.id), "by": actor.name})],
-    )  # fmt: skip
-
-
-async def _close(
-    db: Database, tx: Transaction, locked_approval: LockedApproval, actor: Actor, decision: Decision, edit: Edit | None,
-    channel: Channel, key: str | None,
-) -> tuple[Approval, ApprovalEnd]:  # fmt: skip
-    """The decision that ends a request, with its receipt."""
-    approval = locked_approval.approval
-    if decision.decision is Choice.APPROVED:
-        end = deciders.approved(locked_approval)
-    else:
-        end = deciders.denied(locked_approval, actor.name, decision.reason)
-    version = approval.version + (edit is not None)
-    input_hash = edit.input_hash if edit else approval.input_hash
-    calls = [call for call, _, _ in end.calls]
     event = {"decision": decision.decision, "reason": decision.reason, "version": version}
-    entries: list[dict[str, Any]] = [
-        {"approval": str(approval.id), "type": decision.decision, "keyed": True, "payload": {**event, "input_hash": input_hash}}
-    ]  # fmt: skip
+    payload = {**event, "input_hash": input_hash}
+    entries: list[dict[str, Any]] = []
+    if counts:
+        entries.append({"type": decision.decision if ends else "voted", "keyed": True, "payload": payload})
     if edit is not None:
-        change = {"from": approval.input_hash, "to": edit.input_hash, "version": version}
-        entries.insert(0, {"approval": str(approval.id), "type": "edited", "payload": change})
+        edited = {"from": approval.input_hash, "to": edit.input_hash, "version": version}
+        entries.insert(0, {"type": "edited", "keyed": not counts, "payload": edited if counts else payload | edited})
+    calls = [call for call, _, _ in change.calls]
+    action = "approval_decision" if ends else "approval_vote" if counts else "approval_edited"
+    details = {"calls": [str(call) for call in calls]} if ends else {"needed": approval_rules.describe_quorum(approval)}
     fact = Fact.of(
-        actor, "approval_decision", approval=str(approval.id), **event, channel=channel, tool=approval.tool_name,
-        input_hash=input_hash, edited_from=approval.input_hash if edit else None, calls=[str(call) for call in calls],
+        actor, action, approval=str(approval.id), channel=channel, tool=approval.tool_name,
+        edited_from=approval.input_hash if edit else None, **payload, **details,
     )  # fmt: skip
-    closed = await write_end(
-        tx, locked_approval, end, actor, entries, fact,
-        ("approval_decided", approval.job_id, {**event, "approval_id": str(approval.id), "by": actor.name}),
-        version=version, arguments=edit.arguments if edit else None,
-        input_hash=edit.input_hash if edit else None, choice=decision.decision, reason=decision.reason,
-        channel=channel, key=key,
+    kind = "approval_decided" if ends else "approval_voted"
+    changed = await write_change(
+        tx, locked, change, actor, entries, fact,
+        (kind, approval.job_id, {**event, "approval_id": str(approval.id), "by": actor.name}), version=version,
+        edit=edit, choice=decision.decision if counts else None, reason=decision.reason, channel=channel, key=key,
     )  # fmt: skip
-    if closed.decided is None:
-        raise AssertionError("a decision leaves something to sign")
-    standing = None
-    if decision.standing is not None:
-        standing = await standing_approvals.grant(
-            tx, actor, approval=approval, draft=decision.standing, version=version, input_hash=input_hash,
-            reason=decision.reason, now=locked_approval.now,
-        )  # fmt: skip
-    await receipts.write_receipt(
-        db, tx, closed.decided, actor=actor, decision=decision.decision, channel=channel, calls=calls,
-        standing=standing,
-    )  # fmt: skip
-    return closed.approval, end
+    if changed.receipt is not None:
+        standing = None
+        if decision.standing is not None:
+            standing = await standing_approvals.grant(
+                tx, actor, approval, decision.standing, version=version, input_hash=input_hash,
+                reason=decision.reason, now=locked.now,
+            )  # fmt: skip
+        await receipts.write_receipt(db, tx, changed.approval, changed.receipt, calls, standing)
+    return changed.approval
 
 
-async def write_end(
-    tx: Transaction, locked_approval: LockedApproval, end: ApprovalEnd, actor: Actor, entries: list[dict[str, Any]], fact: Fact,
-    event: SessionEvent, *, version: int, arguments: bytes | None = None, input_hash: str | None = None,
-    choice: Choice | None = None, reason: str | None = None, channel: Channel | None = None, key: str | None = None,
-) -> ClosedApproval:  # fmt: skip
-    """The end of an approval, with what it does to its jobs and their other approvals."""
-    approval = locked_approval.approval
+async def write_change(
+    tx: Transaction, locked: LockedApproval, change: ApprovalChange, actor: Actor, entries: list[dict[str, Any]], fact: Fact,
+    event: SessionEvent, *, version: int, edit: Edit | None = None, choice: Choice | None = None,
+    reason: str | None = None, channel: Channel | None = None, key: str | None = None,
+) -> ChangedApproval:  # fmt: skip
+    """What becomes of an approval, its jobs and their other approvals. ``channel``: None where nobody decided."""
+    approval_id = str(locked.approval.id)
     facts, events = [fact], [event]
-    for job in end.jobs:
+    for job in change.jobs:
         if job.status is None:
             continue
         events.append(("status", job.id, {"status": job.status, "error": job.error}))
@@ -274,26 +238,94 @@ async def write_end(
             facts.append(Fact.of(actor, "job_failed", job=str(job.id), error=job.error))
             events.append(("error", job.id, {"message": job.error}))
         else:
-            reason_to_resume = {"approval_id": str(approval.id), "resumed_by_approval": True}
+            reason_to_resume = {"approval_id": approval_id, "resumed_by_approval": True}
             held = job.status is JobStatus.PAUSED
             facts.append(Fact.of(actor, "session_resumed", job=str(job.id), held=held, **reason_to_resume))
             if not held:
                 events.append(("session_resumed", job.id, reason_to_resume))
-    for sibling in end.cancelled:
-        entries.append({"approval": str(sibling.id), "type": "cancelled", "payload": {"because_of": str(approval.id)}})
-        facts.append(Fact.of(actor, "approval_cancelled", approval=str(sibling.id), because_of=str(approval.id)))
-        events.append(("approval_cancelled", approval.job_id, {"approval_id": str(sibling.id)}))
-    return await approvals_store.close_approval(
-        tx, locked_approval, end, version=version, arguments=arguments, input_hash=input_hash,
-        actor=actor if choice else None, choice=choice, reason=reason, channel=channel, key=key,
-        happened=entries, events=events, facts=facts,
+    for sibling in change.cancelled:
+        entries.append({"approval": str(sibling.id), "type": "cancelled", "payload": {"because_of": approval_id}})
+        facts.append(Fact.of(actor, "approval_cancelled", approval=str(sibling.id), because_of=approval_id))
+        events.append(("approval_cancelled", locked.approval.job_id, {"approval_id": str(sibling.id)}))
+    return await approvals_store.change_approval(
+        tx, locked, change, version=version, edit=edit, person=person_of(actor, channel) if channel else None,
+        choice=choice, reason=reason, key=key, entries=entries, events=events, facts=facts,
     )  # fmt: skip
 
 
-def hop_fact(actor: Actor, id: UUID, hop: Row) -> Fact:
-    """Somebody was out of office: their part went on by itself."""
-    return Fact.of(
-        actor, "approval_delegated", approval=str(id), automatic=True, reason=hop["reason"],
-        **{"from": str(hop["from_member_id"]), "from_name": hop["from_member"], "to": str(hop["to_member_id"])},
-        name=hop["to_member"], to_clearance=hop["to_clearance"],
+@dataclass(frozen=True, slots=True)
+class Acted:
+    """What a scheduler did to an approval."""
+
+    what: str
+    template: str
+    level: int
+
+
+async def act_when_due(db: Database, actor: Actor, id: UUID) -> Acted | None:
+    """Remind, escalate or expire, whichever is due; None where somebody else was faster."""
+    act = await retry_on_conflict(lambda: _act_when_due(db, actor, id))
+    if act is not None and act.what == "expired":
+        db.hints.work()
+        meters().expired(actor.org_id, act.template)
+    if act is not None and act.what == "escalated":
+        meters().escalated(actor.org_id, act.template, act.level)
+    return act
+
+
+async def _act_when_due(db: Database, actor: Actor, id: UUID) -> Acted | None:
+    async with db.transaction(actor.org_id) as tx:
+        if not await approvals_store.take_due(tx, id):
+            return None
+        locked = await approvals_store.open_approval(tx, id)
+        if locked is None or locked.approval.status is not ApprovalStatus.PENDING:
+            return None
+        request, level = locked.approval, locked.approval.escalation_level
+        if request.deadline is not None and request.deadline <= locked.now:
+            await _expire(tx, locked, actor)
+            return Acted("expired", request.template, level)
+        if level < len(locked.level_times) and locked.level_times[level] <= locked.now:
+            return Acted("escalated", request.template, await _escalate(tx, locked, actor))
+        if (
+            locked.remind_at is None
+            or locked.remind_at > locked.now
+            or not await approvals_store.remind_approvers(tx, id)
+        ):
+            return None
+        await record_new_deciders(tx, request, actor, "approval_reminded", {}, {})
+        return Acted("reminded", request.template, level)
+
+
+async def record_new_deciders(
+    tx: Transaction, approval: Approval, actor: Actor, action: str, data: dict[str, Any], event: dict[str, Any]
+) -> None:
+    """Record an act after which others may decide. Whoever may decide it now, and can be reached, hears of it."""
+    hops = await approvals_store.record_reach(tx, approval.id)
+    fact = Fact.of(actor, action, approval=str(approval.id), **data)
+    await proof_store.append_to_session(
+        tx, approval.session_id, [fact, *(approval_rules.hop_fact(actor, approval.id, hop) for hop in hops)],
+        [(action, approval.job_id, {"approval_id": str(approval.id), **event})], job=approval.job_id,
     )  # fmt: skip
+
+
+async def _expire(tx: Transaction, locked: LockedApproval, actor: Actor) -> None:
+    request = locked.approval
+    deadline = request.deadline.isoformat() if request.deadline else None
+    body = {"approval": str(request.id), "tool": request.tool_name, "deadline": deadline}
+    await write_change(
+        tx, locked, approval_rules.end_expired(locked), actor, [{"type": "expired"}],
+        Fact.of(actor, "approval_expired", **body),
+        ("approval_expired", request.job_id, {"approval_id": str(request.id)}), version=request.version,
+    )  # fmt: skip
+
+
+async def _escalate(tx: Transaction, locked: LockedApproval, actor: Actor) -> int:
+    """One level up: more people may decide. The deadline stays."""
+    request = locked.approval
+    approvers = locked.levels[request.escalation_level]
+    level = await approvals_store.escalate_approval(
+        tx, request.id, approval_rules.join_approvers(request.approvers, approvers)
+    )
+    data = {"level": level, "to": approval_rules.describe_approvers(approvers)}
+    await record_new_deciders(tx, request, actor, "approval_escalated", data, {"level": level})
+    return level

@@ -11,8 +11,8 @@ import orjson
 
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.approvals import store as approvals_store
-from cortex_plane.approvals.model.approvals import Choice, Decision
-from cortex_plane.approvals.rules.deciders import Edit, LockedApproval, describe_refusal, is_vote, refusal
+from cortex_plane.approvals.model.approvals import ApprovalDecision, Choice
+from cortex_plane.approvals.rules import Edit, LockedApproval, describe_refusal, ends_it, is_vote, refusal
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput
@@ -23,7 +23,7 @@ from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.verbs.frame import require_found
 
 
-async def prepare_edit(db: Database, actor: Actor, id: UUID, decision: Decision) -> Edit | None:
+async def prepare_edit(db: Database, actor: Actor, id: UUID, decision: ApprovalDecision) -> Edit | None:
     """None where nothing is edited: no arguments, or the same that are there."""
     if decision.arguments is None or decision.decision is Choice.DENIED:
         return None
@@ -93,27 +93,29 @@ def _schema_fault(schema: dict[str, object] | None, arguments: dict[str, object]
 
 
 async def edit_refusal(
-    tx: Transaction, locked_approval: LockedApproval, actor: Actor, edit: Edit
+    tx: Transaction, locked: LockedApproval, actor: Actor, decision: ApprovalDecision, edit: Edit
 ) -> CortexError | None:
     """An edit must not reach what its approver could not approve: the edited call has terms of its own."""
-    if edit.policies != locked_approval.policies:
+    if edit.policies != locked.policies:
         # Policies changed between the look at them and this lock: look again.
         raise Conflict("The policies changed meanwhile.", code="retry")
     if edit.error is not None:
         return edit.error
-    approval = locked_approval.approval
+    approval = locked.approval
     for terms in edit.terms:
         code = await approvals_store.refusal_under_terms(tx, terms, approval.owner_id, approval.causes, actor)
         if code is not None:
             return describe_refusal(code, actor, terms.approvers, terms.required_clearance)
-    return None
+    return (
+        None if ends_it(locked, actor, decision, edit) else await _open_edit_refusal(tx, locked, actor, decision, edit)
+    )
 
 
-async def cannot_vote(
-    tx: Transaction, locked_approval: LockedApproval, actor: Actor, decision: Decision, edit: Edit
+async def _open_edit_refusal(
+    tx: Transaction, locked: LockedApproval, actor: Actor, decision: ApprovalDecision, edit: Edit
 ) -> CortexError | None:
     """Why an edit that does not end the request cannot be kept."""
-    if decision.standing is not None and not is_vote(locked_approval, edit):
+    if decision.standing is not None and not is_vote(locked, edit):
         return Conflict(
             "Whoever edits the arguments may not approve them, so their yes cannot stand for more calls.",
             code="edit_stands_for_nothing",
@@ -126,22 +128,20 @@ async def cannot_vote(
             code="edit_other_terms",
             hint="Deny it with a reason, so that the agent asks for it anew.",
         )
-    if await approvals_store.find_twin(tx, locked_approval.approval.id, edit.input_hash) is not None:
+    if await approvals_store.find_twin(tx, locked.approval.id, edit.input_hash) is not None:
         return Conflict(
             "The same call with these arguments waits for a decision already.",
             code="edit_duplicates",
             hint="Decide that one, and deny this one.",
         )
-    if not is_vote(locked_approval, edit) and not await _others_can(tx, locked_approval, actor):
+    barred = {*locked.approval.causes, actor.user_account_id}
+    if not is_vote(locked, edit) and not is_met(
+        locked.approval.quorum,
+        [d.roles for d in await approvals_store.deciders_of_approval(tx, locked.approval.id) if d.id not in barred],
+    ):
         return Conflict(
             "Whoever edits the arguments may not approve them, and too few others may.",
             code="edit_leaves_nobody",
             hint="Approve it as it is, or deny it with a reason.",
         )
     return None
-
-
-async def _others_can(tx: Transaction, locked_approval: LockedApproval, actor: Actor) -> bool:
-    barred = {*locked_approval.approval.causes, actor.user_account_id}
-    able = await approvals_store.deciders_of_approval(tx, locked_approval.approval.id)
-    return is_met(locked_approval.approval.quorum, [decider.roles for decider in able if decider.id not in barred])

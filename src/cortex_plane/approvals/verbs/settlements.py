@@ -1,13 +1,15 @@
-"""What became of a call of which nobody knew whether it happened: people answer, and the job goes on."""
+"""Decisions about calls of a job by their own id: answers about uncertain ones, and the routes of spec 3."""
 
 from __future__ import annotations
 
 import hashlib
 from uuid import UUID
 
+from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import (
     Approval,
+    ApprovalDecision,
     ApprovalKind,
     ApprovalStatus,
     Channel,
@@ -15,21 +17,20 @@ from cortex_plane.approvals.model.approvals import (
     DecisionReceipt,
     EffectAnswer,
     RecordResult,
+    ToolDecision,
 )
-from cortex_plane.approvals.rules import deciders
-from cortex_plane.approvals.rules.deciders import LockedApproval
-from cortex_plane.approvals.verbs import decisions
+from cortex_plane.approvals.rules import LockedApproval
+from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.db.pool import PoolPurpose
-from cortex_plane.gates.model.gates import UnseenCall
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.effects import MAX_REPEATS, Answer, CallStatus, ToolCall, Verdict, repeats_used_up
-from cortex_plane.jobs.model.jobs import Hold, JobKind, SteeringResult
-from cortex_plane.jobs.verbs import steering
+from cortex_plane.jobs.model.jobs import TERMINAL, Hold, Job, JobKind, JobStatus, Resumption, SteeringResult
+from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.errors import Conflict, CortexError
-from cortex_plane.proof import store as proof_store
+from cortex_plane.kernel.errors import Conflict, CortexError, Stale
+from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb
 
@@ -41,7 +42,7 @@ async def settle(db: Database, actor: Actor, id: UUID, call_id: UUID, answer: An
 
     async def once(unread: CortexError | None) -> tuple[SteeringResult, CortexError | None]:
         async with db.transaction(actor.org_id) as tx:
-            error = await settled(tx, actor, id, call_id, answer, Channel.API, unread)
+            error = await settle_call(tx, actor, id, call_id, answer, Channel.API, unread)
             return await steering.steering_result(tx, id, error is None), error
 
     receipt, error = await session_gates.with_gate_record(db, actor.org_id, once)
@@ -59,24 +60,14 @@ async def answer(db: Database, actor: Actor, id: UUID, answer: EffectAnswer, cha
 
     async def once(unread: CortexError | None) -> tuple[Approval, CortexError | None]:
         async with db.transaction(actor.org_id) as tx:
-            locked_approval = await decisions.open_visible(tx, id, actor, channel)
-            approval = locked_approval.approval
+            card = await decisions.open_visible(tx, id, actor, channel)
+            approval = card.approval
             error = _no_question(approval)
             if error is None:
-                error = await settled(
-                    tx,
-                    actor,
-                    approval.job_id,
-                    locked_approval.calls[0].id,
-                    verdict,
-                    channel,
-                    unread,
-                    card=locked_approval,
-                )
+                job_id, call_id = approval.job_id, card.calls[0].id
+                error = await settle_call(tx, actor, job_id, call_id, verdict, channel, unread, card=card)
             else:
-                await decisions.note_refused_decision(
-                    tx, locked_approval, actor, channel, answer.verdict, approval.version, error
-                )
+                await decisions.note_refused_decision(tx, card, actor, channel, answer.verdict, approval.version, error)
             return await approvals_store.read_again(tx, id, actor), error
 
     approval, error = await session_gates.with_gate_record(db, actor.org_id, once)
@@ -94,10 +85,10 @@ def _no_question(approval: Approval) -> CortexError | None:
             code="not_a_question",
             hint="Approve or deny it.",
         )
-    return None if approval.status is ApprovalStatus.PENDING else deciders.already(approval)
+    return None if approval.status is ApprovalStatus.PENDING else approval_rules.already_decided(approval)
 
 
-async def settled(
+async def settle_call(
     tx: Transaction, actor: Actor, id: UUID, call_id: UUID, answer: Answer, channel: Channel,
     unread: CortexError | None = None, *, card: LockedApproval | None = None,
 ) -> CortexError | None:  # fmt: skip
@@ -121,28 +112,19 @@ async def settled(
             hint="Send the answer again.",
         )
     if card_id is not None:
-        locked_approval = card or require_found(
-            await approvals_store.open_approval(tx, card_id, actor, channel), "approval"
-        )
-        refused = await _refusal(tx, locked_approval, actor, call_id, answer)
+        card = card or require_found(await approvals_store.open_approval(tx, card_id, actor, channel), "approval")
+        refused = await _refusal(tx, card, actor, call_id, answer)
         if refused is not None:
-            await decisions.note_refused_decision(
-                tx, locked_approval, actor, channel, answer.verdict, locked_approval.approval.version, refused
-            )
+            version = card.approval.version
+            await decisions.note_refused_decision(tx, card, actor, channel, answer.verdict, version, refused)
             return refused
-        if answer.verdict is not Verdict.FAIL and not deciders.agrees(locked_approval, actor, _said(answer)):
-            await approvals_store.vote_answer(
-                tx, locked_approval, actor, answer.note, channel, _said(answer), answer.verdict
-            )
-            vote = {
-                "call": str(call_id),
-                "tool": call.tool_name,
-                "verdict": answer.verdict,
-                "approval": str(card_id),
-                "answer": _said(answer),
-            }
+        if answer.verdict is not Verdict.FAIL and not approval_rules.agrees(card, actor, _counted_answer(answer)):
+            counted = _counted_answer(answer)
+            await approvals_store.vote_answer(tx, card, actor, answer.note, channel, counted, answer.verdict)
+            vote = {"call": str(call_id), "tool": call.tool_name, "verdict": answer.verdict}
+            vote |= {"approval": str(card_id), "answer": counted}
             shown = [("approval_voted", id, {"approval_id": str(card_id), "by": actor.name})]
-            await steering.append_fact(tx, locked, id, actor, "approval_vote", vote, shown)
+            await steering.append_fact(tx, locked["session_id"], id, actor, "approval_vote", vote, shown)
             return None
         ends_as = ApprovalStatus.DENIED if answer.verdict is Verdict.FAIL else ApprovalStatus.APPROVED
         await approvals_store.answer_question(tx, card_id, ends_as, actor, answer.note, channel, answer.verdict)
@@ -153,18 +135,22 @@ async def settled(
     }[answer.verdict]
     result = await jobs_store.answer_call(tx, call_id, status, answer, actor.name)
     digest = None if result is None else hashlib.sha256(canonical(result)).hexdigest()
-    said = {"call": str(call_id), "tool": call.tool_name, "verdict": answer.verdict, "note": answer.note}
-    over = await _over(tx, locked, id, call, status, answer)
-    by_gates = await session_gates.record_ended_calls(tx, actor, locked["session_id"], over, unread)
-    proof = {**said, "approval": str(card_id) if card_id is not None else None, "result_hash": digest}
-    await steering.append_fact(tx, locked, id, actor, "effect_settled", proof, [("effect_settled", id, said)])
-    if by_gates.facts:
-        events = [(kind, id, data) for kind, data in by_gates.events]
-        await proof_store.append_to_session(tx, locked["session_id"], by_gates.facts, events, job=id)
+    settlement = {"call": str(call_id), "tool": call.tool_name, "verdict": answer.verdict, "note": answer.note}
+    events = [("effect_settled", id, settlement)]
+    record = None
+    if await _ends_here(tx, locked, id, call, status):
+        given_up = f"`{call.tool_name}` was given up: {answer.note or 'no reason'}"
+        error = given_up if status is CallStatus.FAILED else None
+        session_id = locked["session_id"]
+        record = await session_gates.record_ended_call(tx, actor, session_id, call.tool_name, error, unread)
+        events += [(kind, id, data) for kind, data in record.events]
+    proof = {**settlement, "approval": str(card_id) if card_id is not None else None, "result_hash": digest}
+    await steering.append_fact(
+        tx, locked["session_id"], id, actor, "effect_settled", proof, events, record.facts if record else ()
+    )
     if answer.verdict is Verdict.FAIL and locked["kind"] != JobKind.EXTERNAL:
-        error = (
-            f"`{call.tool_name}` of step {call.step_index} was given up by {actor.name}: {answer.note or 'no reason'}"
-        )
+        reason = answer.note or "no reason"
+        error = f"`{call.tool_name}` of step {call.step_index} was given up by {actor.name}: {reason}"
         await steering.fail_job(tx, actor, locked["session_id"], id, error)
     elif not [c for c in await jobs_store.open_calls(tx, id) if c.status is CallStatus.UNCERTAIN]:
         await steering.lift_holds(tx, id, locked, (Hold.UNCERTAIN_EFFECT,), actor, answer.note)
@@ -172,31 +158,76 @@ async def settled(
 
 
 async def _refusal(
-    tx: Transaction, locked_approval: LockedApproval, actor: Actor, call_id: UUID, answer: Answer
+    tx: Transaction, card: LockedApproval, actor: Actor, call_id: UUID, answer: Answer
 ) -> CortexError | None:
     choice = Choice.DENIED if answer.verdict is Verdict.FAIL else Choice.APPROVED
-    error = deciders.refusal(locked_approval.approval, actor, choice)
+    error = approval_rules.refusal(card.approval, actor, choice)
     if error is not None or answer.verdict is not Verdict.DID_NOT_HAPPEN:
         return error
     return repeats_used_up() if await approvals_store.count_repeats(tx, call_id) >= MAX_REPEATS else None
 
 
-def _said(answer: Answer) -> str:
+def _counted_answer(answer: Answer) -> str:
     """Answers count together where verdict and result are the same."""
     result = hashlib.sha256(canonical(answer.result)).hexdigest() if answer.result is not None else ""
     return f"{answer.verdict}:{result}"
 
 
-async def _over(
-    tx: Transaction, locked: Row, id: UUID, call: ToolCall, status: CallStatus, answer: Answer
-) -> list[UnseenCall]:
-    """The call, where it ends here. What a worker goes on with it tells gates of itself; where its job ends, or code only reads
-    in its journal what it came to, that is never. What ran before it in the same response was told before it was sent."""
-    if status is CallStatus.CLEARED:
-        return []
+async def _ends_here(tx: Transaction, locked: Row, id: UUID, call: ToolCall, status: CallStatus) -> bool:
+    """Whether gates hear of the end of the call here. What a worker goes on with it tells gates of itself; where its job ends, or code
+    only reads in its journal what it came to, that is never. What ran before it in the same response was told before it was sent."""
     if status is CallStatus.COMPLETED and locked["kind"] != JobKind.EXTERNAL:
         entries = await jobs_store.list_journal(tx, id, call.step_index - 1, 1)
-        if not any(entry.position == call.step_index for entry in entries):
-            return []
-    given_up = f"`{call.tool_name}` was given up: {answer.note or 'no reason'}"
-    return [UnseenCall(action=call.tool_name, error=given_up if status is CallStatus.FAILED else None)]
+        return any(entry.position == call.step_index for entry in entries)
+    return status is not CallStatus.CLEARED
+
+
+MOST_NAMED = 20
+
+
+@verb(Permission.JOB_STEER)
+async def execute(db: Database, actor: Actor, id: UUID) -> Job:
+    """The job, which the plane runs; a paused one is resumed. What waits for a decision goes on with that alone."""
+    job = await jobs.get(db, actor, id)
+    if job.status in TERMINAL:
+        raise Conflict(
+            f"This request is {job.status} already.",
+            code="job_finished",
+            hint="Submit it again with `cortex job resubmit`.",
+        )
+    if job.status is JobStatus.WAITING_FOR_APPROVAL:
+        raise await _pending(db, actor, job)
+    if job.holds:
+        return (await steering.resume(db, actor, id, Resumption())).job
+    return job
+
+
+async def _pending(db: Database, actor: Actor, job: Job) -> Conflict:
+    page = await approvals.list_approvals(db, actor, None, MOST_NAMED, status=ApprovalStatus.PENDING, job_id=job.id)
+    names = "; ".join(f"`{approval.tool_name}` (approval {approval.id})" for approval in page.items)
+    return Conflict(
+        f"This request waits for {job.open_approvals} decision{'s' if job.open_approvals > 1 else ''}: {names}.",
+        code="approval_pending",
+        hint="Decide with `cortex approval approve` or `deny`, or at /v1/approve-tool; it then goes on by itself.",
+    )
+
+
+@verb(Permission.APPROVAL_DECIDE)
+async def approve_tool(
+    db: Database, actor: Actor, call_id: UUID, decision: ToolDecision, once: IdempotencyKey | None = None
+) -> DecisionReceipt:
+    """Decide the approval that a call belongs to, as it stands now. Identical calls that joined it go with it."""
+    approval = await approvals.approval_for_call(db, actor, call_id)
+    if decision.version is None and approval.version > 1:
+        raise Stale(
+            f"This call's approval is at version {approval.version} by now.",
+            code="approval_changed",
+            hint="Look at it with `cortex approval show`, then send its `version` with your decision.",
+        )
+    choice = ApprovalDecision(
+        decision=Choice.APPROVED if decision.approved else Choice.DENIED,
+        version=decision.version or approval.version,
+        input_hash=approval.input_hash,
+        reason=decision.reason,
+    )
+    return await decisions.decide(db, actor, approval.id, choice, Channel.API, once)

@@ -9,20 +9,14 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import MappingProxyType
 from uuid import UUID
 
+from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals import store as approvals_store
-from cortex_plane.approvals.model.approvals import (
-    DEFAULT_SECONDS,
-    Approval,
-    Revocation,
-    StandingApproval,
-    StandingDraft,
-)
-from cortex_plane.approvals.rules import standing_match
-from cortex_plane.approvals.rules.standing_match import Granter, Uncovered, check
+from cortex_plane.approvals.model.approvals import Approval, Revocation, StandingApproval, StandingDraft
+from cortex_plane.approvals.rules import Granter
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.db.vault import Vault
 from cortex_plane.gates.rules.authorization import (
@@ -30,6 +24,7 @@ from cortex_plane.gates.rules.authorization import (
     CallJob,
     PlannedCall,
     StandingUse,
+    Uncovered,
     facts_of,
     leaning_on,
 )
@@ -44,39 +39,26 @@ from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb
 
-__all__ = ["Uncovered", "check", "cover", "get", "grant", "list_page", "revoke"]
 
-
-async def prepare(draft: StandingDraft | None) -> None:
+async def prepare(draft: StandingDraft) -> None:
     """Compile its condition in a thread, so that nothing is compiled on the event loop. What is wrong with it is said later."""
-    if draft is not None and draft.condition is not None:
+    if draft.condition is not None:
         with contextlib.suppress(InvalidInput):
             await asyncio.to_thread(Condition.of, draft.condition)
 
 
 async def grant(
-    tx: Transaction,
-    actor: Actor,
-    *,
-    approval: Approval,
-    draft: StandingDraft,
-    version: int,
-    input_hash: str,
-    reason: str | None,
-    now: datetime,
-) -> StandingApproval:
-    """In the transaction that approves ``approval``, after ``check`` found nothing against it.
+    tx: Transaction, actor: Actor, approval: Approval, draft: StandingDraft, *, version: int, input_hash: str,
+    reason: str | None, now: datetime,
+) -> StandingApproval:  # fmt: skip
+    """In the transaction that approves ``approval``, after `standing_refusal` found nothing against it.
 
     ``version`` and ``input_hash`` are those of what was approved, edits included.
     """
-    if actor.user_account_id is None:
-        raise AssertionError("only people decide")
     id = new_id()
     await approvals_store.insert_standing(
-        tx, id, approval.id, input_hash=input_hash if draft.same_arguments else None, condition=draft.condition,
-        max_calls=draft.calls, expires_at=now + timedelta(seconds=draft.seconds or DEFAULT_SECONDS),
-        granted_by=actor.name, granted_by_id=actor.user_account_id, reason=reason, version=version, now=now,
-    )  # fmt: skip
+        tx, id, approval.id, draft, actor, input_hash=input_hash, reason=reason, version=version, now=now
+    )
     standing, _, _ = require_found(await approvals_store.get_standing(tx, id, None), "standing_approval")
     fact = Fact.of(
         actor, "standing_granted", standing=str(id), approval=str(approval.id), rule=standing.required.rule,
@@ -121,7 +103,7 @@ async def cover(
             tx, [standing.id for standing, _ in candidates], job.job_id, read_to, askers, call.terms
         )
     for standing, row in candidates:
-        unfit = standing_match.covers(
+        unfit = approval_rules.why_not_covered(
             standing, job.session_id, call, granters[standing.id], row["now"],
             reserved=reserved.get(standing.id, 0), counted=row["counted"],
         )  # fmt: skip
@@ -179,7 +161,7 @@ async def _read(tx: Transaction, actor: Actor, id: UUID) -> StandingApproval:
 
 
 def _shown(standing: StandingApproval, granter: Granter, now: datetime) -> StandingApproval:
-    why = standing_match.unusable(standing, granter, now)
+    why = approval_rules.why_unusable(standing, granter, now)
     return replace(standing, usable=why is None, why_not=why)
 
 
@@ -188,7 +170,7 @@ async def revoke(db: Database, actor: Actor, id: UUID, revocation: Revocation) -
     """From this commit on it covers nothing; what was sent before was sent. Once more changes nothing."""
     async with db.transaction(actor.org_id) as tx:
         standing = await _read(tx, actor, id)
-        error = standing_match.may_revoke(standing, actor)
+        error = approval_rules.revocation_refusal(standing, actor)
         if error is not None:
             raise error
         if await approvals_store.revoke_standing(tx, id, actor.name, revocation.reason):

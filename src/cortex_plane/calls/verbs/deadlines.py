@@ -10,7 +10,7 @@ from uuid import UUID
 import structlog
 
 from cortex_plane.approvals import store as approvals_store
-from cortex_plane.approvals.verbs import approval_deadlines
+from cortex_plane.approvals.verbs import decisions
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.verbs import doubts
 from cortex_plane.db.database import Database
@@ -73,7 +73,7 @@ async def _each(result: Tick, act: Callable[[], Awaitable[str | None]]) -> None:
 
 
 async def _approval(db: Database, actor: Actor, id: UUID) -> str | None:
-    action = await approval_deadlines.act_when_due(db, actor, id)
+    action = await decisions.act_when_due(db, actor, id)
     return action.what if action else None
 
 

@@ -52,9 +52,7 @@ async def complete(db: Database, actor: Actor, session_id: UUID, ending: Ending)
                 await steering.complete_session(tx, actor, session_id, job["id"])
                 await session_gates.end(tx, actor, session_id, job["id"], unread)
                 event = ("status", job["id"], {"status": JobStatus.COMPLETED})
-                await steering.append_fact(
-                    tx, {"session_id": session_id}, job["id"], actor, "job_completed", {}, [event]
-                )
+                await steering.append_fact(tx, session_id, job["id"], actor, "job_completed", {}, [event])
             return await read_session(tx, session_id)
 
     return await session_gates.with_gate_record(db, actor.org_id, once)

@@ -134,8 +134,9 @@ async def settle_doubt(
         facts += request.facts
         events.append((request.event[0], call.job_id, request.event[1]))
     await calls_store.doubt_call(tx, call.id, status, error)
-    over = [UnseenCall(action=call.tool, error=error)] if gives_up else []
-    record = await session_gates.record_ended_calls(tx, actor, call.session_id, over, unread)
+    record = GateRecord()
+    if gives_up:
+        record = await session_gates.record_ended_call(tx, actor, call.session_id, call.tool, error, unread)
     by_gates = [(kind, call.job_id, data) for kind, data in record.events]
     await proof_store.append_to_session(
         tx, call.session_id, [*facts, *record.facts], [*events, *by_gates], job=call.job_id

@@ -13,18 +13,18 @@ from cortex_plane.approvals.model.approvals import (
     AT_MOST,
     NEVER,
     Approval,
+    ApprovalDecision,
     ApprovalDetails,
     ApprovalKind,
     ApprovalStatus,
     Channel,
     Choice,
-    Decision,
     Delegate,
     DelegationDraft,
     EffectAnswer,
     Vote,
 )
-from cortex_plane.approvals.rules.deciders import refusal
+from cortex_plane.approvals.rules import refusal
 from cortex_plane.approvals.verbs import approvals, decisions, settlements
 from cortex_plane.dashboard import pages, text
 from cortex_plane.dashboard.visits import Visit, find_member, parse_form, parse_number, signed_in
@@ -185,7 +185,7 @@ async def decide(visit: Visit) -> Response:
     return pages.redirect(f"/approvals/{id}")
 
 
-def _decision(visit: Visit) -> Decision:
+def _decision(visit: Visit) -> ApprovalDecision:
     form = visit.form
     fields: dict[str, Any] = {
         "decision": form.get("decision", ""),
@@ -202,7 +202,7 @@ def _decision(visit: Visit) -> Decision:
             "calls": _number(calls) if calls else None,
             "seconds": _number(form.get("standing_seconds", "")),
         }
-    return parse_form(Decision, fields)
+    return parse_form(ApprovalDecision, fields)
 
 
 def _number(text: str) -> int | str:
@@ -210,7 +210,7 @@ def _number(text: str) -> int | str:
     return text if number is None else number
 
 
-async def _needs_confirmation(visit: Visit, id: UUID, decision: Decision) -> bool:
+async def _needs_confirmation(visit: Visit, id: UUID, decision: ApprovalDecision) -> bool:
     """High risk is approved with a second press: on the page by its script, or here on a page of its own. A standing
     approval is always confirmed in words."""
     form = visit.form
@@ -221,7 +221,7 @@ async def _needs_confirmation(visit: Visit, id: UUID, decision: Decision) -> boo
     return approval.status is ApprovalStatus.PENDING and (allows_more or approval.risk in ASKED_TWICE)
 
 
-async def _ask_again(visit: Visit, id: UUID, decision: Decision) -> Response:
+async def _ask_again(visit: Visit, id: UUID, decision: ApprovalDecision) -> Response:
     details = await _read(visit, id)
     approval = details.approval
     arguments = approval.arguments if decision.arguments is None else decision.arguments

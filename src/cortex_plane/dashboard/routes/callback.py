@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus, Choice, DecisionReceipt, RecordResult
 from cortex_plane.approvals.model.credentials import Link, Visitor, read_confirmation
-from cortex_plane.approvals.rules.deciders import refusal
+from cortex_plane.approvals.rules import refusal
 from cortex_plane.approvals.verbs import approvals, credentials
 from cortex_plane.dashboard import pages, text
 from cortex_plane.dashboard.routes.approvals import edit_changes

@@ -7,7 +7,7 @@ import re
 from starlette.responses import Response
 
 from cortex_plane.approvals.model.approvals import Revocation
-from cortex_plane.approvals.rules.standing_match import may_revoke
+from cortex_plane.approvals.rules import revocation_refusal
 from cortex_plane.approvals.verbs import standing_approvals
 from cortex_plane.dashboard import pages
 from cortex_plane.dashboard.visits import Visit, parse_filter, parse_form, parse_id, signed_in
@@ -90,7 +90,7 @@ async def list_standing(visit: Visit) -> Response:
     return visit.page(
         "standing.html",
         items=page.items,
-        revocable={item.id for item in page.items if may_revoke(item, visit.actor) is None},
+        revocable={item.id for item in page.items if revocation_refusal(item, visit.actor) is None},
         every=every,
         next_cursor=encode_position("standing", page.next),
     )

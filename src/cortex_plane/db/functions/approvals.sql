@@ -1,5 +1,5 @@
 -- Deciding an approval: `open_approval` locks and shows everything that a decision depends on, the domain decides,
--- `close_approval` writes what it decided. Both run in one transaction.
+-- `change_approval` writes what it decided. Both run in one transaction.
 
 -- The life of an approval, as in approvals/model/approvals.py; a test compares the two for every pair of states.
 create or replace function approval_may_move(old_status text, new_status text) returns boolean
@@ -254,69 +254,20 @@ create or replace function edited_by(p_member uuid, p_name text) returns jsonb
   language sql immutable set search_path = public, pg_temp
   return jsonb_build_array(jsonb_build_object('member_id', p_member, 'name', p_name, 'why', 'edited the arguments'));
 
--- A yes that is not the last one that is needed; an edit makes a new version, for which only this yes counts, or none where whoever
--- shaped the call may not approve it: then p_counts is false.
+-- What a vote, an edit, a decision or an expiry changes, in one statement. p_calls and p_jobs say what becomes of each; a request that
+-- stays open has the p_status 'pending'. An edit makes a new version, for which only this yes counts. Returns the record as it is now,
+-- and what the receipt of a decision says.
 drop function if exists vote_approval(
-  uuid, uuid, integer, integer, text, bytea, uuid, text, text, text, text, jsonb, text[], uuid[], jsonb[], text[], bytea[], boolean);
-create or replace function vote_approval(
-  p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_arguments text, p_input_hash bytea, p_person jsonb,
-  p_reason text, p_key text, p_events jsonb,
-  p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_counts boolean)
-  returns jsonb
-  language plpgsql set search_path = public, pg_temp as $$
-declare
-  decider uuid := p_person ->> 'id';
-  decider_name text := p_person ->> 'name';
-  via text := p_person ->> 'channel';
-  at timestamptz := plane_now();
-  the_approval approval_request%rowtype;
-begin
-  update approval_request r
-  set version = p_version,
-    original_arguments = case when p_arguments is null then r.original_arguments
-      else coalesce(r.original_arguments, r.arguments) end,
-    original_hash = case when p_arguments is null then r.original_hash else coalesce(r.original_hash, r.input_hash) end,
-    arguments = coalesce(p_arguments::jsonb, r.arguments), input_hash = coalesce(p_input_hash, r.input_hash),
-    causes = case when p_arguments is null or decider = any (r.causes) then r.causes else r.causes || decider end,
-    caused = case when p_arguments is null then r.caused else merge_caused(r.caused, edited_by(decider, decider_name)) end
-  where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.version = p_seen
-  returning * into the_approval;
-  if not found then
-    raise serialization_failure using message = 'the approval changed meanwhile';
-  end if;
-  if p_arguments is not null then
-    update tool_call c set edited = true, arguments = p_arguments::jsonb, input_hash = p_input_hash
-    from approval_invocation i
-    where i.org_id = p_org and i.approval_id = p_approval and c.org_id = p_org and c.id = i.call_id and c.status = 'awaiting';
-  end if;
-  if p_counts then
-    insert into approval_vote (org_id, approval_id, version, user_account_id, member, decision, reason, channel, created_at)
-    values (p_org, p_approval, p_version, decider, decider_name, 'approved', p_reason, via, at)
-    -- Whoever has proven a channel since says again what counted with somebody else's vote before.
-    on conflict (org_id, approval_id, version, user_account_id)
-    do update set reason = excluded.reason, channel = excluded.channel, created_at = excluded.created_at;
-  end if;
-  insert into approval_event (org_id, approval_id, event_type, channel, actor_member_id, actor, idempotency_key, payload,
-    created_at)
-  select p_org, p_approval, e.type, via, decider, decider_name, case when e.keyed then p_key end, coalesce(e.payload, '{}'), at
-  from jsonb_to_recordset(p_events) e (type text, keyed boolean, payload jsonb);
-  perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies,
-    array_fill(the_approval.job_id, array[cardinality(p_actions)]));
-  return approval_record(p_org, p_approval, p_person);
-end
-$$;
-
--- What a decision, an expiry or an answer changes, in one statement. p_jobs and p_calls say what becomes of each. Returns the
--- record as it is now, and what the receipt of a decision says.
+  uuid, uuid, integer, integer, text, bytea, jsonb, text, text, jsonb, text[], uuid[], jsonb[], text[], bytea[], boolean);
 drop function if exists close_approval(
-  uuid, uuid, integer, integer, text, text, bytea, uuid, text, text, text, text, text, jsonb, double precision, jsonb, uuid[], jsonb,
+  uuid, uuid, integer, integer, text, text, bytea, jsonb, text, text, text, jsonb, double precision, jsonb, uuid[], jsonb,
   text[], uuid[], jsonb[], text[], bytea[], uuid[]);
-create or replace function close_approval(
+create or replace function change_approval(
   p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_status text, p_arguments text, p_input_hash bytea,
   p_person jsonb, p_reason text, p_vote text, p_key text,
   p_calls jsonb, p_grant_seconds double precision, p_jobs jsonb, p_cancelled uuid[], p_events jsonb,
   p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[],
-  p_fact_jobs uuid[] default '{}')
+  p_fact_jobs uuid[])
   returns jsonb
   language plpgsql set search_path = public, pg_temp as $$
 declare
@@ -335,8 +286,12 @@ begin
     arguments = coalesce(p_arguments::jsonb, r.arguments), input_hash = coalesce(p_input_hash, r.input_hash),
     causes = case when p_arguments is null or decider = any (r.causes) then r.causes else r.causes || decider end,
     caused = case when p_arguments is null then r.caused else merge_caused(r.caused, edited_by(decider, decider_name)) end,
-    next_action_at = null, resolved_at = at, resolved_by = decider, resolved_by_name = decider_name,
-    resolution_reason = p_reason, resolved_via = via
+    next_action_at = case when p_status = 'pending' then r.next_action_at end,
+    resolved_at = case when p_status <> 'pending' then at end,
+    resolved_by = case when p_status <> 'pending' then decider end,
+    resolved_by_name = case when p_status <> 'pending' then decider_name end,
+    resolution_reason = case when p_status <> 'pending' then p_reason end,
+    resolved_via = case when p_status <> 'pending' then via end
   where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.version = p_seen
   returning * into the_approval;
   if not found then
@@ -345,7 +300,8 @@ begin
   if p_vote is not null then
     insert into approval_vote (org_id, approval_id, version, user_account_id, member, decision, reason, channel, created_at)
     values (p_org, p_approval, p_version, decider, decider_name, p_vote, p_reason, via, at)
-    -- Whoever said yes may still say no before the others have decided.
+    -- Whoever said yes may still say no before the others have decided, and whoever has proven a channel since says again what counted
+    -- with somebody else's vote before.
     on conflict (org_id, approval_id, version, user_account_id)
     do update set decision = excluded.decision, reason = excluded.reason, channel = excluded.channel,
       created_at = excluded.created_at;
@@ -388,13 +344,14 @@ begin
   end loop;
   insert into approval_event (org_id, approval_id, event_type, channel, actor_member_id, actor, idempotency_key, payload,
     created_at)
-  select p_org, e.approval, e.type, case when e.approval = p_approval then via end, decider, decider_name,
-    case when e.approval = p_approval and e.keyed then p_key end, coalesce(e.payload, '{}'), at
+  select p_org, coalesce(e.approval, p_approval), e.type, case when e.approval is null then via end, decider, decider_name,
+    case when e.keyed then p_key end, coalesce(e.payload, '{}'), at
   from jsonb_to_recordset(p_events) e (approval uuid, type text, keyed boolean, payload jsonb);
   perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies,
     p_fact_jobs);
-  return jsonb_build_object('approval', approval_record(p_org, p_approval, p_person), 'decided', case when p_vote is not null then
-    approval_decided(p_org, p_approval, array(select (c ->> 'id')::uuid from jsonb_array_elements(p_calls) c)) end);
+  return jsonb_build_object('approval', approval_record(p_org, p_approval, p_person), 'receipt',
+    case when p_vote is not null and p_status <> 'pending' then
+    receipt_facts(p_org, p_approval, array(select (c ->> 'id')::uuid from jsonb_array_elements(p_calls) c)) end);
 end
 $$;
 

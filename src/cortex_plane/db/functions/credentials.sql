@@ -66,11 +66,12 @@ end
 $$;
 
 -- From the lookup of a token to what it decides and who decides with it, in one round trip: roles and clearance as they
--- are now. `said` is how its person voted on the version that it was made for.
+-- are now. `vote` is how its person voted on the version that it was made for.
+drop function if exists open_approval_token(bytea);
 create or replace function open_approval_token(p_token_hash bytea)
   returns table (
     org_id uuid, id uuid, approval_id uuid, version integer, input_hash text, template text, expires_at timestamptz,
-    used_at timestamptz, said text, now timestamptz, member_id uuid, name text, roles text[], clearance integer,
+    used_at timestamptz, vote text, now timestamptz, member_id uuid, name text, roles text[], clearance integer,
     active boolean, mac bytea)
   language plpgsql set search_path = public, pg_temp as $$
 #variable_conflict use_column

@@ -85,6 +85,18 @@ class StandingUse:
     """It was counted for this very call, when that was sent before."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Uncovered:
+    """A call that needs a person's yes, and under which terms."""
+
+    call_id: UUID
+    tool_name: str
+    tool_digest: str
+    input_hash: str
+    facts: CallFacts
+    terms: Terms
+
+
 @dataclass(frozen=True, slots=True)
 class Authorization:
     id: UUID

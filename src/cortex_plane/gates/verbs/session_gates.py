@@ -107,14 +107,15 @@ async def begin(tx: Transaction, actor: Actor, session_id: UUID) -> None:
         await write(tx, session_id, job_id, record_of(actor, gates.changes()))
 
 
-async def record_ended_calls(
-    tx: Transaction, actor: Actor, session_id: UUID, calls: Sequence[UnseenCall], unread: CortexError | None = None
-) -> GateRecord:  # fmt: skip
-    """Calls are over, whoever said so, under the lock of their job and before anything is told: what fires then is remembered
-    here. ``unread``: why nobody can look now; then they are kept for whoever looks next."""
+async def record_ended_call(
+    tx: Transaction, actor: Actor, session_id: UUID, action: str, error: str | None, unread: CortexError | None = None
+) -> GateRecord:
+    """A call is over, whoever said so, under the lock of its job and before anything is told: what fires then is remembered
+    here. ``unread``: why nobody can look now; then it is kept for whoever looks next."""
     bound, _ = await gates_store.bound_atlases(tx, session_id)
-    if bound is None or not calls:
+    if bound is None:
         return GateRecord()
+    calls = [UnseenCall(action=action, error=error)]
     await gates_store.lock_gates(tx, session_id)
     if unread is not None:
         bound, _ = await gates_store.bound_atlases(tx, session_id)

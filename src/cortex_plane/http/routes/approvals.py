@@ -7,16 +7,9 @@ from uuid import UUID
 from starlette.responses import Response
 
 from cortex_plane.approvals import routes
-from cortex_plane.approvals.model.approvals import Channel, Decision, EffectAnswer
+from cortex_plane.approvals.model.approvals import ApprovalDecision, Channel, EffectAnswer
 from cortex_plane.approvals.model.credentials import TokenDecision
-from cortex_plane.approvals.verbs import (
-    approvals,
-    credentials,
-    decisions,
-    settlements,
-    standing_approvals,
-    tool_requests,
-)
+from cortex_plane.approvals.verbs import approvals, credentials, decisions, settlements, standing_approvals
 from cortex_plane.http.exchange import Binding, Exchange, answer, handle, pages, reply, throttled, whole
 from cortex_plane.http.problems import problem
 from cortex_plane.kernel.ids import IdempotencyKey
@@ -24,7 +17,7 @@ from cortex_plane.tenancy.model.access import Permission
 
 
 async def decide_approval(
-    exchange: Exchange, approval_id: UUID, decision: Decision, once: IdempotencyKey | None
+    exchange: Exchange, approval_id: UUID, decision: ApprovalDecision, once: IdempotencyKey | None
 ) -> Response:
     return reply(await decisions.decide(exchange.db, exchange.actor, approval_id, decision, Channel.API, once))
 
@@ -60,8 +53,8 @@ BINDINGS: tuple[Binding, ...] = (
     answer(routes.GET_STANDING_APPROVAL, standing_approvals.get),
     answer(routes.REVOKE_STANDING_APPROVAL, standing_approvals.revoke),
     whole(routes.LIST_DELEGATES, approvals.list_delegates),
-    answer(routes.EXECUTE_REQUEST, tool_requests.execute),
-    answer(routes.APPROVE_TOOL, tool_requests.approve_tool),
+    answer(routes.EXECUTE_REQUEST, settlements.execute),
+    answer(routes.APPROVE_TOOL, settlements.approve_tool),
     handle(routes.APPROVE_BY_PATH, None, refuse_token_in_path),
     handle(routes.DENY_BY_PATH, None, refuse_token_in_path),
 )

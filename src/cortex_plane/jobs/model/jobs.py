@@ -5,37 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 from uuid import UUID
 
-from cortex_plane.policies.model.policies import PolicyRow
-from cortex_plane.sessions.model.sessions import Session
+from pydantic import Field
+from pydantic.dataclasses import dataclass as draft
 
-if TYPE_CHECKING:
-    from cortex_plane.jobs.model.job_drafts import Cancellation, JobDraft, Pause, Resumption
 from cortex_plane.jobs.model.effects import ToolCall
-
-__all__ = [
-    "INITIAL",
-    "OPEN",
-    "RESUBMITTABLE",
-    "TERMINAL",
-    "TRANSITIONS",
-    "Cancellation",
-    "Hold",
-    "Job",
-    "JobChange",
-    "JobDraft",
-    "JobKind",
-    "JobStatus",
-    "Pause",
-    "Resumption",
-    "SteeringResult",
-    "Step",
-    "StepCall",
-    "may_move",
-]
-_DRAFTS = frozenset({"Cancellation", "JobDraft", "Pause", "Resumption"})
+from cortex_plane.kernel.fields import DRAFT, AtlasIds, JsonObject, Note, Ref
+from cortex_plane.policies.model.policies import PolicyRow
+from cortex_plane.policies.model.versions import RequestPolicies
+from cortex_plane.sessions.model.sessions import Session
 
 
 class JobStatus(StrEnum):
@@ -113,6 +93,37 @@ class Hold(StrEnum):
     """The gates of its session cannot be read: nothing goes around them, and nothing that people decided is lost."""
     POLICIES_UNREADABLE = "policies_unreadable"
     """The policies of its org were not put in force by the plane: nothing is allowed until they are applied anew."""
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class JobDraft:
+    """What a caller submits. Without a session the plane opens a programmatic one."""
+
+    agent: Ref
+    payload: JsonObject = Field(default_factory=dict)
+    session_id: UUID | None = None
+    max_retries: Annotated[int, Field(strict=True, ge=0, le=100)] = 3
+    policies: RequestPolicies = Field(default_factory=list)
+    """Rows that hold for this job alone. They only tighten."""
+    atlases: AtlasIds = Field(default_factory=list)
+    """Atlases that its session is bound to from now on, beside those of the agent."""
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class Cancellation:
+    reason: Note | None = None
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class Pause:
+    reason: Note | None = None
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class Resumption:
+    """A resume lifts what an operator may lift; an uncertain effect is lifted by its answer alone."""
+
+    note: Note | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -207,15 +218,6 @@ class SteeringResult:
     """Calls of the current step whose outcome is known."""
     uncertain: list[UUID]
     """Calls of it that may have been sent and have no outcome yet."""
-
-
-def __getattr__(name: str) -> object:
-    """What callers send is built of many checks: it loads when somebody sends it, and not to read a job."""
-    if name in _DRAFTS:
-        from cortex_plane.jobs.model import job_drafts
-
-        return getattr(job_drafts, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -61,14 +61,6 @@ class JournalEntry:
     finished_at: datetime | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Arrived:
-    """What a job heard of the signals that it waits for, by the key of the entry that waits."""
-
-    entry: str
-    payload: Any
-
-
 class StepFailed(CortexError):
     """The function of a step raised. The message says what."""
 
@@ -151,8 +143,6 @@ def digest(value: bytes) -> str:
 
 
 MAX_PAYLOAD_BYTES = 64 * 1024
-MAX_WAITS = 1000
-"""How many signals one job may wait for at once."""
 AT_ONCE = 1000
 """How many jobs one transaction wakes; whoever else waits is woken by the next."""
 KEPT = timedelta(days=30)

@@ -62,12 +62,6 @@ async def _insert_job(tx: Transaction, actor: Actor, job: NewJob) -> UUID:
 
 
 @verb(Permission.JOB_READ)
-async def get(db: Database, actor: Actor, id: UUID) -> Job:
-    async with db.transaction(actor.org_id) as tx:
-        return require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
-
-
-@verb(Permission.JOB_READ)
 async def list_page(
     db: Database,
     actor: Actor,
@@ -88,6 +82,12 @@ async def history(db: Database, actor: Actor, id: UUID) -> list[JobChange]:
     async with db.transaction(actor.org_id) as tx:
         require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
         return await jobs_store.list_job_history(tx, id)
+
+
+@verb(Permission.JOB_READ)
+async def get(db: Database, actor: Actor, id: UUID) -> Job:
+    async with db.transaction(actor.org_id) as tx:
+        return require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
 
 
 @verb(Permission.JOB_STEER)

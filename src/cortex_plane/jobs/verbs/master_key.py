@@ -21,7 +21,7 @@ import structlog
 from cortex_plane.db.database import CREDENTIAL_KEY, NOBODY, Database, Transaction, wrong_master_key
 from cortex_plane.db.vault import Vault
 from cortex_plane.jobs import store as jobs_store
-from cortex_plane.jobs.rules.recovery import renew_mac
+from cortex_plane.jobs.model.checkpoints import renew_mac
 from cortex_plane.jobs.store import PlaneKey
 from cortex_plane.jobs.verbs.workers import ORPHANS_AT_ONCE, adopt_jobs
 from cortex_plane.kernel.errors import SetupError
@@ -41,6 +41,7 @@ log = structlog.get_logger()
 CHECKPOINTS_AT_ONCE = 50
 """A checkpoint may have a mebibyte."""
 FAULTS_NAMED = 10
+ORGS_AT_ONCE = 100
 
 
 async def require_key(db: Database, vault: Vault) -> None:
@@ -57,6 +58,10 @@ async def require_known_key(db: Database, vault: Vault) -> None:
     _require(plane_key, vault)
     if plane_key is not None and plane_key.previous is not None:
         raise _under_rotation()
+
+
+def _same_key(message: str) -> SetupError:
+    return SetupError(message, code="same_master_key", hint="Make one: `openssl rand -hex 32`.")
 
 
 def _under_rotation() -> SetupError:
@@ -93,10 +98,8 @@ async def begin_rotation(db: Database, old: Vault, new: Vault, poison_deaths: in
     """The first commit of a rotation. Nothing changes where a secret does not open with the old key, or a worker is left."""
     await require_key(db, old)
     if hmac.compare_digest(old.fingerprint, new.fingerprint):
-        raise SetupError(
-            "The new master key is the old one.", code="same_master_key", hint="Make one: `openssl rand -hex 32`."
-        )
-    await _require_readable(db, old)
+        raise _same_key("The new master key is the old one.")
+    await _require_readable(db, old, new)
     while len(await adopt_jobs(db, new_id(), "rotate-key", poison_deaths)) == ORPHANS_AT_ONCE:
         pass
     async with db.transaction(NOBODY) as tx:
@@ -112,12 +115,14 @@ async def begin_rotation(db: Database, old: Vault, new: Vault, poison_deaths: in
         await jobs_store.begin_rotation(tx, new.fingerprint, new.seal_master_key(NOBODY, old))
 
 
-async def _require_readable(db: Database, vault: Vault) -> None:
-    """A secret that nobody can open could not be sealed anew."""
+async def _require_readable(db: Database, vault: Vault, new: Vault) -> None:
+    """A secret that nobody can open could not be sealed anew. A new key that an org had before would look like a replay."""
     faults: list[str] = []
     async for org in every_org(db):
         async with db.transaction(org.id, snapshot=True) as tx:
             values = await credentials_store.list_sealed_values(tx)
+            if await proof_store.was_rotated_to(tx, new.fingerprint):
+                raise _same_key("The new master key was used before.")
         unreadable = [value for value in values if _reseal(value, org.id, vault, vault) is None]
         faults += [f"{value.kind} {value.id} of {org.slug}" for value in unreadable]
     if faults:
@@ -150,12 +155,14 @@ async def finish_rotation(db: Database, vault: Vault) -> Resealed | None:
         if plane_key is None or plane_key.previous is None:
             return total
         _require(plane_key, vault)
-        total = total or Resealed()
         position = (
             Position(created_at=plane_key.resealed_org_created_at, id=plane_key.resealed_org)
             if plane_key.resealed_org_created_at is not None and plane_key.resealed_org is not None
             else None
         )
+        if total is None:
+            await _refuse_replay(db, plane_key, position)
+        total = total or Resealed()
         page = await orgs_store.list_orgs(db, position, 1)
         batch = (
             await _reseal_batch(db, plane_key, position, page.items[0], vault)
@@ -163,6 +170,26 @@ async def finish_rotation(db: Database, vault: Vault) -> Resealed | None:
             else await _end_rotation(db, plane_key)
         )
         total = Resealed(total.orgs + batch.orgs, total.secrets + batch.secrets, total.checkpoints + batch.checkpoints)
+
+
+async def _refuse_replay(db: Database, plane_key: PlaneKey, position: Position | None) -> None:
+    """Whoever has the old key and can write to the database could put the row of a finished rotation back, so that the next process
+    seals their secrets with the new key. The trail says which orgs are done."""
+    while True:
+        page = await orgs_store.list_orgs(db, position, ORGS_AT_ONCE)
+        for org in page.items:
+            async with db.transaction(org.id) as tx:
+                is_done = await proof_store.was_rotated_to(tx, plane_key.fingerprint)
+            # Another process may have finished this org since the row was read; then the row has changed, too.
+            if is_done and await read_plane_key(db) == plane_key:
+                raise SetupError(
+                    f"The rotation to this master key is finished by the trail of {org.slug}, and plane_key says that it is under way.",
+                    code="rotation_replayed",
+                    hint="Somebody wrote to the table plane_key. Find out who did, and look for changed secrets and checkpoints.",
+                )
+        if page.next is None:
+            return
+        position = page.next
 
 
 async def _end_rotation(db: Database, plane_key: PlaneKey) -> Resealed:
@@ -186,26 +213,33 @@ async def _reseal_batch(db: Database, plane_key: PlaneKey, position: Position | 
         # A false MAC stays as it is: `cortex audit verify` reports it under any key.
         true_macs = {id: mac for id, mac in macs.items() if mac is not None}
         await jobs_store.set_checkpoint_macs(tx, true_macs)
-        if len(rows) == CHECKPOINTS_AT_ONCE:
-            await jobs_store.move_rotation(tx, position, rows[-1]["id"])
-        else:
+        is_done = len(rows) < CHECKPOINTS_AT_ONCE
+        if is_done:
+            await _record_rotation(tx, new)
             await jobs_store.move_rotation(tx, Position(created_at=org.created_at, id=org.id), None)
-    return Resealed(int(len(rows) < CHECKPOINTS_AT_ONCE), secrets, len(true_macs))
+        else:
+            await jobs_store.move_rotation(tx, position, rows[-1]["id"])
+    return Resealed(int(is_done), secrets, len(true_macs))
 
 
 async def _reseal_secrets(tx: Transaction, old: Vault, new: Vault) -> int:
+    values = [_reseal(value, tx.org, old, new) for value in await credentials_store.list_sealed_values(tx)]
+    anew = [value for value in values if value is not None]
+    await credentials_store.reseal_values(tx, anew)
+    return len(anew)
+
+
+async def _record_rotation(tx: Transaction, new: Vault) -> None:
+    """With the last batch of an org, so that its trail says that it is done."""
     values = await credentials_store.list_sealed_values(tx)
-    resealed = [(value, _reseal(value, tx.org, old, new)) for value in values]
-    values_anew = [value for _, value in resealed if value is not None]
     # Written by hand since the rotation began, so no key opened them before it either.
-    unreadable = [f"{value.kind} {value.id}" for value, anew in resealed if anew is None]
-    await credentials_store.reseal_values(tx, values_anew)
+    unreadable = [value for value in values if _reseal(value, tx.org, new, new) is None]
+    resealed = Counter(value.kind for value in values if value not in unreadable)
     fact = Fact.of(
         scheduler_actor(tx.org, UUID(int=0), "plane"), "master_key_rotated", fingerprint=new.fingerprint.hex(),
-        resealed=dict(Counter(value.kind for value in values_anew)), unreadable=unreadable[:FAULTS_NAMED],
+        resealed=dict(resealed), unreadable=[f"{value.kind} {value.id}" for value in unreadable[:FAULTS_NAMED]],
     )  # fmt: skip
     await proof_store.append_to_org(tx, fact)
-    return len(values_anew)
 
 
 def _reseal(value: SealedValue, org_id: UUID, old: Vault, new: Vault) -> SealedValue | None:

@@ -29,7 +29,7 @@ from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.meters import meters
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
+from cortex_plane.proof.model import Fact, SessionEvent
 from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.sessions import SessionStatus
 from cortex_plane.sessions.verbs.sessions import end_approvals
@@ -60,17 +60,15 @@ async def cancel(db: Database, actor: Actor, id: UUID, cancellation: Cancellatio
         if job_row["status"] in TERMINAL - {JobStatus.CANCELLED}:
             raise Conflict(f"This job is {job_row['status']} already.", code="job_finished")
         why = cancellation.reason or f"cancelled by {actor.name}"
-        did_change = False
+        data = {"reason": why}
+        did_change = True
         if await jobs_store.cancel_job(tx, id, why):
-            did_change = True
             await end_approvals(tx, job_row["session_id"], [id], actor, why)
-            await _append_event(tx, job_row, id, actor, "job_cancelled", {"reason": why}, JobStatus.CANCELLED)
+            await _append_status(tx, job_row, id, actor, "job_cancelled", data, {"status": JobStatus.CANCELLED, **data})
         elif await jobs_store.request_cancel(tx, id, why):
-            did_change = True
-            await append_fact(
-                tx, job_row, id, actor, "job_cancel_requested", {"reason": why},
-                [("status", id, {"pending_cancel": True, "reason": why})],
-            )  # fmt: skip
+            await _append_status(tx, job_row, id, actor, "job_cancel_requested", data, {"pending_cancel": True, **data})
+        else:
+            did_change = False
         return await steering_result(tx, id, did_change)
 
 
@@ -207,55 +205,44 @@ async def _hold(tx: Transaction, id: UUID, job_row: Row, hold: Hold, actor: Acto
     pause_now = await jobs_store.hold_job(tx, id, hold)
     if pause_now is None:
         return False
+    data = {"reason": reason, "hold": hold}
     if pause_now:
         await jobs_store.pause_job(tx, id)
-        await _append_event(tx, job_row, id, actor, "job_paused", {"reason": reason, "hold": hold}, JobStatus.PAUSED)
+        await _append_status(tx, job_row, id, actor, "job_paused", data, {"status": JobStatus.PAUSED, **data})
     else:
-        pending = bool(job_row["leased"])
-        await append_fact(
-            tx, job_row, id, actor, "job_held", {"reason": reason, "hold": hold},
-            [("status", id, {"status": job_row["status"], "pending_pause": pending, "hold": hold})],
-        )  # fmt: skip
+        status = {"status": job_row["status"], "pending_pause": bool(job_row["leased"]), "hold": hold}
+        await _append_status(tx, job_row, id, actor, "job_held", data, status)
     return True
 
 
 async def lift_holds(
     tx: Transaction, id: UUID, job_row: Row, holds: Sequence[Hold], actor: Actor, note: str | None
 ) -> bool:
-    details = {"holds": [hold for hold in holds if hold in job_row["holds"]], "note": note}
+    data = {"holds": [hold for hold in holds if hold in job_row["holds"]], "note": note}
     if job_row["status"] == JobStatus.PAUSED:
         status = await jobs_store.wake_job(tx, id, holds)
-        if status is None:
-            return False
-        await _append_event(tx, job_row, id, actor, "job_resumed", details, JobStatus(status))
-        return True
-    if not await jobs_store.lift_job_hold(tx, id, holds):
-        return False
-    await append_fact(
-        tx, job_row, id, actor, "job_released", details,
-        [("status", id, {"status": job_row["status"], "pending_pause": False})],
-    )  # fmt: skip
-    return True
+        if status is not None:
+            await _append_status(tx, job_row, id, actor, "job_resumed", data, {"status": status, **data})
+        return status is not None
+    is_lifted = await jobs_store.lift_job_hold(tx, id, holds)
+    if is_lifted:
+        event = {"status": job_row["status"], "pending_pause": False}
+        await _append_status(tx, job_row, id, actor, "job_released", data, event)
+    return is_lifted
 
 
-async def _append_event(
-    tx: Transaction, job_row: Row, id: UUID, actor: Actor, action: str, data: dict[str, Any], status: JobStatus
+async def _append_status(
+    tx: Transaction, job_row: Row, id: UUID, actor: Actor, action: str, data: dict[str, Any], event: dict[str, Any]
 ) -> None:
-    await append_fact(tx, job_row, id, actor, action, data, [("status", id, {"status": status, **data})])
+    await append_fact(tx, job_row["session_id"], id, actor, action, data, [("status", id, event)])
 
 
 async def append_fact(
-    tx: Transaction,
-    job_row: Row,
-    id: UUID,
-    actor: Actor,
-    action: str,
-    data: dict[str, Any],
-    events: Sequence[tuple[str, UUID | None, dict[str, Any]]],
-) -> None:
-    await proof_store.append_to_session(
-        tx, job_row["session_id"], [Fact.of(actor, action, job=str(id), **data)], events
-    )
+    tx: Transaction, session_id: UUID, id: UUID, actor: Actor, action: str, data: dict[str, Any],
+    events: Sequence[SessionEvent], more: Sequence[Fact] = (),
+) -> None:  # fmt: skip
+    fact = Fact.of(actor, action, job=str(id), **data)
+    await proof_store.append_to_session(tx, session_id, [fact, *more], events, job=id)
 
 
 async def complete_session(tx: Transaction, actor: Actor, session_id: UUID, id: UUID) -> None:
@@ -272,12 +259,9 @@ async def fail_job(
     if ends_session:
         await sessions_store.set_session_status(tx, session_id, SessionStatus.TERMINATED)
     await end_approvals(tx, session_id, [id], actor, error)
-    events: list[tuple[str, UUID | None, dict[str, Any]]] = [
-        ("error", id, {"message": error[:500]}),
-        ("status", id, {"status": JobStatus.FAILED, "error": error[:500]}),
-    ]
-    fact = Fact.of(actor, "job_failed", job=str(id), error=error)
-    await proof_store.append_to_session(tx, session_id, [fact], events)
+    status = {"status": JobStatus.FAILED, "error": error[:500]}
+    events = [("error", id, {"message": error[:500]}), ("status", id, status)]
+    await append_fact(tx, session_id, id, actor, "job_failed", {"error": error}, events)
 
 
 async def steering_result(tx: Transaction, id: UUID, did_change: bool) -> SteeringResult:
@@ -294,13 +278,10 @@ async def steering_result(tx: Transaction, id: UUID, did_change: bool) -> Steeri
 
 async def _session_receipt(tx: Transaction, id: UUID, did_change: bool) -> SessionReceipt:
     session = require_found(await sessions_store.get_session(tx, id, None), "session")
-    jobs = [
-        require_found(await jobs_store.get_job(tx, job_id, None), "job")
-        for job_id in await jobs_store.lock_open_job(tx, id)
-    ]
-    return SessionReceipt(
-        session=session, changed=did_change, pending=any(job.pending_pause for job in jobs), jobs=jobs
-    )
+    jobs = [await jobs_store.get_job(tx, job_id, None) for job_id in await jobs_store.lock_open_job(tx, id)]
+    open_jobs = [job for job in jobs if job is not None]
+    pending = any(job.pending_pause for job in open_jobs)
+    return SessionReceipt(session=session, changed=did_change, pending=pending, jobs=open_jobs)
 
 
 FORGOTTEN_AT_ONCE = 10_000
@@ -331,7 +312,8 @@ async def send_signal(
 
         id, _ = await once_only(tx, actor, "signals.send", once, make)
         signal = require_found(await jobs_store.get_signal(tx, id), "signal")
-    _hint_work(db, woken)
+    if woken:
+        db.hints.work()
     while more:
         count, more = await _deliver_more(db, actor, signal, at_once)
         woken += count
@@ -355,13 +337,9 @@ async def _deliver_more(db: Database, actor: Actor, signal: Signal, at_once: int
         if waiters is None:
             return 0, False
         count = await _deliver(tx, actor, signal.id, signal.name, signal.key, waiters)
-    _hint_work(db, count)
-    return count, waiters.more
-
-
-def _hint_work(db: Database, woken: int) -> None:
-    if woken:
+    if count:
         db.hints.work()
+    return count, waiters.more
 
 
 @verb(Permission.SIGNAL_READ)
@@ -388,12 +366,6 @@ async def list_waits(db: Database, actor: Actor, job_id: UUID) -> list[Wait]:
 
 
 # For the plane itself --------------------------------------------------------------------------------------------
-
-
-async def waits_of_job(db: Database, org_id: UUID, job_id: UUID) -> list[Wait]:
-    """What a job that goes on waited for. What came after its time, but before it went on, came."""
-    async with db.transaction(org_id) as tx:
-        return await jobs_store.list_signal_waits(tx, job_id)
 
 
 async def deliver_waiting_signals(db: Database) -> None:

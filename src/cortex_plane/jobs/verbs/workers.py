@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -16,17 +16,7 @@ from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import PARKED, JobKind, Parked, Worker
 from cortex_plane.jobs.model.journal import JournalEntry
 from cortex_plane.jobs.model.usage import Grouping, Spent, UsageRow, UsageTotals
-from cortex_plane.jobs.rules.attempts import (
-    HAND_BACK_REMEDY,
-    UNSHARED,
-    Assignment,
-    HandBack,
-    Leased,
-    Orphan,
-    SlotShares,
-    adoption,
-    hand_back,
-)
+from cortex_plane.jobs.rules import HAND_BACK_REMEDY, Assignment, HandBack, Leased, Orphan, adoption, hand_back
 from cortex_plane.jobs.store import PastSteps
 from cortex_plane.kernel.pages import Position
 from cortex_plane.proof.model import Fact
@@ -36,48 +26,6 @@ from cortex_plane.tenancy.model.orgs import Org
 from cortex_plane.tenancy.verbs.frame import every_org, require_found, verb
 
 MAX_VERSIONS = 1000
-
-
-async def register_worker(
-    db: Database, id: UUID, name: str, host: str, pid: int, apps: list[str], concurrency: int, lease: timedelta
-) -> None:
-    await jobs_store.register_worker(db, id, name, host, pid, apps, concurrency, lease)
-
-
-async def beat_worker(db: Database, id: UUID, lease: timedelta) -> tuple[datetime, list[UUID]] | None:
-    return await jobs_store.beat_worker(db, id, lease)
-
-
-async def stop_worker(db: Database, id: UUID) -> None:
-    await jobs_store.stop_worker(db, id)
-
-
-async def forget_workers(db: Database) -> None:
-    await jobs_store.forget_workers(db)
-
-
-async def publish_tools(db: Database, versions: Sequence[ToolVersion]) -> list[ToolVersion]:
-    """Make known what this worker's tools are; a version that is known already stays as it is.
-
-    Returns those that take the place of another one: whatever was approved or confirmed about that is asked again.
-    """
-    return await agents_store.publish_tools(db, versions)
-
-
-async def known_tools(db: Database, app: str, server: str) -> list[ToolVersion]:
-    """What an MCP server offered when a worker last heard of it."""
-    return await agents_store.list_server_tools(db, app, server)
-
-
-async def tell_server(
-    db: Database, worker: UUID, app: str, name: str, state: str, reason: str | None, tools: int
-) -> None:
-    """How one of this worker's MCP servers is."""
-    await agents_store.record_tool_server(db, app, name, worker, state, reason, tools)
-
-
-async def forget_servers(db: Database, worker: UUID) -> None:
-    await agents_store.forget_tool_servers(db, worker)
 
 
 @verb(Permission.WORKER_READ)
@@ -104,14 +52,6 @@ async def list_tools(db: Database, _: Actor) -> list[ToolVersion]:
     return await agents_store.list_tools(db)
 
 
-_SUMS = {
-    Grouping.DAY: jobs_store.usage_by_day,
-    Grouping.AGENT: jobs_store.usage_by_agent,
-    Grouping.JOB: jobs_store.usage_by_job,
-    Grouping.MODEL: jobs_store.usage_by_model,
-}
-
-
 @verb(Permission.JOB_READ, heavy=True)
 async def list_usage(
     db: Database,
@@ -128,10 +68,7 @@ async def list_usage(
     """The highest key first; ``below`` goes on after one."""
     async with db.transaction(actor.org_id) as tx:
         agent_id = require_found(await agents_store.get_agent(tx, agent), "agent").id if agent is not None else None
-        chosen = jobs_store.UsageFilter(
-            sees=actor.sees, since=since, until=until, agent_id=agent_id, job_id=job_id, below=below, limit=limit
-        )
-        return await _SUMS[by](tx, chosen)
+        return await jobs_store.sum_usage(tx, by, actor.sees, since, until, agent_id, job_id, below, limit)
 
 
 @verb(Permission.JOB_READ)
@@ -154,19 +91,6 @@ async def spent_today(db: Database, assignment: Assignment) -> tuple[Spent, floa
 
 
 ORPHANS_AT_ONCE = 100
-
-
-async def claim_jobs(
-    db: Database,
-    worker_id: UUID,
-    apps: Sequence[str],
-    limit: int,
-    after: UUID,
-    running_orgs: Sequence[UUID] = (),
-    shares: SlotShares = UNSHARED,
-) -> tuple[list[Assignment], bool]:
-    """``running_orgs`` names the org of each job that the worker runs now: its free slots are shared accordingly."""
-    return await jobs_store.claim_jobs(db, worker_id, apps, limit, after, running_orgs, shares)
 
 
 async def adopt_jobs(db: Database, worker_id: UUID, worker_name: str, poison_deaths: int) -> list[Orphan]:
@@ -211,10 +135,6 @@ async def bound_atlases(db: Database, assignment: Assignment) -> dict[str, Any] 
     """The atlases of its session and what their gates remember, read again."""
     async with db.transaction(assignment.org_id) as tx:
         return (await gates_store.bound_atlases(tx, assignment.session_id))[0]
-
-
-async def list_leased(db: Database, worker_id: UUID) -> list[Leased]:
-    return await jobs_store.find_leased(db, worker_id)
 
 
 async def release_job(db: Database, job: Leased, worker_id: UUID, worker_name: str, *, counted: bool = True) -> bool:

@@ -21,7 +21,7 @@ import structlog
 from pydantic import ValidationError
 
 from cortex_plane.approvals import store as approvals_store
-from cortex_plane.approvals.model.approvals import Channel, Choice, Decision, RecordResult
+from cortex_plane.approvals.model.approvals import ApprovalDecision, Channel, Choice, RecordResult
 from cortex_plane.approvals.model.credentials import ASKS_FOR_LOGIN, login_required
 from cortex_plane.approvals.verbs import decisions
 from cortex_plane.db.database import Database, Transaction
@@ -199,7 +199,7 @@ async def _done(db: Database, delivery: _SignedEvent) -> tuple[EventAnswer, Acto
         person = await _person(tx, delivery.connection.id, request.external_user)
         if request.decision is Choice.APPROVED:
             await _require_no_login(tx, person, request.approval_id)
-    decision = Decision(
+    decision = ApprovalDecision(
         decision=request.decision, version=request.version, input_hash=request.input_hash, reason=request.reason
     )
     once = IdempotencyKey(key=delivery.key, fingerprint=hashlib.sha256(delivery.body).digest())

@@ -13,14 +13,11 @@ import orjson
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.proof.model import (
     KEY_BYTES,
-    NAMED,
     AuditEntry,
-    Blanked,
     ChainHead,
     ChainVerifier,
     Fault,
     RootedHead,
-    RootFault,
     SigningKey,
     Verification,
     fingerprint,
@@ -29,7 +26,7 @@ from cortex_plane.proof.model import (
     microseconds,
     moment,
 )
-from cortex_plane.proof.rules.roots import Held, KeptRoot, RootsVerifier, Times
+from cortex_plane.proof.rules.roots import Held, KeptRoot, Times, TrailVerifier
 
 FORMAT = "cortex-audit-export"
 VERSION = 2
@@ -172,20 +169,14 @@ class _Reader:
         self._times = times
         self._newer = 0
         self._digest = hashlib.sha256()
-        self._number = self._chains = self._entries = self._roots = self._named = 0
+        self._number = self._named = 0
         self._place = -1
         self._version = VERSION
-        self._blanked = 0
-        self._blanked_entries: list[Blanked] = []
         self._org: UUID | None = None
         self._session: str | None = None
         self._keys: dict[UUID, bytes] = {}
-        self._faults: list[Fault] = []
-        self._root_faults: list[RootFault] = []
-        self._chain: ChainVerifier | None = None
-        self._broken = False
         self._last: UUID | None = None
-        self._verifier = RootsVerifier(UUID(int=0))
+        self._trail = TrailVerifier(UUID(int=0))
 
     def take(self, line: bytes) -> None:
         self._number += 1
@@ -195,8 +186,8 @@ class _Reader:
         if place < self._place or self._place == ORDER["trailer"] or (place == 0) != (self._number == 1):
             raise _no_export(f"line {self._number} is not where it belongs")
         self._place = place
-        if self._chain is not None and kind not in ("entry", "rooted", "head"):
-            self._left_open()
+        if kind not in ("entry", "rooted", "head"):
+            self._require_head()
         try:
             getattr(self, f"_{kind}")(content)
         except _MALFORMED:
@@ -207,17 +198,7 @@ class _Reader:
     def result(self) -> Verification:
         if self._place != ORDER["trailer"]:
             raise _no_export("it was cut off: its trailer is missing")
-        return Verification(
-            chains=self._chains,
-            entries=self._entries,
-            faults=self._faults,
-            roots=self._roots,
-            root_faults=self._root_faults,
-            fingerprints=list(self._verifier.fingerprints),
-            blanked=self._blanked,
-            blanked_entries=self._blanked_entries,
-            newer_copies=self._newer,
-        )
+        return self._trail.result(newer_copies=self._newer)
 
     def _read(self, line: bytes) -> Line:
         """One meaning, one spelling."""
@@ -252,50 +233,35 @@ class _Reader:
                 code="no_root_held",
                 hint="Give an export of the whole trail, and copies of the roots of its org.",
             )
-        self._verifier = RootsVerifier(self._org, hashes)
+        self._trail = TrailVerifier(self._org, hashes)
 
     def _entry(self, line: Line) -> None:
-        chain = self._of(line)
-        self._entries += 1
+        chain = self._chain_of(line)
         try:
             entry = _entry_of(line)
         except _MALFORMED:
-            self._fault(Fault(chain_id=chain.chain_id, seq=chain.seq + 1, reason="it is malformed"))
+            self._trail.entries += 1
+            self._fault(chain, chain.seq + 1, "it is malformed")
             return
         if iso(entry.created_at) != line["created_at"]:
-            self._fault(Fault(chain_id=chain.chain_id, seq=entry.seq, reason="its two times differ"))
+            self._fault(chain, entry.seq, "its two times differ")
         elif entry.chain_id != (entry.session_id or self._org):
-            self._fault(Fault(chain_id=chain.chain_id, seq=entry.seq, reason="it is of another chain"))
-        elif not self._broken:
-            self._fault(chain.follow(entry))
+            self._fault(chain, entry.seq, "it is of another chain")
+        self._trail.take(entry)
 
     def _rooted(self, line: Line) -> None:
-        chain = self._of(line)
-        head = RootedHead(
-            root_seq=_number(line["root"]),
-            chain_id=chain.chain_id,
-            seq=_number(line["seq"]),
-            hash=_hex(line["hash"], 32),
-        )
-        self._verifier.saw(head)
-        if not self._broken:
-            self._fault(chain.rooted(head))
+        chain_id, root_seq = self._chain_of(line).chain_id, _number(line["root"])
+        seq, digest = _number(line["seq"]), _hex(line["hash"], 32)
+        self._trail.take(RootedHead(root_seq=root_seq, chain_id=chain_id, seq=seq, hash=digest))
 
     def _head(self, line: Line) -> None:
-        chain = self._of(line)
-        self._chains += 1
-        self._named += str(chain.chain_id) == (self._session or str(self._org))
-        is_gone = line["seq"] is None
-        head = ChainHead(
-            chain_id=chain.chain_id,
-            seq=None if is_gone else _number(line["seq"]),
-            hash=None if is_gone else _hex(line["hash"], 32),
-        )
-        if not self._broken:
-            self._fault(chain.finish(head))
-        self._blanked += chain.blanked
-        self._blanked_entries += chain.first_blanked()[: NAMED - len(self._blanked_entries)]
-        self._chain, self._broken = None, False
+        chain_id = self._chain_of(line).chain_id
+        self._named += str(chain_id) == (self._session or str(self._org))
+        if line["seq"] is None:
+            head = ChainHead(chain_id=chain_id)
+        else:
+            head = ChainHead(chain_id=chain_id, seq=_number(line["seq"]), hash=_hex(line["hash"], 32))
+        self._trail.take(head)
 
     def _key(self, line: Line) -> None:
         public_key = from_base64(line["public_key"], KEY_BYTES)
@@ -304,7 +270,6 @@ class _Reader:
         self._keys[UUID(line["id"])] = public_key
 
     def _root(self, line: Line) -> None:
-        self._roots += 1
         root = KeptRoot(
             seq=_number(line["seq"]),
             body=line["body"].encode(),
@@ -312,46 +277,40 @@ class _Reader:
             key_id=UUID(line["key"]),
             signature=_hex(line["signature"], 64),
         )
-        self._root_fault(self._verifier.follow(root, self._keys))
+        self._trail.follow_root(root, self._keys)
 
     def _trailer(self, line: Line) -> None:
-        self._root_faults += self._verifier.finish()
-        totals = (self._chains, self._entries, self._digest.hexdigest())
+        totals = (self._trail.chains, self._trail.entries, self._digest.hexdigest())
         if (line["chains"], line["entries"], line["sha256"]) != totals:
             raise _no_export("its trailer does not fit what stands before it")
-        if self._named != 1 or (self._session is not None and self._chains != 1):
+        if self._named != 1 or (self._session is not None and self._trail.chains != 1):
             raise _no_export("it does not hold the chains that its header names")
 
     # Chains ----------------------------------------------------------------------------------------------------
 
-    def _of(self, line: Line) -> ChainVerifier:
+    def _chain_of(self, line: Line) -> ChainVerifier:
         """The chain that a line belongs to, which goes on or begins here."""
         id = UUID(line["chain"])
         if str(id) != line["chain"]:
             raise ValueError
-        if self._chain is not None and self._chain.chain_id != id:
-            self._left_open()
-        if self._chain is None:
-            self._chain = ChainVerifier(id)
+        if self._trail.chain is not None and self._trail.chain.chain_id != id:
+            self._require_head()
+        chain = self._trail.chain
+        if chain is None:
+            chain = self._trail.chain = ChainVerifier(id)
             if self._last is not None and id <= self._last:
-                self._fault(Fault(chain_id=id, seq=1, reason="it stands in the wrong place"))
+                self._fault(chain, 1, "it stands in the wrong place")
             self._last = id
-        return self._chain
+        return chain
 
-    def _left_open(self) -> None:
-        if self._chain is not None and not self._broken:
-            self._fault(Fault(chain_id=self._chain.chain_id, seq=0, reason="its head is not in the export"))
-        self._chain, self._broken = None, False
+    def _require_head(self) -> None:
+        """The chain that goes on ends here, and its head should have come."""
+        if self._trail.chain is not None:
+            self._fault(self._trail.chain, 0, "its head is not in the export")
+        self._trail.leave_chain()
 
-    def _fault(self, fault: Fault | None) -> None:
-        """The first one of each chain."""
-        if fault is not None and not self._broken:
-            self._faults.append(fault)
-            self._broken = True
-
-    def _root_fault(self, fault: RootFault | None) -> None:
-        if fault is not None:
-            self._root_faults.append(fault)
+    def _fault(self, chain: ChainVerifier, seq: int, reason: str) -> None:
+        self._trail.fault(Fault(chain_id=chain.chain_id, seq=seq, reason=reason))
 
 
 def _entry_of(line: Line) -> AuditEntry:

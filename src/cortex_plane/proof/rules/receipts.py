@@ -7,12 +7,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 import orjson
 
-from cortex_plane.approvals.model.approvals import ApprovalKind, Channel, Choice, StandingApproval
+from cortex_plane.approvals.model.approvals import Approval, Choice, Delegation, StandingApproval, Vote
 from cortex_plane.kernel.canonical import canonical, unique
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.proof.model import KEY_BYTES, SIGNATURE_BYTES, Receipt, fingerprint, from_base64, is_signed, iso
@@ -64,48 +64,13 @@ approve it; they stay valid."""
 # The card --------------------------------------------------------------------------------------------------------
 
 
-class ApprovalView(Protocol):
-    """What a person was shown: a whole approval, not one of a list."""
-
-    @property
-    def version(self) -> int: ...
-    @property
-    def tool_name(self) -> str: ...
-    @property
-    def tool_digest(self) -> str | None: ...
-    @property
-    def target(self) -> str: ...
-    @property
-    def arguments(self) -> Any: ...
-    @property
-    def invocations(self) -> int: ...
-    @property
-    def risk(self) -> str: ...
-    @property
-    def action_summary(self) -> str: ...
-    @property
-    def action(self) -> str | None: ...
-    @property
-    def details(self) -> dict[str, Any] | None: ...
-    @property
-    def agent_says(self) -> str | None: ...
-    @property
-    def asked_for(self) -> str | None: ...
-    @property
-    def question(self) -> str | None: ...
-    @property
-    def rule(self) -> str: ...
-    @property
-    def required_clearance(self) -> int: ...
-
-
 CARD = (
     "version", "tool_name", "tool_digest", "target", "arguments", "invocations", "risk", "action_summary", "action",
     "details", "agent_says", "asked_for", "question", "rule", "required_clearance",
 )  # fmt: skip
 
 
-def card_digest(approval: ApprovalView) -> str:
+def card_digest(approval: Approval) -> str:
     """SHA-256 of the card as it was decided, an edit included: whoever has the approval can compute it again."""
     return hashlib.sha256(canonical({name: getattr(approval, name) for name in CARD})).hexdigest()
 
@@ -114,148 +79,87 @@ def card_digest(approval: ApprovalView) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CastVote:
-    member_id: UUID
-    member: str
-    decision: Choice
-    channel: Channel
-    at: datetime
+class ReceiptFacts:
+    """What a receipt says besides the approval, as its decision left it."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Hop:
-    """One step of a delegation chain."""
-
-    from_member_id: UUID
-    from_member: str
-    to_member_id: UUID
-    to_member: str
-    automatic: bool
-    at: datetime
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CheckpointMark:
-    """From which state a job goes on: its checkpoint, by checksum and by the code that only the plane can compute."""
-
-    job: UUID
-    step_index: int | None
-    crc32: int | None
-    mac: str | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Decided:
-    """An approval as its decision left it."""
-
-    id: UUID
-    kind: ApprovalKind
-    version: int
-    session_id: UUID
-    job_id: UUID
-    agent_id: UUID
-    tool_name: str
-    tool_digest: str | None
-    target: str
-    arguments: Any
-    input_hash: str
     original_hash: str | None
-    invocations: int
-    risk: str
-    action_summary: str
-    action: str | None
-    details: dict[str, Any] | None
-    agent_says: str | None
-    asked_for: str | None
-    question: str | None
-    rule: str
-    policy_version: str
     policy_digest: str | None
-    required_clearance: int
-    self_approval: bool
-    requested_at: datetime
     decided_at: datetime
     expires_at: datetime | None
-    votes: list[CastVote]
-    delegations: list[Hop]
-    checkpoints: list[CheckpointMark]
+    votes: list[Vote]
+    delegations: list[Delegation]
+    checkpoints: list[dict[str, Any]]
+    """From which state each job goes on: its checkpoint, by checksum and by the code that only the plane can compute."""
     now: datetime
     active_key: UUID | None
 
 
 def receipt_body(
-    org_id: UUID,
-    decision_row: Decided,
-    *,
-    decision: Choice,
-    member_id: UUID | None,
-    name: str,
-    channel: Channel,
-    calls: Sequence[UUID],
-    key_id: UUID,
+    org_id: UUID, approval: Approval, facts: ReceiptFacts, calls: Sequence[UUID], key_id: UUID,
     standing: StandingApproval | None = None,
-) -> bytes:
+) -> bytes:  # fmt: skip
     """Canonical JSON. Reasons stay out of it: they are people's words, which the trail can erase and this could not."""
     return canonical(
         {
             "format": FORMAT,
             "version": VERSION,
             "org": str(org_id),
-            "approval": str(decision_row.id),
-            "approval_version": decision_row.version,
-            "kind": decision_row.kind.value,
-            "session": str(decision_row.session_id),
-            "job": str(decision_row.job_id),
-            "agent": str(decision_row.agent_id),
-            "tool": {"name": decision_row.tool_name, "digest": decision_row.tool_digest},
-            "arguments": {"digest": decision_row.input_hash, "original_digest": decision_row.original_hash},
+            "approval": str(approval.id),
+            "approval_version": approval.version,
+            "kind": approval.kind.value,
+            "session": str(approval.session_id),
+            "job": str(approval.job_id),
+            "agent": str(approval.agent_id),
+            "tool": {"name": approval.tool_name, "digest": approval.tool_digest},
+            "arguments": {"digest": approval.input_hash, "original_digest": facts.original_hash},
             "calls": sorted(str(call) for call in calls),
             "policy": {
-                "rule": decision_row.rule,
-                "version": decision_row.policy_version,
-                "file_digest": decision_row.policy_digest,
-                "self_approval": decision_row.self_approval,
+                "rule": approval.rule,
+                "version": approval.policy_version,
+                "file_digest": facts.policy_digest,
+                "self_approval": approval.self_approval,
             },
-            "card": {"digest": card_digest(decision_row)},
-            "decision": decision.value,
-            "by": {"id": str(member_id) if member_id else None, "name": name},
-            "via": channel.value,
+            "card": {"digest": card_digest(approval)},
+            "decision": approval.status.value,
+            "by": _person(approval.resolved_by, approval.resolved_by_name),
+            "via": str(approval.resolved_via),
             "votes": [
                 {
-                    "by": {"id": str(vote.member_id), "name": vote.member},
+                    "by": _person(vote.member_id, vote.member),
                     "decision": vote.decision.value,
                     "via": vote.channel.value,
-                    "at": iso(vote.at),
+                    "at": iso(vote.created_at),
                 }
-                for vote in decision_row.votes
+                for vote in facts.votes
             ],
             "delegations": [
                 {
-                    "from": {"id": str(hop.from_member_id), "name": hop.from_member},
-                    "to": {"id": str(hop.to_member_id), "name": hop.to_member},
+                    "from": _person(hop.from_member_id, hop.from_member),
+                    "to": _person(hop.to_member_id, hop.to_member),
                     "automatic": hop.automatic,
                     "at": iso(hop.at),
                 }
-                for hop in decision_row.delegations
+                for hop in facts.delegations
             ],
-            "checkpoints": [
-                {"job": str(mark.job), "step_index": mark.step_index, "crc32": mark.crc32, "mac": mark.mac}
-                for mark in decision_row.checkpoints
-            ],
+            "checkpoints": facts.checkpoints,
             "standing": {"id": str(standing.id), **standing.bounds()} if standing else None,
-            "requested_at": iso(decision_row.requested_at),
-            "decided_at": iso(decision_row.decided_at),
-            "expires_at": iso(decision_row.expires_at) if decision_row.expires_at else None,
-            "issued_at": iso(decision_row.now),
+            "requested_at": iso(approval.requested_at),
+            "decided_at": iso(facts.decided_at),
+            "expires_at": iso(facts.expires_at) if facts.expires_at else None,
+            "issued_at": iso(facts.now),
             "key_id": str(key_id),
         }
     )
 
 
+def _person(id: UUID | None, name: str | None) -> dict[str, str | None]:
+    return {"id": str(id) if id else None, "name": name}
+
+
 # Reading one -----------------------------------------------------------------------------------------------------
 
 
-def said_by(body: bytes) -> dict[str, Any] | None:
+def parse_receipt(body: bytes) -> dict[str, Any] | None:
     """What a body says; None where it is no receipt of a version that we know."""
     try:
         receipt = orjson.loads(body)
@@ -305,7 +209,7 @@ def yes_of(stamp: Stamp, org_id: UUID) -> dict[str, Any] | str:
     """What a receipt says that is true, of this org, and a yes; else why it is none."""
     if not is_signed(stamp.public_key, stamp.signature, stamp.body):
         return "the signature of its receipt is false"
-    says = said_by(stamp.body)
+    says = parse_receipt(stamp.body)
     if says is None:
         return "its receipt cannot be read"
     if not names_key(says, str(stamp.key_id)):
@@ -390,7 +294,7 @@ def check_file(content: bytes, trusted: str | None = None) -> Checked:
     signature = from_base64(receipt["signature"], SIGNATURE_BYTES)
     if public_key is None or signature is None:
         raise _no_receipt("its key or its signature is no base64 of the right length")
-    says = said_by(body)
+    says = parse_receipt(body)
     fault = None
     if fingerprint(public_key) != receipt["fingerprint"]:
         fault = "its fingerprint is not that of its key"

@@ -1,4 +1,4 @@
-"""Signed roots over all heads, and copies of them outside the database."""
+"""Signed roots over all heads, copies of them outside the database, and the verifier of a whole trail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,23 @@ import orjson
 
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.proof.model import GENESIS, RootedHead, RootFault, fingerprint, is_signed, iso, to_base64
+from cortex_plane.proof.model import (
+    GENESIS,
+    NAMED,
+    AuditEntry,
+    Blanked,
+    ChainHead,
+    ChainVerifier,
+    Fault,
+    RootedHead,
+    RootFault,
+    RowFault,
+    Verification,
+    fingerprint,
+    is_signed,
+    iso,
+    to_base64,
+)
 
 FORMAT = "cortex-root"
 VERSION = 1
@@ -175,6 +191,66 @@ def _read(body: bytes) -> dict[str, Any] | None:
         return None
     is_known = (root["format"], root["version"]) == (FORMAT, VERSION)
     return root if is_known and root["heads"].keys() == {"count", "sha256"} else None
+
+
+class TrailVerifier:
+    """Follows the chains of an org one after the other, then its roots. Keeps the first fault of each chain."""
+
+    def __init__(self, org_id: UUID, copies: Mapping[int, bytes] | None = None) -> None:
+        self.chains = self.entries = self.roots = 0
+        self.chain: ChainVerifier | None = None
+        self._broken = False
+        self._faults: list[Fault] = []
+        self._root_faults: list[RootFault] = []
+        self._blanked = 0
+        self._blanked_entries: list[Blanked] = []
+        self._verifier = RootsVerifier(org_id, copies)
+
+    def take(self, item: AuditEntry | RootedHead | ChainHead) -> None:
+        """The entries of a chain in their order, what roots say of each, and at last its head."""
+        chain = self.chain = self.chain or ChainVerifier(item.chain_id)
+        if isinstance(item, AuditEntry):
+            self.entries += 1
+            self.fault(None if self._broken else chain.follow(item))
+        elif isinstance(item, RootedHead):
+            self._verifier.saw(item)
+            self.fault(None if self._broken else chain.rooted(item))
+        else:
+            self.chains += 1
+            self.fault(None if self._broken else chain.finish(item))
+            self._blanked += chain.blanked
+            self._blanked_entries += chain.first_blanked()[: NAMED - len(self._blanked_entries)]
+            self.leave_chain()
+
+    def fault(self, fault: Fault | None) -> None:
+        if fault is not None and not self._broken:
+            self._faults.append(fault)
+            self._broken = True
+
+    def leave_chain(self) -> None:
+        self.chain, self._broken = None, False
+
+    def follow_root(self, root: KeptRoot, keys: Mapping[UUID, bytes], strangers: Collection[UUID] = ()) -> None:
+        self.roots += 1
+        fault = self._verifier.follow(root, keys, strangers)
+        self._root_faults += [fault] if fault else []
+
+    def result(
+        self, row_faults: Sequence[RowFault] = (), *, keys_checked: bool = False, newer_copies: int = 0
+    ) -> Verification:
+        return Verification(
+            chains=self.chains,
+            entries=self.entries,
+            faults=self._faults,
+            roots=self.roots,
+            root_faults=[*self._root_faults, *self._verifier.finish()],
+            fingerprints=list(self._verifier.fingerprints),
+            keys_checked=keys_checked,
+            blanked=self._blanked,
+            blanked_entries=self._blanked_entries,
+            newer_copies=newer_copies,
+            row_faults=list(row_faults),
+        )
 
 
 Held = dict[UUID, dict[int, bytes]]

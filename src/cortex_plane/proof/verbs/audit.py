@@ -1,38 +1,43 @@
-"""Reading, verifying and exporting the audit trail."""
+"""Reading, verifying and exporting the audit trail, and what rows say against it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 from uuid import UUID
 
-from cortex_plane.db.database import Database, Transaction
+import orjson
+
+from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.db.vault import Vault
-from cortex_plane.kernel.errors import Conflict
+from cortex_plane.jobs.model.checkpoints import CheckpointCorrupt, check_seal
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.errors import Conflict, InvalidInput
+from cortex_plane.policies import store as policies_store
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import (
-    NAMED,
     AuditEntry,
     AuditRecord,
-    Blanked,
     ChainHead,
-    ChainVerifier,
-    Fault,
     RootedHead,
     RootFault,
     RowFault,
     Verification,
+    body_of,
+    is_signed,
     shown,
 )
 from cortex_plane.proof.rules.exports import ExportWriter
-from cortex_plane.proof.rules.roots import Held, KeptRoot, RootsVerifier
-from cortex_plane.proof.verbs import receipts, row_checks
+from cortex_plane.proof.rules.receipts import parse_receipt
+from cortex_plane.proof.rules.roots import Held, TrailVerifier
+from cortex_plane.proof.verbs import receipts
 from cortex_plane.proof.verbs.receipts import public_keys
-from cortex_plane.proof.verbs.row_checks import Trail, row_faults
-from cortex_plane.sessions import store as sessions_store
 from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.rules import Forged, MacKind
+from cortex_plane.tenancy.store import credentials as credentials_store
 from cortex_plane.tenancy.store import orgs as orgs_store
 from cortex_plane.tenancy.verbs.frame import every_org, require_found, verb
 
@@ -48,7 +53,7 @@ async def list_entries(
     """The chain of a session, or the org's own."""
     async with db.transaction(actor.org_id) as tx:
         if session_id is not None:
-            require_found(await sessions_store.get_session(tx, session_id, None), "session")
+            require_found(await proof_store.head_of_session(tx, session_id), "session")
         entries = await proof_store.stream_entries(tx, session_id or actor.org_id, above, limit)
     return [shown(entry) for entry in entries]
 
@@ -65,79 +70,25 @@ async def verify_org(db: Database, org_id: UUID, copies: Mapping[int, bytes] | N
     each chain, the first bad root, and rows that are not what the trail says of them. ``copies``: hashes of roots, by their
     numbers, as somebody keeps them outside of the database."""
     async with db.transaction(org_id, snapshot=True) as tx:
-        rows_checked = db.credential_key_at_hand is not None
-        return await _verified(tx, db.vault_at_hand, copies, rows_checked=rows_checked)
+        return await verify_snapshot(tx, db.vault_at_hand, copies, rows_checked=db.credential_key_at_hand is not None)
 
 
-async def _verified(
+async def verify_snapshot(
     tx: Transaction, vault: Vault | None, copies: Mapping[int, bytes] | None = None, *, rows_checked: bool = False
 ) -> Verification:
-    """Whoever can write to the database can put a key there; only one that the plane sealed is believed."""
-    chains, trail = _Followed(tx.org, copies), Trail()
+    verifier, trail = TrailVerifier(tx.org, copies), Trail()
     async for item in chain_by_chain(tx):
-        chains.take(item)
+        verifier.take(item)
         if isinstance(item, AuditEntry) and item.session_id is None:
             trail.take(item)
+    # Whoever can write to the database can put a key there; only one that the plane sealed is believed.
     keys, strangers = await receipts.verifying(tx, vault)
     async for root in proof_store.stream_roots(tx):
-        chains.root(root, keys, strangers)
-    rows = await row_checks.contradictions(tx, keys, strangers, vault)
+        verifier.follow_root(root, keys, strangers)
+    faults = await contradictions(tx, keys, strangers, vault)
     if rows_checked:
-        rows += await row_faults(tx, trail)
-    return chains.result(rows, keys_checked=vault is not None)
-
-
-class _Followed:
-    """What was found so far."""
-
-    def __init__(self, org_id: UUID, copies: Mapping[int, bytes] | None) -> None:
-        self._chains = self._entries = self._roots = 0
-        self._faults: list[Fault] = []
-        self._root_faults: list[RootFault] = []
-        self._blanked = 0
-        self._blanked_entries: list[Blanked] = []
-        self._chain: ChainVerifier | None = None
-        self._broken = False
-        self._verifier = RootsVerifier(org_id, copies)
-
-    def take(self, item: AuditEntry | RootedHead | ChainHead) -> None:
-        chain = self._chain = self._chain or ChainVerifier(item.chain_id)
-        fault: Fault | None = None
-        if isinstance(item, AuditEntry):
-            self._entries += 1
-            fault = None if self._broken else chain.follow(item)
-        elif isinstance(item, RootedHead):
-            self._verifier.saw(item)
-            fault = None if self._broken else chain.rooted(item)
-        else:
-            self._chains += 1
-            fault = None if self._broken else chain.finish(item)
-        if fault is not None:
-            self._faults.append(fault)
-            self._broken = True
-        if isinstance(item, ChainHead):
-            self._blanked += chain.blanked
-            self._blanked_entries += chain.first_blanked()[: NAMED - len(self._blanked_entries)]
-            self._chain, self._broken = None, False
-
-    def root(self, root: KeptRoot, keys: Mapping[UUID, bytes], strangers: Collection[UUID]) -> None:
-        self._roots += 1
-        fault = self._verifier.follow(root, keys, strangers)
-        self._root_faults += [fault] if fault else []
-
-    def result(self, contents: list[RowFault], *, keys_checked: bool) -> Verification:
-        return Verification(
-            chains=self._chains,
-            entries=self._entries,
-            faults=self._faults,
-            roots=self._roots,
-            root_faults=[*self._root_faults, *self._verifier.finish()],
-            fingerprints=list(self._verifier.fingerprints),
-            keys_checked=keys_checked,
-            blanked=self._blanked,
-            blanked_entries=self._blanked_entries,
-            row_faults=contents,
-        )
+        faults += await _first(_credential_faults(tx, trail))
+    return verifier.result(faults, keys_checked=vault is not None)
 
 
 class _Stream(Generic[T]):
@@ -168,7 +119,7 @@ async def chain_by_chain(
     chain as far as an entry, its word follows that entry. One session alone comes without roots: they cover all chains."""
     entries = await _Stream.of(proof_store.stream_all_entries(tx, session_id))
     heads = await _Stream.of(proof_store.stream_heads(tx, session_id))
-    roots = await _Stream.of(proof_store.root_heads(tx) if session_id is None else _nothing())
+    roots = await _Stream.of(proof_store.root_heads(tx, session_id))
     while True:
         waiting = [item.chain_id for item in (entries.next, heads.next, roots.next) if item is not None]
         if not waiting:
@@ -183,12 +134,6 @@ async def chain_by_chain(
         head = heads.next
         has_head = head is not None and head.chain_id == chain
         yield await heads.take() if has_head else ChainHead(chain_id=chain, is_orphan=True)
-
-
-async def _nothing() -> AsyncIterator[RootedHead]:
-    nothing: tuple[RootedHead, ...] = ()
-    for head in nothing:
-        yield head
 
 
 async def verify_all(db: Database, root_copies: Held | None = None) -> dict[str, Verification]:
@@ -230,7 +175,7 @@ async def _export_chunks(db: Database, org_id: UUID, session_id: UUID | None) ->
         async with db.transaction(org_id, snapshot=True) as tx:
             org = require_found(await orgs_store.get_org(tx), "org")
             if session_id is not None:
-                require_found(await sessions_store.get_session(tx, session_id, None), "session")
+                require_found(await proof_store.head_of_session(tx, session_id), "session")
             writer = ExportWriter()
             buffer = bytearray(writer.header(org.id, org.slug, session_id, await proof_store.database_time(tx)))
             yield b""
@@ -267,3 +212,154 @@ def _export_turn(org_id: UUID) -> Iterator[None]:
         yield
     finally:
         _exports_under_way.discard(org_id)
+
+
+MOST_FAULTS = 100
+"""So many of each kind are named: whoever finds a hundred knows enough."""
+
+_ENDS: Final[dict[str, tuple[str, ...]]] = {
+    "key_revoked": ("key_id", "also", "credentials_ended"),
+    "enrolled": ("code", "keys_ended", "credentials_ended"),
+    "enrolment_code_created": ("credentials_ended",),
+    "member_changed": ("keys_ended", "credentials_ended"),
+    "logged_in": ("link", "enrolment", "keys_ended", "credentials_ended"),
+    "logged_out": ("session",),
+    "browser_session_ended": ("session",),
+    "browser_sessions_ended": ("credentials_ended",),
+    "identity_verified": ("link", "instead_of"),
+    "identity_linked": ("code", "instead_of"),
+    "identity_unlinked": ("mapping",),
+    "mapping_vouched": ("instead_of",),
+}
+"""Where an entry names what it ends or uses up."""
+
+
+class Trail:
+    """What the org's own chain says of rows that give power."""
+
+    def __init__(self) -> None:
+        self.ended: set[str] = set()
+        self.retired: set[str] = set()
+
+    def take(self, entry: AuditEntry) -> None:
+        action = entry.action
+        if action not in _ENDS and action != "atlas_retired":
+            return
+        data = (body_of(entry) or {}).get("data")
+        if not isinstance(data, dict):
+            return
+        if action == "atlas_retired":
+            self.retired.add(f"{data.get('atlas_id')} {data.get('version')}")
+        for name in _ENDS.get(action, ()):
+            ids = data.get(name)
+            self.ended.update(id for id in (ids if isinstance(ids, list) else [ids]) if isinstance(id, str))
+
+
+async def _credential_faults(tx: Transaction, trail: Trail) -> AsyncIterator[RowFault]:
+    """Rows that give power and that the plane did not write so, or that ended on the trail."""
+    for kind in credentials_store.PEOPLE:
+        async for row in credentials_store.stream_rows(tx, kind):
+            id = str(row["id"])
+            reason = _row_reason(tx, kind, row, over=id in trail.ended) if row["live"] else None
+            if reason is not None:
+                yield RowFault(subject=f"{kind} {id}", reason=reason)
+    async for row in credentials_store.stream_rows(tx, MacKind.ATLAS_VERSION):
+        id = f"{row['atlas_id']} {row['version']}"
+        reason = _row_reason(tx, MacKind.ATLAS_VERSION, row, over=id in trail.retired and not row["retired"])
+        if reason is not None:
+            yield RowFault(subject=f"{MacKind.ATLAS_VERSION} {id}", reason=reason)
+    policy = await _policy_fault(tx)
+    if policy is not None:
+        yield policy
+
+
+def _row_reason(tx: Transaction, kind: MacKind, row: Row, *, over: bool) -> str | None:
+    if not tx.credential_key.is_true(kind, row, row["mac"]):
+        return "its MAC is false: the plane did not write it as it stands"
+    return "it ended on the trail, and is there again" if over else None
+
+
+async def _policy_fault(tx: Transaction) -> RowFault | None:
+    try:
+        version = await policies_store.policies_in_force(tx)
+        if version:
+            await policies_store.require_true_rows(tx, version)
+    except Forged as forgery:
+        reason = "its MAC is false: the plane did not put it in force as it stands"
+        return RowFault(subject=f"{forgery.kind} {forgery.id}", reason=reason)
+    return None
+
+
+async def contradictions(
+    tx: Transaction, keys: Mapping[UUID, bytes], strangers: Collection[UUID], vault: Vault | None
+) -> list[RowFault]:
+    """Every row that is not what the trail says of it, in the snapshot of ``tx``; ``keys`` are the org's public ones."""
+    faults = await proof_store.list_row_faults(tx, MOST_FAULTS)
+    for version in (await proof_store.changed_policy_versions(tx))[:MOST_FAULTS]:
+        reason = "its rows are not those that the trail applied"
+        faults.append(RowFault(subject=f"policy version {version}", reason=reason))
+    faults += await _first(_receipt_contradictions(tx, keys, strangers))
+    faults += await _first(_result_contradictions(tx))
+    return faults + await _first(_checkpoint_contradictions(tx, vault))
+
+
+async def _first(faults: AsyncIterator[RowFault]) -> list[RowFault]:
+    first: list[RowFault] = []
+    async for fault in faults:
+        first.append(fault)
+        if len(first) == MOST_FAULTS:
+            break
+    return first
+
+
+async def _receipt_contradictions(
+    tx: Transaction, keys: Mapping[UUID, bytes], strangers: Collection[UUID]
+) -> AsyncIterator[RowFault]:
+    async for row in proof_store.stream_receipts(tx):
+        reason = _why_not(tx.org, row, keys, strangers)
+        if reason is not None:
+            yield RowFault(subject=f"receipt of approval {row['approval_id']}", reason=reason)
+
+
+def _why_not(org_id: UUID, row: Row, keys: Mapping[UUID, bytes], strangers: Collection[UUID]) -> str | None:
+    key = keys.get(row["key_id"])
+    if key is None or row["key_id"] in strangers or not is_signed(key, row["signature"], row["body"]):
+        return "it is not signed with a key of the plane"
+    says = parse_receipt(row["body"])
+    if says is None:
+        return "it cannot be read"
+    if (says["org"], says["approval"]) != (str(org_id), str(row["approval_id"])):
+        return "it is the receipt of another approval"
+    if says["decision"] != row["status"]:
+        return f"it says {says['decision']}, and the approval is {row['status']}"
+    if (says["approval_version"], says["arguments"]["digest"]) != (row["version"], row["input_hash"]):
+        return "it says yes or no to another version of the approval"
+    return None
+
+
+async def _result_contradictions(tx: Transaction) -> AsyncIterator[RowFault]:
+    async for row in proof_store.stream_results(tx):
+        if row["result"] is None:
+            reason = f"its result is gone; entry {row['seq']} of chain {row['chain_id']} holds its digest"
+        elif _digest(row["result"]) != row["digest"]:
+            reason = f"its result is not the one of entry {row['seq']} of chain {row['chain_id']}"
+        else:
+            continue
+        yield RowFault(subject=f"call {row['call']}", reason=reason)
+
+
+def _digest(result: str) -> str | None:
+    """None where the plane cannot have written it."""
+    try:
+        return hashlib.sha256(canonical(orjson.loads(result))).hexdigest()
+    except (ValueError, InvalidInput):
+        return None
+
+
+async def _checkpoint_contradictions(tx: Transaction, vault: Vault | None) -> AsyncIterator[RowFault]:
+    key = None if vault is None else vault.checkpoint_key(tx.org)
+    async for row in proof_store.stream_checkpoints(tx):
+        try:
+            check_seal(row["checkpoint"], row["mac"], row["id"], key)
+        except CheckpointCorrupt as error:
+            yield RowFault(subject=f"checkpoint of job {row['id']}", reason=error.message)

@@ -10,14 +10,14 @@ from uuid import UUID
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cortex_plane.approvals import store as approvals_store
-from cortex_plane.approvals.model.approvals import Channel, Choice, StandingApproval
+from cortex_plane.approvals.model.approvals import Approval, StandingApproval
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.db.vault import Vault
 from cortex_plane.kernel.errors import Conflict, NotFound, SetupError
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact, Receipt, SigningKey, fingerprint, to_base64
-from cortex_plane.proof.rules.receipts import Decided, Stamp, receipt_body, why_not_sent
+from cortex_plane.proof.rules.receipts import ReceiptFacts, Stamp, receipt_body, why_not_sent
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb
 
@@ -135,30 +135,13 @@ async def rotate_signing_key(db: Database, actor: Actor) -> SigningKey:
 
 
 async def write_receipt(
-    db: Database,
-    tx: Transaction,
-    decision_row: Decided,
-    *,
-    actor: Actor,
-    decision: Choice,
-    channel: Channel,
-    calls: Sequence[UUID],
+    db: Database, tx: Transaction, approval: Approval, facts: ReceiptFacts, calls: Sequence[UUID],
     standing: StandingApproval | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Sign what was decided, and the yes to more calls that came with it, in the transaction that closed the approval."""
-    key = await get_signer(db, tx, decision_row.active_key)
-    body = receipt_body(
-        tx.org,
-        decision_row,
-        decision=decision,
-        member_id=actor.user_account_id,
-        name=actor.name,
-        channel=channel,
-        calls=calls,
-        key_id=key.id,
-        standing=standing,
-    )
-    await proof_store.insert_receipt(tx, decision_row.id, key.id, body, key.sign(body), decision_row.now)
+    key = await get_signer(db, tx, facts.active_key)
+    body = receipt_body(tx.org, approval, facts, calls, key.id, standing)
+    await proof_store.insert_receipt(tx, approval.id, key.id, body, key.sign(body), facts.now)
 
 
 def receipt_fault(

@@ -16,7 +16,7 @@ import structlog
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import TERMINAL, JobStatus
-from cortex_plane.jobs.rules.attempts import Assignment
+from cortex_plane.jobs.rules import Assignment
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.events import Event

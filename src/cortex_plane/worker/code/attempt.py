@@ -18,7 +18,7 @@ from cortex_plane.agents.model.completions import ModelError
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus, Phase
 from cortex_plane.jobs.model.jobs import Hold, JobKind, JobStatus
 from cortex_plane.jobs.model.journal import StepFailed
-from cortex_plane.jobs.rules.attempts import Assignment, StepWrite
+from cortex_plane.jobs.rules import Assignment, StepWrite
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError, ErrorClass, TooLarge

@@ -26,7 +26,7 @@ from cortex_plane.jobs.model.journal import (
     digest,
     scope_of,
 )
-from cortex_plane.jobs.rules.attempts import StepWrite, WriteResult
+from cortex_plane.jobs.rules import StepWrite, WriteResult
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.ids import new_id

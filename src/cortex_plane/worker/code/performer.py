@@ -30,7 +30,7 @@ from cortex_plane.jobs.model.journal import (
     ToolFailed,
     WaitTimeout,
 )
-from cortex_plane.jobs.rules.attempts import NewStep, StepWrite
+from cortex_plane.jobs.rules import NewStep, StepWrite
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError

@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
+from cortex_plane.agents import store as agents_store
 from cortex_plane.db.database import Database
-from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.worker.mcp.connection import McpConnection
 from cortex_plane.worker.mcp.remote_tool import RemoteTool, recall_tools
@@ -79,7 +79,7 @@ class Servers:
             await asyncio.gather(self._telling, return_exceptions=True)
             self._telling = None
             with contextlib.suppress(CortexError):
-                await workers.forget_servers(self._db, self._worker_id)
+                await agents_store.forget_tool_servers(self._db, self._worker_id)
 
     async def _recall(self, app: App, connection: McpConnection) -> None:
         """What waits for its tools waits on while the server is down, and is not mistaken for changed code."""
@@ -87,12 +87,12 @@ class Servers:
         if any(isinstance(tool, RemoteTool) and tool.server is server for tool in app.tools.values()):
             return
         app.offer(
-            server.name, recall_tools(connection, server, await workers.known_tools(self._db, app.name, server.name))
+            server.name, recall_tools(connection, server, await agents_store.list_server_tools(self._db, app.name, server.name))
         )  # fmt: skip
 
     async def _offer(self, app: App, connection: McpConnection, tools: Sequence[RemoteTool]) -> None:
         """Published first: whoever is asked about a call can look its tool up."""
-        versions = await workers.publish_tools(self._db, [tool.version(app.name) for tool in tools])
+        versions = await agents_store.publish_tools(self._db, [tool.version(app.name) for tool in tools])
         for version in versions:
             log.warning(
                 "tool_changed", app=app.name, tool=version.name, digest=version.digest, server=connection.server.name
@@ -117,8 +117,8 @@ class Servers:
                     tools = sum(
                         isinstance(tool, RemoteTool) and tool.server is connection.server for tool in app.tools.values()
                     )  # fmt: skip
-                    await workers.tell_server(
-                        self._db, self._worker_id, app.name, name, connection.state, connection.reason or None, tools
+                    await agents_store.record_tool_server(
+                        self._db, app.name, name, self._worker_id, connection.state, connection.reason or None, tools
                     )  # fmt: skip
             except CortexError as error:
                 log.warning("mcp servers not told about", error=str(error))

@@ -1,4 +1,4 @@
-"""Attempts: what a worker gets when it leases a job, what it writes, and what it is told in return."""
+"""Attempts: what a worker gets when it leases a job, what it writes, and what the database answers."""
 
 from __future__ import annotations
 

@@ -1,0 +1,674 @@
+"""Who may decide an approval, what a decision leads to, and which calls a standing approval covers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from cortex_plane.approvals.model.approvals import (
+    NEVER,
+    Approval,
+    ApprovalDecision,
+    ApprovalKind,
+    ApprovalStatus,
+    Cause,
+    Choice,
+    StandingApproval,
+    StandingDraft,
+    Vote,
+)
+from cortex_plane.gates.rules.authorization import Uncovered
+from cortex_plane.jobs.model.effects import CallStatus
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.kernel.conditions import Condition, ConditionFailed
+from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound, Stale
+from cortex_plane.policies.model.policies import (
+    Approvers,
+    CountedVote,
+    OnDeny,
+    Quorum,
+    Terms,
+    is_met,
+    is_reached,
+    quorum_said,
+    same_human,
+    stricter_quorum,
+)
+from cortex_plane.policies.rules.engine import surroundings
+from cortex_plane.proof.model import Fact
+from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.orgs import Role
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WaitingJob:
+    id: UUID
+    status: JobStatus
+    holds: list[str]
+    open_approvals: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WaitingCall:
+    id: UUID
+    job_id: UUID
+    status: CallStatus
+    step_index: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sibling:
+    id: UUID
+    tool_name: str
+    jobs: list[UUID] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LockedApproval:
+    """An approval with everything that its decision depends on, under its locks."""
+
+    approval: Approval
+    visible: bool
+    """Whether whoever opened it sees it."""
+    jobs: list[WaitingJob]
+    calls: list[WaitingCall]
+    siblings: list[Sibling]
+    votes: list[CountedVote]
+    policies: str
+    now: datetime
+    timeout_seconds: int
+    remind_at: datetime | None
+    levels: list[Approvers]
+    """Who is asked besides at each escalation."""
+    level_times: list[datetime]
+    behind: list[UUID] = field(default_factory=list)
+    """Everybody who could be the human who decides now, them first."""
+    earlier: dict[str, Any] | None = None
+    """What was recorded under the idempotency key of the decision."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobOutcome:
+    id: UUID
+    open: int
+    status: JobStatus | None
+    """None: it still waits for others."""
+    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ApprovalChange:
+    """What a decision or a deadline does to an approval, its calls and jobs."""
+
+    status: ApprovalStatus
+    calls: Sequence[tuple[UUID, CallStatus, str | None]]
+    jobs: list[JobOutcome]
+    cancelled: list[Sibling]
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Other arguments for a call, and what the policies say about it then."""
+
+    arguments: bytes
+    input_hash: str
+    policies: str
+    terms: Sequence[Terms]
+    error: CortexError | None
+    """Why nobody could approve these arguments."""
+    same_terms: bool = False
+    """Whether the policies say the very same of the call as it is: whoever else is to vote may vote on this too."""
+
+
+# Who may ---------------------------------------------------------------------------------------------------------
+
+
+def refusal(approval: Approval, actor: Actor, choice: Choice) -> CortexError | None:
+    """Why the actor may not decide so, in words; None where they may."""
+    if choice is Choice.DENIED and approval.refusal in BARS_ONLY_YES:
+        return None
+    return describe_refusal(
+        approval.refusal,
+        actor,
+        approval.approvers,
+        approval.required_clearance,
+        approval.caused,
+        approval.same_human_as,
+    )
+
+
+BARS_ONLY_YES = frozenset({"self_approval", "one_human"})
+"""The codes of those who may deny a request, but not approve it."""
+
+
+class _Refusal(NamedTuple):
+    code: str
+    message: str
+    hint: str
+
+
+_REFUSALS = {
+    "not_a_settler": _Refusal(
+        code="not_an_approver",
+        message="You are not one of those who may say what became of this call.",
+        hint="It needed no approval: admins, operators and approvers answer about it.",
+    ),
+    "not_a_person": _Refusal(
+        code="not_a_person",
+        message="Only a person may decide.",
+        hint="Use the key of a member, or the dashboard; keys of programs decide nothing.",
+    ),
+    "guest_cannot_decide": _Refusal(
+        code="guest_cannot_decide", message="Guests decide nothing.", hint="Ask an admin to make you a member."
+    ),
+    "delegated_away": _Refusal(
+        code="delegated_away",
+        message="You handed your part in this to somebody else.",
+        hint="Whoever has it now decides; the card shows who.",
+    ),
+    "not_an_approver": _Refusal(
+        code="not_an_approver",
+        message="You are not one of those who may decide this.",
+        hint="It is for {approvers} to decide; the policy that asks for it says so.",
+    ),
+    "clearance_too_low": _Refusal(
+        code="clearance_too_low",
+        message="This needs clearance {needed}; yours is {clearance}.",
+        hint="Ask somebody with that clearance, or an admin to raise yours.",
+    ),
+    "self_approval": _Refusal(
+        code="self_approval",
+        message="You shaped this call{part}, and its policy wants somebody else to approve it.",
+        hint="Ask another approver. You may deny it.",
+    ),
+    "one_human": _Refusal(
+        code="self_approval",
+        message="You and {cause}, who asked for this, count as one human, and its policy wants somebody else to approve it.",
+        hint="Prove a channel of your own: `cortex user link`. Or ask another approver. You may deny it.",
+    ),
+}
+"""By code of the SQL function `decider_refusal`."""
+
+
+def describe_refusal(
+    code: str | None,
+    actor: Actor,
+    approvers: Approvers,
+    required_clearance: int,
+    caused: Sequence[Cause] = (),
+    same_human_as: str | None = None,
+) -> CortexError | None:
+    """The words for a code of the SQL function `decider_refusal`. ``same_human_as`` shaped the call and could be the same human."""
+    if code is None:
+        return None
+    part = "; ".join(cause.why for cause in caused if cause.member_id == actor.user_account_id)
+    values = {
+        "approvers": describe_approvers(approvers), "needed": required_clearance, "clearance": actor.clearance,
+        "part": f" ({part})" if part else "", "cause": same_human_as,
+    }  # fmt: skip
+    words = _REFUSALS[code]
+    return Forbidden(words.message.format(**values), code=words.code, hint=words.hint.format(**values))
+
+
+def describe_approvers(approvers: Approvers) -> str:
+    words = []
+    if approvers.owner:
+        words.append("the session's owner")
+    words += [f"anybody with the role {role}" for role in approvers.roles]
+    if approvers.members:
+        words.append(f"{len(approvers.members)} named member{'s' if len(approvers.members) > 1 else ''}")
+    return ", ".join(words) or "nobody"
+
+
+# How many ---------------------------------------------------------------------------------------------------------
+
+
+def is_enough(locked: LockedApproval, quorum: Quorum, actor: Actor, votes: Sequence[CountedVote]) -> bool:
+    """Whether these votes fulfil the quorum together with the actor's own."""
+    person = actor.user_account_id
+    if person is None:
+        return False
+    if quorum.votes == 1 and not quorum.roles:
+        return True
+    own = CountedVote(member_id=person, roles=actor.roles, behind=locked.behind or [person])
+    return is_reached(quorum, [*(vote for vote in votes if vote.member_id != person), own])
+
+
+def is_vote(locked: LockedApproval, edit: Edit | None) -> bool:
+    """Whoever edits the arguments shapes the call: where self-approval is off, their own yes to it does not count."""
+    if edit is None:
+        return True
+    return locked.approval.self_approval and all(terms.self_approval for terms in edit.terms)
+
+
+def ends_it(locked: LockedApproval, actor: Actor, decision: ApprovalDecision, edit: Edit | None) -> bool:
+    """One no is enough; for a yes it takes a quorum. After an edit no earlier vote counts."""
+    if decision.decision is Choice.DENIED:
+        return True
+    if not is_vote(locked, edit):
+        return False
+    if edit is None:
+        return is_enough(locked, locked.approval.quorum, actor, locked.votes)
+    # An edited call may need more people than the one that was asked for, and never fewer.
+    quorums = [terms.quorum for terms in edit.terms]
+    quorum = functools.reduce(stricter_quorum, quorums, locked.approval.quorum)
+    return is_enough(locked, quorum, actor, [])
+
+
+def describe_quorum(approval: Approval) -> str:
+    return quorum_said(approval.quorum)
+
+
+def agrees(locked: LockedApproval, actor: Actor, answer: str) -> bool:
+    """Whether enough people give this answer about an uncertain call, with this one."""
+    if locked.approval.settles is None:
+        return True
+    return is_enough(locked, locked.approval.quorum, actor, [v for v in locked.votes if v.answer == answer])
+
+
+def explain_votes(approval: Approval, votes: Sequence[Vote]) -> list[Vote]:
+    """With whose vote counts instead, where one does not add to the quorum of an open request."""
+    current = [vote for vote in votes if vote.version == approval.version and vote.decision is Choice.APPROVED]
+    if approval.status is not ApprovalStatus.PENDING:
+        return list(votes)
+    instead = {vote.member_id: same_human(current, vote) for vote in current}
+    return [
+        replace(vote, counts_with=other.member) if (other := instead.get(vote.member_id)) and vote in current else vote
+        for vote in votes
+    ]
+
+
+def adds_nothing(locked: LockedApproval, actor: Actor) -> bool:
+    """Whether they voted, and the same vote again counts for no more."""
+    own = [vote for vote in locked.votes if vote.member_id == actor.user_account_id]
+    return any(set(vote.behind) <= set(locked.behind) for vote in own)
+
+
+def hop_fact(actor: Actor, id: UUID, hop: Mapping[str, Any]) -> Fact:
+    """Somebody was out of office: their part went on by itself."""
+    return Fact.of(
+        actor, "approval_delegated", approval=str(id), automatic=True, reason=hop["reason"],
+        **{"from": str(hop["from_member_id"]), "from_name": hop["from_member"], "to": str(hop["to_member_id"])},
+        name=hop["to_member"], to_clearance=hop["to_clearance"],
+    )  # fmt: skip
+
+
+def join_approvers(one: Approvers, other: Approvers) -> Approvers:
+    """Whoever is in either."""
+    return Approvers(
+        owner=one.owner or other.owner,
+        roles=tuple(dict.fromkeys((*one.roles, *other.roles))),
+        members=tuple(dict.fromkeys((*one.members, *other.members))),
+    )
+
+
+# Whether it still can be ------------------------------------------------------------------------------------------
+
+
+def is_same(approval: Approval, decision: ApprovalDecision, edited_hash: str | None) -> bool:
+    """Whether a resolved approval says just what this decision says."""
+    if approval.status.value != decision.decision.value:
+        return False
+    return decision.decision is Choice.DENIED or (edited_hash or decision.input_hash) == approval.input_hash
+
+
+def already_decided(approval: Approval) -> Conflict:
+    by = f" by {approval.resolved_by_name}" if approval.resolved_by_name else ""
+    why = f": {approval.resolution_reason}" if approval.resolution_reason else ""
+    return Conflict(
+        f"It is {approval.status} already{by}{why}.",
+        code="approval_conflict",
+        hint="The first decision stands; read it with `cortex approval show`.",
+    )
+
+
+def approval_expired() -> Conflict:
+    return Conflict(
+        "Its time is over.", code="approval_expired", hint="Submit the job again with `cortex job resubmit`."
+    )
+
+
+def staleness_error(approval: Approval, decision: ApprovalDecision, now: datetime) -> CortexError | None:
+    """Why an open approval cannot be decided by what the decider saw."""
+    if approval.deadline is not None and now >= approval.deadline:
+        return approval_expired()
+    if decision.version != approval.version or decision.input_hash != approval.input_hash:
+        return Stale(
+            f"It changed: you saw version {decision.version}, it is now at {approval.version}.",
+            code="approval_changed",
+            hint="Look at it again, then decide with the version and digest that it has now.",
+        )
+    return None
+
+
+# What it does -----------------------------------------------------------------------------------------------------
+
+
+def decision_change(
+    locked: LockedApproval, actor: Actor, decision: ApprovalDecision, edit: Edit | None
+) -> ApprovalChange | None:
+    """None where the same was recorded before."""
+    if locked.earlier is not None or locked.approval.status is not ApprovalStatus.PENDING:
+        return None
+    if decision.decision is Choice.DENIED:
+        return end_denied(locked, actor.name, decision.reason)
+    if ends_it(locked, actor, decision, edit):
+        return end_approved(locked)
+    if edit is None and adds_nothing(locked, actor):
+        return None
+    calls = [(call.id, call.status, None) for call in _awaiting(locked)] if edit else []
+    return ApprovalChange(status=ApprovalStatus.PENDING, calls=calls, jobs=[], cancelled=[])
+
+
+def end_approved(locked: LockedApproval) -> ApprovalChange:
+    awaiting = _awaiting(locked)
+    calls = [(call.id, CallStatus.APPROVED, None) for call in awaiting]
+    return ApprovalChange(status=ApprovalStatus.APPROVED, calls=calls, jobs=_going_on(locked, awaiting), cancelled=[])
+
+
+def end_denied(locked: LockedApproval, by: str, reason: str | None) -> ApprovalChange:
+    text = (reason or "").strip()
+    end = "" if text.endswith((".", "!", "?")) else "."
+    why = f": {text}{end}" if text else "."
+    return _turned_down(locked, ApprovalStatus.DENIED, f"denied by {by}{why}")
+
+
+def end_expired(locked: LockedApproval) -> ApprovalChange:
+    return _turned_down(locked, ApprovalStatus.EXPIRED, f"timed out after {in_words(locked.timeout_seconds)}.")
+
+
+def _turned_down(locked: LockedApproval, status: ApprovalStatus, what: str) -> ApprovalChange:
+    message = f"Approval of `{locked.approval.tool_name}` {what}"
+    answer = f"{message} Do not send the same call again; go another way."
+    awaiting = _awaiting(locked)
+    calls = [(call.id, CallStatus.REJECTED, answer) for call in awaiting]
+    if locked.approval.on_deny is OnDeny.CONTINUE:
+        return ApprovalChange(status=status, calls=calls, jobs=_going_on(locked, awaiting), cancelled=[])
+    steps = {call.job_id: call.step_index for call in awaiting}
+    failed = []
+    for job in locked.jobs:
+        if job.id in steps:
+            error = f"Job {job.id}, step {steps[job.id]}: {message} `cortex job resubmit` asks again."
+            failed.append(JobOutcome(id=job.id, open=0, status=JobStatus.FAILED, error=error))
+    # What waits for nobody else any more ends with its job.
+    cancelled = [sibling for sibling in locked.siblings if set(sibling.jobs or ()) <= set(steps)]
+    return ApprovalChange(status=status, calls=calls, jobs=failed, cancelled=cancelled)
+
+
+def _awaiting(locked: LockedApproval) -> Sequence[WaitingCall]:
+    return [call for call in locked.calls if call.status is CallStatus.AWAITING]
+
+
+def _going_on(locked: LockedApproval, awaiting: Sequence[WaitingCall]) -> list[JobOutcome]:
+    """With its last open approval a job goes on, or pauses where somebody holds it."""
+    waiting = {call.job_id for call in awaiting}
+    outcomes = []
+    for job in locked.jobs:
+        if job.id in waiting:
+            left = job.open_approvals - 1
+            status = None if left else JobStatus.PAUSED if job.holds else JobStatus.RUNNING
+            outcomes.append(JobOutcome(id=job.id, open=left, status=status))
+    return outcomes
+
+
+def in_words(seconds: int) -> str:
+    for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        # Days only from two on: people say 24 hours.
+        if seconds % size == 0 and seconds >= size * (2 if unit == "day" else 1):
+            count = seconds // size
+            return f"{count} {unit}{'s' if count != 1 else ''}"
+    return f"{seconds} second{'s' if seconds != 1 else ''}"
+
+
+def shown_to(approval: Approval, actor: Actor) -> Approval:
+    """With whether the actor could approve it, and if not, why."""
+    if approval.status is not ApprovalStatus.PENDING:
+        return approval
+    if approval.refusal == "not_a_settler":
+        return replace(approval, why_not="Only admins, operators and approvers may answer this.")
+    error = refusal(approval, actor, Choice.APPROVED)
+    return replace(approval, may_decide=error is None, why_not=error.message if error else None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Taker:
+    """Somebody who is to take a part of a request over."""
+
+    id: UUID
+    display_name: str
+    clearance: int
+    roles: frozenset[Role]
+    active: bool
+    refusal: str | None
+    """Why they may not, as a code of the SQL function `decider_refusal`."""
+    same_human_as: str | None
+    """With the code `one_human`: the cause of the call who could be the same human."""
+
+
+def cannot_delegate(
+    locked: LockedApproval, actor: Actor, taker: Taker, others: Mapping[UUID, frozenset[Role]]
+) -> CortexError | None:
+    """Why the actor may not hand their part to this person. ``others`` may decide besides the actor, with their roles."""
+    approval = locked.approval
+    if approval.status is not ApprovalStatus.PENDING:
+        return already_decided(approval)
+    if approval.kind is not ApprovalKind.CALL:
+        return Conflict(
+            "This asks whether a call happened; there is no part in it to hand on.",
+            code="not_a_call",
+            hint="Answer it, or ask somebody who knows to answer it.",
+        )
+    if approval.deadline is not None and locked.now >= approval.deadline:
+        return approval_expired()
+    # Whoever could not approve it has nothing to hand on: they must not choose who does.
+    error = refusal(approval, actor, Choice.APPROVED)
+    if error is not None:
+        return error
+    if any(vote.member_id == actor.user_account_id for vote in locked.votes):
+        return Conflict(
+            "You have approved this already.",
+            code="already_voted",
+            hint="Your vote stands, unless you deny the request.",
+        )
+    return _cannot_take(approval, actor, taker) or _too_few(approval, taker, others)
+
+
+def nobody_to_take_it() -> NotFound:
+    return NotFound(
+        "There is no such member who could take it.",
+        code="delegate_unknown",
+        hint="Name an active member, not a guest: `cortex absence delegates` lists them.",
+    )
+
+
+def _cannot_take(approval: Approval, actor: Actor, taker: Taker) -> CortexError | None:
+    if not taker.active or taker.refusal == "guest_cannot_decide":
+        return nobody_to_take_it()
+    if taker.id == actor.user_account_id:
+        return InvalidInput("You have it already.", code="delegate_is_self", hint="Name somebody else.")
+    name = taker.display_name
+    match taker.refusal:
+        case "delegated_away":
+            return Conflict(
+                f"{name} handed this on before: it would go round in a circle.",
+                code="delegation_cycle",
+                hint="Name somebody who has not had it yet.",
+            )
+        case "clearance_too_low":
+            message = f"This needs clearance {approval.required_clearance}; {name} has {taker.clearance}."
+            return Forbidden(message, code="delegate_clearance", hint="Name somebody with that clearance.")
+        case "self_approval":
+            message = f"{name} asked for this, and its policy wants somebody else to approve it."
+            hint = "Name somebody who had no part in asking."
+        case "one_human":
+            human = f"{name} and {taker.same_human_as}, who asked for this, count as one human"
+            message = f"{human}, and its policy wants somebody else to approve it."
+            hint = "Name somebody else, or let them prove a channel of their own: `cortex user link`."
+        case _:
+            return None
+    return Forbidden(message, code="delegate_self_approval", hint=hint)
+
+
+def _too_few(approval: Approval, taker: Taker, others: Mapping[UUID, frozenset[Role]]) -> CortexError | None:
+    if is_met(approval.quorum, list({**others, taker.id: taker.roles}.values())):
+        return None
+    return Conflict(
+        f"Without you too few are left: this needs {quorum_said(approval.quorum)}.",
+        code="quorum_impossible",
+        hint="Name somebody who could not decide it yet.",
+    )
+
+
+MAY_REVOKE = frozenset({Role.ADMIN, Role.OPERATOR})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Granter:
+    """Whoever gave a standing approval, as they are now."""
+
+    id: UUID
+    name: str
+    roles: frozenset[Role]
+    clearance: int
+    active: bool
+    refusal: str | None
+    """Why they could not approve the call now, as a code of the SQL function `decider_refusal`."""
+
+
+# Giving it --------------------------------------------------------------------------------------------------------
+
+
+def standing_refusal(request: Approval, draft: StandingDraft) -> CortexError | None:
+    """Why a standing approval cannot be given together with this request; None where it can."""
+    why = _not_for(request)
+    if why is not None:
+        return Forbidden(why, code="standing_not_allowed", hint="Approve this one call: leave `standing` out.")
+    if not draft.is_bounded:
+        return InvalidInput(
+            "A standing approval needs a bound.",
+            code="standing_unbounded",
+            hint="Say how far it goes: same_arguments, calls, seconds or condition.",
+        )
+    if draft.condition is not None:
+        try:
+            Condition.of(draft.condition)
+        except InvalidInput as error:
+            return error
+    return None
+
+
+def _not_for(request: Approval) -> str | None:
+    if request.kind is not ApprovalKind.CALL or request.tool_digest is None:
+        return "Only calls of tools can have a standing approval."
+    if request.template in NEVER:
+        return f"What {request.template} asks for is approved call by call."
+    if not request.standing:
+        return "Its policy does not allow standing approvals."
+    if request.quorum.votes > 1 or sum(needed.votes for needed in request.quorum.roles) > 1:
+        return "It takes more than one person to approve this."
+    return None
+
+
+# Using it ---------------------------------------------------------------------------------------------------------
+
+
+def why_not_covered(
+    standing: StandingApproval,
+    session_id: UUID,
+    call: Uncovered,
+    granter: Granter,
+    now: datetime,
+    *,
+    reserved: int = 0,
+    counted: bool = False,
+) -> str | None:
+    """Why it does not cover this call; None where it does.
+
+    ``reserved``: calls of the same response that use it already. ``counted``: this very call was, when it was sent.
+    """
+    return (
+        _spent(standing, now, reserved=reserved, counted=counted)
+        or _elsewhere(standing, session_id, call)
+        or _not_by_itself(call.terms, granter)
+        or _not_under(standing, call)
+    )
+
+
+def _spent(standing: StandingApproval, now: datetime, *, reserved: int = 0, counted: bool = False) -> str | None:
+    if standing.revoked_at is not None:
+        return f"{standing.revoked_by} revoked it"
+    if standing.expires_at <= now:
+        return "its time is over"
+    if not counted and standing.calls_left is not None and standing.calls_left <= reserved:
+        return "all its calls are used"
+    return None
+
+
+def _elsewhere(standing: StandingApproval, session_id: UUID, call: Uncovered) -> str | None:
+    if standing.session_id != session_id:
+        return "it is for another session"
+    if standing.tool_name != call.tool_name:
+        return "it is for another tool"
+    if standing.tool_digest != call.tool_digest:
+        return "it is for another version of the tool"
+    if standing.input_hash is not None and standing.input_hash != call.input_hash:
+        return "it is for other arguments"
+    return None
+
+
+def _not_by_itself(terms: Terms, granter: Granter) -> str | None:
+    """Whether whoever gave it could not approve this call alone, now."""
+    if not granter.active:
+        return "whoever gave it is not there any more"
+    if not terms.standing or terms.template in NEVER:
+        return "the policy does not allow it any more"
+    if not is_met(terms.quorum, [granter.roles]):
+        return "one person is not enough any more"
+    if terms.named is not None and granter.id not in terms.named:
+        return "the call asks for somebody else"
+    if granter.refusal == "one_human":
+        return "whoever gave it and somebody who shaped the call count as one human"
+    return granter.refusal and f"{granter.name} could not approve it now ({granter.refusal})"
+
+
+def _not_under(standing: StandingApproval, call: Uncovered) -> str | None:
+    if standing.condition is None:
+        return None
+    try:
+        holds = Condition.of(standing.condition).holds(surroundings(call.facts))
+    except InvalidInput:
+        return "its condition cannot be used any more"
+    except ConditionFailed as error:
+        return f"its condition failed: {error}"
+    return None if holds else "its condition is false"
+
+
+# Listing and revoking it ------------------------------------------------------------------------------------------
+
+
+def why_unusable(standing: StandingApproval, granter: Granter, now: datetime) -> str | None:
+    """Why it covers nothing now, as far as that can be told without a call."""
+    spent = _spent(standing, now)
+    if spent is not None:
+        return spent
+    if not granter.active:
+        return f"{standing.granted_by} is not active any more"
+    if granter.refusal == "clearance_too_low":
+        return f"{granter.name} has clearance {granter.clearance} by now, and it needs {standing.required.clearance}"
+    if granter.refusal == "guest_cannot_decide":
+        return f"{granter.name} is a guest by now"
+    return granter.refusal and f"{granter.name} is not one of those who may approve it any more"
+
+
+def revocation_refusal(standing: StandingApproval, actor: Actor) -> CortexError | None:
+    if actor.user_account_id == standing.granted_by_id or not actor.roles.isdisjoint(MAY_REVOKE):
+        return None
+    return Forbidden(
+        "Only whoever gave it, an admin or an operator may revoke it.",
+        code="not_yours_to_revoke",
+        hint=f"Ask {standing.granted_by}, or an operator.",
+    )
