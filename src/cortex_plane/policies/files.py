@@ -116,7 +116,7 @@ def policy_faults() -> Faults:
 def read(text: str) -> Draft:
     """Raises ``InvalidInput`` that names every line at fault."""
     faults = policy_faults()
-    root = read_document(text, faults, BOUNDS)
+    root = read_document(text, faults, BOUNDS, "a policy file has the key `policies` (a list), `teams`, or both.")
     draft = _Reader(faults).read_file(root)
     faults.raise_any()
     return draft
@@ -190,12 +190,8 @@ class _Reader:
         self._rows: list[DraftRow] = []
         self._conditions: dict[str, str | None] = {}
 
-    def read_file(self, root: Node | None) -> Draft:
+    def read_file(self, root: MappingNode) -> Draft:
         lines: dict[str, int] = {}
-        if not isinstance(root, MappingNode) or not root.items:
-            line = root.line if root is not None else 1
-            self._fault(line, "a policy file has the key `policies` (a list), `teams`, or both.")
-            return Draft([], lines)
         sections = FILE.read(root, "file", self._reading) or {}
         if "policies" in sections:
             self._read_level(sections["policies"], None)

@@ -78,13 +78,11 @@ _OF_A_CALL = ("decision", "rule", "reason", "gates", "people")
 def read(text: str, *, name: str = "scenarios.yaml") -> list[Scenario]:
     """Raises ``InvalidInput`` that names every line at fault."""
     faults = Faults(code="invalid_scenarios", hint=HINT, name=name)
-    root = read_document(text, faults, Bounds(MAX_FILE_BYTES))
-    if not isinstance(root, MappingNode):
-        faults.refuse(root.line if root is not None else 1, "a scenario file is a mapping with `scenarios`.")
-    plain = FILE.read(root, "file", Reading(faults))
+    root = read_document(text, faults, Bounds(MAX_FILE_BYTES), "a scenario file is a mapping with `scenarios`.")
+    plain = FILE.read(root, "file", Reading(faults)) or {}
     faults.raise_any()
     nodes = _items(root.items["scenarios"])
-    scenarios = [_scenario(each, node, faults) for each, node in zip((plain or {})["scenarios"], nodes, strict=True)]
+    scenarios = [_scenario(each, node, faults) for each, node in zip(plain["scenarios"], nodes, strict=True)]
     faults.raise_any()
     return scenarios
 

@@ -97,7 +97,7 @@ class Trigger:
     case_sensitive: bool = False
     min_tier: Risk | None = None
     capability_ids: tuple[str, ...] = ()
-    seconds: float | None = None
+    seconds: int | float | None = None
     actions: int | None = None
     trigger_id: str | None = None
     """Of a custom trigger: the name under which an app registered it."""
@@ -127,8 +127,8 @@ class AnswerValidation:
     max_length: int | None = None
     must_contain: tuple[str, ...] = ()
     must_not_contain: tuple[str, ...] = ()
-    minimum: float | None = None
-    maximum: float | None = None
+    minimum: int | float | None = None
+    maximum: int | float | None = None
     custom_validator: str | None = None
     """The name under which an app registered it."""
 
@@ -271,7 +271,7 @@ class AtlasPolicy:
     reason: str = ""
     max_calls: int | None = None
     """Of a rate limit, in each window of ``window_seconds``; of a budget, in the whole session."""
-    window_seconds: float | None = None
+    window_seconds: int | float | None = None
     template: Template | None = None
     """Of an approval: who decides, and how long they have. None: the session's owner."""
 
@@ -292,7 +292,7 @@ class GateBudget:
     max_checkpoints_per_input: int | None = None
     max_context_injection_size: int | None = None
     """Characters of contexts and guidance that a session carries."""
-    max_checkpoint_time_ms: float | None = None
+    max_checkpoint_time_ms: int | float | None = None
 
 
 class AccessType(StrEnum):
