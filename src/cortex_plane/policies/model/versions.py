@@ -177,13 +177,8 @@ def row_as_json(row: PolicyRow) -> dict[str, Any]:
 
 def placed_as_json(row: PlacedRow) -> dict[str, Any]:
     """A row as it is stored: the names in it are looked up."""
-    return {
-        "position": row.position,
-        "level": row.level,
-        "team_id": None if row.team_id is None else str(row.team_id),
-        "team": row.team,
-        **row_as_json(row.row),
-    }
+    data: dict[str, Any] = adapter(PlacedRow).dump_python(row, mode="json")
+    return {**data.pop("row"), **data}
 
 
 class RowsDigest:
@@ -276,13 +271,7 @@ def _change(change: str, row: PlacedRow, changes: list[FieldChange]) -> RowChang
 
 def placed(row: Mapping[str, Any]) -> PlacedRow:
     """A row as it is stored."""
-    return PlacedRow(
-        level=Level(row["level"]),
-        team_id=row["team_id"],
-        team=row["team"],
-        position=row["position"],
-        row=parse(PolicyRow, row),
-    )
+    return parse(PlacedRow, {**row, "row": dict(row)})
 
 
 # Simulations --------------------------------------------------------------------------------------------------------
@@ -458,9 +447,6 @@ class QuorumDraft:
         if self.votes is not None and any(votes > self.votes for votes in self.roles.values()):
             raise PydanticCustomError("too_few_votes", "a role asks for more votes than there are in all")
 
-    def as_quorum(self) -> Quorum:
-        return quorum_of(self.votes, self.roles)
-
 
 def quorum_of(votes: int | None, roles: Mapping[Role, int]) -> Quorum:
     return Quorum(
@@ -506,7 +492,7 @@ class RequestPolicy:
             reminder_seconds=self.remind_before_seconds,
             on_deny=self.on_deny,
             self_approval=self.self_approval,
-            quorum=self.quorum.as_quorum() if isinstance(self.quorum, QuorumDraft) else _votes(self.quorum),
+            quorum=self._quorum(),
             escalation_seconds=self.escalate_before_seconds,
             channels=None if self.channels is None else tuple(self.channels),
             standing=self.standing,
@@ -515,9 +501,10 @@ class RequestPolicy:
             details=self.details,
         )
 
-
-def _votes(votes: int | None) -> Quorum | None:
-    return None if votes is None else Quorum(votes=votes)
+    def _quorum(self) -> Quorum | None:
+        if isinstance(self.quorum, QuorumDraft):
+            return quorum_of(self.quorum.votes, self.quorum.roles)
+        return None if self.quorum is None else Quorum(votes=self.quorum)
 
 
 RequestPolicies = Annotated[list[RequestPolicy], Field(max_length=MAX_REQUEST_ROWS)]

@@ -15,7 +15,7 @@ from cortex_plane.kernel.fields import parse, to_json
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.shares import reading_policies
 from cortex_plane.policies import store as policies_store
-from cortex_plane.policies.files import Draft, place, policy_faults, read
+from cortex_plane.policies.files import MAX_WARNINGS, Draft, Person, faults_of, place, policy_faults, read, warnings_of
 from cortex_plane.policies.model.policies import PolicyRow
 from cortex_plane.policies.model.versions import (
     MAX_SHOWN_ROWS,
@@ -27,7 +27,6 @@ from cortex_plane.policies.model.versions import (
     difference,
     rows_digest,
 )
-from cortex_plane.policies.rules.checks import MAX_WARNINGS, Person, faults_of, warnings_of
 from cortex_plane.policies.store import InForce
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
