@@ -37,6 +37,7 @@ MAX_TRIES = 20
 """Wrong answers to one gate, about whatever calls, before it shuts every call that it stands before; more where its
 `max_attempts` is more."""
 EVERY_CALL = "*"
+UNANSWERED = "Required question not answered"
 FOR_ONE_CALL = frozenset({TriggerType.ACTION_PRE, TriggerType.RISK_THRESHOLD})
 """They are passed for one call; all others until they fire again, or their capability is locked."""
 

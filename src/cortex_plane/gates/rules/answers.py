@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
@@ -15,13 +15,14 @@ from cortex_plane.gates.model.gates import (
     FOR_ONE_CALL,
     MAX_PASSES,
     MAX_TRIES,
+    UNANSWERED,
     Answered,
     Evaluation,
     GateState,
     Open,
     Pass,
 )
-from cortex_plane.gates.rules.effects import UNANSWERED, EvaluationRun
+from cortex_plane.gates.rules.effects import EvaluationRun
 from cortex_plane.gates.rules.index import CompiledAtlases, expression, writable
 from cortex_plane.gates.rules.prompts import name_of
 from cortex_plane.kernel.schemas import Unusable, compiled, faults
@@ -125,33 +126,23 @@ def _text_fault(question: GateQuestion, value: str) -> str | None:
     for word in rules.must_contain:
         if normal_word(word) not in plain:
             return f"it must contain `{word}`"
-    if rules.must_not_contain:
-        visible = _Shown(plain)
-        for word in rules.must_not_contain:
-            if visible.holds(normal_word(word)):
-                return f"it must not contain `{word}`"
+    for word in _forbidden_in(plain, rules.must_not_contain):
+        return f"it must not contain `{word}`"
     if rules.pattern is not None and expression(rules.pattern).search(writable(value)) is None:
         return f"it must match {rules.pattern}"
     return None
 
 
-class _Shown:
-    """A text in which forbidden words are looked for: also in letters that only look like theirs, and spelled out."""
-
-    def __init__(self, plain: str) -> None:
-        self._plain = plain
-        self._alike = lookalike(plain)
-        self._spelled = _spelled(self._alike)
-
-    def holds(self, forbidden: str) -> bool:
-        if not forbidden:
-            return False
-        word = lookalike(forbidden)
-        return (
-            forbidden in self._plain
-            or word in self._alike
-            or (" " not in word and len(word) > 3 and word in self._spelled)
-        )
+def _forbidden_in(plain: str, words: Sequence[str]) -> Iterator[str]:
+    """The words that stand in a normal text: also in letters that only look like theirs, and spelled out."""
+    alike = lookalike(plain)
+    spelled = _spelled(alike) if words else ""
+    for word in words:
+        forbidden = normal_word(word)
+        twin = lookalike(forbidden)
+        is_spelled = " " not in twin and len(twin) > 3 and twin in spelled
+        if forbidden and (forbidden in plain or twin in alike or is_spelled):
+            yield word
 
 
 def _spelled(text: str) -> str:
@@ -199,9 +190,8 @@ def _choice(question: GateQuestion, value: Any) -> str | None:
 
 
 def _number(question: GateQuestion, value: Any) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return "it must be a number"
-    if isinstance(value, float) and not math.isfinite(value):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or (isinstance(value, float) and not math.isfinite(value)):
         return "it must be a number"
     rules = question.validation
     if rules.minimum is not None and value < rules.minimum:
@@ -285,8 +275,9 @@ def answer(
     wrong = check(gate, answers, custom)
     stops = [fault for fault in wrong if fault.on_invalid not in _GOES_ON]
     result = "valid" if not wrong else "invalid" if stops else "accepted_with_faults"
+    shown = {str(key)[:200]: _cut(value) for key, value in list(answers.items())[:100]}
     work.trace(
-        TraceType.RESPONSE, gate, answers=_shown(answers), validation_result=result,
+        TraceType.RESPONSE, gate, answers=shown, validation_result=result,
         **({"faults": {fault.question_id: fault.said for fault in wrong}} if wrong else {}),
         **({"action_id": which.action} if which.action else {}),
     )  # fmt: skip
@@ -387,14 +378,6 @@ def ignored(atlases: CompiledAtlases, state: GateState, now: datetime) -> Evalua
     return Evaluation(state=work.state(), traces=tuple(work.traces))
 
 
-def _shown(answers: Mapping[str, Any]) -> dict[str, Any]:
-    return {str(key)[:200]: _cut(value) for key, value in list(answers.items())[:100]}
-
-
 def _cut(value: Any) -> Any:
-    if isinstance(value, str):
-        return value[:SHOWN_ANSWER]
-    if isinstance(value, dict | list):
-        text = json.dumps(value, ensure_ascii=False)
-        return value if len(text) <= SHOWN_ANSWER else text[:SHOWN_ANSWER]
-    return value
+    text = _as_text(value)
+    return value if text is None or len(text) <= SHOWN_ANSWER else text[:SHOWN_ANSWER]

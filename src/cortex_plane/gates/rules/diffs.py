@@ -8,18 +8,7 @@ from typing import Any
 
 import orjson
 
-from cortex_plane.gates.model.atlases import (
-    Action,
-    Atlas,
-    AtlasChange,
-    AtlasDiff,
-    AtlasPolicy,
-    Capability,
-    ContextBlock,
-    Gate,
-    GateQuestion,
-    Steward,
-)
+from cortex_plane.gates.model.atlases import Atlas, AtlasChange, AtlasDiff, Gate
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.policies.model.versions import FieldChange
 
@@ -44,24 +33,18 @@ def difference(before: Atlas, after: Atlas) -> AtlasDiff:
 
 
 def _changes(before: Atlas, after: Atlas) -> Iterator[AtlasChange]:
-    yield from _compared("atlas", _whole(before), _whole(after), _plain)
-    yield from _compared("gate", _gates(before), _gates(after), _of_gate)
-    yield from _compared("question", _questions(before), _questions(after), _of(GateQuestion, "question_id"))
-    yield from _compared(
-        "context", _by(before.contexts, "context_id"), _by(after.contexts, "context_id"),
-        _of(ContextBlock, "context_id"),
-    )  # fmt: skip
-    yield from _compared(
-        "capability", _by(before.capabilities, "capability_id"), _by(after.capabilities, "capability_id"),
-        _of(Capability, "capability_id"),
-    )  # fmt: skip
-    yield from _compared(
-        "policy", _by(before.policies, "policy_id"), _by(after.policies, "policy_id"),
-        _of(AtlasPolicy, "policy_id"),
-    )  # fmt: skip
-    yield from _compared(
-        "action", _by(before.actions, "action_id"), _by(after.actions, "action_id"), _of(Action, "action_id")
-    )
+    yield from _compared("atlas", _whole(before), _whole(after), dict)
+    yield from _compared("gate", _by(before.gates, "gate_id"), _by(after.gates, "gate_id"), _gate_fields)
+    yield from _compared("question", _questions(before), _questions(after), _fields_without("question_id"))
+    for kind, entries in (
+        ("context", "contexts"),
+        ("capability", "capabilities"),
+        ("policy", "policies"),
+        ("action", "actions"),
+    ):
+        id = f"{kind}_id"
+        old, new = _by(getattr(before, entries), id), _by(getattr(after, entries), id)
+        yield from _compared(kind, old, new, _fields_without(id))
 
 
 def _compared(
@@ -85,17 +68,9 @@ def _fields(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Fie
 
 
 def _whole(atlas: Atlas) -> Things:
-    steward = {f"steward.{name}": value for name, value in _json(Steward, atlas.steward).items()}
-    budget = {f"budget.{name}": value for name, value in _json(type(atlas.budget), atlas.budget).items()}
+    steward = {f"steward.{name}": value for name, value in _json(atlas.steward).items()}
+    budget = {f"budget.{name}": value for name, value in _json(atlas.budget).items()}
     return {atlas.atlas_id: {"name": atlas.name, "description": atlas.description, **steward, **budget}}
-
-
-def _plain(fields: dict[str, Any]) -> dict[str, Any]:
-    return fields
-
-
-def _gates(atlas: Atlas) -> Things:
-    return {gate.gate_id: gate for gate in atlas.gates}
 
 
 def _questions(atlas: Atlas) -> Things:
@@ -106,19 +81,19 @@ def _by(things: Iterable[Any], id: str) -> Things:
     return {getattr(thing, id): thing for thing in things}
 
 
-def _of_gate(gate: Gate) -> dict[str, Any]:
+def _gate_fields(gate: Gate) -> dict[str, Any]:
     """Without its questions, which are compared one by one; their order is the gate's."""
-    fields = _json(Gate, gate)
-    for name in ("gate_id", "atlas_id", "key"):
-        fields.pop(name, None)
+    fields = _json(gate)
+    for name in ("gate_id", "atlas_id"):
+        del fields[name]
     fields["questions"] = [question.question_id for question in gate.questions]
     return _flat(fields, "trigger", "guidance")
 
 
-def _of(kind: type, id: str) -> Callable[[Any], dict[str, Any]]:
+def _fields_without(id: str) -> Callable[[Any], dict[str, Any]]:
     def fields(thing: Any) -> dict[str, Any]:
-        data = _json(kind, thing)
-        data.pop(id)
+        data = _json(thing)
+        del data[id]
         return _flat(data, "validation")
 
     return fields
@@ -135,8 +110,8 @@ def _flat(fields: dict[str, Any], *parts: str) -> dict[str, Any]:
     return fields
 
 
-def _json(kind: Any, value: Any) -> dict[str, Any]:
-    data: dict[str, Any] = adapter(kind).dump_python(value, mode="json")
+def _json(value: Any) -> dict[str, Any]:
+    data: dict[str, Any] = adapter(type(value)).dump_python(value, mode="json")
     return data
 
 

@@ -12,12 +12,13 @@ import orjson
 
 from cortex_plane.agents.model.tools import RISKS, Risk
 from cortex_plane.gates.model import gates
-from cortex_plane.gates.model.atlases import MAX_CONTEXT, Atlas, AtlasPolicyType, Gate, Guidance, Mode, TriggerType
+from cortex_plane.gates.model.atlases import MAX_CONTEXT, Atlas, AtlasPolicyType, Gate, Mode, TriggerType
 from cortex_plane.gates.model.gates import (
     EVERY_CALL,
     FOR_ONE_CALL,
     MAX_OPEN,
     MAX_SHUT,
+    UNANSWERED,
     ActionRule,
     ActiveGuidance,
     CapabilityState,
@@ -48,7 +49,6 @@ AT_ONCE = "max_gates_at_once"
 TOO_MUCH = f"the gates of this session have more to remember than the {MAX_STATE // 1024} kB that there are for it"
 
 SESSION_END = "session-end"
-UNANSWERED = "Required question not answered"
 _TIME = re.compile(r"(\d{1,6})\s*(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _PLAIN_FIELDS = ("started", "heard", "executed", "since")
@@ -89,29 +89,19 @@ class EvaluationRun:
         self.fired: list[Gate] = []
         self._overfull = False
         self._asking: set[str] | None = None
-        """The gates that ask the session, once somebody wanted to know."""
-        self._awaited: set[str] | None = None
-        """The gates that wait for people."""
+        """The gates that ask the session, once one fires; until then the open questions may change."""
         self._carried: int | None = None
         """Characters of contexts and guidance."""
 
     def change(self, name: str) -> Any:
         """A field's own copy, to be changed."""
-        self._forget(name)
+        if name in ("contexts", "guidance"):
+            self._carried = None
         if name not in self._changed:
             value = getattr(self, name)
             self._changed[name] = dict(value) if isinstance(value, dict) else list(value)
             setattr(self, name, self._changed[name])
         return self._changed[name]
-
-    def _forget(self, name: str) -> None:
-        """What was counted of a field holds until somebody changes it."""
-        if name == "open":
-            self._asking = None
-        elif name == "people":
-            self._awaited = None
-        elif name in ("contexts", "guidance"):
-            self._carried = None
 
     def changed(self, name: str) -> bool:
         return name in self._changed
@@ -146,9 +136,8 @@ class EvaluationRun:
     # The trail -------------------------------------------------------------------------------------------------
 
     def trace(self, kind: TraceType, gate: Gate, **payload: Any) -> None:
-        if self.looking:
-            return
-        self.traces.append(gates.trace(kind, gate, **payload))
+        if not self.looking:
+            self.traces.append(gates.trace(kind, gate, **payload))
 
     def triggered(self, gate: Gate, data: dict[str, Any]) -> None:
         if self.looking:
@@ -173,13 +162,12 @@ class EvaluationRun:
             self.guide(gate)
         capabilities = self.grant(gate)
         self.restrict(gate)
-        self._expire(gate)
-        self.trace(
-            TraceType.PASSED, gate, **_named(
-                unlocked_capabilities=capabilities, injected_contexts=contexts,
-                **({"locked_capabilities": gate.lock_capabilities} if gate.lock_capabilities else {}),
-            ),
-        )  # fmt: skip
+        for key in self.atlases.ends_with(gate.key):
+            if key in self.guidance:
+                del self.change("guidance")[key]
+        locked = {"locked_capabilities": gate.lock_capabilities} if gate.lock_capabilities else {}
+        lists = _named(unlocked_capabilities=capabilities, injected_contexts=contexts, **locked)
+        self.trace(TraceType.PASSED, gate, **lists)
 
     def grant(self, gate: Gate) -> list[str]:
         """What it opens and allows; the capabilities, by name."""
@@ -238,7 +226,8 @@ class EvaluationRun:
         guidance = gate.guidance
         if guidance is None or self.looking:
             return
-        old_keys = self._replaced(gate, guidance)
+        prefix = f"{gate.atlas_id}/"
+        old_keys = [key for key in self.guidance if not guidance.append and key != gate.key and key.startswith(prefix)]
         seconds = seconds_of(guidance.expires_after or "")
         if gate.key in self.guidance and seconds is None and not old_keys:
             return
@@ -253,11 +242,6 @@ class EvaluationRun:
             del guidance_by_gate[key]
         guidance_by_gate[gate.key] = ActiveGuidance(by=gate.key, at=self.now, until=until)
         self._carried = size
-
-    def _replaced(self, gate: Gate, guidance: Guidance) -> list[str]:
-        if guidance.append:
-            return []
-        return [key for key in self.guidance if key != gate.key and key.startswith(f"{gate.atlas_id}/")]
 
     @property
     def _most(self) -> int:
@@ -275,12 +259,6 @@ class EvaluationRun:
     def _guided(self, key: str) -> int:
         gate = self.atlases.gates.get(key)
         return len(gate.guidance.content) if gate is not None and gate.guidance is not None else 0
-
-    def _expire(self, gate: Gate) -> None:
-        """Guidance that was to last until this gate."""
-        ending = [key for key in self.atlases.ends_with(gate.key) if key in self.guidance]
-        for key in ending:
-            del self.change("guidance")[key]
 
     def drop_expired(self) -> None:
         for key, entry in list(self.guidance.items()):
@@ -322,33 +300,23 @@ class EvaluationRun:
         self.triggered(gate, data)
         if gate.mode is Mode.OBSERVATIONAL:
             return
+        if not (gate.asks or gate.asks_people):
+            self.pass_gate(gate)
+            return
+        if gate.key in self.passed:
+            del self.change("passed")[gate.key]
         if gate.asks:
             self._ask_session(gate)
-        elif gate.asks_people:
-            self._await_people(gate)
-        else:
-            self.pass_gate(gate)
+        elif gate.key not in self.people:
+            self.change("people").append(gate.key)
 
     def _ask_session(self, gate: Gate) -> None:
-        if gate.key in self.passed:
-            del self.change("passed")[gate.key]
-        asking = self._asking
-        if asking is None:
-            asking = {question.gate for question in self.open if not question.call}
-        if gate.key not in asking:
+        if self._asking is None:
+            self._asking = {question.gate for question in self.open if not question.call}
+        if gate.key not in self._asking:
+            self._asking.add(gate.key)
             self.change("open").append(Open(gate=gate.key, at=self.now))
-            asking.add(gate.key)
-        self._asking = asking
         self.guide(gate)
-
-    def _await_people(self, gate: Gate) -> None:
-        waiting = set(self.people) if self._awaited is None else self._awaited
-        if gate.key not in waiting:
-            self.change("people").append(gate.key)
-            waiting.add(gate.key)
-        self._awaited = waiting
-        if gate.key in self.passed:
-            del self.change("passed")[gate.key]
 
     def ask_call(self, new: Open) -> Open:
         """As it is asked, with the tries that are left. At most so many at once; who leaves a question that was answered wrongly
@@ -387,9 +355,9 @@ class EvaluationRun:
 
 
 def _too_much(state: GateState) -> bool:
-    entries = (state.passed, state.open, state.people, state.cards, state.passes, state.shut, state.tried, state.capabilities,
-               state.actions, state.contexts, state.guidance, state.fired, state.counted, state.spent)  # fmt: skip
-    return sum(map(len, entries)) > FEW_ENTRIES and len(orjson.dumps(kept_state(state))) > MAX_STATE
+    values = (getattr(state, name) for name in GateState.__slots__)
+    entries = sum(len(value) for value in values if isinstance(value, dict | tuple))
+    return entries > FEW_ENTRIES and len(orjson.dumps(kept_state(state))) > MAX_STATE
 
 
 def _named(**lists: Sequence[str]) -> dict[str, Any]:
@@ -450,7 +418,9 @@ def _of_call(governing: CompiledAtlases, subscribers: Sequence[Atlas], call: Ran
     risk = governing.risk_of(call.action, call.risk)
     facts = {"action_id": call.action, "call_id": call.call_id, "risk_tier": risk.value}
     keys = [
-        key for key, policy in governing.policies_of(call.action) if policy.type is AtlasPolicyType.REQUIRES_APPROVAL
+        key
+        for key, policy in governing.of_action(call.action).policies
+        if policy.type is AtlasPolicyType.REQUIRES_APPROVAL
     ]
     for atlas in subscribers:
         # A policy's key is its atlas, a slash and its id.
