@@ -283,12 +283,12 @@ def answer(
     )  # fmt: skip
     if stops:
         return _refused(work, gate, which, stops)
-    work.change("open").remove(which)
+    work.open.remove(which)
     _forget_tries(work, gate, which)
     work.pass_gate(gate, guided=True)
     if which.call and gate.trigger.type in FOR_ONE_CALL:
         new = Pass(gate=gate.key, action=which.action, input_hash=which.input_hash)
-        work.keep("passes", [*work.passes, new][-MAX_PASSES:])
+        work.passes = [*work.passes, new][-MAX_PASSES:]
     reply: dict[str, Any] = {"passed": True, "gate": gate.gate_id}
     warnings = [fault.said for fault in wrong if fault.on_invalid is OnInvalid.WARN_AND_CONTINUE]
     if warnings:
@@ -322,7 +322,7 @@ def _again(work: EvaluationRun, gate: Gate, which: Open, reason: str) -> int:
         tries = work.tried[gate.key] if for_all else gate.max_attempts
         work.shut_gate(gate, which, f"{tries} tries, the last one: {reason}"[:1000], for_all=for_all)
         return 0
-    waiting = work.change("open")
+    waiting = work.open
     for at, question in enumerate(waiting):
         if question == which:
             waiting[at] = replace(which, attempts=which.attempts + 1, fault=reason)
@@ -344,7 +344,7 @@ def _count(work: EvaluationRun, gate: Gate, which: Open) -> tuple[int, bool]:
     if not which.call:
         return gate.max_attempts - which.attempts - 1, False
     attempts = work.tried.get(gate.key, 0) + 1
-    work.change("tried")[gate.key] = attempts
+    work.tried[gate.key] = attempts
     if _shares(gate, which):
         return gate.max_attempts - attempts, attempts >= gate.max_attempts
     together = max(MAX_TRIES, gate.max_attempts) - attempts
@@ -358,13 +358,11 @@ def _forget_tries(work: EvaluationRun, gate: Gate, which: Open) -> None:
         return
     shared = _shares(gate, which)
     if not shared and which.attempts < attempts:
-        work.change("tried")[gate.key] = attempts - which.attempts
+        work.tried[gate.key] = attempts - which.attempts
         return
-    del work.change("tried")[gate.key]
+    del work.tried[gate.key]
     if shared:
-        work.keep(
-            "open", [replace(question, attempts=0) if _shares(gate, question) else question for question in work.open]
-        )
+        work.open = [replace(question, attempts=0) if _shares(gate, question) else question for question in work.open]
 
 
 def ignored(atlases: CompiledAtlases, state: GateState, now: datetime) -> Evaluation:

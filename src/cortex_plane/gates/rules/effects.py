@@ -22,13 +22,10 @@ from cortex_plane.gates.model.gates import (
     ActionRule,
     ActiveGuidance,
     CapabilityState,
-    GateCard,
     GateState,
     Open,
-    Pass,
     Shut,
     Trace,
-    Window,
     kept_state,
 )
 from cortex_plane.gates.rules.index import CompiledAtlases
@@ -52,6 +49,10 @@ SESSION_END = "session-end"
 _TIME = re.compile(r"(\d{1,6})\s*(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _PLAIN_FIELDS = ("started", "heard", "executed", "since")
+_CHANGING = (
+    "passed", "open", "people", "cards", "passes", "shut", "tried", "capabilities", "actions", "contexts", "guidance",
+    "fired_at", "counted", "spent",
+)  # fmt: skip
 _FIELDS = {"fired_at": "fired"}
 """Where a field of the state has another name here."""
 
@@ -69,21 +70,20 @@ class EvaluationRun:
         self.atlases, self.now = atlases, now
         self.looking = looking
         self._state = state
-        self._changed: dict[str, Any] = {}
-        self.passed: Mapping[str, datetime] = state.passed
-        self.open: Sequence[Open] = state.open
-        self.people: Sequence[str] = state.people
-        self.cards: Sequence[GateCard] = state.cards
-        self.passes: Sequence[Pass] = state.passes
-        self.shut: Sequence[Shut] = state.shut
-        self.tried: Mapping[str, int] = state.tried
-        self.capabilities: Mapping[str, CapabilityState] = state.capabilities
-        self.actions: Mapping[str, ActionRule] = state.actions
-        self.contexts: Mapping[str, ActiveGuidance] = state.contexts
-        self.guidance: Mapping[str, ActiveGuidance] = state.guidance
-        self.fired_at: Mapping[str, datetime] = state.fired
-        self.counted: Mapping[str, int] = state.counted
-        self.spent: Mapping[str, Window] = state.spent
+        self.passed = dict(state.passed)
+        self.open = list(state.open)
+        self.people = list(state.people)
+        self.cards = list(state.cards)
+        self.passes = list(state.passes)
+        self.shut = list(state.shut)
+        self.tried = dict(state.tried)
+        self.capabilities = dict(state.capabilities)
+        self.actions = dict(state.actions)
+        self.contexts = dict(state.contexts)
+        self.guidance = dict(state.guidance)
+        self.fired_at = dict(state.fired)
+        self.counted = dict(state.counted)
+        self.spent = dict(state.spent)
         self.executed = state.executed
         self.traces: list[Trace] = []
         self.fired: list[Gate] = []
@@ -91,34 +91,20 @@ class EvaluationRun:
         self._asking: set[str] | None = None
         """The gates that ask the session, once one fires; until then the open questions may change."""
         self._carried: int | None = None
-        """Characters of contexts and guidance."""
+        """Characters of contexts and guidance, once they were counted."""
 
-    def change(self, name: str) -> Any:
-        """A field's own copy, to be changed."""
-        if name in ("contexts", "guidance"):
-            self._carried = None
-        if name not in self._changed:
-            value = getattr(self, name)
-            self._changed[name] = dict(value) if isinstance(value, dict) else list(value)
-            setattr(self, name, self._changed[name])
-        return self._changed[name]
-
-    def changed(self, name: str) -> bool:
-        return name in self._changed
-
-    def keep(self, name: str, value: Sequence[Any]) -> None:
-        """A list in the place of what it was, where it differs."""
-        if list(getattr(self, name)) != list(value):
-            self.change(name)[:] = value
+    @property
+    def rights_changed(self) -> bool:
+        return self.capabilities != self._state.capabilities or self.actions != self._state.actions
 
     def state(self, **changes: Any) -> GateState:
         """As it was, the very same value, where nothing changed."""
-        for name, value in self._changed.items():
+        for name in _CHANGING:
+            value = getattr(self, name)
             changes[_FIELDS.get(name, name)] = tuple(value) if isinstance(value, list) else value
-        different = {name: value for name, value in changes.items() if getattr(self._state, name) != value}
-        if not different or self.looking:
+        after = replace(self._state, **changes)
+        if self.looking or after == self._state:
             return self._state
-        after = replace(self._state, **different)
         return self._shut_all(changes) if _too_much(after) else after
 
     def _shut_all(self, changes: Mapping[str, Any]) -> GateState:
@@ -155,16 +141,14 @@ class EvaluationRun:
         if self.looking and not gate.decides:
             return
         if gate.trigger.type not in FOR_ONE_CALL:
-            self.change("passed")[gate.key] = self.now
-            self.keep("cards", [card for card in self.cards if card.gate != gate.key])
+            self.passed[gate.key] = self.now
+            self.cards = [card for card in self.cards if card.gate != gate.key]
         contexts = self._inject(gate)
         if not guided:
             self.guide(gate)
         capabilities = self.grant(gate)
         self.restrict(gate)
-        for key in self.atlases.ends_with(gate.key):
-            if key in self.guidance:
-                del self.change("guidance")[key]
+        self._drop_guidance(self.atlases.ends_with(gate.key))
         locked = {"locked_capabilities": gate.lock_capabilities} if gate.lock_capabilities else {}
         lists = _named(unlocked_capabilities=capabilities, injected_contexts=contexts, **locked)
         self.trace(TraceType.PASSED, gate, **lists)
@@ -178,15 +162,15 @@ class EvaluationRun:
 
     def withhold(self) -> None:
         """What gates before a call granted just now counts for its verdict, and holds once it runs: asking opens nothing."""
-        for name in ("capabilities", "actions"):
-            if not self.changed(name):
-                continue
-            was, mine = getattr(self._state, name), self.change(name)
-            for key, grant in list(mine.items()):
-                gate = self.atlases.gates.get(grant.by)
-                if was.get(key) != grant and grant.grants and gate is not None and gate.trigger.type in FOR_ONE_CALL:
-                    mine.pop(key)
-                    mine.update({key: was[key]} if key in was else {})
+        self._withhold(self.capabilities, self._state.capabilities)
+        self._withhold(self.actions, self._state.actions)
+
+    def _withhold(self, rights: dict[str, Any], before: Mapping[str, Any]) -> None:
+        for key, right in list(rights.items()):
+            gate = self.atlases.gates.get(right.by)
+            if before.get(key) != right and right.grants and gate is not None and gate.trigger.type in FOR_ONE_CALL:
+                del rights[key]
+                rights.update({key: before[key]} if key in before else {})
 
     def restrict(self, gate: Gate) -> None:
         """What it forbids: also where nobody knows whether it fires, and then nothing else of it."""
@@ -200,7 +184,7 @@ class EvaluationRun:
         rule = self.actions.get(pattern)
         if rule is not None and (not rule.allow or (allow and rule.by in self.atlases.gates)):
             return
-        self.change("actions")[pattern] = ActionRule(allow=allow, by=gate.key, at=self.now)
+        self.actions[pattern] = ActionRule(allow=allow, by=gate.key, at=self.now)
 
     def _inject(self, gate: Gate) -> list[str]:
         """Its contexts, as far as there is room for them."""
@@ -216,7 +200,7 @@ class EvaluationRun:
             if size > self._most:
                 self.trace(TraceType.SKIPPED, gate, context_id=context_id, reason="max_context_injection_size")
                 continue
-            self.change("contexts")[key] = ActiveGuidance(by=gate.key, at=self.now)
+            self.contexts[key] = ActiveGuidance(by=gate.key, at=self.now)
             self._carried = size
             contexts.append(context_id)
         return contexts
@@ -237,10 +221,8 @@ class EvaluationRun:
             self.trace(TraceType.SKIPPED, gate, guidance=True, reason="max_context_injection_size")
             return
         until = self.now + timedelta(seconds=seconds) if seconds is not None else None
-        guidance_by_gate = self.change("guidance")
-        for key in old_keys:
-            del guidance_by_gate[key]
-        guidance_by_gate[gate.key] = ActiveGuidance(by=gate.key, at=self.now, until=until)
+        self._drop_guidance(old_keys)
+        self.guidance[gate.key] = ActiveGuidance(by=gate.key, at=self.now, until=until)
         self._carried = size
 
     @property
@@ -261,9 +243,13 @@ class EvaluationRun:
         return len(gate.guidance.content) if gate is not None and gate.guidance is not None else 0
 
     def drop_expired(self) -> None:
-        for key, entry in list(self.guidance.items()):
-            if entry.until is not None and entry.until <= self.now:
-                del self.change("guidance")[key]
+        guidance = self.guidance.items()
+        self._drop_guidance([key for key, entry in guidance if entry.until is not None and entry.until <= self.now])
+
+    def _drop_guidance(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            if self.guidance.pop(key, None) is not None:
+                self._carried = None
 
     def _unlock(self, gate: Gate) -> list[str]:
         """What it opens. Where several gates stand before a capability, the last of them opens it."""
@@ -274,7 +260,7 @@ class EvaluationRun:
             if capability in guarded_ids and any(guard.key not in self.passed for guard in self.atlases.guards(key)):
                 continue
             if not self.is_open(key) or key not in self.capabilities:
-                self.change("capabilities")[key] = CapabilityState(open=True, by=gate.key, at=self.now)
+                self.capabilities[key] = CapabilityState(open=True, by=gate.key, at=self.now)
             capabilities.append(capability)
         return capabilities
 
@@ -282,10 +268,10 @@ class EvaluationRun:
         """Whoever passed its gates passes them again."""
         grip = self.capabilities.get(capability)
         if grip is None or grip.open:
-            self.change("capabilities")[capability] = CapabilityState(open=False, by=gate.key, at=self.now)
+            self.capabilities[capability] = CapabilityState(open=False, by=gate.key, at=self.now)
         for guard in self.atlases.gates_of_capability(capability):
             if guard.key in self.passed:
-                del self.change("passed")[guard.key]
+                del self.passed[guard.key]
 
     def is_open(self, capability: str) -> bool:
         grip = self.capabilities.get(capability)
@@ -304,18 +290,18 @@ class EvaluationRun:
             self.pass_gate(gate)
             return
         if gate.key in self.passed:
-            del self.change("passed")[gate.key]
+            del self.passed[gate.key]
         if gate.asks:
             self._ask_session(gate)
         elif gate.key not in self.people:
-            self.change("people").append(gate.key)
+            self.people.append(gate.key)
 
     def _ask_session(self, gate: Gate) -> None:
         if self._asking is None:
             self._asking = {question.gate for question in self.open if not question.call}
         if gate.key not in self._asking:
             self._asking.add(gate.key)
-            self.change("open").append(Open(gate=gate.key, at=self.now))
+            self.open.append(Open(gate=gate.key, at=self.now))
         self.guide(gate)
 
     def ask_call(self, new: Open) -> Open:
@@ -330,27 +316,27 @@ class EvaluationRun:
             if oldest.attempts and gate is not None and gate.trigger.type in FOR_ONE_CALL:
                 self.shut_gate(gate, oldest, "it was left for too many other questions")
             else:
-                self.change("open").remove(oldest)
+                self.open.remove(oldest)
         asking = self.atlases.gates.get(new.gate)
         if asking is not None and asking.trigger.type not in FOR_ONE_CALL:
             new = replace(new, attempts=self.tried.get(new.gate, 0))
-        self.change("open").append(new)
+        self.open.append(new)
         return new
 
     def shut_gate(self, gate: Gate, which: Open, reason: str, *, for_all: bool = False) -> None:
         """For the session, for the capability, or for the call that it stopped; after many of those, ``for_all`` calls."""
-        self.change("open").remove(which)
+        self.open.remove(which)
         mine = [entry for entry in self.shut if entry.gate == gate.key and entry.action]
         if not which.call:
             new = Shut(gate=gate.key, reason=reason)
         elif gate.trigger.type in FOR_ONE_CALL and len(mine) < MAX_SHUT and not for_all:
             new = Shut(gate=gate.key, reason=reason, action=which.action, input_hash=which.input_hash)
         else:
-            self.keep("shut", [entry for entry in self.shut if entry not in mine])
+            self.shut = [entry for entry in self.shut if entry not in mine]
             # What it asked about other calls would open it again.
-            self.keep("open", [question for question in self.open if question.gate != gate.key or not question.call])
+            self.open = [question for question in self.open if question.gate != gate.key or not question.call]
             new = Shut(gate=gate.key, reason=reason, action=EVERY_CALL)
-        self.change("shut").append(new)
+        self.shut.append(new)
         self.blocked(gate, reason, which.action)
 
 

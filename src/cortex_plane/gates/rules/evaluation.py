@@ -79,8 +79,8 @@ def _complete(state: GateState, moment: GateInput) -> GateInput:
 def _forget_strangers(work: EvaluationRun) -> None:
     """Nobody can answer a gate that is in none of the session's atlases."""
     gates = work.atlases.gates
-    work.keep("open", [question for question in work.open if question.gate in gates])
-    work.keep("people", [key for key in work.people if key in gates])
+    work.open = [question for question in work.open if question.gate in gates]
+    work.people = [key for key in work.people if key in gates]
 
 
 def _due(work: EvaluationRun, moment: GateInput) -> dict[str, dict[str, Any]]:
@@ -88,8 +88,8 @@ def _due(work: EvaluationRun, moment: GateInput) -> dict[str, dict[str, Any]]:
     atlases, due = work.atlases, dict[str, dict[str, Any]]()
     for atlas_id, gates in atlases.once.items():
         if atlas_id not in work.fired_at:
-            work.change("fired_at")[atlas_id] = moment.now
-            work.change("counted")[atlas_id] = work.executed
+            work.fired_at[atlas_id] = moment.now
+            work.counted[atlas_id] = work.executed
             due.update((gate.key, {}) for gate in gates)
     for text in moment.inputs:
         for gate, words in atlases.keywords.find(text).values():
@@ -98,12 +98,12 @@ def _due(work: EvaluationRun, moment: GateInput) -> dict[str, dict[str, Any]]:
     for interval in atlases.timed:
         if moment.now - last_round(work.fired_at, interval, moment.now) >= timedelta(seconds=interval.every):
             due.update((gate.key, {"seconds": gate.trigger.seconds}) for gate in interval.gates)
-            work.change("fired_at")[interval.name] = moment.now
+            work.fired_at[interval.name] = moment.now
     for interval in atlases.counting:
         since = work.counted.get(interval.name, work.counted.get(interval.atlas_id, 0))
         if work.executed - since >= interval.every:
             due.update((gate.key, {"actions": work.executed}) for gate in interval.gates)
-            work.change("counted")[interval.name] = work.executed
+            work.counted[interval.name] = work.executed
     for action in dict.fromkeys(moment.finished):
         due.update((gate.key, {"action_id": action}) for gate in atlases.after(action))
     if moment.errors:
@@ -282,7 +282,7 @@ def _fire_all(
         all_gates += gates
         more, stricter = _fire_before(work, call, within_budget(work, gates, silent=call.approved or call.told))
         asks, strict = asks + more, strict or stricter
-        if not work.changed("capabilities"):
+        if not work.rights_changed:
             break
         keys = {gate.key for gate in all_gates}
         gates = [gate for gate in _gates_before(work, rules, risk) if gate.key not in keys]
@@ -291,7 +291,7 @@ def _fire_all(
 
 def _now_refused(work: EvaluationRun, call: GatedCall, rules: OfAction) -> tuple[str, str] | None:
     """What gates that fired before this call forbid, this call included."""
-    if not (work.changed("actions") or work.changed("capabilities")):
+    if not work.rights_changed:
         return None
     return _denied(work, call, rules) or _locked(work, rules)
 
@@ -389,7 +389,7 @@ def shown(
     if call.call_id:
         cards = [card for card in work.cards if card.call != call.call_id]
         cards += [GateCard(gate=gate.key, call=call.call_id) for gate in gates]
-        work.keep("cards", cards[-MAX_CARDS:])
+        work.cards = cards[-MAX_CARDS:]
     return Evaluation(state=work.state())
 
 
@@ -408,7 +408,7 @@ def ran(
         granting = [gate for gate in within_budget(work, gates, silent=True) if _opens_for_one(gate)]
         for gate in granting:
             work.grant(gate)
-        if work.changed("capabilities") or work.changed("actions"):
+        if work.rights_changed:
             for gate in granting:
                 work.restrict(gate)
     if call.approved:
@@ -416,11 +416,9 @@ def ran(
         for gate in _people(work, gates):
             if gate.key in on_card:
                 work.pass_gate(gate)
-        work.keep("people", [key for key in work.people if key not in on_card])
-    work.keep("passes", _without(work.passes, call))
-    paid = charged(rules, work.spent, now)
-    if paid:
-        work.change("spent").update(paid)
+        work.people = [key for key in work.people if key not in on_card]
+    work.passes = _without(work.passes, call)
+    work.spent.update(charged(rules, work.spent, now))
     # Counted only where somebody looks at it: otherwise most calls leave everything as it was, and nothing is written.
     after = work.state(executed=state.executed + 1) if atlases.counting else work.state()
     return Evaluation(state=after, traces=tuple(work.traces), fired=tuple(work.fired))
