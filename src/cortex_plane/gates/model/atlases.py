@@ -10,14 +10,12 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import Field, StringConstraints
 from pydantic.dataclasses import dataclass as draft
-from pydantic_core import PydanticCustomError
 
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.kernel.canonical import check_text
-from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.kernel.fields import DRAFT
+from cortex_plane.kernel.fields import DRAFT, refused_as
 from cortex_plane.policies.model.policies import Template
 from cortex_plane.policies.model.versions import FieldChange
 
@@ -342,23 +340,6 @@ class Atlas:
     budget: GateBudget = GateBudget()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AtlasVersion:
-    """A published atlas, as lists show it."""
-
-    atlas_id: str
-    version: str
-    digest: str
-    name: str
-    description: str
-    gates: int
-    warnings: list[str]
-    published_by: str
-    published_at: datetime
-    retired_at: datetime | None
-    retired_by: str | None
-
-
 FILE_NAME = "atlas.yaml"
 
 
@@ -380,9 +361,20 @@ class AtlasSummary:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NumberedVersion(AtlasVersion):
+class NumberedVersion:
     """A version in the order in which they were published."""
 
+    atlas_id: str
+    version: str
+    digest: str
+    name: str
+    description: str
+    gates: int
+    warnings: list[str]
+    published_by: str
+    published_at: datetime
+    retired_at: datetime | None
+    retired_by: str | None
     number: int
     holds: bool
     """New sessions are bound to it."""
@@ -422,18 +414,15 @@ class Retired:
     """The agents that name the atlas and take no new work until a version holds: at most a hundred, by slug."""
 
 
-def _storable(text: str) -> str:
-    try:
-        return check_text(text, "manifest")
-    except InvalidInput as error:
-        raise PydanticCustomError("unstorable_text", "{reason}", {"reason": error.message}) from None
-
-
 @draft(config=DRAFT, frozen=True, kw_only=True)
 class AtlasFile:
     """A manifest that a steward publishes."""
 
-    manifest: Annotated[str, StringConstraints(min_length=1, max_length=MAX_ATLAS_BYTES), AfterValidator(_storable)]
+    manifest: Annotated[
+        str,
+        StringConstraints(min_length=1, max_length=MAX_ATLAS_BYTES),
+        refused_as("unstorable_text", check_text, "manifest"),
+    ]
     """YAML or JSON."""
     name: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")] = FILE_NAME
     """What faults in it are named after."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -17,7 +18,7 @@ from pydantic_core import PydanticCustomError
 from cortex_plane.agents.model.tools import Confirmed, Risk
 from cortex_plane.kernel.canonical import canonical, check_text
 from cortex_plane.kernel.conditions import MAX_LENGTH, Condition
-from cortex_plane.kernel.errors import InvalidInput, MissingExtra
+from cortex_plane.kernel.errors import MissingExtra
 from cortex_plane.kernel.fields import (
     DRAFT,
     ChannelType,
@@ -29,6 +30,7 @@ from cortex_plane.kernel.fields import (
     Ref,
     adapter,
     parse,
+    refused_as,
 )
 from cortex_plane.policies.model.policies import (
     MAX_TIMEOUT_SECONDS,
@@ -386,15 +388,10 @@ MAX_CHANNELS = 20
 MAX_DETAILS_BYTES = 8 * 1024
 
 
-def check_condition(text: str) -> str:
+def check_condition(text: str) -> None:
     """Here where it can be; the plane checks it in any case."""
-    try:
+    with contextlib.suppress(MissingExtra):
         Condition.of(check_text(text, "when"))
-    except MissingExtra:
-        return text
-    except InvalidInput as error:
-        raise PydanticCustomError("condition", "{reason}", {"reason": error.message}) from None
-    return text
 
 
 def _no_permission(effect: PolicyVerdict) -> PolicyVerdict:
@@ -462,7 +459,9 @@ class RequestPolicy:
     name: RowName
     target: TargetGlob
     effect: Annotated[PolicyVerdict, AfterValidator(_no_permission)]
-    when: Annotated[str, StringConstraints(max_length=MAX_LENGTH), AfterValidator(check_condition)] | None = None
+    when: Annotated[str, StringConstraints(max_length=MAX_LENGTH), refused_as("condition", check_condition)] | None = (
+        None
+    )
     clearance: Clearance | None = None
     template: Template | None = None
     timeout_seconds: Seconds | None = None

@@ -9,9 +9,9 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.db.database import Database, Row, Transaction
+from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.errors import Stale
-from cortex_plane.kernel.fields import parse, to_json
+from cortex_plane.kernel.fields import adapter, parse, to_json
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.shares import reading_policies
 from cortex_plane.policies import store as policies_store
@@ -31,7 +31,6 @@ from cortex_plane.policies.store import InForce
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.rules import Forged
 from cortex_plane.tenancy.store import orgs as orgs_store
 from cortex_plane.tenancy.verbs.frame import require_found, verb
@@ -94,7 +93,7 @@ async def _apply_policies(
 async def examine(tx: Transaction, draft: Draft) -> tuple[list[PlacedRow], list[str]]:
     """The rows of a file with the names in them looked up, and what seems odd about them. Raises ``InvalidInput`` that
     names every line at fault."""
-    people = [_person(row) for row in await policies_store.list_people(tx)]
+    people = adapter(list[Person]).validate_python([*map(dict, await policies_store.list_people(tx))])
     ids = await orgs_store.find_teams(tx, list(draft.team_lines))
     slugs = {slug: ids[slug] for slug in draft.team_lines if slug in ids}
     if len(slugs) < len(draft.team_lines):
@@ -112,12 +111,6 @@ def _examine(
     faults.raise_any()
     odd = sorted(itertools.islice(warnings_of(rows, people, platform), MAX_WARNINGS))
     return rows, [f"line {lines[at]}: {message}" for at, message in odd]
-
-
-def _person(row: Row) -> Person:
-    return Person(
-        id=row["id"], name=row["display_name"], clearance=row["clearance"], roles=frozenset(map(Role, row["roles"]))
-    )
 
 
 @verb(Permission.POLICY_READ)
