@@ -85,7 +85,6 @@ ChannelType = Annotated[str, StringConstraints(min_length=1, max_length=50, patt
 Clearance = Annotated[int, Field(strict=True, ge=0, le=1000)]
 JsonObject = Annotated[dict[str, Any], refused_as("unstorable_json", check_json, "object", MAX_OBJECT_BYTES)]
 JsonValue = Annotated[Any, refused_as("unstorable_json", check_json, "value", MAX_OBJECT_BYTES)]
-"""Any JSON at all."""
 
 
 def _in_our_time(moment: datetime) -> datetime:

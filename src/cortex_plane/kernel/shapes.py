@@ -291,7 +291,6 @@ class TextOrJson(Shape):
 class Field:
     shape: Shape
     description: str = ""
-    """For the JSON Schema."""
     required: bool = False
 
 
@@ -358,7 +357,6 @@ class Tagged(Shape):
     common: Mapping[str, Field]
     kinds: Mapping[str, Mapping[str, Field]]
     description: str
-    """Of the tag."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     default: str | None = None
     """Where the tag is left out."""

@@ -68,7 +68,6 @@ class ScenarioEvent:
     minutes: float = 0
     arguments: Mapping[str, Any] = field(default_factory=dict)
     risk: Risk = Risk.LOW
-    """The tool's own."""
     answers: Mapping[str, Any] = field(default_factory=dict)
     objections: Mapping[str, str] = field(default_factory=dict)
     """What the app's validators have against an answer, by question; elsewhere they have nothing."""
@@ -83,7 +82,6 @@ class Expected:
     decision: PolicyVerdict | None = None
     rule: str | None = None
     reason: str | None = None
-    """Words that the reason has."""
     gates: tuple[str, ...] | None = None
     """That fire for the call, whatever their mode."""
     questions: tuple[str, ...] | None = None
@@ -94,9 +92,7 @@ class Expected:
     guidance: tuple[str, ...] | None = None
     """The gates whose guidance the agent has."""
     open: tuple[str, ...] | None = None
-    """Capabilities."""
     shut: tuple[str, ...] | None = None
-    """Gates."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -37,7 +37,6 @@ class Audience(StrEnum):
     AGENT = "agent"
     """The model, or the code, answers."""
     HUMAN = "human"
-    """A person approves."""
 
 
 class TriggerType(StrEnum):
@@ -139,9 +138,7 @@ class GateQuestion:
     required: bool = True
     hint: str | None = None
     options: tuple[str, ...] = ()
-    """Of a choice."""
     schema: Mapping[str, Any] | None = field(default=None, hash=False)
-    """Of a structured answer."""
     validation: AnswerValidation = AnswerValidation()
     on_invalid: OnInvalid = OnInvalid.RETRY
 
@@ -168,7 +165,6 @@ class Guidance:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gate:
     gate_id: str
-    """As its atlas names it."""
     atlas_id: str
     name: str
     trigger: Trigger
@@ -320,7 +316,6 @@ NOTIFICATIONS = (
     "checkpoint_passed",
     "checkpoint_blocked",
 )
-"""What a steward may be told of."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -357,7 +352,6 @@ class AtlasSummary:
     versions: int
     published_by: str
     published_at: datetime
-    """Of the newest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -435,14 +429,12 @@ class AtlasChange:
     id: str
     """As the atlas names it; of a question `gate/question`."""
     fields: list[FieldChange]
-    """Of a change: what became another."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AtlasDiff:
     atlas_id: str
     before: str
-    """A version."""
     after: str
     added: int
     removed: int

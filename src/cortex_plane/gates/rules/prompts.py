@@ -176,7 +176,6 @@ class NewsKind(StrEnum):
     NOTED = "noted"
     ANSWERED = "answered"
     REFUSED = "refused"
-    """An answer that did not do."""
     PASSED = "passed"
     BLOCKED = "blocked"
     SKIPPED = "skipped"
@@ -189,7 +188,6 @@ class GateNews:
     kind: NewsKind
     atlas: str
     gate: str
-    """Its id, as its atlas has it."""
     said: str
     """After its name: `asks before ticket.delete runs`."""
 

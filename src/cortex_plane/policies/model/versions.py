@@ -68,7 +68,6 @@ class PlacedRow:
 class PolicyVersion:
     version: int
     digest: str
-    """SHA-256 of the file, in hex."""
     rows: int
     note: str | None
     applied_by: str
@@ -85,12 +84,10 @@ class PolicyVersionDetails:
     applied_by: str | None
     created_at: datetime | None
     source: str
-    """The file, whole."""
     total: int
     rows: list[PlacedRow]
     """The first thousand."""
     platform: list[PolicyRow]
-    """The platform's rows, as they are now."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -291,7 +288,6 @@ class SimulationRequest:
     within_seconds: Annotated[int, Field(strict=True, ge=1, le=MAX_SECONDS)] | None = None
     """So long before `until`, instead of `since`. Where both are absent: seven days."""
     until: Moment | None = None
-    """Where absent: now."""
     limit: Annotated[int, Field(strict=True, ge=1, le=MAX_CALLS)] = DEFAULT_CALLS
     """How many calls at most, the newest first."""
 
@@ -365,7 +361,6 @@ class Simulation:
     version: str
     """The policies that hold now, and that the file was compared with."""
     rows: int
-    """How many the file has."""
     warnings: list[str]
     since: datetime
     until: datetime
