@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -441,7 +442,7 @@ def warnings_of(
     rows: Sequence[PlacedRow], people: Sequence[Person], platform: Sequence[PolicyRow] = ()
 ) -> Iterator[Found]:
     yield from _shadowed(rows)
-    steps = _Steps(rows, people, platform)
+    adds_somebody = _step_check(rows, people, platform)
     for place, one in enumerate(rows):
         row = one.row
         if not _IN_TOOL_NAMES.fullmatch(row.target):
@@ -449,11 +450,13 @@ def warnings_of(
         if row.final and row.effect is PolicyVerdict.ALLOW:
             yield place, "`final` does nothing here: nothing is looser than allow."
         if row.effect is PolicyVerdict.REQUIRES_APPROVAL:
-            for warning in _of_approvals(one, people, steps):
+            for warning in _of_approvals(one, people, adds_somebody):
                 yield place, warning
 
 
-def _of_approvals(one: PlacedRow, people: Sequence[Person], steps: _Steps) -> Iterator[str]:
+def _of_approvals(
+    one: PlacedRow, people: Sequence[Person], adds_somebody: Callable[[PlacedRow, Terms], bool]
+) -> Iterator[str]:
     row = one.row
     terms, _ = resolve_terms(row, None)
     alone = _alone(terms, people)
@@ -466,46 +469,33 @@ def _of_approvals(one: PlacedRow, people: Sequence[Person], steps: _Steps) -> It
             yield f"there is no channel `{channel}` so far; known are {', '.join(KNOWN_CHANNELS)}."
     if row.escalate_to is not None and not terms.escalation_seconds:
         yield "`escalate_to` does nothing here without `escalate_before`."
-    elif row.escalation_seconds and not steps.add_somebody(one, terms):
+    elif row.escalation_seconds and not adds_somebody(one, terms):
         yield "`escalate_before` does nothing here: no later step asks anybody who is not asked at first."
 
 
-class _Steps:
-    """To whom the rows of a file could escalate: whether two rows match the same call is not asked."""
+def _step_check(
+    rows: Sequence[PlacedRow], people: Sequence[Person], platform: Sequence[PolicyRow]
+) -> Callable[[PlacedRow, Terms], bool]:
+    """Tells whether the steps of a row ask somebody new. Whether two rows match the same call is not checked."""
+    asking = PolicyVerdict.REQUIRES_APPROVAL
+    by_team = {(row.team_id, own_term(row.row, "approvers")) for row in rows if row.row.effect is asking}
+    always = {ADMINS, *(own_term(row, "approvers") for row in platform if row.effect is asking)}
 
-    def __init__(self, rows: Sequence[PlacedRow], people: Sequence[Person], platform: Sequence[PolicyRow]) -> None:
-        self._people = people
-        self._known: dict[tuple[Approvers, int, Collection[Approvers]], bool] = {}
-        self._levels: dict[UUID | None, frozenset[Approvers]] = {}
-        self._rows: dict[UUID | None, set[Approvers]] = {}
-        for row in rows:
-            approvers = _step(row.row)
-            if approvers is not None:
-                self._rows.setdefault(row.team_id, set()).add(approvers)
-        self._platform = {approvers for row in platform if (approvers := _step(row)) is not None}
+    @functools.cache
+    def above(team_id: UUID | None) -> frozenset[Approvers]:
+        others = {approvers for team, approvers in by_team if team_id is not None and team != team_id}
+        return frozenset(filter(None, always | others))
 
-    def add_somebody(self, one: PlacedRow, terms: Terms) -> bool:
-        approvers, clearance = terms.approvers, terms.required_clearance
-        steps = one.row.escalate_to if one.row.escalate_to is not None else self._above(one.team_id)
-        key = (approvers, clearance, steps)
-        if key not in self._known:
-            self._known[key] = any(
-                person.clearance >= clearance and _is_named(person, step) and not _is_named(person, approvers)
-                for step in steps
-                for person in self._people
-            )
-        return self._known[key]
+    @functools.cache
+    def adds(approvers: Approvers, clearance: int, steps: Collection[Approvers]) -> bool:
+        able = [person for person in people if person.clearance >= clearance and not _is_named(person, approvers)]
+        return any(_is_named(person, step) for step in steps for person in able)
 
-    def _above(self, team_id: UUID | None) -> frozenset[Approvers]:
-        if team_id not in self._levels:
-            others = [rows for team, rows in self._rows.items() if team != team_id]
-            above = frozenset[Approvers]().union(*others) if team_id is not None else frozenset[Approvers]()
-            self._levels[team_id] = above | self._platform | {ADMINS}
-        return self._levels[team_id]
+    def adds_somebody(one: PlacedRow, terms: Terms) -> bool:
+        steps = one.row.escalate_to if one.row.escalate_to is not None else above(one.team_id)
+        return adds(terms.approvers, terms.required_clearance, steps)
 
-
-def _step(row: PolicyRow) -> Approvers | None:
-    return own_term(row, "approvers") if row.effect is PolicyVerdict.REQUIRES_APPROVAL else None
+    return adds_somebody
 
 
 def _alone(terms: Terms, people: Sequence[Person]) -> str | None:

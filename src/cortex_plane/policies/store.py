@@ -10,8 +10,9 @@ from uuid import UUID
 from cortex_plane.db.database import Queries, Row, Transaction
 from cortex_plane.kernel.fields import parse
 from cortex_plane.policies.model.policies import PolicyRow
-from cortex_plane.policies.model.versions import PlacedRow, PolicyVersion, placed, placed_as_json
+from cortex_plane.policies.model.versions import PlacedRow, PolicyFile, PolicyVersion, placed, placed_as_json
 from cortex_plane.policies.rules.simulations import PastCall
+from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.rules import Forged, MacKind, rows_digest
 from cortex_plane.tenancy.store.orgs import in_force_mac
 
@@ -48,18 +49,19 @@ async def lock_policy_version(tx: Transaction) -> InForce | None:
 
 
 async def insert_policies(
-    tx: Transaction,
-    version: int,
-    rows: Sequence[PlacedRow],
-    source: str,
-    digest: str,
-    note: str | None,
-    applied_by: str,
-    applied_by_id: UUID | None,
+    tx: Transaction, version: int, rows: Sequence[PlacedRow], file: PolicyFile, digest: str, actor: Actor
 ) -> None:
     """A new version with its rows, which hold from now on."""
     await tx.rows(
-        queries.insert_policy_version, tx.org, version, source, digest, len(rows), note, applied_by, applied_by_id
+        queries.insert_policy_version,
+        tx.org,
+        version,
+        file.text,
+        digest,
+        len(rows),
+        file.note,
+        actor.name,
+        actor.identity,
     )
     await tx.rows(queries.insert_rows, tx.org, version, [placed_as_json(row) for row in rows])
     await sign_policy_version(tx, version)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -223,10 +224,8 @@ def difference(before: Sequence[PlacedRow], after: Sequence[PlacedRow]) -> Polic
     """Rows are the same where level and name are; their order within a level counts too."""
     old, new = _by_name(before), _by_name(after)
     changes = []
-    added = removed = changed = 0
     for key, (place, row) in new.items():
         if key not in old:
-            added += 1
             changes.append(_change("added", row, []))
             continue
         was_place, was = old[key]
@@ -234,12 +233,10 @@ def difference(before: Sequence[PlacedRow], after: Sequence[PlacedRow]) -> Polic
         if was_place != place:
             differences.append(FieldChange(field="place", before=was_place, after=place))
         if differences:
-            changed += 1
             changes.append(_change("changed", row, differences))
-    for key, (_, row) in old.items():
-        if key not in new:
-            removed += 1
-            changes.append(_change("removed", row, []))
+    changes += [_change("removed", row, []) for key, (_, row) in old.items() if key not in new]
+    counts = Counter(change.change for change in changes)
+    added, removed, changed = counts["added"], counts["removed"], counts["changed"]
     return PolicyDiff(added=added, removed=removed, changed=changed, changes=changes[:MAX_SHOWN_CHANGES])
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.db.database import Database, Transaction
+from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.kernel.errors import Stale
 from cortex_plane.kernel.fields import adapter, parse, to_json
 from cortex_plane.kernel.ids import IdempotencyKey
@@ -76,9 +76,7 @@ async def _apply_policies(
     differs = bool(diff.added or diff.removed or diff.changed) or not now.true
     version = now.newest + 1 if differs else now.version
     if differs and not file.dry_run:
-        await policies_store.insert_policies(
-            tx, version, rows, file.text, digest, file.note, actor.name, actor.identity
-        )
+        await policies_store.insert_policies(tx, version, rows, file, digest, actor)
         await proof_store.append_to_org(
             tx,
             Fact.of(
@@ -129,16 +127,11 @@ async def get_policies(db: Database, actor: Actor, version: int | None = None) -
             number = int(require_found(await policies_store.current_version(tx), "org").partition(".")[0])
         platform = await policies_store.platform_rows(tx)
         if number == 0:
-            return PolicyVersionDetails(
-                version=0, digest=None, note=None, applied_by=None, created_at=None, source="", total=0, rows=[],
-                platform=platform,
-            )  # fmt: skip
+            empty: Row = dict.fromkeys(("digest", "note", "applied_by", "created_at"))
+            return PolicyVersionDetails(version=0, source="", total=0, rows=[], platform=platform, **empty)
         row = require_found(await policies_store.get_policy_version(tx, number), "policy_version")
         rows = await policies_store.list_rows(tx, number, MAX_SHOWN_ROWS)
-        return PolicyVersionDetails(
-            version=number, digest=row["digest"], note=row["note"], applied_by=row["applied_by"],
-            created_at=row["created_at"], source=row["source"], total=row["rows"], rows=rows, platform=platform,
-        )  # fmt: skip
+        return parse(PolicyVersionDetails, {**row, "total": row["rows"], "rows": rows, "platform": platform})
 
 
 async def forged_policies(db: Database) -> list[str]:
