@@ -41,6 +41,12 @@ EFFECTS = (
 MAX_GLOBS = 10_000
 """Patterns of actions with a star in one atlas."""
 _FOR_PEOPLE = (ResponseType.BOOLEAN, ResponseType.ACKNOWLEDGMENT)
+_NOT_FOR_PEOPLE = {
+    "validation": "what a person answers is not checked by code.",
+    "on_invalid": "a person approves or denies: nothing else follows from it, so `on_invalid` does nothing.",
+    "required": "whoever approves confirms all of it, so a question to a person cannot be optional.",
+}
+"""Keys of a question, and why a person is not asked with them; `required: true` says what holds anyway."""
 
 
 def line_at(root: Node, path: Iterable[str | int]) -> int:
@@ -276,18 +282,9 @@ class Checks:
             self._fault(
                 (*path, "response_type"), "a person approves or denies: ask them a boolean or an acknowledgment."
             )  # fmt: skip
-        if "validation" in question:
-            self._fault((*path, "validation"), "what a person answers is not checked by code.")
-        if "on_invalid" in question:
-            self._fault(
-                (*path, "on_invalid"),
-                "a person approves or denies: nothing else follows from it, so `on_invalid` does nothing.",
-            )
-        if not question.get("required", True):
-            self._fault(
-                (*path, "required"),
-                "whoever approves confirms all of it, so a question to a person cannot be optional.",
-            )
+        for key, message in _NOT_FOR_PEOPLE.items():
+            if key in question and question[key] is not True:
+                self._fault((*path, key), message)
 
     def _contradictions(self, path: Path, rules: Plain) -> None:
         forbidden = [word for each in rules.get("must_not_contain", ()) if (word := normal_word(each))]

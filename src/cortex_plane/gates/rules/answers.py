@@ -63,31 +63,19 @@ def custom_checks(gate: Gate, answers: Mapping[str, Any]) -> list[tuple[str, str
 
 def check(gate: Gate, answers: Mapping[str, Any], custom: Mapping[str, str | None]) -> list[AnswerFault]:
     """Everything that is wrong. ``custom``: what validators said, None where they had nothing to object."""
-    faults: list[AnswerFault] = []
-    ids = {question.question_id for question in gate.questions}
-    for stranger in sorted(map(str, set(answers) - ids))[:MAX_STRANGERS]:
-        names = ", ".join(question.question_id for question in gate.questions)
-        faults.append(
-            AnswerFault(
-                question_id=stranger[:100],
-                said=f"the gate asks no such question; it asks {names}",
-                on_invalid=OnInvalid.RETRY,
-            )
-        )
+    names = [question.question_id for question in gate.questions]
+    message = f"the gate asks no such question; it asks {', '.join(names)}"
+    strangers = sorted(map(str, answers.keys() - set(names)))[:MAX_STRANGERS]
+    faults = [AnswerFault(question_id=id[:100], said=message, on_invalid=OnInvalid.RETRY) for id in strangers]
     for question in gate.questions:
-        if answers.get(question.question_id) is None:
-            # No answer is no wrong answer: whatever follows from a wrong one, this one is asked for again.
-            if question.required:
-                faults.append(_fault(question, "it must be answered", OnInvalid.RETRY))
-            continue
-        message = _wrong(question, answers[question.question_id], custom)
-        if message is not None:
-            faults.append(_fault(question, message, question.on_invalid))
+        id, value, on_invalid = question.question_id, answers.get(question.question_id), question.on_invalid
+        wrong = _wrong(question, value, custom) if value is not None else None
+        if value is None and question.required:
+            # A missing answer is not a wrong one: it is asked for again, whatever follows from a wrong one.
+            wrong, on_invalid = "it must be answered", OnInvalid.RETRY
+        if wrong is not None:
+            faults.append(AnswerFault(question_id=id, said=wrong, on_invalid=on_invalid))
     return faults
-
-
-def _fault(question: GateQuestion, message: str, on_invalid: OnInvalid) -> AnswerFault:
-    return AnswerFault(question_id=question.question_id, said=message, on_invalid=on_invalid)
 
 
 def _wrong(question: GateQuestion, value: Any, custom: Mapping[str, str | None]) -> str | None:
@@ -307,11 +295,8 @@ def _refused(work: EvaluationRun, gate: Gate, which: Open, stops: list[AnswerFau
         reply["next"] = "The gate is shut. Do not try again."
     else:
         remaining = _again(work, gate, which, reason)
-        reply["next"] = (
-            f"Answer again; {remaining} more {'try' if remaining == 1 else 'tries'}."
-            if remaining > 0
-            else "The gate is shut."
-        )
+        again = f"Answer again; {remaining} more {'try' if remaining == 1 else 'tries'}."
+        reply["next"] = again if remaining > 0 else "The gate is shut."
     return Answered(state=work.state(), valid=False, gate=gate.gate_id, told=reply, traces=tuple(work.traces))
 
 

@@ -377,20 +377,16 @@ def notices(governing: CompiledAtlases, traces: Sequence[Trace], ran: Sequence[R
     subscribers = [atlas for atlas in governing.atlases if atlas.steward.webhook and atlas.steward.notify_on]
     if not subscribers:
         return []
-    return [
-        *(each for trace in traces for each in _of_trace(subscribers, trace)),
-        *(each for call in ran for each in _of_call(governing, subscribers, call)),
+    about_gates = [
+        _notice(atlas, trace.type, _public(trace.payload))
+        for trace in traces
+        for atlas in subscribers
+        if trace.payload.get("atlas_id") == atlas.atlas_id and trace.type in atlas.steward.notify_on
     ]
+    return [*about_gates, *(notice for call in ran for notice in _of_call(governing, subscribers, call))]
 
 
-def _of_trace(subscribers: Sequence[Atlas], trace: Trace) -> Iterator[dict[str, Any]]:
-    """The steward of a gate is told of it, and no other."""
-    for atlas in subscribers:
-        if trace.payload.get("atlas_id") == atlas.atlas_id and trace.type in atlas.steward.notify_on:
-            yield _notice(atlas, trace.type, _told(trace.payload))
-
-
-def _told(payload: dict[str, Any]) -> dict[str, Any]:
+def _public(payload: dict[str, Any]) -> dict[str, Any]:
     """Without what agents and tools wrote: a wrong answer is repeated in why it was refused, an error may hold anything."""
     data = {name: value for name, value in payload.items() if name not in _KEPT_BACK}
     if isinstance(fired_by := data.get("trigger_data"), dict):

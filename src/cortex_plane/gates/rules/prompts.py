@@ -89,9 +89,9 @@ def blocks_of(atlases: CompiledAtlases, state: GateState) -> list[tuple[str, Con
 
 
 def prompt_parts(atlases: CompiledAtlases, state: GateState) -> PromptParts:
-    guides = [guidance for _, guidance, _ in guides_of(atlases, state)]
-    high = [each.content for each in guides if each.format is GuidanceFormat.SYSTEM_INSTRUCTION]
-    rest = [each.content for each in guides if each.format is not GuidanceFormat.SYSTEM_INSTRUCTION]
+    high, rest = list[str](), list[str]()
+    for _, guidance, _ in guides_of(atlases, state):
+        (high if guidance.format is GuidanceFormat.SYSTEM_INSTRUCTION else rest).append(guidance.content)
     contexts = [f"## {each.name}\n{each.content}" for _, each, _ in blocks_of(atlases, state)]
     return PromptParts(
         instructions="\n\n".join(high),
@@ -262,15 +262,15 @@ def _response(data: Mapping[str, Any]) -> tuple[NewsKind, str]:
     parts = [f"{_text(key)} = {_text(value)}" for key, value in answers[:SHOWN_ANSWERS]]
     if len(answers) > SHOWN_ANSWERS:
         parts.append(f"and {len(answers) - SHOWN_ANSWERS} more")
-    values = ", ".join(parts) or "nothing"
     about = f" for {_text(data['action_id'])}" if data.get("action_id") else ""
-    result = data.get("validation_result")
+    message = f"is answered{about}: {', '.join(parts) or 'nothing'}"
     wrong = _faults(data.get("faults"))
-    if result == "valid":
-        return NewsKind.ANSWERED, f"is answered{about}: {values}"
-    if result == "invalid":
-        return NewsKind.REFUSED, f"is answered{about}: {values}; not accepted{wrong}"
-    return NewsKind.ANSWERED, f"is answered{about}: {values}; accepted all the same{wrong}"
+    match data.get("validation_result"):
+        case "valid":
+            return NewsKind.ANSWERED, message
+        case "invalid":
+            return NewsKind.REFUSED, f"{message}; not accepted{wrong}"
+    return NewsKind.ANSWERED, f"{message}; accepted all the same{wrong}"
 
 
 def _faults(faults: Any) -> str:
