@@ -31,7 +31,7 @@ from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, Unauthenticated
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.kernel.meters import Unread, metered
+from cortex_plane.kernel.meters import Meters, metered
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.model.orgs import MemberChange, Role
@@ -63,7 +63,7 @@ policies:
 """
 
 
-class Counted(Unread):
+class Counted(Meters):
     """What the meters of callbacks were told."""
 
     def __init__(self) -> None:

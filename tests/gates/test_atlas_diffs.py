@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cortex_plane.agents.model.tools import Risk
+from cortex_plane.gates.files.atlases import MAX_CHANGES, difference
 from cortex_plane.gates.model.atlases import (
     Action,
     AnswerValidation,
@@ -27,7 +28,6 @@ from cortex_plane.gates.model.atlases import (
     Trigger,
     TriggerType,
 )
-from cortex_plane.gates.rules.diffs import MAX_CHANGES, difference
 
 SURE = GateQuestion(question_id="sure", question="Sure?", response_type=ResponseType.BOOLEAN)
 GATE = Gate(

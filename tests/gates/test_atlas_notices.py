@@ -13,8 +13,8 @@ import pytest_asyncio
 
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model.atlases import NOTIFICATIONS, GateQuestion, Mode, OnInvalid, ResponseType, TriggerType
-from cortex_plane.gates.model.gates import Trace
-from cortex_plane.gates.rules.effects import ON_THE_TRAIL, UNANSWERED, RanCall, notices
+from cortex_plane.gates.model.gates import UNANSWERED, Trace
+from cortex_plane.gates.rules.effects import ON_THE_TRAIL, RanCall, notices
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.gates.verbs.atlas_cache import AtlasCache

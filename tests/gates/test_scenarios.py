@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cortex_plane.gates.files import atlases, scenarios
+from cortex_plane.gates.files.scenarios import ScenarioOutcome, play
 from cortex_plane.gates.model.atlases import (
     AnswerValidation,
     AtlasPolicyType,
@@ -19,7 +20,6 @@ from cortex_plane.gates.model.atlases import (
     TriggerType,
 )
 from cortex_plane.gates.rules.index import CompiledAtlases
-from cortex_plane.gates.rules.scenarios import ScenarioOutcome, play
 from cortex_plane.kernel.errors import InvalidInput, TooLarge
 from tests.fixtures.gates import ask, atlas, capability, context, gate, human, policy
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from cortex_plane.kernel.redaction import REDACTED as HIDDEN
-from cortex_plane.kernel.redaction import redact
+from cortex_plane.kernel.text import REDACTED as HIDDEN
+from cortex_plane.kernel.text import redact
 
 KEY = "cortex_key_" + "a-_9" * 10 + "xyz"
 TOKEN = "cortex_apr_1_" + "b_-8" * 10 + "xyz"

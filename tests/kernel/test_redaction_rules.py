@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cortex_plane.kernel.redaction import REDACTED, redact, redact_text
-from cortex_plane.kernel.redaction import redact as logged
-from cortex_plane.kernel.text import marked
+from cortex_plane.kernel.text import REDACTED, marked, redact, redact_text
+from cortex_plane.kernel.text import redact as logged
 
 
 @pytest.mark.proves("D.126")

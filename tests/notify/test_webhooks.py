@@ -16,7 +16,7 @@ from cortex_plane.approvals.verbs import approvals
 from cortex_plane.db import crash_points
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
-from cortex_plane.kernel.meters import Unread, metered
+from cortex_plane.kernel.meters import Meters, metered
 from cortex_plane.notify.model.webhooks import EventAnswer
 from cortex_plane.notify.verbs import webhooks
 from cortex_plane.proof.verbs import audit
@@ -35,7 +35,7 @@ policies:
 """
 
 
-class Counted(Unread):
+class Counted(Meters):
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
 

@@ -10,7 +10,7 @@ import pytest
 from cortex_plane.kernel.errors import InvalidInput, TooLarge
 from cortex_plane.kernel.fields import parse
 from cortex_plane.policies import files
-from cortex_plane.policies.files import place, read
+from cortex_plane.policies.files import Person, faults_of, place, read, warnings_of
 from cortex_plane.policies.model.policies import (
     Approvers,
     Level,
@@ -22,7 +22,6 @@ from cortex_plane.policies.model.policies import (
     Template,
 )
 from cortex_plane.policies.model.versions import MAX_FILE_BYTES, PlacedRow, difference, row_as_json
-from cortex_plane.policies.rules.checks import Person, faults_of, warnings_of
 from cortex_plane.tenancy.model.orgs import Role
 
 ADA = Person(id=uuid4(), name="Ada", clearance=5, roles=frozenset({Role.ADMIN}))

@@ -14,7 +14,7 @@ import pytest_asyncio
 from structlog.testing import capture_logs
 
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.kernel.meters import Unread, metered
+from cortex_plane.kernel.meters import Meters, metered
 from cortex_plane.tenancy.model.credentials import Grantable
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections
@@ -36,7 +36,7 @@ async def app(urls: Urls) -> AsyncIterator[asyncpg.Connection]:
     await connection.close()
 
 
-class Counted(Unread):
+class Counted(Meters):
     def __init__(self) -> None:
         self.kinds: list[str] = []
 

@@ -28,7 +28,7 @@ from cortex_plane.gates.model.atlases import AtlasDiff, AtlasFile, AtlasVersionD
 from cortex_plane.kernel.errors import CortexError, InvalidInput
 
 if TYPE_CHECKING:
-    from cortex_plane.gates.rules.scenarios import ScenarioOutcome
+    from cortex_plane.gates.files.scenarios import ScenarioOutcome
 
 
 atlas_app = typer.Typer(no_args_is_help=True, help="Atlases: the gates that stewards put around agents.")
@@ -189,8 +189,7 @@ def _scenario_paths(files: list[Path], paths: list[Path] | None) -> list[Path]:
 
 
 def _play_file(atlases: Any, path: Path) -> list[ScenarioOutcome]:
-    from cortex_plane.gates.files.scenarios import read
-    from cortex_plane.gates.rules.scenarios import play
+    from cortex_plane.gates.files.scenarios import play, read
 
     return [play(atlases, scenario) for scenario in read(read_text(path), name=str(path))]
 

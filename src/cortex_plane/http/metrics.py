@@ -11,7 +11,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.resources import Resource
 from prometheus_client import CollectorRegistry, generate_latest
 
-from cortex_plane.kernel.meters import PauseSource
+from cortex_plane.kernel.meters import Meters, PauseSource
 
 MOMENTS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """For what machines do, in seconds."""
@@ -20,8 +20,8 @@ HOURS = (*(1.0, 5.0, 15.0, 60.0, 300.0, 900.0), *(hours * _HOUR for hours in (1,
 """For what people do, in seconds."""
 
 
-class SpecMeters:
-    """Implements the port ``Meters``. The exporter adds `_total` to counters and the unit to histograms."""
+class SpecMeters(Meters):
+    """Counts in OpenTelemetry. The exporter adds `_total` to counters and the unit to histograms."""
 
     def __init__(self, meter: Meter) -> None:
         count, measure = meter.create_counter, meter.create_histogram

@@ -10,7 +10,7 @@ import functools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from cortex_plane.kernel.errors import InvalidInput, extra
 
@@ -102,14 +102,6 @@ class Condition:
         are kept, so that whoever compiles one in a thread finds it ready on the event loop."""
         return _compiled(text)
 
-    def kind_of_constant(self) -> str | None:
-        """What it gives without arguments, where that is neither true nor false nor a failure."""
-        try:
-            answer = self.program.execute({**_SAMPLE, "args": {}})
-        except Exception:
-            return None  # most conditions need arguments
-        return None if isinstance(answer, bool) else type(answer).__name__
-
     def holds(self, context: Surroundings) -> bool:
         if self.loops and not context.fits_a_loop:
             raise ConditionFailed(
@@ -121,7 +113,10 @@ class Condition:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic of the native code is not an Exception
-            raise ConditionFailed(_said(error)) from None
+            message = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            if isinstance(error, KeyError):
+                message = f"there is no {error.args[0] if error.args else 'such key'}"
+            raise ConditionFailed(message) from None
         if answer is not True and answer is not False:
             raise ConditionFailed(f"it gave {type(answer).__name__} and not true or false")
         return bool(answer)
@@ -136,18 +131,20 @@ def _compiled(text: str) -> Condition:
     except ValueError as error:
         reason = _PARSE_NOISE.sub("", str(error)).splitlines()[0][:300]
         raise _refused(f"does not parse: {reason}") from None
-    _check_names(program, loops)
-    condition = Condition(text, program, bool(loops))
-    kind = condition.kind_of_constant()
-    if kind is not None:
-        raise _refused(f"gives {kind} and not true or false.")
-    return condition
-
-
-def _said(error: BaseException) -> str:
-    if isinstance(error, KeyError):
-        return f"there is no {error.args[0] if error.args else 'such key'}"
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+    references = program.references()
+    unknown = sorted(set(references["variables"]) - set(VARIABLES) - set(loops))
+    if unknown:
+        raise _refused(f"names {', '.join(unknown)}; it may name {', '.join(VARIABLES)}.")
+    strange = sorted(name for name in references["functions"] if name[0].isalpha() and name not in FUNCTIONS)
+    if strange:
+        raise _refused(f"calls {', '.join(strange)}; it may call {', '.join(sorted(FUNCTIONS))}, has.")
+    try:
+        answer = program.execute({**_SAMPLE, "args": {}})
+    except Exception:  # most conditions need arguments
+        answer = True
+    if not isinstance(answer, bool):
+        raise _refused(f"gives {type(answer).__name__} and not true or false.")
+    return Condition(text, program, bool(loops))
 
 
 def _refused(reason: str) -> InvalidInput:
@@ -158,8 +155,7 @@ def _refused(reason: str) -> InvalidInput:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(NamedTuple):
     kind: str
     text: str
 
@@ -194,7 +190,8 @@ def _check_shape(tokens: list[_Token]) -> list[str]:
             if depth < inside:
                 inside = -1
             continue
-        if token.kind != "word" or not _is_called(tokens, index):
+        called = [after.text for after in tokens[index + 1 : index + 3]]
+        if token.kind != "word" or called[:1] != ["("]:
             continue
         if token.text in GROWING:
             raise _refused(f"uses {token.text}; use all, exists or exists_one.")
@@ -202,7 +199,9 @@ def _check_shape(tokens: list[_Token]) -> list[str]:
             if inside >= 0:
                 raise _refused("has a loop inside a loop.")
             inside = depth + 1
-            names.append(_loop_variable(tokens, index))
+            names += called[1:]
+            if called[-1] in VARIABLES:
+                raise _refused(f"gives {called[-1]} another meaning in a loop; choose another name.")
         if token.text == "matches":
             if inside >= 0:
                 raise _refused("uses matches inside a loop.")
@@ -213,17 +212,6 @@ def _check_shape(tokens: list[_Token]) -> list[str]:
     if patterns > MAX_PATTERNS:
         raise _refused(f"uses matches {patterns} times; the limit is {MAX_PATTERNS}.")
     return names
-
-
-def _is_called(tokens: list[_Token], index: int) -> bool:
-    return index + 1 < len(tokens) and tokens[index + 1].text == "("
-
-
-def _loop_variable(tokens: list[_Token], index: int) -> str:
-    name = tokens[index + 2].text if index + 2 < len(tokens) else ""
-    if name in VARIABLES:
-        raise _refused(f"gives {name} another meaning in a loop; choose another name.")
-    return name
 
 
 def _check_pattern(tokens: list[_Token], index: int) -> None:
@@ -243,16 +231,6 @@ def _check_pattern(tokens: list[_Token], index: int) -> None:
         _cel().compile(f'"".matches({pattern})').execute({})
     except (ValueError, RuntimeError) as error:
         raise _refused(f"has a pattern that is not one: {' '.join(str(error).split())[:200]}") from None
-
-
-def _check_names(program: Any, loop_names: list[str]) -> None:
-    references = program.references()
-    unknown = sorted(set(references["variables"]) - set(VARIABLES) - set(loop_names))
-    if unknown:
-        raise _refused(f"names {', '.join(unknown)}; it may name {', '.join(VARIABLES)}.")
-    strange = sorted(name for name in references["functions"] if name[0].isalpha() and name not in FUNCTIONS)
-    if strange:
-        raise _refused(f"calls {', '.join(strange)}; it may call {', '.join(sorted(FUNCTIONS))}, has.")
 
 
 def _fits(arguments: Mapping[str, Any]) -> bool:

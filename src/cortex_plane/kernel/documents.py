@@ -23,7 +23,6 @@ MAX_FAULTS = 10_000
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where libyaml is there
 _Y: Any = yaml
-_ENDS = (_Y.SequenceEndEvent, _Y.MappingEndEvent)
 
 
 @dataclass(slots=True)
@@ -65,9 +64,6 @@ class Faults:
         if len(self._faults) >= MAX_FAULTS:
             raise self._error()
 
-    def __bool__(self) -> bool:
-        return bool(self._faults)
-
     @property
     def many(self) -> bool:
         """Whether there are so many that suggestions are left out: to look for them takes time."""
@@ -103,8 +99,8 @@ class Bounds:
     """Values in it: each takes memory, however short it is."""
 
 
-def read_document(text: str, faults: Faults, bounds: Bounds, *, is_json: bool = False) -> Node | None:
-    """The one document of a file; None where it is empty.
+def read_document(text: str, faults: Faults, bounds: Bounds, what: str, *, is_json: bool = False) -> MappingNode:
+    """The mapping that a file holds; ``what`` tells the author of any other file what to write.
 
     JSON is YAML as well, so one reader builds both; a JSON file is first checked with the stricter rules of JSON.
     """
@@ -115,10 +111,13 @@ def read_document(text: str, faults: Faults, bounds: Bounds, *, is_json: bool = 
     if is_json:
         text = _json_as_yaml(text.removeprefix("\ufeff"), faults, bounds)
     try:
-        return _build(_Y.parse(text, Loader=_Loader), faults, bounds)
+        root = _Builder(_Y.parse(text, Loader=_Loader), faults, bounds).document()
     except _Y.YAMLError as error:
         reason = str(getattr(error, "problem", None) or error).splitlines()[0]
         faults.refuse(_line_of(error, text), f"this is not {'JSON' if is_json else 'YAML'}: {reason}.")
+    if not isinstance(root, MappingNode) or not root.items:
+        faults.refuse(root.line if root is not None else 1, what)
+    return root
 
 
 def _line_of(error: Exception, text: str) -> int:
@@ -174,104 +173,67 @@ def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is not a word of JSON")
 
 
-@dataclass(slots=True)
-class _OpenNode:
-    """A list or a mapping that is being read, and the key whose value comes next."""
+class _Builder:
+    """Builds the nodes of one document from the events of the YAML parser."""
 
-    node: ListNode | MappingNode
-    key: str | None = None
-
-
-class _Tree:
-    """Grows value by value, in the order of the file."""
-
-    __slots__ = ("_bounds", "_faults", "_nodes", "_open", "root")
-
-    def __init__(self, faults: Faults, bounds: Bounds) -> None:
-        self.root: Node | None = None
-        self._faults, self._bounds = faults, bounds
-        self._open: list[_OpenNode] = []
+    def __init__(self, events: Iterator[Any], faults: Faults, bounds: Bounds) -> None:
+        self._events, self._faults, self._bounds = events, faults, bounds
         self._nodes = 0
 
-    def add_scalar(self, line: int, text: str, plain: bool) -> None:
-        """The next key, value or entry."""
-        if self._open:
-            parent = self._open[-1]
-            if parent.key is None and type(parent.node) is MappingNode:
-                parent.key = self._add_key(parent.node, line, text)
-                return
-        self._attach(ScalarNode(line, text, plain))
+    def document(self) -> Node | None:
+        root: Node | None = None
+        documents = 0
+        for event in self._events:
+            if isinstance(event, _Y.NodeEvent):
+                root = self._node(event, 0)
+            documents += type(event) is _Y.DocumentStartEvent
+            if documents > 1:
+                line = event.start_mark.line + 1
+                self._faults.refuse(line, "a file holds one document, and here a second one begins.")
+        return root
 
-    def begin(self, node: ListNode | MappingNode) -> None:
-        """A list or a mapping: what follows belongs to it, until it ends."""
-        self._attach(node)
-        if len(self._open) >= self._bounds.depth:
-            self._faults.refuse(node.line, f"this is nested deeper than {self._bounds.depth} levels.")
-        self._open.append(_OpenNode(node))
-
-    def end(self) -> None:
-        self._open.pop()
-
-    def _attach(self, node: Node) -> None:
+    def _node(self, event: Any, depth: int) -> Node:
+        line = self._line_without_marks(event)
         self._nodes += 1
         if self._nodes > self._bounds.nodes:
             raise TooLarge(f"The file holds more than {self._bounds.nodes} values.")
-        if not self._open:
-            self.root = node
-            return
-        parent = self._open[-1]
-        if type(parent.node) is ListNode:
-            parent.node.items.append(node)
-        elif type(parent.node) is MappingNode:
-            if parent.key is None:
-                self._faults.refuse(node.line, "a key must be a word.")
-            parent.node.items[parent.key] = node
-            parent.key = None
+        if type(event) is _Y.ScalarEvent:
+            return ScalarNode(line, self._text(event, line), event.implicit[0] and event.style in (None, ""))
+        if depth >= self._bounds.depth:
+            self._faults.refuse(line, f"this is nested deeper than {self._bounds.depth} levels.")
+        if type(event) is _Y.MappingStartEvent:
+            return self._mapping(line, depth)
+        items: list[Node] = []
+        while type(item := next(self._events)) is not _Y.SequenceEndEvent:
+            items.append(self._node(item, depth + 1))
+        return ListNode(line, items)
 
-    def _add_key(self, mapping: MappingNode, line: int, text: str) -> str:
-        first = mapping.lines.setdefault(text, line)
-        if first != line or text in mapping.items:
-            self._faults.add(line, f"`{text[:100]}` stands here twice (first in line {first}).")
+    def _mapping(self, line: int, depth: int) -> MappingNode:
+        mapping = MappingNode(line)
+        while type(key := next(self._events)) is not _Y.MappingEndEvent:
+            key_line = self._line_without_marks(key)
+            if type(key) is not _Y.ScalarEvent:
+                self._faults.refuse(key_line, "a key must be a word.")
+            text = self._text(key, key_line)
+            first = mapping.lines.setdefault(text, key_line)
+            if text in mapping.items:
+                self._faults.add(key_line, f"`{text[:100]}` stands here twice (first in line {first}).")
+            mapping.items[text] = self._node(next(self._events), depth + 1)
+        return mapping
+
+    def _line_without_marks(self, event: Any) -> int:
+        line: int = event.start_mark.line + 1
+        if event.anchor is not None:
+            self._faults.refuse(line, "anchors and aliases (& and *) are not read: write it out.")
+        if event.tag is not None and event.tag != "!":
+            self._faults.refuse(line, f"the tag {event.tag} is not read: leave it out.")
+        return line
+
+    def _text(self, event: Any, line: int) -> str:
+        text: str = event.value
+        if event.style == '"' and ("\x00" in text or not text.isascii()):  # an escape sequence wrote it
+            try:
+                check_text(text, "a text")
+            except InvalidInput as error:
+                self._faults.refuse(line, error.message)
         return text
-
-
-def _build(events: Iterator[Any], faults: Faults, bounds: Bounds) -> Node | None:
-    tree = _Tree(faults, bounds)
-    scalar, starts = _Y.ScalarEvent, (_Y.SequenceStartEvent, _Y.MappingStartEvent)
-    documents = 0
-    for event in events:
-        kind = type(event)
-        if kind in _ENDS:
-            tree.end()
-            continue
-        line = event.start_mark.line + 1
-        if kind is scalar or kind in starts:
-            if event.anchor is not None or (event.tag is not None and event.tag != "!"):
-                _refuse_marks(event, line, faults)
-            if kind is scalar:
-                tree.add_scalar(line, _text(event, line, faults), event.implicit[0] and event.style in (None, ""))
-            else:
-                tree.begin(ListNode(line) if kind is starts[0] else MappingNode(line))
-        elif kind is _Y.AliasEvent:
-            _refuse_marks(event, line, faults)
-        elif kind is _Y.DocumentStartEvent:
-            documents += 1
-            if documents > 1:
-                faults.refuse(line, "a file holds one document, and here a second one begins.")
-    return tree.root
-
-
-def _refuse_marks(event: Any, line: int, faults: Faults) -> NoReturn:
-    if event.anchor is not None:
-        faults.refuse(line, "anchors and aliases (& and *) are not read: write it out.")
-    faults.refuse(line, f"the tag {event.tag} is not read: leave it out.")
-
-
-def _text(event: Any, line: int, faults: Faults) -> str:
-    text: str = event.value
-    if event.style == '"' and ("\x00" in text or not text.isascii()):  # what was escaped
-        try:
-            check_text(text, "a text")
-        except InvalidInput as error:
-            faults.refuse(line, error.message)
-    return text

@@ -47,11 +47,20 @@ def _not_an_id(value: str) -> str:
     return value
 
 
-def _storable(value: str) -> str:
-    try:
-        return check_text(value, "text")
-    except InvalidInput as error:
-        raise PydanticCustomError("unstorable_text", "{reason}", {"reason": error.message}) from None
+def refused_as(code: str, check: Callable[..., object], *rest: Any) -> AfterValidator:
+    """Runs ``check(value, *rest)``; its ``InvalidInput`` becomes a fault of the field with this code."""
+
+    def validate(value: Any) -> Any:
+        try:
+            check(value, *rest)
+        except InvalidInput as error:
+            raise PydanticCustomError(code, "{reason}", {"reason": error.message}) from None
+        return value
+
+    return AfterValidator(validate)
+
+
+_storable = refused_as("unstorable_text", check_text, "text")
 
 
 def _visible(value: str) -> str:
@@ -62,36 +71,20 @@ def _visible(value: str) -> str:
     return value.strip()
 
 
-def _storable_json(name: str) -> Callable[[Any], Any]:
-    def check(value: Any) -> Any:
-        try:
-            check_json(value, name, MAX_OBJECT_BYTES)
-        except InvalidInput as error:
-            raise PydanticCustomError("unstorable_json", "{reason}", {"reason": error.message}) from None
-        return value
-
-    return check
-
-
-Name = Annotated[
-    str, StringConstraints(min_length=1, max_length=200), AfterValidator(_storable), AfterValidator(_visible)
-]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200), _storable, AfterValidator(_visible)]
 Slug = Annotated[str, StringConstraints(min_length=2, max_length=100, pattern=SLUG_PATTERN), AfterValidator(_not_an_id)]
 Ref = Annotated[str, StringConstraints(min_length=2, max_length=100, pattern=REF_PATTERN)]
 """Names one thing by its id or by its slug."""
 AtlasId = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=ATLAS_ID_PATTERN)]
 AtlasVersionName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=ATLAS_VERSION_PATTERN)]
 AtlasIds = Annotated[list[AtlasId], Field(max_length=MAX_ATLASES)]
-Text = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TEXT), AfterValidator(_storable)]
-Note = Annotated[str, StringConstraints(max_length=2000), AfterValidator(_storable)]
-ExternalId = Annotated[
-    str, StringConstraints(min_length=1, max_length=255), AfterValidator(_storable), AfterValidator(_visible)
-]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TEXT), _storable]
+Note = Annotated[str, StringConstraints(max_length=2000), _storable]
+ExternalId = Annotated[str, StringConstraints(min_length=1, max_length=255), _storable, AfterValidator(_visible)]
 ChannelType = Annotated[str, StringConstraints(min_length=1, max_length=50, pattern=r"^[a-z][a-z0-9_-]*$")]
 Clearance = Annotated[int, Field(strict=True, ge=0, le=1000)]
-JsonObject = Annotated[dict[str, Any], AfterValidator(_storable_json("object"))]
-JsonValue = Annotated[Any, AfterValidator(_storable_json("value"))]
-"""Any JSON at all."""
+JsonObject = Annotated[dict[str, Any], refused_as("unstorable_json", check_json, "object", MAX_OBJECT_BYTES)]
+JsonValue = Annotated[Any, refused_as("unstorable_json", check_json, "value", MAX_OBJECT_BYTES)]
 
 
 def _in_our_time(moment: datetime) -> datetime:
@@ -114,8 +107,6 @@ Moment = Annotated[AwareDatetime, BeforeValidator(_no_number), AfterValidator(_i
 
 
 T = TypeVar("T")
-
-
 _adapters: dict[Any, TypeAdapter[Any]] = {}
 
 

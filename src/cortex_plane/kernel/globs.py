@@ -42,10 +42,6 @@ class Glob:
             at = position + len(part)
         return True
 
-    def covers(self, pattern: str) -> bool:
-        """Whether whatever ``pattern`` matches is matched here too: its stars are met by stars alone."""
-        return self.matches(pattern)
-
 
 T = TypeVar("T")
 _KINDS = range(3)

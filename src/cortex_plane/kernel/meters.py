@@ -1,22 +1,21 @@
 """The meters of this process. ``meters().requested(org_id, template)`` counts wherever something happens.
 
-They are the process's and not a caller's, so they are not handed from function to function: bootstrap puts them in place,
-and until it does nothing is counted.
+They belong to the process, so no function passes them on: bootstrap sets them, and until then nothing is counted.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Literal, Protocol
+from typing import Literal
 from uuid import UUID
 
 PauseSource = Literal["operator", "approval", "policy"]
 """Who stops a session, and who lets it go on, in the words of spec 4."""
 
 
-class Meters(Protocol):
-    """Counts what happened, in the process in which it happened. Called after the commit; never waits, never fails.
+class Meters:
+    """Counts nothing; subclasses count what happened in this process. Called after the commit; never waits, never fails.
 
     ``org_id`` is the only id that it takes: a figure for every session or approval would be one for nobody.
     """
@@ -64,39 +63,7 @@ class Meters(Protocol):
         """A message was sent (`ok`), will be tried again (`retry`), or was given up (`dead`)."""
 
 
-class Unread:
-    """Where nobody reads the meters."""
-
-    def paused(self, org_id: UUID, source: PauseSource) -> None: ...
-
-    def suspended(self, org_id: UUID, seconds: float) -> None: ...
-
-    def resumed(self, org_id: UUID, by: PauseSource) -> None: ...
-
-    def woken(self, org_id: UUID, seconds: float) -> None: ...
-
-    def requested(self, org_id: UUID, template: str) -> None: ...
-
-    def joined(self, org_id: UUID) -> None: ...
-
-    def decided(self, org_id: UUID, template: str, decision: str, channel: str, seconds: float) -> None: ...
-
-    def expired(self, org_id: UUID, template: str) -> None: ...
-
-    def ticked(self, seconds: float) -> None: ...
-
-    def escalated(self, org_id: UUID, template: str, to_level: int) -> None: ...
-
-    def delegated(self, org_id: UUID) -> None: ...
-
-    def called_back(self, channel: str, result: str) -> None: ...
-
-    def forged(self, kind: str) -> None: ...
-
-    def delivered(self, channel: str, result: str) -> None: ...
-
-
-_in_use: Meters = Unread()
+_in_use = Meters()
 
 
 def meters() -> Meters:

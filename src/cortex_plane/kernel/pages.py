@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import binascii
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
@@ -39,55 +39,47 @@ def encode_position(noun: str, position: Position | None) -> str | None:
 
 
 def decode_position(noun: str, cursor: str | None) -> Position | None:
-    if cursor is None:
-        return None
-    try:
-        at, id = _decode(noun, cursor)
-        created_at = datetime.fromisoformat(at)
-        if created_at.tzinfo is None:
-            raise ValueError
-        return Position(created_at=created_at.astimezone(UTC), id=UUID(id))
-    except (ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise _malformed() from error
+    return _decode(noun, cursor, _position)
 
 
 def decode_number(noun: str, cursor: str | None) -> int | None:
-    if cursor is None:
-        return None
-    try:
-        (number,) = _decode(noun, cursor)
-        if type(number) is not int or not 0 <= number < 2**31:
-            raise ValueError
-        return number
-    except (ValueError, TypeError) as error:
-        raise _malformed() from error
+    return _decode(noun, cursor, _number)
 
 
 def decode_text(noun: str, cursor: str | None) -> str | None:
+    return _decode(noun, cursor, _text)
+
+
+def _position(at: str, id: str) -> Position:
+    created_at = datetime.fromisoformat(at)
+    if created_at.tzinfo is None:
+        raise ValueError
+    return Position(created_at=created_at.astimezone(UTC), id=UUID(id))
+
+
+def _number(number: Any) -> int:
+    if type(number) is not int or not 0 <= number < 2**31:
+        raise ValueError
+    return number
+
+
+def _text(text: Any) -> str:
+    if not isinstance(text, str) or not 0 < len(text) <= 500 or "\x00" in text:
+        raise ValueError
+    text.encode()  # a lone surrogate is a ValueError
+    return text
+
+
+def _decode(noun: str, cursor: str | None, read: Callable[..., T]) -> T | None:
     if cursor is None:
         return None
     try:
-        (text,) = _decode(noun, cursor)
-        if not isinstance(text, str) or not 0 < len(text) <= 500 or "\x00" in text:
-            raise ValueError
-        text.encode()
-        return text
-    except (ValueError, TypeError) as error:
-        raise _malformed() from error
-
-
-def _decode(noun: str, cursor: str) -> list[Any]:
-    try:
-        raw = orjson.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-    except (binascii.Error, UnicodeError) as error:
-        raise ValueError from error
-    if not isinstance(raw, list) or not raw or raw[0] != noun:
-        raise ValueError
-    return raw[1:]
-
-
-def _malformed() -> InvalidInput:
-    return InvalidInput(
+        parts = orjson.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        if isinstance(parts, list) and parts[:1] == [noun]:
+            return read(*parts[1:])
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        pass
+    raise InvalidInput(
         "This cursor is not one of this list.",
         code="invalid_cursor",
         hint="Send `next_cursor` of the previous page unchanged, or none to start over.",

@@ -1,5 +1,5 @@
-"""JSON Schemas that others wrote: of a remote tool, or of one that runs elsewhere. Looked at before anybody checks arguments with
-them: they refer to nothing outside, and checking with them ends soon."""
+"""JSON Schemas that others wrote: of a remote tool, or of one that runs elsewhere. They are checked before use: they refer to
+nothing outside, and validation with them ends soon."""
 
 from __future__ import annotations
 
@@ -55,10 +55,14 @@ def check(schema: dict[str, Any]) -> None:
 
 
 def check_strangers(schema: dict[str, Any]) -> None:
-    """Also what could keep whoever checks with it busy for hours: references that multiply, or that never end, and patterns that
-    take long to compile. Compiles it, so it belongs into a thread."""
+    """Refuse also what could take hours to check with: references that multiply or never end, and patterns that take long to
+    compile. It compiles the schema, so run it in a thread."""
     check(schema)
-    _refuse_patterns(schema)
+    for number, pattern in enumerate(_patterns(schema), 1):
+        if number > MAX_PATTERNS:
+            raise Unusable(f"its schema has more than {MAX_PATTERNS} patterns")
+        if len(pattern) > MAX_PATTERN:
+            raise Unusable(f"its schema has a pattern of {len(pattern)} characters, more than {MAX_PATTERN}")
     try:
         # What is only there to be referred to counts where it is.
         parts = {key: each for key, each in schema.items() if key not in ("$defs", "definitions")}
@@ -93,75 +97,62 @@ def _compiled(schema: bytes) -> Validator:
     try:
         return validator_for(orjson.loads(schema), pattern_options=bounds, validate_formats=False, offline=True)
     except Exception as error:  # whatever somebody wrote
-        raise Unusable(f"its schema is not valid: {_line(error)}{_perhaps_large(error)}") from None
-
-
-def _perhaps_large(error: Exception) -> str:
-    """The library says the same of what is no expression and of what is too large."""
-    if 'is not a "regex"' not in str(error):
-        return ""
-    return f". Or it is one that takes more than {PATTERN_BYTES // 1024} KiB: repeat less, or name fewer characters"
+        # The library says the same of a wrong expression and of one that is too large.
+        large = (
+            f". Or it is one that takes more than {PATTERN_BYTES // 1024} KiB: repeat less, or name fewer characters"
+        )
+        more = large if 'is not a "regex"' in str(error) else ""
+        raise Unusable(f"its schema is not valid: {_line(error)}{more}") from None
 
 
 def faults(validator: Validator, value: Any) -> list[str]:
     """What is wrong with it, each with its place. Raises ``Unusable`` where that cannot be told."""
     try:
-        return [_fault(each) for each in validator.iter_errors(value)]
+        return [
+            f"`{'.'.join(str(part)[:100] for part in error.instance_path) or 'arguments'}`: {error.message[:SHOWN_FAULT]}"
+            for error in validator.iter_errors(value)
+        ]
     except ValueError as error:  # a pattern that takes too long
         raise Unusable(f"the arguments could not be checked: {_line(error)}") from None
 
 
-def _refuse_patterns(schema: dict[str, Any]) -> None:
-    for number, pattern in enumerate(_patterns(schema), 1):
-        if number > MAX_PATTERNS:
-            raise Unusable(f"its schema has more than {MAX_PATTERNS} patterns")
-        if len(pattern) > MAX_PATTERN:
-            raise Unusable(f"its schema has a pattern of {len(pattern)} characters, more than {MAX_PATTERN}")
+def _members(value: Any) -> Iterator[tuple[str, Any]]:
+    """The keys of all objects in a value, with what stands under them."""
+    for item in value if isinstance(value, list) else ():
+        yield from _members(item)
+    for key, item in value.items() if isinstance(value, dict) else ():
+        yield key, item
+        yield from _members(item)
 
 
-def _patterns(value: Any) -> Iterator[str]:
+def _patterns(schema: dict[str, Any]) -> Iterator[str]:
     """Whatever may be compiled as a regular expression, wherever it stands."""
-    if isinstance(value, list):
-        for item in value:
-            yield from _patterns(item)
-    if not isinstance(value, dict):
-        return
-    for key, item in value.items():
+    for key, item in _members(schema):
         if key == "pattern" and isinstance(item, str):
             yield item
         if key == "patternProperties" and isinstance(item, dict):
             yield from item
-        yield from _patterns(item)
 
 
 def _line(error: Exception) -> str:
     return str(error).partition("\n")[0][:SHOWN_FAULT]
 
 
-def _fault(error: Any) -> str:
-    place = ".".join(str(part)[:100] for part in error.instance_path) or "arguments"
-    return f"`{place}`: {error.message[:SHOWN_FAULT]}"
-
-
-def _refuse_outside(value: Any) -> None:
-    """A reference to elsewhere would be fetched by whoever checks arguments."""
-    if isinstance(value, list):
-        for item in value:
-            _refuse_outside(item)
-    if not isinstance(value, dict):
-        return
-    for key, item in value.items():
-        if key in _REFERENCES and isinstance(item, str) and not item.startswith("#"):
+def _refuse_outside(schema: dict[str, Any]) -> None:
+    """A validator would fetch a reference to another document."""
+    for key, item in _members(schema):
+        if not isinstance(item, str):
+            continue
+        if key in _REFERENCES and not item.startswith("#"):
             raise Unusable("its schema refers to another document")
-        if key == "$id" and isinstance(item, str):
+        if key == "$id":
             raise Unusable("its schema names a `$id`")
-        if key == "$schema" and isinstance(item, str) and item.removesuffix("#") not in _DIALECTS:
+        if key == "$schema" and item.removesuffix("#") not in _DIALECTS:
             raise Unusable("its schema names a `$schema` that is not known")
-        _refuse_outside(item)
 
 
 def _nodes(value: Any, root: dict[str, Any], counts: dict[str, int | None]) -> int:
-    """``known``: of each place that something refers to; None while it is being counted."""
+    """``counts``: of each place that something refers to; None while it is being counted."""
     if isinstance(value, list):
         return 1 + sum(_nodes(item, root, counts) for item in value)
     if not isinstance(value, dict):

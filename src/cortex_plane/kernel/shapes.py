@@ -49,17 +49,17 @@ class Reading:
     instead: Mapping[str, str] | None = None
     """What to write for keys that others use; then a key that is not known is answered with all that are."""
 
-    def fault(self, line: int, message: str) -> None:
+    def fault(self, line: int, message: str) -> Any | None:
+        """Adds a fault. None stands for the value that was not read."""
         self.faults.add(line, message)
+        return None
 
     def text(self, node: Node, key: str) -> str | None:
         if not isinstance(node, ScalarNode):
-            self.fault(node.line, f"`{key}` must be a text.")
-            return None
+            return self.fault(node.line, f"`{key}` must be a text.")
         if node.plain and (node.text.lower() in _WORDS or _NUMBER.fullmatch(node.text)):
             value = f"`{node.text}`" if node.text else "nothing"
-            self.fault(node.line, f"`{key}` must be a text, and this is {value}: put it into quotes.")
-            return None
+            return self.fault(node.line, f"`{key}` must be a text, and this is {value}: put it into quotes.")
         return node.text
 
 
@@ -68,8 +68,9 @@ class Shape(ABC):
     def read(self, node: Node, key: str, reading: Reading) -> Any:
         """The plain value; None where it is not one, which is then a fault."""
 
-    @abstractmethod
-    def schema(self, defs: Defs) -> dict[str, Any]: ...
+    def schema(self, defs: Defs) -> dict[str, Any]:  # noqa: ARG002
+        """Its JSON Schema. ``defs`` takes those that others refer to."""
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +90,15 @@ class Text(Shape):
     def read(self, node: Node, key: str, reading: Reading) -> str | None:
         what = self.name or f"`{key}`"
         if self.name and not isinstance(node, ScalarNode):
-            reading.fault(node.line, f"{what} must be {self.allowed}.")
-            return None
+            return reading.fault(node.line, f"{what} must be {self.allowed}.")
         text = reading.text(node, key)
         if text is None:
             return None
         if len(text) > self.longest:
-            reading.fault(node.line, f"`{key}` has {len(text)} characters; the limit is {self.longest}.")
-            return None
+            return reading.fault(node.line, f"`{key}` has {len(text)} characters; the limit is {self.longest}.")
         if not self._compiled.fullmatch(text):
             other = f", not `{text[:50]}`" if text.isprintable() and text.strip() else ""
-            reading.fault(node.line, f"{what} must be {self.allowed}{other}.")
-            return None
+            return reading.fault(node.line, f"{what} must be {self.allowed}{other}.")
         return text
 
     def schema(self, defs: Defs) -> dict[str, Any]:  # noqa: ARG002
@@ -113,8 +111,7 @@ class Flag(Shape):
     def read(self, node: Node, key: str, reading: Reading) -> bool | None:
         if isinstance(node, ScalarNode) and node.plain and node.text in ("true", "false"):
             return node.text == "true"
-        reading.fault(node.line, f"`{key}` must be true or false.")
-        return None
+        return reading.fault(node.line, f"`{key}` must be true or false.")
 
     def schema(self, defs: Defs) -> dict[str, Any]:  # noqa: ARG002
         return {"type": "boolean"}
@@ -134,8 +131,7 @@ class Amount(Shape):
             number = None
         if number is None or not self.smallest <= number <= self.largest or (self.whole and number % 1):
             kind = "a whole number" if self.whole else "a number"
-            reading.fault(node.line, f"`{key}` must be {kind} from {self.smallest:g} to {self.largest:g}.")
-            return None
+            return reading.fault(node.line, f"`{key}` must be {kind} from {self.smallest:g} to {self.largest:g}.")
         return number
 
     def schema(self, defs: Defs) -> dict[str, Any]:  # noqa: ARG002
@@ -160,11 +156,7 @@ class Duration(Shape):
             if 0 < seconds <= self.longest:
                 return seconds
         days = self.longest // _UNITS["d"]
-        reading.fault(node.line, f"`{key}` must be a time up to {days}d, such as 90s, 30m, 2h or 1d12h.")
-        return None
-
-    def schema(self, defs: Defs) -> dict[str, Any]:  # noqa: ARG002
-        return {"type": "string", "pattern": f"^(?:{_DURATION.pattern}{''.join(f'|{word}' for word in self.zero)})$"}
+        return reading.fault(node.line, f"`{key}` must be a time up to {days}d, such as 90s, 30m, 2h or 1d12h.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,14 +176,12 @@ class OneOf(Shape):
         if word in self.aliases:
             return self.aliases[word]
         if self.why_not:
-            reading.fault(node.line, f"`{key}` cannot be `{word[:50]}` here: {self.why_not}")
-            return None
+            return reading.fault(node.line, f"`{key}` cannot be `{word[:50]}` here: {self.why_not}")
         near = nearest(word, (*self.words, *self.aliases), reading.faults) if word else ""
         other = f", not `{word[:50]}`" if word else ""
-        reading.fault(
+        return reading.fault(
             node.line, f"{self.name or f'`{key}`'} must be one of {', '.join(self.words)}{other}{near or '.'}"
         )
-        return None
 
     def schema(self, defs: Defs) -> dict[str, Any]:  # noqa: ARG002
         return {"enum": [*self.words, *self.aliases]}
@@ -205,13 +195,11 @@ class ListOf(Shape):
 
     def read(self, node: Node, key: str, reading: Reading) -> list[Any] | None:
         if not isinstance(node, ListNode):
-            reading.fault(node.line, f"`{key}` must be a list: [one, another].")
-            return None
+            return reading.fault(node.line, f"`{key}` must be a list: [one, another].")
         if len(node.items) < self.least:
             reading.fault(node.line, f"`{key}` must have at least {self.least} entry.")
         if self.most is not None and len(node.items) > self.most:
-            reading.fault(node.line, f"`{key}` has {len(node.items)} entries; the limit is {self.most}.")
-            return None
+            return reading.fault(node.line, f"`{key}` has {len(node.items)} entries; the limit is {self.most}.")
         return [self.of.read(item, key, reading) for item in node.items]
 
     def schema(self, defs: Defs) -> dict[str, Any]:
@@ -231,11 +219,9 @@ class MapOf(Shape):
 
     def read(self, node: Node, key: str, reading: Reading) -> dict[str, Any] | None:
         if not isinstance(node, MappingNode):
-            reading.fault(node.line, f"`{key}` must be a mapping.")
-            return None
+            return reading.fault(node.line, f"`{key}` must be a mapping.")
         if len(node.items) > self.most:
-            reading.fault(node.line, f"`{key}` has {len(node.items)} entries; the limit is {self.most}.")
-            return None
+            return reading.fault(node.line, f"`{key}` has {len(node.items)} entries; the limit is {self.most}.")
         values = {}
         for name, item in node.items.items():
             self.keys.read(ScalarNode(node.lines[name], name, plain=False), key, reading)
@@ -255,8 +241,7 @@ class JsonObject(Shape):
 
     def read(self, node: Node, key: str, reading: Reading) -> dict[str, Any] | None:
         if not isinstance(node, MappingNode):
-            reading.fault(node.line, f"`{key}` must be a mapping.")
-            return None
+            return reading.fault(node.line, f"`{key}` must be a mapping.")
         return {name: json_of(item, key, reading) for name, item in node.items.items()}
 
     def schema(self, defs: Defs) -> dict[str, Any]:  # noqa: ARG002
@@ -269,9 +254,6 @@ class UnreadNode(Shape):
 
     def read(self, node: Node, key: str, reading: Reading) -> Node:  # noqa: ARG002
         return node
-
-    def schema(self, defs: Defs) -> dict[str, Any]:  # noqa: ARG002
-        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +273,6 @@ class TextOrJson(Shape):
 class Field:
     shape: Shape
     description: str = ""
-    """For the JSON Schema."""
     required: bool = False
 
 
@@ -308,8 +289,7 @@ class Record(Shape):
 
     def read(self, node: Node, key: str, reading: Reading) -> dict[str, Any] | None:
         if not isinstance(node, MappingNode):
-            reading.fault(node.line, f"`{key}` must be {self.what}: a mapping with {', '.join(self.fields)}.")
-            return None
+            return reading.fault(node.line, f"`{key}` must be {self.what}: a mapping with {', '.join(self.fields)}.")
         values = {}
         for name, item in node.items.items():
             spec = self.fields.get(name)
@@ -358,7 +338,6 @@ class Tagged(Shape):
     common: Mapping[str, Field]
     kinds: Mapping[str, Mapping[str, Field]]
     description: str
-    """Of the tag."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     default: str | None = None
     """Where the tag is left out."""
@@ -386,14 +365,12 @@ class Tagged(Shape):
 
     def read(self, node: Node, key: str, reading: Reading) -> dict[str, Any] | None:
         if not isinstance(node, MappingNode):
-            reading.fault(node.line, f"`{key}` must be {self.what}: a mapping with `{self.tag}`.")
-            return None
+            return reading.fault(node.line, f"`{key}` must be {self.what}: a mapping with `{self.tag}`.")
         tag = node.items.get(self.tag)
         if tag is None and self.default is None:
-            reading.fault(
+            return reading.fault(
                 node.line, f"{self.what} needs `{self.tag}`, and this one has none: one of {', '.join(self.kinds)}."
             )
-            return None
         kind = self.default
         if tag is not None:
             kind = OneOf(tuple(self.kinds), self.aliases).read(tag, self.tag, reading)
@@ -417,8 +394,7 @@ def json_of(node: Node, key: str, reading: Reading) -> Any:
     if node.text in _WORDS:
         return _WORDS[node.text]
     if _NOT_JSON.fullmatch(node.text):
-        reading.fault(node.line, f"`{key}` holds {node.text}, which JSON does not have.")
-        return None
+        return reading.fault(node.line, f"`{key}` holds {node.text}, which JSON does not have.")
     number = _number(node.text)
     if number is None and _FLOAT.fullmatch(node.text):
         reading.fault(node.line, f"`{key}` holds a number that is too large: put it into quotes.")

@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from cortex_plane.kernel.redaction import redact
+from cortex_plane.kernel.text import redact
 
 
 def _redact(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

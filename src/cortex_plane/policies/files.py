@@ -1,8 +1,10 @@
-"""Reads a policy file: YAML or JSON into policies, with errors by line."""
+"""Reads a policy file, and checks it against the people of the org and the levels above it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import functools
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -23,6 +25,7 @@ from cortex_plane.policies.model.policies import (
     PolicyVerdict,
     Quorum,
     Template,
+    Terms,
 )
 from cortex_plane.policies.model.versions import (
     MAX_FILE_BYTES,
@@ -33,8 +36,8 @@ from cortex_plane.policies.model.versions import (
     PlacedRow,
     quorum_of,
 )
-from cortex_plane.policies.rules.checks import Person
-from cortex_plane.policies.rules.terms import own_timeout
+from cortex_plane.policies.rules.engine import LevelIndex
+from cortex_plane.policies.rules.terms import ADMINS, own_term, resolve_terms
 from cortex_plane.tenancy.model.orgs import Role
 
 HINT = "Correct the file and apply it again; nothing was changed. Its format is in docs/guides/policies.md."
@@ -87,7 +90,22 @@ APPROVERS = {
 }
 QUORUM = Record("quorum", "`quorum`", {"votes": Field(_VOTES), "roles": _NODE})
 
+MAX_WARNINGS = 50
+STANDS_IN = frozenset({Role.ADMIN, Role.APPROVER})
+"""Who decides for the owner of a session that has none."""
+KNOWN_CHANNELS = ("email", "webhook")
+_IN_TOOL_NAMES = re.compile(r"[a-z0-9_.*]*")
 Word = TypeVar("Word", bound=StrEnum)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Person:
+    """An active member, as far as deciding needs."""
+
+    id: UUID
+    name: str
+    clearance: int
+    roles: frozenset[Role]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +134,7 @@ def policy_faults() -> Faults:
 def read(text: str) -> Draft:
     """Raises ``InvalidInput`` that names every line at fault."""
     faults = policy_faults()
-    root = read_document(text, faults, BOUNDS)
+    root = read_document(text, faults, BOUNDS, "a policy file has the key `policies` (a list), `teams`, or both.")
     draft = _Reader(faults).read_file(root)
     faults.raise_any()
     return draft
@@ -188,14 +206,9 @@ class _Reader:
         self._reading = Reading(faults, INSTEAD)
         self._fault = faults.add
         self._rows: list[DraftRow] = []
-        self._conditions: dict[str, str | None] = {}
 
-    def read_file(self, root: Node | None) -> Draft:
+    def read_file(self, root: MappingNode) -> Draft:
         lines: dict[str, int] = {}
-        if not isinstance(root, MappingNode) or not root.items:
-            line = root.line if root is not None else 1
-            self._fault(line, "a policy file has the key `policies` (a list), `teams`, or both.")
-            return Draft([], lines)
         sections = FILE.read(root, "file", self._reading) or {}
         if "policies" in sections:
             self._read_level(sections["policies"], None)
@@ -269,7 +282,7 @@ class _Reader:
                     self._fault(
                         item.lines[key], f"`{key}` is for policies whose effect is requires_approval, not {effect}."
                     )
-        timeout = own_timeout(row)
+        timeout = own_term(row, "timeout_seconds")
         for key, seconds in (("remind_before", row.reminder_seconds), ("escalate_before", row.escalation_seconds)):
             if timeout is not None and seconds and seconds >= timeout:
                 self._fault(item.lines[key], f"`{key}` must be shorter than the time for the decision.")
@@ -278,15 +291,10 @@ class _Reader:
         text = self._reading.text(node, "when") if node is not None else None
         if node is None or text is None:
             return None
-        if text not in self._conditions:
-            try:
-                Condition.of(text)
-                self._conditions[text] = None
-            except InvalidInput as error:
-                self._conditions[text] = error.message
-        fault = self._conditions[text]
-        if fault is not None:
-            self._fault(node.line, f"`when`: {fault[0].lower()}{fault[1:]}")
+        try:
+            Condition.of(text)
+        except InvalidInput as error:
+            self._fault(node.line, f"`when`: {error.message[0].lower()}{error.message[1:]}")
         return text
 
     def _read_approvers(self, node: Node | None, key: str) -> tuple[Approvers | None, tuple[str, ...]]:
@@ -341,3 +349,173 @@ class _Reader:
 
 def _choice(kind: type[Word], word: str | None) -> Word | None:
     return None if word is None else kind(word)
+
+
+# Checks across rows, people and levels ---------------------------------------------------------------------------
+
+Found = tuple[int, str]
+"""The place of a row in its file, and what is wrong with it."""
+
+
+def faults_of(rows: Sequence[PlacedRow], people: Sequence[Person]) -> Iterator[Found]:
+    faults_by_terms: dict[Terms, list[str]] = {}
+    by_id = {person.id: person for person in people}
+    for place, row in enumerate(row.row for row in rows):
+        if row.effect is not PolicyVerdict.REQUIRES_APPROVAL:
+            continue
+        terms = _asked(row)
+        if terms not in faults_by_terms:
+            faults_by_terms[terms] = list(_faults(terms, people, by_id))
+        for fault in faults_by_terms[terms]:
+            yield place, fault
+
+
+def _asked(row: PolicyRow) -> Terms:
+    """What the row asks for, without what its approvers do not depend on: many rows ask for the same."""
+    terms, _ = resolve_terms(row, None)
+    return Terms(
+        template=terms.template, required_clearance=terms.required_clearance, timeout_seconds=0, reminder_seconds=None,
+        approvers=terms.approvers, on_deny=terms.on_deny, self_approval=terms.self_approval, quorum=terms.quorum,
+        escalations=row.escalate_to or (),
+    )  # fmt: skip
+
+
+def _faults(terms: Terms, people: Sequence[Person], by_id: dict[UUID, Person]) -> Iterator[str]:
+    clearance, approvers = terms.required_clearance, terms.approvers
+    members = (id for each in (approvers, *terms.escalations) for id in each.members)
+    for id in dict.fromkeys(members):
+        person = by_id.get(id)
+        if person is not None and person.clearance < clearance:
+            yield f"{person.name} has clearance {person.clearance}, and this policy asks for {clearance}."
+    if approvers.owner and not (approvers.roles or approvers.members) and not terms.self_approval:
+        yield "its only approver is the owner, who may not decide without self_approval: nobody ever could."
+        return
+    if not any(_could(person, approvers, clearance) for person in people):
+        who = _named(approvers)
+        yield f"nobody could ever decide: there is no active member who is {who} with clearance {clearance}."
+        return
+    yield from _quorum_faults(terms, people)
+
+
+def _quorum_faults(terms: Terms, people: Sequence[Person]) -> Iterator[str]:
+    quorum, who = terms.quorum, f"{_named(terms.approvers)} with clearance {terms.required_clearance}"
+    if quorum.votes > 1:
+        most = max(_voters(terms, people))
+        if most < quorum.votes:
+            yield f"its quorum of {quorum.votes} votes could never be met: only {most} could be {who}."
+    for role_votes in quorum.roles:
+        of_role = [person for person in people if role_votes.role in person.roles]
+        most = max(_voters(terms, of_role))
+        if most < role_votes.votes:
+            votes = f"{role_votes.votes} vote{'s' if role_votes.votes > 1 else ''} of {role_votes.role}"
+            yield f"its quorum with {votes} could never be met: only {most} of that role could be {who}."
+
+
+def _voters(terms: Terms, people: Sequence[Person]) -> tuple[int, int]:
+    """How many of these could decide: in a session that has an owner, whoever that is, and in one that has none."""
+    able = [person for person in people if person.clearance >= terms.required_clearance]
+    count = sum(_is_named(person, terms.approvers) for person in able)
+    if not terms.approvers.owner:
+        return count, count
+    standing_in = sum(_is_named(person, terms.approvers) or not person.roles.isdisjoint(STANDS_IN) for person in able)
+    return min(count + 1, len(able)), standing_in
+
+
+def _is_named(person: Person, approvers: Approvers) -> bool:
+    return person.id in approvers.members or not person.roles.isdisjoint(approvers.roles)
+
+
+def _could(person: Person, approvers: Approvers, clearance: int) -> bool:
+    return person.clearance >= clearance and (approvers.owner or _is_named(person, approvers))
+
+
+def _named(approvers: Approvers) -> str:
+    parts: list[str] = [*approvers.roles]
+    if approvers.owner:
+        parts.append("the owner of a session")
+    if approvers.members:
+        parts.append("one of the named members")
+    return " or ".join(parts) or "anybody"
+
+
+def warnings_of(
+    rows: Sequence[PlacedRow], people: Sequence[Person], platform: Sequence[PolicyRow] = ()
+) -> Iterator[Found]:
+    yield from _shadowed(rows)
+    adds_somebody = _step_check(rows, people, platform)
+    for place, one in enumerate(rows):
+        row = one.row
+        if not _IN_TOOL_NAMES.fullmatch(row.target):
+            yield place, f"no tool can be called `{row.target}`: only * has a meaning in a target."
+        if row.final and row.effect is PolicyVerdict.ALLOW:
+            yield place, "`final` does nothing here: nothing is looser than allow."
+        if row.effect is PolicyVerdict.REQUIRES_APPROVAL:
+            for warning in _of_approvals(one, people, adds_somebody):
+                yield place, warning
+
+
+def _of_approvals(
+    one: PlacedRow, people: Sequence[Person], adds_somebody: Callable[[PlacedRow, Terms], bool]
+) -> Iterator[str]:
+    row = one.row
+    terms, _ = resolve_terms(row, None)
+    alone = _alone(terms, people)
+    if alone is not None:
+        yield f"{alone} alone may decide this, and not what they asked for themselves."
+    if terms.quorum.votes > 1 and _voters(terms, people)[0] < terms.quorum.votes:
+        yield f"its quorum of {terms.quorum.votes} votes can only be met where a session has no owner."
+    for channel in row.channels or ():
+        if channel not in KNOWN_CHANNELS:
+            yield f"there is no channel `{channel}` so far; known are {', '.join(KNOWN_CHANNELS)}."
+    if row.escalate_to is not None and not terms.escalation_seconds:
+        yield "`escalate_to` does nothing here without `escalate_before`."
+    elif row.escalation_seconds and not adds_somebody(one, terms):
+        yield "`escalate_before` does nothing here: no later step asks anybody who is not asked at first."
+
+
+def _step_check(
+    rows: Sequence[PlacedRow], people: Sequence[Person], platform: Sequence[PolicyRow]
+) -> Callable[[PlacedRow, Terms], bool]:
+    """Tells whether the steps of a row ask somebody new. Whether two rows match the same call is not checked."""
+    asking = PolicyVerdict.REQUIRES_APPROVAL
+    by_team = {(row.team_id, own_term(row.row, "approvers")) for row in rows if row.row.effect is asking}
+    always = {ADMINS, *(own_term(row, "approvers") for row in platform if row.effect is asking)}
+
+    @functools.cache
+    def above(team_id: UUID | None) -> frozenset[Approvers]:
+        others = {approvers for team, approvers in by_team if team_id is not None and team != team_id}
+        return frozenset(filter(None, always | others))
+
+    @functools.cache
+    def adds(approvers: Approvers, clearance: int, steps: Collection[Approvers]) -> bool:
+        able = [person for person in people if person.clearance >= clearance and not _is_named(person, approvers)]
+        return any(_is_named(person, step) for step in steps for person in able)
+
+    def adds_somebody(one: PlacedRow, terms: Terms) -> bool:
+        steps = one.row.escalate_to if one.row.escalate_to is not None else above(one.team_id)
+        return adds(terms.approvers, terms.required_clearance, steps)
+
+    return adds_somebody
+
+
+def _alone(terms: Terms, people: Sequence[Person]) -> str | None:
+    if terms.self_approval or terms.approvers.owner:
+        return None
+    able = (person for person in people if _could(person, terms.approvers, terms.required_clearance))
+    first, second = next(able, None), next(able, None)
+    return first.name if first is not None and second is None else None
+
+
+def _shadowed(placed_rows: Sequence[PlacedRow]) -> Iterator[Found]:
+    """Rows that never match, because an earlier one of their level always does."""
+    levels: dict[UUID | None, list[tuple[int, PolicyRow]]] = {}
+    for place, placed_row in enumerate(placed_rows):
+        levels.setdefault(placed_row.team_id, []).append((place, placed_row.row))
+    for rows in levels.values():
+        always = [(place, row) for place, row in rows if row.condition is None]
+        index = LevelIndex([row for _, row in always])
+        for place, row in rows:
+            # A target that matches the target of another row as a text matches whatever that one does.
+            before = next(iter(index.find(row.action_type, row.target)), None)
+            if before is not None and always[before.position][0] < place:
+                yield place, f"`{row.name}` never matches: `{before.row.name}` before it always does."

@@ -55,7 +55,7 @@ limit $3
 
 -- name: list_people
 -- Who could decide something: active members, with what they may and where they stand.
-select id, display_name, clearance, roles from user_account
+select id, display_name as name, clearance, roles from user_account
 where deactivated_at is null and roles <> '{guest}'
 
 

@@ -10,8 +10,9 @@ from uuid import UUID
 from cortex_plane.db.database import Queries, Row, Transaction
 from cortex_plane.kernel.fields import parse
 from cortex_plane.policies.model.policies import PolicyRow
-from cortex_plane.policies.model.versions import PlacedRow, PolicyVersion, placed, placed_as_json
+from cortex_plane.policies.model.versions import PlacedRow, PolicyFile, PolicyVersion, placed, placed_as_json
 from cortex_plane.policies.rules.simulations import PastCall
+from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.rules import Forged, MacKind, rows_digest
 from cortex_plane.tenancy.store.orgs import in_force_mac
 
@@ -48,39 +49,23 @@ async def lock_policy_version(tx: Transaction) -> InForce | None:
 
 
 async def insert_policies(
-    tx: Transaction,
-    version: int,
-    rows: Sequence[PlacedRow],
-    source: str,
-    digest: str,
-    note: str | None,
-    applied_by: str,
-    applied_by_id: UUID | None,
+    tx: Transaction, version: int, rows: Sequence[PlacedRow], file: PolicyFile, digest: str, actor: Actor
 ) -> None:
     """A new version with its rows, which hold from now on."""
-    await insert_policy_version(tx, version, source, digest, len(rows), note, applied_by, applied_by_id)
-    await insert_rows(tx, version, rows)
+    await tx.rows(
+        queries.insert_policy_version,
+        tx.org,
+        version,
+        file.text,
+        digest,
+        len(rows),
+        file.note,
+        actor.name,
+        actor.identity,
+    )
+    await tx.rows(queries.insert_rows, tx.org, version, [placed_as_json(row) for row in rows])
     await sign_policy_version(tx, version)
     await set_policy_version(tx, version)
-
-
-async def insert_policy_version(
-    tx: Transaction,
-    version: int,
-    source: str,
-    digest: str,
-    count: int,
-    note: str | None,
-    applied_by: str,
-    applied_by_id: UUID | None,
-) -> None:
-    await tx.rows(
-        queries.insert_policy_version, tx.org, version, source, digest, count, note, applied_by, applied_by_id
-    )
-
-
-async def insert_rows(tx: Transaction, version: int, rows: Sequence[PlacedRow]) -> None:
-    await tx.rows(queries.insert_rows, tx.org, version, [placed_as_json(row) for row in rows])
 
 
 async def sign_policy_version(tx: Transaction, version: int) -> None:
@@ -108,11 +93,6 @@ async def policies_in_force(tx: Transaction) -> int | None:
     return version
 
 
-async def version_mac(tx: Transaction, version: int) -> bytes | None:
-    mac: bytes | None = await tx.value(queries.version_mac, version)
-    return mac
-
-
 async def require_true_rows(tx: Transaction, version: int) -> list[PlacedRow]:
     """As ``rows``. Raises ``Forged`` where they are not those that were applied."""
     try:
@@ -120,7 +100,7 @@ async def require_true_rows(tx: Transaction, version: int) -> list[PlacedRow]:
     except ValueError:  # JSON that nobody can read
         raise Forged(MacKind.POLICY_VERSION, tx.org, str(version)) from None
     written = _version_fields(tx, version, rows)
-    if not tx.credential_key.is_true(MacKind.POLICY_VERSION, written, await version_mac(tx, version)):
+    if not tx.credential_key.is_true(MacKind.POLICY_VERSION, written, await tx.value(queries.version_mac, version)):
         raise Forged(MacKind.POLICY_VERSION, tx.org, str(version))
     return [placed(row) for row in rows]
 

@@ -181,6 +181,6 @@ def _passes_by(gates: GateSession, action: str, ruling: Ruling) -> bool:
     """Whether a limit refused it that has room again by itself."""
     return any(
         f"atlas:{key}" == ruling.rule
-        for key, policy in gates.atlases.policies_of(action)
+        for key, policy in gates.atlases.of_action(action).policies
         if policy.type is AtlasPolicyType.RATE_LIMIT
     )

@@ -1,50 +1,38 @@
-"""Reads an atlas file: YAML or JSON into an atlas, with errors and warnings by line."""
+"""Reads an atlas file: YAML or JSON into an atlas, with errors and warnings by line; and compares two atlases."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.files.checks import EFFECTS, Checks, Path, Plain, dotted, entries, line_at, words_of
 from cortex_plane.gates.files.keys import ATLAS
 from cortex_plane.gates.model.atlases import (
     MAX_ATLAS_BYTES,
-    MAX_ATTEMPTS,
     PRIORITIES,
     AccessType,
-    Action,
-    AnswerValidation,
     Atlas,
-    AtlasPolicy,
+    AtlasChange,
+    AtlasDiff,
     AtlasPolicyType,
-    Audience,
-    Capability,
-    ContextBlock,
     Gate,
-    GateBudget,
-    GateQuestion,
-    Guidance,
-    GuidanceFormat,
     InjectMode,
     MatchMode,
     Mode,
-    OnInvalid,
     ResponseType,
-    Steward,
-    Trigger,
     TriggerType,
 )
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.documents import Bounds, Faults, MappingNode, Node, looks_like_json, read_document
+from cortex_plane.kernel.documents import Bounds, Faults, Node, looks_like_json, read_document
+from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.kernel.globs import STAR, GlobIndex
 from cortex_plane.kernel.shapes import Reading
-from cortex_plane.policies.model.policies import Template
+from cortex_plane.policies.model.versions import FieldChange
 
 HINT = "Correct the file and try again; nothing was changed. Its format is in docs/guides/atlases.md."
 BOUNDS = Bounds(MAX_ATLAS_BYTES, depth=40)
@@ -68,282 +56,139 @@ def read(text: str, *, name: str = "atlas.yaml") -> Read:
     """
     faults = Faults(code="invalid_atlas", hint=HINT, name=name)
     is_json = name.endswith(".json") or looks_like_json(text)
-    root = read_document(text, faults, BOUNDS, is_json=is_json)
-    node, plain = _plain(root, faults)
-    manifest = orjson.dumps(plain, option=orjson.OPT_SORT_KEYS)
-    return Read(atlas=compiled(manifest), warnings=warnings_of(plain, node, faults), manifest=manifest)
-
-
-def _plain(root: Node | None, faults: Faults) -> tuple[Node, Plain]:
-    if not isinstance(root, MappingNode) or not root.items:
-        line = root.line if root is not None else 1
-        faults.refuse(line, f"an atlas is a mapping with {', '.join(ATLAS.fields)}.")
-    plain = ATLAS.read(root, "atlas", Reading(faults))
+    root = read_document(
+        text, faults, BOUNDS, f"an atlas is a mapping with {', '.join(ATLAS.fields)}.", is_json=is_json
+    )
+    plain = ATLAS.read(root, "atlas", Reading(faults)) or {}
     faults.raise_any()
-    assert plain is not None  # noqa: S101 — a mapping is read, or a fault was raised
     Checks(plain, root, faults).run()
     faults.raise_any()
-    return root, plain
+    manifest = orjson.dumps(plain, option=orjson.OPT_SORT_KEYS)
+    return Read(atlas=compiled(manifest), warnings=warnings_of(plain, root, faults), manifest=manifest)
 
 
 def compiled(manifest: bytes) -> Atlas:
-    """The atlas of a manifest that `read` made. Nothing is checked again: whoever keeps it compares its digest."""
-    return _atlas(orjson.loads(manifest), manifest)
-
-
-def _atlas(manifest_data: Plain, manifest: bytes) -> Atlas:
-    locked_ids = unlockable(manifest_data)
-    return Atlas(
-        atlas_id=manifest_data["atlas_id"],
-        version=manifest_data["version"],
-        name=manifest_data["name"],
-        digest=hashlib.sha256(manifest).hexdigest(),
-        steward=_steward(manifest_data["steward"]),
-        description=manifest_data.get("description", ""),
-        gates=tuple(gates_of(manifest_data)),
-        capabilities=tuple(_capability(capability, locked_ids) for capability in manifest_data.get("capabilities", ())),
-        contexts=tuple(_context(context) for context in manifest_data.get("context_blocks", ())),
-        policies=tuple(_policy(policy) for policy in manifest_data.get("policies", ())),
-        actions=tuple(_action(action) for action in manifest_data.get("actions", ())),
-        budget=GateBudget(**manifest_data.get("checkpoint_config", {}).get("budget", {})),
+    """The atlas of a manifest that `read` made. Nothing is checked again: the caller compares the digest."""
+    plain: Plain = orjson.loads(manifest)
+    locked_ids = unlockable(plain)
+    return parse(
+        Atlas,
+        {
+            **plain,
+            "digest": hashlib.sha256(manifest).hexdigest(),
+            "steward": _steward(plain["steward"]),
+            "gates": list(_gates(plain)),
+            "capabilities": [
+                _with_actions(entry, name=entry["capability_id"], locked=entry["capability_id"] in locked_ids)
+                for entry in plain.get("capabilities", ())
+            ],
+            "contexts": [{"name": entry["context_id"], **entry} for entry in plain.get("context_blocks", ())],
+            "policies": [_with_actions(entry) for entry in plain.get("policies", ())],
+            "actions": [{"name": entry["action_id"], **entry} for entry in plain.get("actions", ())],
+            "budget": plain.get("checkpoint_config", {}).get("budget", {}),
+        },
     )
 
 
-def _steward(steward: Plain) -> Steward:
+def _steward(steward: Plain) -> Plain:
     access, notifications = steward.get("access", {}), steward.get("notifications", {})
-    return Steward(
-        id=steward["id"],
-        name=steward["name"],
-        contact=steward.get("contact"),
-        access=AccessType(access.get("type", AccessType.PUBLIC)),
-        api_keys=tuple(access.get("api_keys", ())),
-        requests_per_minute=access.get("rate_limit", {}).get("requests_per_minute"),
-        webhook=notifications.get("channels", {}).get("webhook"),
-        notify_on=tuple(dict.fromkeys(notifications.get("triggers", ()))),
-    )
+    return {
+        **steward,
+        "access": access.get("type", AccessType.PUBLIC),
+        "api_keys": access.get("api_keys", ()),
+        "requests_per_minute": access.get("rate_limit", {}).get("requests_per_minute"),
+        "webhook": notifications.get("channels", {}).get("webhook"),
+        "notify_on": list(dict.fromkeys(notifications.get("triggers", ()))),
+    }
 
 
-def _capability(capability: Plain, locked_ids: set[str]) -> Capability:
-    id: str = capability["capability_id"]
-    return Capability(
-        capability_id=id,
-        name=capability.get("name", id),
-        actions=tuple(dict.fromkeys(capability["actions"])),
-        locked=id in locked_ids,
-    )
-
-
-def _context(context: Plain) -> ContextBlock:
-    return ContextBlock(
-        context_id=context["context_id"],
-        name=context.get("name") or context["context_id"],
-        content=context["content"],
-        inject_mode=InjectMode(context.get("inject_mode", InjectMode.ON_DEMAND)),
-        priority=context.get("priority", 100),
-    )
-
-
-def _policy(policy: Plain) -> AtlasPolicy:
-    template = policy.get("template")
-    return AtlasPolicy(
-        policy_id=policy["policy_id"],
-        type=AtlasPolicyType(policy["type"]),
-        actions=tuple(dict.fromkeys(policy["actions"])),
-        reason=policy.get("reason", ""),
-        max_calls=policy.get("max_calls"),
-        window_seconds=policy.get("window_seconds"),
-        template=None if template is None else Template(template),
-    )
-
-
-def _action(action: Plain) -> Action:
-    return Action(
-        action_id=action["action_id"],
-        name=action.get("name") or action["action_id"],
-        description=action.get("description", ""),
-        risk_tier=Risk(action.get("risk_tier", Risk.LOW)),
-        parameters_schema=action.get("parameters_schema"),
-    )
+def _with_actions(entry: Plain, **defaults: Any) -> Plain:
+    return {**defaults, **entry, "actions": list(dict.fromkeys(entry["actions"]))}
 
 
 # Gates ----------------------------------------------------------------------------------------------------------
 
-CONFIRM = "confirm"
-_NO_VALIDATION = AnswerValidation()
-# Words into values: a call of an enum takes five times as long, which a large atlas feels.
-_MODES = {each.value: each for each in Mode}
-_TYPES = {each.value: each for each in TriggerType}
-_MATCHES = {each.value: each for each in MatchMode}
-_AUDIENCES = {each.value: each for each in Audience}
-_RESPONSES = {each.value: each for each in ResponseType}
-_ON_INVALID = {each.value: each for each in OnInvalid}
-_WORDS_OF_TEXT = ("must_contain", "must_not_contain")
 
-
-def gates_of(atlas: Plain) -> Iterator[Gate]:
-    atlas_id: str = atlas["atlas_id"]
+def _gates(atlas: Plain) -> Iterator[Plain]:
+    """The gates of checkpoints, context blocks and the short form, with the keys of `Gate`."""
     for checkpoint in atlas.get("checkpoints", ()):
-        yield _checkpoint(atlas_id, checkpoint)
+        yield _gate(atlas, checkpoint["checkpoint_id"], **{"name": checkpoint["checkpoint_id"], **checkpoint})
     for context in atlas.get("context_blocks", ()):
-        yield _of_context(atlas_id, context)
-    yield from _of_config(atlas_id, atlas.get("checkpoint_config", {}))
-
-
-# Checkpoints -----------------------------------------------------------------------------------------------------
-
-
-def _checkpoint(atlas_id: str, checkpoint: Plain) -> Gate:
-    trigger = _trigger(checkpoint["trigger"])
-    guidance = checkpoint.get("guidance")
-    return Gate(
-        gate_id=checkpoint["checkpoint_id"],
-        atlas_id=atlas_id,
-        name=checkpoint.get("name") or checkpoint["checkpoint_id"],
-        trigger=trigger,
-        mode=_MODES[checkpoint["mode"]],
-        priority=checkpoint.get("priority", PRIORITIES[trigger.type]),
-        audience=_AUDIENCES[checkpoint.get("audience", "agent")],
-        questions=tuple(_question(question) for question in checkpoint.get("questions", ())),
-        guidance=None if guidance is None else _guidance(guidance),
-        contexts=tuple(checkpoint.get("inject_contexts", ())),
-        unlock_capabilities=tuple(checkpoint.get("unlock_capabilities", ())),
-        lock_capabilities=tuple(checkpoint.get("lock_capabilities", ())),
-        allow_actions=tuple(checkpoint.get("allow_actions", ())),
-        deny_actions=tuple(checkpoint.get("deny_actions", ())),
-        force_sync_trace=checkpoint.get("force_sync_trace", False),
-        max_attempts=checkpoint.get("max_attempts", MAX_ATTEMPTS),
-    )
-
-
-def _trigger(trigger: Plain) -> Trigger:
-    tier = trigger.get("min_tier")
-    return Trigger(
-        type=_TYPES[trigger["type"]],
-        patterns=tuple(trigger.get("patterns", ())),
-        match_mode=_MATCHES[trigger.get("match_mode", "any")],
-        case_sensitive=trigger.get("case_sensitive", False),
-        min_tier=None if tier is None else Risk(tier),
-        capability_ids=tuple(trigger.get("capability_ids", ())),
-        seconds=trigger.get("seconds"),
-        actions=trigger.get("actions"),
-        trigger_id=trigger.get("trigger_id"),
-        params=trigger.get("params", {}),
-    )
-
-
-def _question(question: Plain) -> GateQuestion:
-    validation = question.get("validation")
-    return GateQuestion(
-        question_id=question["question_id"],
-        question=question["question"],
-        response_type=_RESPONSES[question["response_type"]],
-        required=question.get("required", True),
-        hint=question.get("hint"),
-        options=tuple(question.get("options", ())),
-        schema=question.get("schema"),
-        validation=_validation(validation) if validation else _NO_VALIDATION,
-        on_invalid=_ON_INVALID[question.get("on_invalid", "retry")],
-    )
-
-
-def _validation(rules: Plain) -> AnswerValidation:
-    words: dict[str, Any] = {key: tuple(rules[key]) for key in _WORDS_OF_TEXT if key in rules}
-    return AnswerValidation(**{**rules, **words})
-
-
-def _guidance(guidance: Plain) -> Guidance:
-    content = guidance["content"]
-    return Guidance(
-        content=content if isinstance(content, str) else canonical(content).decode(),
-        format=GuidanceFormat(guidance.get("format", GuidanceFormat.TEXT)),
-        priority=guidance.get("priority", 100),
-        append=guidance.get("append", True),
-        expires_after=guidance.get("expires_after"),
-        labels=tuple(guidance.get("labels", ())),
-    )
-
-
-# The rest --------------------------------------------------------------------------------------------------------
-
-
-def _tells(atlas_id: str, gate_id: str, name: str, trigger: Trigger, contexts: list[str]) -> Gate:
-    """A gate that tells, and lets pass."""
-    return Gate(
-        gate_id=gate_id,
-        atlas_id=atlas_id,
-        name=name,
-        trigger=trigger,
-        mode=Mode.ADVISORY,
-        priority=PRIORITIES[trigger.type],
-        contexts=tuple(contexts),
-    )
-
-
-def _of_context(atlas_id: str, context: Plain) -> Gate:
-    context_id: str = context["context_id"]
-    match InjectMode(context.get("inject_mode", InjectMode.ON_DEMAND)):
-        case InjectMode.ALWAYS:
-            trigger = Trigger(type=TriggerType.SESSION_START)
-        case InjectMode.ON_MATCH:
-            trigger = _trigger({**context, "type": TriggerType.KEYWORD, "patterns": context["keywords"]})
-        case InjectMode.RISK_BASED:
-            trigger = Trigger(type=TriggerType.RISK_THRESHOLD, min_tier=Risk(context["min_tier"]))
-        case InjectMode.ON_DEMAND:
-            trigger = Trigger(type=TriggerType.EXPLICIT_REQUEST, patterns=(context_id,))
-    return _tells(atlas_id, f"context:{context_id}", context.get("name", context_id), trigger, [context_id])
-
-
-def _of_config(atlas_id: str, config: Plain) -> Iterator[Gate]:
-    for section, settings in config.items():
-        if section == "budget" or not settings.get("enabled", True):
-            continue
-        if section == "keyword_match":
-            yield from _of_keywords(atlas_id, settings)
-        elif section == "action_pre":
-            for pattern, mapping in settings.get("mappings", {}).items():
-                yield _of_action(atlas_id, pattern, mapping)
-        else:
-            yield _of_section(atlas_id, section, settings)
-
-
-def _of_section(atlas_id: str, section: str, settings: Plain) -> Gate:
-    trigger = _trigger({**settings, "type": section})
-    gate = _tells(
-        atlas_id, f"config:{section}", section.replace("_", " "), trigger, settings.get("inject_contexts", [])
-    )
-    return replace(gate, force_sync_trace=settings.get("require_sync_trace", False))
-
-
-def _of_keywords(atlas_id: str, settings: Plain) -> Iterator[Gate]:
-    mode = settings.get("match_mode", MatchMode.ANY)
-    for key, contexts in settings.get("mappings", {}).items():
-        trigger = Trigger(
-            type=TriggerType.KEYWORD,
-            patterns=tuple(words_of(key, mode)),
-            match_mode=MatchMode(mode),
-            case_sensitive=settings.get("case_sensitive", False),
+        id = context["context_id"]
+        yield _gate(
+            atlas,
+            f"context:{id}",
+            name=context.get("name", id),
+            trigger=_context_trigger(context),
+            inject_contexts=[id],
         )
-        yield _tells(atlas_id, f"config:keyword_match:{key}", f"keywords {key}", trigger, contexts)
+    for section, settings in atlas.get("checkpoint_config", {}).items():
+        if section != "budget" and settings.get("enabled", True):
+            yield from _config_gates(atlas, section, settings)
 
 
-def _of_action(atlas_id: str, pattern: str, mapping: Plain) -> Gate:
-    asks = mapping.get("require_confirmation", False)
-    question = GateQuestion(
-        question_id=CONFIRM,
-        question=f"I want this call of {pattern} to happen, and I understand what it does.",
-        response_type=ResponseType.ACKNOWLEDGMENT,
-    )
-    return Gate(
-        gate_id=f"config:action_pre:{pattern}",
-        atlas_id=atlas_id,
-        name=f"before {pattern}",
-        trigger=Trigger(type=TriggerType.ACTION_PRE, patterns=dotted(pattern)),
-        mode=Mode.BLOCKING if asks else Mode.ADVISORY,
-        priority=PRIORITIES[TriggerType.ACTION_PRE],
-        questions=(question,) if asks else (),
-        contexts=tuple(mapping.get("inject_contexts", ())),
-        require_policy_check=mapping.get("require_policy_check", False),
-    )
+def _gate(atlas: Plain, id: str, *, trigger: Plain, guidance: Plain | None = None, **fields: Any) -> Plain:
+    if guidance is not None and not isinstance(guidance["content"], str):
+        guidance = {**guidance, "content": canonical(guidance["content"]).decode()}
+    return {
+        "mode": Mode.ADVISORY,
+        "priority": PRIORITIES[trigger["type"]],
+        **fields,
+        "gate_id": id,
+        "atlas_id": atlas["atlas_id"],
+        "trigger": trigger,
+        "guidance": guidance,
+        "contexts": fields.get("inject_contexts", ()),
+    }
+
+
+def _context_trigger(context: Plain) -> Plain:
+    match context.get("inject_mode", InjectMode.ON_DEMAND):
+        case InjectMode.ALWAYS:
+            return {"type": TriggerType.SESSION_START}
+        case InjectMode.ON_MATCH:
+            return {**context, "type": TriggerType.KEYWORD, "patterns": context["keywords"]}
+        case InjectMode.RISK_BASED:
+            return {"type": TriggerType.RISK_THRESHOLD, "min_tier": context["min_tier"]}
+    return {"type": TriggerType.EXPLICIT_REQUEST, "patterns": [context["context_id"]]}
+
+
+def _config_gates(atlas: Plain, section: str, settings: Plain) -> Iterator[Plain]:
+    mappings = settings.get("mappings", {}).items()
+    if section == "keyword_match":
+        for key, contexts in mappings:
+            words = words_of(key, settings.get("match_mode", MatchMode.ANY))
+            trigger = {**settings, "type": TriggerType.KEYWORD, "patterns": words}
+            id = f"config:keyword_match:{key}"
+            yield _gate(atlas, id, name=f"keywords {key}", trigger=trigger, inject_contexts=contexts)
+    elif section == "action_pre":
+        for pattern, mapping in mappings:
+            yield _gate(
+                atlas,
+                f"config:action_pre:{pattern}",
+                **mapping,
+                name=f"before {pattern}",
+                trigger={"type": TriggerType.ACTION_PRE, "patterns": dotted(pattern)},
+                **(_confirmation(pattern) if mapping.get("require_confirmation") else {}),
+            )
+    else:
+        yield _gate(
+            atlas,
+            f"config:{section}",
+            name=section.replace("_", " "),
+            trigger={**settings, "type": section},
+            inject_contexts=settings.get("inject_contexts", ()),
+            force_sync_trace=settings.get("require_sync_trace", False),
+        )
+
+
+def _confirmation(pattern: str) -> Plain:
+    question = {
+        "question_id": "confirm",
+        "question": f"I want this call of {pattern} to happen, and I understand what it does.",
+        "response_type": ResponseType.ACKNOWLEDGMENT,
+    }
+    return {"mode": Mode.BLOCKING, "questions": [question]}
 
 
 # Warnings -------------------------------------------------------------------------------------------------------
@@ -479,3 +324,120 @@ def _notifications(atlas: Plain) -> Warnings:
         yield (*path, "triggers"), "there is no `webhook` in `channels`: nobody is told."
     if webhook is not None and not triggers:
         yield (*path, "channels"), "there are no `triggers`: the webhook is never called."
+
+
+# Differences ------------------------------------------------------------------------------------------------------
+
+MAX_CHANGES = 500
+"""So many are listed; all are counted."""
+MAX_VALUE = 2000
+"""Characters of a text in a listed change."""
+MAX_ITEMS = 100
+
+
+Things = dict[str, Any]
+
+
+def difference(before: Atlas, after: Atlas) -> AtlasDiff:
+    changes: list[AtlasChange] = []
+    counts = {"added": 0, "removed": 0, "changed": 0}
+    for change in _changes(before, after):
+        counts[change.change] += 1
+        if len(changes) < MAX_CHANGES:
+            changes.append(change)
+    return AtlasDiff(atlas_id=after.atlas_id, before=before.version, after=after.version, changes=changes, **counts)
+
+
+def _changes(before: Atlas, after: Atlas) -> Iterator[AtlasChange]:
+    yield from _compared("atlas", _whole(before), _whole(after), dict)
+    yield from _compared("gate", _by(before.gates, "gate_id"), _by(after.gates, "gate_id"), _gate_fields)
+    yield from _compared("question", _questions(before), _questions(after), _fields_without("question_id"))
+    sections = {"context": "contexts", "capability": "capabilities", "policy": "policies", "action": "actions"}
+    for kind, section in sections.items():
+        id = f"{kind}_id"
+        old, new = _by(getattr(before, section), id), _by(getattr(after, section), id)
+        yield from _compared(kind, old, new, _fields_without(id))
+
+
+def _compared(
+    kind: Any, before: Things, after: Things, fields: Callable[[Any], dict[str, Any]]
+) -> Iterator[AtlasChange]:
+    for id in sorted(before.keys() | after.keys()):
+        if id not in before:
+            yield AtlasChange(change="added", kind=kind, id=id, fields=[])
+        elif id not in after:
+            yield AtlasChange(change="removed", kind=kind, id=id, fields=[])
+        elif before[id] != after[id]:
+            changes = list(_fields(fields(before[id]), fields(after[id])))
+            if changes:
+                yield AtlasChange(change="changed", kind=kind, id=id, fields=changes)
+
+
+def _fields(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[FieldChange]:
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name) != after.get(name):
+            yield FieldChange(field=name, before=_short(before.get(name)), after=_short(after.get(name)))
+
+
+def _whole(atlas: Atlas) -> Things:
+    steward = {f"steward.{name}": value for name, value in _json(atlas.steward).items()}
+    budget = {f"budget.{name}": value for name, value in _json(atlas.budget).items()}
+    return {atlas.atlas_id: {"name": atlas.name, "description": atlas.description, **steward, **budget}}
+
+
+def _questions(atlas: Atlas) -> Things:
+    return {f"{gate.gate_id}/{question.question_id}": question for gate in atlas.gates for question in gate.questions}
+
+
+def _by(things: Iterable[Any], id: str) -> Things:
+    return {getattr(thing, id): thing for thing in things}
+
+
+def _gate_fields(gate: Gate) -> dict[str, Any]:
+    """Without its questions, which are compared one by one; their order is the gate's."""
+    fields = _json(gate)
+    for name in ("gate_id", "atlas_id"):
+        del fields[name]
+    fields["questions"] = [question.question_id for question in gate.questions]
+    return _flat(fields, "trigger", "guidance")
+
+
+def _fields_without(id: str) -> Callable[[Any], dict[str, Any]]:
+    def fields(thing: Any) -> dict[str, Any]:
+        data = _json(thing)
+        del data[id]
+        return _flat(data, "validation")
+
+    return fields
+
+
+def _flat(fields: dict[str, Any], *parts: str) -> dict[str, Any]:
+    """What is a value of its own is compared field by field, too."""
+    for part in parts:
+        inner = fields.pop(part, None)
+        if isinstance(inner, dict):
+            fields |= {f"{part}.{name}": value for name, value in inner.items()}
+        elif inner is not None:
+            fields[part] = inner
+    return fields
+
+
+def _json(value: Any) -> dict[str, Any]:
+    data: dict[str, Any] = adapter(type(value)).dump_python(value, mode="json")
+    return data
+
+
+def _short(value: Any) -> Any:
+    """A long text by its beginning, its length and its digest, so that two of them differ here, too."""
+    match value:
+        case str() if len(value) > MAX_VALUE:
+            digest = hashlib.sha256(value.encode()).hexdigest()[:12]
+            return f"{value[:MAX_VALUE]}… ({len(value)} characters, sha256 {digest}…)"
+        case list():
+            items = [_short(item) for item in value[:MAX_ITEMS]]
+            digest = hashlib.sha256(orjson.dumps(value)).hexdigest()[:12]
+            more = [f"… ({len(value)} in all, sha256 {digest}…)"] if len(value) > MAX_ITEMS else []
+            return [*items, *more]
+        case dict():
+            return {name: _short(item) for name, item in value.items()}
+    return value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import orjson
@@ -41,6 +41,12 @@ EFFECTS = (
 MAX_GLOBS = 10_000
 """Patterns of actions with a star in one atlas."""
 _FOR_PEOPLE = (ResponseType.BOOLEAN, ResponseType.ACKNOWLEDGMENT)
+_NOT_FOR_PEOPLE = {
+    "validation": "what a person answers is not checked by code.",
+    "on_invalid": "a person approves or denies: nothing else follows from it, so `on_invalid` does nothing.",
+    "required": "whoever approves confirms all of it, so a question to a person cannot be optional.",
+}
+"""Keys of a question, and why a person is not asked with them; `required: true` says what holds anyway."""
 
 
 def line_at(root: Node, path: Iterable[str | int]) -> int:
@@ -90,7 +96,10 @@ class Checks:
                 self._words((*path, "keywords"), context["keywords"], context)
         for path, action in entries(self._atlas, "actions"):
             if "parameters_schema" in action:
-                self._arguments((*path, "parameters_schema"), action["parameters_schema"])
+                schema, place = action["parameters_schema"], (*path, "parameters_schema")
+                if schema.get("type", "object") != "object":
+                    self._fault(place, "the arguments of an action are always an object: write `type: object`.")
+                self._schema(place, schema)
         self._config(self._atlas.get("checkpoint_config", {}))
 
     def _fault(self, path: Path, message: str) -> None:
@@ -131,7 +140,9 @@ class Checks:
         for path, checkpoint in entries(self._atlas, "checkpoints"):
             if checkpoint["mode"] != Mode.BLOCKING or checkpoint.get("audience") != Audience.HUMAN:
                 continue
-            size = len(_card(checkpoint))
+            id = checkpoint["checkpoint_id"]
+            questions = ((question["question"], question.get("hint")) for question in checkpoint.get("questions", ()))
+            size = len(card_of(id, checkpoint.get("name") or id, questions))
             if size > MAX_CARD:
                 self._fault(
                     (*path, "questions"),
@@ -175,7 +186,7 @@ class Checks:
             self._words((*path, "trigger", "patterns"), trigger["patterns"], trigger)
         ids = trigger.get("capability_ids", ())
         self._known((*path, "trigger", "capability_ids"), ids, "capabilities", "capability")
-        self._known((*path, "inject_contexts"), checkpoint.get("inject_contexts", ()), "context_blocks", "context")
+        self._contexts((*path, "inject_contexts"), checkpoint.get("inject_contexts", ()))
         for key in ("unlock_capabilities", "lock_capabilities"):
             self._known((*path, key), checkpoint.get(key, ()), "capabilities", "capability")
         for one, other in (("unlock_capabilities", "lock_capabilities"), ("allow_actions", "deny_actions")):
@@ -248,7 +259,7 @@ class Checks:
         if audience == Audience.HUMAN:
             self._for_a_person(path, question)
         if "schema" in question:
-            self._strangers((*path, "schema"), question["schema"])
+            self._schema((*path, "schema"), question["schema"])
         options = question.get("options", ())
         if len(set(options)) < len(options):
             self._fault((*path, "options"), "an option stands there twice.")
@@ -271,18 +282,9 @@ class Checks:
             self._fault(
                 (*path, "response_type"), "a person approves or denies: ask them a boolean or an acknowledgment."
             )  # fmt: skip
-        if "validation" in question:
-            self._fault((*path, "validation"), "what a person answers is not checked by code.")
-        if "on_invalid" in question:
-            self._fault(
-                (*path, "on_invalid"),
-                "a person approves or denies: nothing else follows from it, so `on_invalid` does nothing.",
-            )
-        if not question.get("required", True):
-            self._fault(
-                (*path, "required"),
-                "whoever approves confirms all of it, so a question to a person cannot be optional.",
-            )
+        for key, message in _NOT_FOR_PEOPLE.items():
+            if key in question and question[key] is not True:
+                self._fault((*path, key), message)
 
     def _contradictions(self, path: Path, rules: Plain) -> None:
         forbidden = [word for each in rules.get("must_not_contain", ()) if (word := normal_word(each))]
@@ -339,16 +341,11 @@ class Checks:
         if self._program <= MAX_PROGRAM < total:
             self._fault(path, _too_much("of these questions", total))
 
-    def _strangers(self, path: Path, schema: Plain) -> None:
+    def _schema(self, path: Path, schema: Plain) -> None:
         try:
             check_strangers(schema)
         except Unusable as error:
             self._fault(path, f"{error}.")
-
-    def _arguments(self, path: Path, schema: Plain) -> None:
-        if schema.get("type", "object") != "object":
-            self._fault(path, "the arguments of an action are always an object: write `type: object`.")
-        self._strangers(path, schema)
 
     # The short form --------------------------------------------------------------------------------------------
 
@@ -356,23 +353,19 @@ class Checks:
         for section, settings in config.items():
             path: Path = ("checkpoint_config", section)
             self._contexts((*path, "inject_contexts"), settings.get("inject_contexts", ()))
-            check = _MAPPINGS.get(section)
-            if check is not None:
-                for key, each in settings.get("mappings", {}).items():
-                    check(self, (*path, "mappings", key), key, each, settings)
+            for key, mapping in settings.get("mappings", {}).items():
+                place = (*path, "mappings", key)
+                if section == "action_pre":
+                    self._contexts((*place, "inject_contexts"), mapping.get("inject_contexts", ()))
+                    continue
+                words = words_of(key, settings.get("match_mode", MatchMode.ANY))
+                if not all(words):
+                    self._fault(place, f"`{key}` has an empty word beside a bar.")
+                self._words(place, [word for word in words if word], settings)
+                self._contexts(place, mapping)
 
     def _contexts(self, path: Path, ids: Iterable[str]) -> None:
         self._known(path, ids, "context_blocks", "context")
-
-    def _of_keywords(self, path: Path, key: str, contexts: list[str], settings: Plain) -> None:
-        words = words_of(key, settings.get("match_mode", MatchMode.ANY))
-        if not all(words):
-            self._fault(path, f"`{key}` has an empty word beside a bar.")
-        self._words(path, [word for word in words if word], settings)
-        self._contexts(path, contexts)
-
-    def _of_action(self, path: Path, _key: str, mapping: Plain, _settings: Plain) -> None:
-        self._contexts((*path, "inject_contexts"), mapping.get("inject_contexts", ()))
 
 
 def _too_much(which: str, program: int) -> str:
@@ -382,24 +375,12 @@ def _too_much(which: str, program: int) -> str:
     )
 
 
-_MAPPINGS: dict[str, Callable[[Checks, Path, str, Any, Plain], None]] = {
-    "keyword_match": Checks._of_keywords,
-    "action_pre": Checks._of_action,
-}
-
-
 _ALWAYS = (
     TriggerType.SESSION_START, TriggerType.INTERACTIVE, TriggerType.RISK_THRESHOLD, TriggerType.TIME_INTERVAL,
     TriggerType.COUNT_INTERVAL, TriggerType.ERROR_OCCURRED, TriggerType.CUSTOM,
 )  # fmt: skip
 """They fire together, whatever the agent does."""
 _BY_NAME = (TriggerType.ACTION_PRE, TriggerType.ACTION_POST, TriggerType.EXPLICIT_REQUEST)
-
-
-def _card(checkpoint: Plain) -> str:
-    id = checkpoint["checkpoint_id"]
-    questions = ((question["question"], question.get("hint")) for question in checkpoint.get("questions", ()))
-    return card_of(id, checkpoint.get("name") or id, questions)
 
 
 def _fires_always(trigger: Plain) -> bool:

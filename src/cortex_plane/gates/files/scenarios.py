@@ -1,12 +1,28 @@
-"""Scenario files: YAML into scenarios, read as strictly as atlases. docs/guides/steward-bench.md has the format."""
+"""Scenario files: what a steward expects of an atlas, tried without an agent, a model or a plane.
+
+A session is played event by event as in a worker, and then a call is made; the answer of the gates is compared with the
+expected one. Nothing is random and no clock runs, so a scenario always gives the same result. docs/guides/steward-bench.md has
+the format.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Any
 
 from cortex_plane.agents.model.tools import Risk
-from cortex_plane.gates.rules.scenarios import MAX_EVENTS, MAX_SCENARIOS, EventKind, Expected, Scenario, ScenarioEvent
+from cortex_plane.gates.model.gates import NOTHING_YET, GatedCall, GateInput, GateState, Ruling
+from cortex_plane.gates.rules.answers import answer, custom_checks, ignored, meant
+from cortex_plane.gates.rules.effects import EvaluationRun
+from cortex_plane.gates.rules.evaluation import at_boundary, judge, ran, requested, shown
+from cortex_plane.gates.rules.index import CompiledAtlases
+from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.documents import Bounds, Faults, ListNode, MappingNode, Node, read_document
+from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.shapes import (
     LINE,
     Amount,
@@ -21,6 +37,88 @@ from cortex_plane.kernel.shapes import (
     Text,
 )
 from cortex_plane.policies.model.policies import PolicyVerdict
+
+BEGINS = datetime(2026, 1, 1, 9, 0, tzinfo=UTC)
+MAX_SCENARIOS = 1000
+MAX_EVENTS = 1000
+
+
+class EventKind(StrEnum):
+    SAID = "said"
+    ANSWERED = "answered"
+    IGNORED = "ignored"
+    """The agent says something else instead of answering what stops its session."""
+    CALLED = "called"
+    """It runs, where it is allowed."""
+    APPROVED = "approved"
+    """A call is made, and people approve it."""
+    MINUTES = "minutes"
+    REQUESTED = "requested"
+    FAILED = "failed"
+    TRIGGERED = "triggered"
+    """The code of a custom trigger says yes; by the gate's id."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScenarioEvent:
+    kind: EventKind
+    line: int
+    text: str = ""
+    """What was said, or which gate, action or context."""
+    minutes: float = 0
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    risk: Risk = Risk.LOW
+    answers: Mapping[str, Any] = field(default_factory=dict)
+    objections: Mapping[str, str] = field(default_factory=dict)
+    """What the app's validators have against an answer, by question; elsewhere they have nothing."""
+    accepted: bool = True
+    """Of an answer: whether it must be."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expected:
+    """What is None is not looked at."""
+
+    decision: PolicyVerdict | None = None
+    rule: str | None = None
+    reason: str | None = None
+    gates: tuple[str, ...] | None = None
+    """That fire for the call, whatever their mode."""
+    questions: tuple[str, ...] | None = None
+    """That wait for the agent after the call."""
+    people: tuple[str, ...] | None = None
+    """Gates that a person would pass."""
+    contexts: tuple[str, ...] | None = None
+    guidance: tuple[str, ...] | None = None
+    """The gates whose guidance the agent has."""
+    open: tuple[str, ...] | None = None
+    shut: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scenario:
+    name: str
+    line: int
+    events: tuple[ScenarioEvent, ...] = ()
+    call: ScenarioEvent | None = None
+    expect: Expected = Expected()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScenarioOutcome:
+    name: str
+    line: int
+    faults: list[str]
+    """Each with its line; empty: it is as expected."""
+    found: dict[str, Any]
+    """What gates said of the call, and what the session has after it."""
+
+    @property
+    def passed(self) -> bool:
+        return not self.faults
+
+
+# The file ---------------------------------------------------------------------------------------------------------
 
 MAX_FILE_BYTES = 1024 * 1024
 HINT = "Correct the file and try again; nothing was tried. Its format is in docs/guides/steward-bench.md."
@@ -78,13 +176,11 @@ _OF_A_CALL = ("decision", "rule", "reason", "gates", "people")
 def read(text: str, *, name: str = "scenarios.yaml") -> list[Scenario]:
     """Raises ``InvalidInput`` that names every line at fault."""
     faults = Faults(code="invalid_scenarios", hint=HINT, name=name)
-    root = read_document(text, faults, Bounds(MAX_FILE_BYTES))
-    if not isinstance(root, MappingNode):
-        faults.refuse(root.line if root is not None else 1, "a scenario file is a mapping with `scenarios`.")
-    plain = FILE.read(root, "file", Reading(faults))
+    root = read_document(text, faults, Bounds(MAX_FILE_BYTES), "a scenario file is a mapping with `scenarios`.")
+    plain = FILE.read(root, "file", Reading(faults)) or {}
     faults.raise_any()
     nodes = _items(root.items["scenarios"])
-    scenarios = [_scenario(each, node, faults) for each, node in zip((plain or {})["scenarios"], nodes, strict=True)]
+    scenarios = [_scenario(each, node, faults) for each, node in zip(plain["scenarios"], nodes, strict=True)]
     faults.raise_any()
     return scenarios
 
@@ -106,18 +202,16 @@ def _scenario(scenario: dict[str, Any], node: Node, faults: Faults) -> Scenario:
             faults.add(node.line, f"`{stray[0]}` is about a call, and this scenario has no `call`.")
     if not expect:
         faults.add(node.line, "`expect` expects nothing: say at least one thing, such as `decision: deny`.")
-    call = _call(EventKind.CALLED, scenario["call"], scenario, node.line) if "call" in scenario else None
+    call = None
+    if "call" in scenario:
+        call = _parse_event({**scenario, EventKind.CALLED: scenario["call"]}, EventKind.CALLED, node.line)
     return Scenario(
-        name=scenario["name"], line=node.line, events=tuple(event for event in events if event is not None), call=call,
-        expect=_expected(expect),
-    )  # fmt: skip
-
-
-def _expected(expect: dict[str, Any]) -> Expected:
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in expect.items()}
-    if "decision" in values:
-        values["decision"] = PolicyVerdict(values["decision"])
-    return Expected(**values)
+        name=scenario["name"],
+        line=node.line,
+        events=tuple(event for event in events if event is not None),
+        call=call,
+        expect=parse(Expected, expect),
+    )
 
 
 def _event(event: dict[str, Any], node: Node, faults: Faults) -> ScenarioEvent | None:
@@ -131,19 +225,146 @@ def _event(event: dict[str, Any], node: Node, faults: Faults) -> ScenarioEvent |
             faults.add(node.line, f"`{key}` is not a key of the event `{kind}`; it belongs to {', '.join(belongs)}.")
     if kind is EventKind.IGNORED and not event[kind]:
         faults.add(node.line, "`ignored` is true, or not there.")
-    if kind is EventKind.ANSWERED:
-        return ScenarioEvent(
-            kind=kind, line=node.line, text=event[kind], answers=event.get("with", {}),
-            accepted=event.get("accepted", True), objections=event.get("objections", {}),
-        )  # fmt: skip
-    if kind is EventKind.MINUTES:
-        return ScenarioEvent(kind=kind, line=node.line, minutes=event[kind])
-    if kind in (EventKind.CALLED, EventKind.APPROVED):
-        return _call(kind, event[kind], event, node.line)
-    return ScenarioEvent(kind=kind, line=node.line, text=str(event[kind]))
+    return _parse_event(event, kind, node.line)
 
 
-def _call(kind: EventKind, name: str, event: dict[str, Any], line: int) -> ScenarioEvent:
-    return ScenarioEvent(
-        kind=kind, line=line, text=name, arguments=event.get("arguments", {}), risk=Risk(event.get("risk", Risk.LOW))
-    )  # fmt: skip
+def _parse_event(event: dict[str, Any], kind: EventKind, line: int) -> ScenarioEvent:
+    values = {**event, "kind": kind, "line": line, "text": str(event[kind]), "answers": event.get("with", {})}
+    return parse(ScenarioEvent, values)
+
+
+# The play ---------------------------------------------------------------------------------------------------------
+
+
+def play(atlases: CompiledAtlases, scenario: Scenario) -> ScenarioOutcome:
+    session = _Session(atlases)
+    for event in scenario.events:
+        session.live(event)
+    ruling = session.call(scenario.call) if scenario.call is not None else None
+    results = session.found(ruling)
+    faults = [*session.faults, *_differences(scenario, results)]
+    return ScenarioOutcome(name=scenario.name, line=scenario.line, faults=faults, found=results)
+
+
+class _Session:
+    def __init__(self, atlases: CompiledAtlases) -> None:
+        self.atlases, self.now = atlases, BEGINS
+        self.state: GateState = NOTHING_YET
+        self.faults: list[str] = []
+        self._boundary()
+
+    def _boundary(self, **moment: Any) -> None:
+        self.state = at_boundary(self.atlases, self.state, GateInput(now=self.now, **moment)).state
+
+    def live(self, event: ScenarioEvent) -> None:
+        match event.kind:
+            case EventKind.SAID:
+                self._boundary(inputs=(event.text,))
+            case EventKind.MINUTES:
+                self.now += timedelta(minutes=event.minutes)
+                self._boundary()
+            case EventKind.FAILED:
+                self._boundary(errors=(event.text,))
+            case EventKind.TRIGGERED:
+                keys = frozenset(gate.key for gate in self.atlases.named(event.text))
+                self._boundary(custom=keys)
+            case EventKind.REQUESTED:
+                self.state = requested(self.atlases, self.state, event.text, self.now).state
+            case EventKind.IGNORED:
+                self.state = ignored(self.atlases, self.state, self.now).state
+            case EventKind.ANSWERED:
+                self._answer(event)
+            case EventKind.CALLED:
+                self._run(event, approved=False)
+            case EventKind.APPROVED:
+                self._run(event, approved=True)
+
+    def _answer(self, event: ScenarioEvent) -> None:
+        target = meant(self.atlases, self.state, event.text, None)
+        checks = custom_checks(target.gate, event.answers) if target.gate is not None else []
+        custom = {id: event.objections.get(id) for id, _, _ in checks}
+        outcome = answer(self.atlases, self.state, target, event.answers, custom, self.now)
+        self.state = outcome.state
+        if outcome.valid is not event.accepted:
+            wrong = outcome.told.get("error") or "; ".join(
+                f"{id}: {what}" for id, what in outcome.told.get("faults", {}).items()
+            )
+            message = f"is not accepted: {wrong}" if not outcome.valid else "is accepted, and should not be"
+            self.faults.append(f"line {event.line}: the answer to `{event.text}` {message}")
+
+    def call(self, event: ScenarioEvent, *, approved: bool = False) -> Ruling:
+        call = _gated_call(event, approved)
+        ruling = judge(self.atlases, self.state, call, self.now)
+        self.state = ruling.state
+        if ruling.verdict is PolicyVerdict.REQUIRES_APPROVAL:
+            self.state = shown(self.atlases, self.state, call, ruling.people, self.now).state
+        return ruling
+
+    def _run(self, event: ScenarioEvent, *, approved: bool) -> None:
+        ruling = self.call(event)
+        if approved and ruling.verdict is PolicyVerdict.REQUIRES_APPROVAL:
+            ruling = self.call(event, approved=True)
+        if ruling.verdict is PolicyVerdict.ALLOW:
+            self.state = ran(self.atlases, self.state, _gated_call(event, approved), self.now).state
+            self._boundary(finished=(event.text,))
+        elif approved:
+            message = f"an approval does not let `{event.text}` run: {ruling.reason or ruling.rule}"
+            self.faults.append(f"line {event.line}: {message}")
+
+    # What came of it -------------------------------------------------------------------------------------------
+
+    def found(self, ruling: Ruling | None) -> dict[str, Any]:
+        state = self.state
+        work = EvaluationRun(self.atlases, state, self.now)
+        waiting = [*state.asks, *(ruling.asks if ruling is not None else ())]
+        values: dict[str, Any] = {}
+        if ruling is not None:
+            values = {
+                "decision": ruling.verdict, "rule": ruling.rule, "reason": ruling.reason,
+                "gates": [gate.gate_id for gate in ruling.fired],
+                "people": [gate.gate_id for gate in ruling.people],
+            }  # fmt: skip
+        return {
+            **values,
+            "questions": [
+                question.question_id
+                for which in waiting
+                if (gate := self.atlases.gates.get(which.gate)) is not None
+                for question in gate.questions
+            ],
+            "contexts": _plain(state.contexts),
+            "guidance": _plain(state.guidance),
+            "open": _plain(key for key in self.atlases.capabilities if work.is_open(key)),
+            "shut": _plain(entry.gate for entry in state.shut),
+        }
+
+
+def _gated_call(event: ScenarioEvent, approved: bool) -> GatedCall:
+    return GatedCall(
+        action=event.text,
+        arguments=event.arguments,
+        risk=event.risk,
+        approved=approved,
+        call_id=f"line {event.line}",
+        input_hash=hashlib.sha256(canonical(dict(event.arguments))).hexdigest(),
+    )
+
+
+def _plain(keys: Iterable[str]) -> list[str]:
+    return sorted({key.rsplit("/", 1)[1] for key in keys})
+
+
+def _differences(scenario: Scenario, results: Mapping[str, Any]) -> list[str]:
+    expect, faults = scenario.expect, list[str]()
+    for name in ("decision", "rule"):
+        expected = getattr(expect, name)
+        if expected is not None and results.get(name) != expected:
+            faults.append(f"{name}: expected {expected}, and it is {results.get(name) or 'nothing'}")
+    if expect.reason is not None and expect.reason.casefold() not in str(results.get("reason", "")).casefold():
+        faults.append(f"reason: expected the words “{expect.reason}”, and it is “{results.get('reason', '')}”")
+    for name in ("gates", "questions", "people", "contexts", "guidance", "open", "shut"):
+        expected, actual = getattr(expect, name), results.get(name, [])
+        if expected is None or (list(expected) == actual if name == "gates" else sorted(expected) == sorted(actual)):
+            continue
+        faults.append(f"{name}: expected {', '.join(expected) or 'none'}, and there is {', '.join(actual) or 'none'}")
+    return faults

@@ -10,14 +10,12 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import Field, StringConstraints
 from pydantic.dataclasses import dataclass as draft
-from pydantic_core import PydanticCustomError
 
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.kernel.canonical import check_text
-from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.kernel.fields import DRAFT
+from cortex_plane.kernel.fields import DRAFT, refused_as
 from cortex_plane.policies.model.policies import Template
 from cortex_plane.policies.model.versions import FieldChange
 
@@ -39,7 +37,6 @@ class Audience(StrEnum):
     AGENT = "agent"
     """The model, or the code, answers."""
     HUMAN = "human"
-    """A person approves."""
 
 
 class TriggerType(StrEnum):
@@ -97,7 +94,7 @@ class Trigger:
     case_sensitive: bool = False
     min_tier: Risk | None = None
     capability_ids: tuple[str, ...] = ()
-    seconds: float | None = None
+    seconds: int | float | None = None
     actions: int | None = None
     trigger_id: str | None = None
     """Of a custom trigger: the name under which an app registered it."""
@@ -127,8 +124,8 @@ class AnswerValidation:
     max_length: int | None = None
     must_contain: tuple[str, ...] = ()
     must_not_contain: tuple[str, ...] = ()
-    minimum: float | None = None
-    maximum: float | None = None
+    minimum: int | float | None = None
+    maximum: int | float | None = None
     custom_validator: str | None = None
     """The name under which an app registered it."""
 
@@ -141,9 +138,7 @@ class GateQuestion:
     required: bool = True
     hint: str | None = None
     options: tuple[str, ...] = ()
-    """Of a choice."""
     schema: Mapping[str, Any] | None = field(default=None, hash=False)
-    """Of a structured answer."""
     validation: AnswerValidation = AnswerValidation()
     on_invalid: OnInvalid = OnInvalid.RETRY
 
@@ -170,7 +165,6 @@ class Guidance:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gate:
     gate_id: str
-    """As its atlas names it."""
     atlas_id: str
     name: str
     trigger: Trigger
@@ -271,7 +265,7 @@ class AtlasPolicy:
     reason: str = ""
     max_calls: int | None = None
     """Of a rate limit, in each window of ``window_seconds``; of a budget, in the whole session."""
-    window_seconds: float | None = None
+    window_seconds: int | float | None = None
     template: Template | None = None
     """Of an approval: who decides, and how long they have. None: the session's owner."""
 
@@ -292,7 +286,7 @@ class GateBudget:
     max_checkpoints_per_input: int | None = None
     max_context_injection_size: int | None = None
     """Characters of contexts and guidance that a session carries."""
-    max_checkpoint_time_ms: float | None = None
+    max_checkpoint_time_ms: int | float | None = None
 
 
 class AccessType(StrEnum):
@@ -322,7 +316,6 @@ NOTIFICATIONS = (
     "checkpoint_passed",
     "checkpoint_blocked",
 )
-"""What a steward may be told of."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -342,23 +335,6 @@ class Atlas:
     budget: GateBudget = GateBudget()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AtlasVersion:
-    """A published atlas, as lists show it."""
-
-    atlas_id: str
-    version: str
-    digest: str
-    name: str
-    description: str
-    gates: int
-    warnings: list[str]
-    published_by: str
-    published_at: datetime
-    retired_at: datetime | None
-    retired_by: str | None
-
-
 FILE_NAME = "atlas.yaml"
 
 
@@ -376,13 +352,23 @@ class AtlasSummary:
     versions: int
     published_by: str
     published_at: datetime
-    """Of the newest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NumberedVersion(AtlasVersion):
+class NumberedVersion:
     """A version in the order in which they were published."""
 
+    atlas_id: str
+    version: str
+    digest: str
+    name: str
+    description: str
+    gates: int
+    warnings: list[str]
+    published_by: str
+    published_at: datetime
+    retired_at: datetime | None
+    retired_by: str | None
     number: int
     holds: bool
     """New sessions are bound to it."""
@@ -422,18 +408,15 @@ class Retired:
     """The agents that name the atlas and take no new work until a version holds: at most a hundred, by slug."""
 
 
-def _storable(text: str) -> str:
-    try:
-        return check_text(text, "manifest")
-    except InvalidInput as error:
-        raise PydanticCustomError("unstorable_text", "{reason}", {"reason": error.message}) from None
-
-
 @draft(config=DRAFT, frozen=True, kw_only=True)
 class AtlasFile:
     """A manifest that a steward publishes."""
 
-    manifest: Annotated[str, StringConstraints(min_length=1, max_length=MAX_ATLAS_BYTES), AfterValidator(_storable)]
+    manifest: Annotated[
+        str,
+        StringConstraints(min_length=1, max_length=MAX_ATLAS_BYTES),
+        refused_as("unstorable_text", check_text, "manifest"),
+    ]
     """YAML or JSON."""
     name: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")] = FILE_NAME
     """What faults in it are named after."""
@@ -446,14 +429,12 @@ class AtlasChange:
     id: str
     """As the atlas names it; of a question `gate/question`."""
     fields: list[FieldChange]
-    """Of a change: what became another."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AtlasDiff:
     atlas_id: str
     before: str
-    """A version."""
     after: str
     added: int
     removed: int

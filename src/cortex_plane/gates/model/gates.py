@@ -6,13 +6,11 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
-
-from pydantic import TypeAdapter
 
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model.atlases import Gate, TriggerType
+from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.policies.model.policies import PolicyVerdict, Template
 from cortex_plane.proof.model import Fact
 from cortex_plane.sessions.model.events import TraceType
@@ -37,6 +35,7 @@ MAX_TRIES = 20
 """Wrong answers to one gate, about whatever calls, before it shuts every call that it stands before; more where its
 `max_attempts` is more."""
 EVERY_CALL = "*"
+UNANSWERED = "Required question not answered"
 FOR_ONE_CALL = frozenset({TriggerType.ACTION_PRE, TriggerType.RISK_THRESHOLD})
 """They are passed for one call; all others until they fire again, or their capability is locked."""
 
@@ -146,7 +145,6 @@ class GateState:
     heard: int = 0
     """The messages up to here were looked at for keywords."""
     executed: int = 0
-    """Calls that ran."""
     passed: dict[str, datetime] = field(default_factory=dict)
     open: tuple[Open, ...] = ()
     people: tuple[str, ...] = ()
@@ -171,7 +169,6 @@ class GateState:
     spent: dict[str, Window] = field(default_factory=dict)
     """By `atlas/policy`."""
     since: datetime | None = None
-    """When the session began to be governed."""
     tasks: tuple[str, ...] = ()
     """The newest jobs whose input was looked at: it is not again where one of them is tried again."""
     missed: tuple[UnseenCall, ...] = ()
@@ -191,19 +188,14 @@ class GateState:
 NOTHING_YET = GateState()
 
 
-@lru_cache(maxsize=1)
-def _state() -> TypeAdapter[GateState]:
-    return TypeAdapter(GateState)
-
-
-def state_of(data: Any) -> GateState:
+def state_of(data: Mapping[str, Any] | None) -> GateState:
     """From the JSON value that `kept_state` made."""
-    return _state().validate_python(data, strict=False) if data else NOTHING_YET
+    return parse(GateState, data) if data else NOTHING_YET
 
 
 def kept_state(state: GateState) -> dict[str, Any]:
     """As a row keeps it: a JSON value, without what is as in the beginning."""
-    data: dict[str, Any] = _state().dump_python(state, mode="json", exclude_defaults=True)
+    data: dict[str, Any] = adapter(GateState).dump_python(state, mode="json", exclude_defaults=True)
     return data
 
 
@@ -212,13 +204,11 @@ class GatedCall:
     """A call, as gates look at it."""
 
     action: str
-    """The tool's name."""
     arguments: Mapping[str, Any]
     input_hash: str
     risk: Risk = Risk.MEDIUM
     """The tool's own. Of it and the atlas's, the higher counts."""
     approved: bool = False
-    """A person approved exactly this call."""
     told: bool = False
     """It was judged before: what only advises or looks on did so then."""
     call_id: str = ""
@@ -242,15 +232,12 @@ class GateInput:
     task: str = ""
     """The job that begins with them, where it is a task."""
     finished: tuple[str, ...] = ()
-    """Actions that ended."""
     errors: tuple[str, ...] = ()
-    """What went wrong, in a line each."""
     custom: frozenset[str] = frozenset()
     """Keys of gates whose custom trigger fired."""
     unknown: frozenset[str] = frozenset()
     """Keys of gates whose custom trigger could not be asked: what they forbid is forbidden."""
     ends: bool = False
-    """The session ends."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -306,7 +293,6 @@ class Answered:
     state: GateState
     valid: bool
     gate: str | None
-    """The gate's id, where there is one."""
     told: dict[str, Any]
     """What the agent is told: the result of its call."""
     traces: tuple[Trace, ...] = ()
@@ -329,7 +315,6 @@ class Trace:
     type: TraceType
     payload: dict[str, Any]
     sync: bool = False
-    """It is durable before anything else happens."""
 
 
 def trace(kind: TraceType, gate: Gate, **payload: Any) -> Trace:
@@ -363,4 +348,3 @@ class GateRecord:
     facts: Sequence[Fact] = ()
     events: Sequence[tuple[str, dict[str, Any]]] = ()
     written: dict[str, Any] = field(default_factory=dict)
-    """For `record_gates`."""

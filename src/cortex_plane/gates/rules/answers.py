@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
@@ -15,13 +15,14 @@ from cortex_plane.gates.model.gates import (
     FOR_ONE_CALL,
     MAX_PASSES,
     MAX_TRIES,
+    UNANSWERED,
     Answered,
     Evaluation,
     GateState,
     Open,
     Pass,
 )
-from cortex_plane.gates.rules.effects import UNANSWERED, EvaluationRun
+from cortex_plane.gates.rules.effects import EvaluationRun
 from cortex_plane.gates.rules.index import CompiledAtlases, expression, writable
 from cortex_plane.gates.rules.prompts import name_of
 from cortex_plane.kernel.schemas import Unusable, compiled, faults
@@ -62,31 +63,19 @@ def custom_checks(gate: Gate, answers: Mapping[str, Any]) -> list[tuple[str, str
 
 def check(gate: Gate, answers: Mapping[str, Any], custom: Mapping[str, str | None]) -> list[AnswerFault]:
     """Everything that is wrong. ``custom``: what validators said, None where they had nothing to object."""
-    faults: list[AnswerFault] = []
-    ids = {question.question_id for question in gate.questions}
-    for stranger in sorted(map(str, set(answers) - ids))[:MAX_STRANGERS]:
-        names = ", ".join(question.question_id for question in gate.questions)
-        faults.append(
-            AnswerFault(
-                question_id=stranger[:100],
-                said=f"the gate asks no such question; it asks {names}",
-                on_invalid=OnInvalid.RETRY,
-            )
-        )
+    names = [question.question_id for question in gate.questions]
+    message = f"the gate asks no such question; it asks {', '.join(names)}"
+    strangers = sorted(map(str, answers.keys() - set(names)))[:MAX_STRANGERS]
+    faults = [AnswerFault(question_id=id[:100], said=message, on_invalid=OnInvalid.RETRY) for id in strangers]
     for question in gate.questions:
-        if answers.get(question.question_id) is None:
-            # No answer is no wrong answer: whatever follows from a wrong one, this one is asked for again.
-            if question.required:
-                faults.append(_fault(question, "it must be answered", OnInvalid.RETRY))
-            continue
-        message = _wrong(question, answers[question.question_id], custom)
-        if message is not None:
-            faults.append(_fault(question, message, question.on_invalid))
+        id, value, on_invalid = question.question_id, answers.get(question.question_id), question.on_invalid
+        wrong = _wrong(question, value, custom) if value is not None else None
+        if value is None and question.required:
+            # A missing answer is not a wrong one: it is asked for again, whatever follows from a wrong one.
+            wrong, on_invalid = "it must be answered", OnInvalid.RETRY
+        if wrong is not None:
+            faults.append(AnswerFault(question_id=id, said=wrong, on_invalid=on_invalid))
     return faults
-
-
-def _fault(question: GateQuestion, message: str, on_invalid: OnInvalid) -> AnswerFault:
-    return AnswerFault(question_id=question.question_id, said=message, on_invalid=on_invalid)
 
 
 def _wrong(question: GateQuestion, value: Any, custom: Mapping[str, str | None]) -> str | None:
@@ -125,33 +114,23 @@ def _text_fault(question: GateQuestion, value: str) -> str | None:
     for word in rules.must_contain:
         if normal_word(word) not in plain:
             return f"it must contain `{word}`"
-    if rules.must_not_contain:
-        visible = _Shown(plain)
-        for word in rules.must_not_contain:
-            if visible.holds(normal_word(word)):
-                return f"it must not contain `{word}`"
+    for word in _forbidden_in(plain, rules.must_not_contain):
+        return f"it must not contain `{word}`"
     if rules.pattern is not None and expression(rules.pattern).search(writable(value)) is None:
         return f"it must match {rules.pattern}"
     return None
 
 
-class _Shown:
-    """A text in which forbidden words are looked for: also in letters that only look like theirs, and spelled out."""
-
-    def __init__(self, plain: str) -> None:
-        self._plain = plain
-        self._alike = lookalike(plain)
-        self._spelled = _spelled(self._alike)
-
-    def holds(self, forbidden: str) -> bool:
-        if not forbidden:
-            return False
-        word = lookalike(forbidden)
-        return (
-            forbidden in self._plain
-            or word in self._alike
-            or (" " not in word and len(word) > 3 and word in self._spelled)
-        )
+def _forbidden_in(plain: str, words: Sequence[str]) -> Iterator[str]:
+    """The words that stand in a normal text: also in letters that only look like theirs, and spelled out."""
+    alike = lookalike(plain)
+    spelled = _spelled(alike) if words else ""
+    for word in words:
+        forbidden = normal_word(word)
+        twin = lookalike(forbidden)
+        is_spelled = " " not in twin and len(twin) > 3 and twin in spelled
+        if forbidden and (forbidden in plain or twin in alike or is_spelled):
+            yield word
 
 
 def _spelled(text: str) -> str:
@@ -199,9 +178,8 @@ def _choice(question: GateQuestion, value: Any) -> str | None:
 
 
 def _number(question: GateQuestion, value: Any) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return "it must be a number"
-    if isinstance(value, float) and not math.isfinite(value):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or (isinstance(value, float) and not math.isfinite(value)):
         return "it must be a number"
     rules = question.validation
     if rules.minimum is not None and value < rules.minimum:
@@ -285,19 +263,20 @@ def answer(
     wrong = check(gate, answers, custom)
     stops = [fault for fault in wrong if fault.on_invalid not in _GOES_ON]
     result = "valid" if not wrong else "invalid" if stops else "accepted_with_faults"
+    shown = {str(key)[:200]: _cut(value) for key, value in list(answers.items())[:100]}
     work.trace(
-        TraceType.RESPONSE, gate, answers=_shown(answers), validation_result=result,
+        TraceType.RESPONSE, gate, answers=shown, validation_result=result,
         **({"faults": {fault.question_id: fault.said for fault in wrong}} if wrong else {}),
         **({"action_id": which.action} if which.action else {}),
     )  # fmt: skip
     if stops:
         return _refused(work, gate, which, stops)
-    work.change("open").remove(which)
+    work.open.remove(which)
     _forget_tries(work, gate, which)
     work.pass_gate(gate, guided=True)
     if which.call and gate.trigger.type in FOR_ONE_CALL:
         new = Pass(gate=gate.key, action=which.action, input_hash=which.input_hash)
-        work.keep("passes", [*work.passes, new][-MAX_PASSES:])
+        work.passes = [*work.passes, new][-MAX_PASSES:]
     reply: dict[str, Any] = {"passed": True, "gate": gate.gate_id}
     warnings = [fault.said for fault in wrong if fault.on_invalid is OnInvalid.WARN_AND_CONTINUE]
     if warnings:
@@ -316,11 +295,8 @@ def _refused(work: EvaluationRun, gate: Gate, which: Open, stops: list[AnswerFau
         reply["next"] = "The gate is shut. Do not try again."
     else:
         remaining = _again(work, gate, which, reason)
-        reply["next"] = (
-            f"Answer again; {remaining} more {'try' if remaining == 1 else 'tries'}."
-            if remaining > 0
-            else "The gate is shut."
-        )
+        again = f"Answer again; {remaining} more {'try' if remaining == 1 else 'tries'}."
+        reply["next"] = again if remaining > 0 else "The gate is shut."
     return Answered(state=work.state(), valid=False, gate=gate.gate_id, told=reply, traces=tuple(work.traces))
 
 
@@ -331,7 +307,7 @@ def _again(work: EvaluationRun, gate: Gate, which: Open, reason: str) -> int:
         tries = work.tried[gate.key] if for_all else gate.max_attempts
         work.shut_gate(gate, which, f"{tries} tries, the last one: {reason}"[:1000], for_all=for_all)
         return 0
-    waiting = work.change("open")
+    waiting = work.open
     for at, question in enumerate(waiting):
         if question == which:
             waiting[at] = replace(which, attempts=which.attempts + 1, fault=reason)
@@ -353,7 +329,7 @@ def _count(work: EvaluationRun, gate: Gate, which: Open) -> tuple[int, bool]:
     if not which.call:
         return gate.max_attempts - which.attempts - 1, False
     attempts = work.tried.get(gate.key, 0) + 1
-    work.change("tried")[gate.key] = attempts
+    work.tried[gate.key] = attempts
     if _shares(gate, which):
         return gate.max_attempts - attempts, attempts >= gate.max_attempts
     together = max(MAX_TRIES, gate.max_attempts) - attempts
@@ -367,13 +343,11 @@ def _forget_tries(work: EvaluationRun, gate: Gate, which: Open) -> None:
         return
     shared = _shares(gate, which)
     if not shared and which.attempts < attempts:
-        work.change("tried")[gate.key] = attempts - which.attempts
+        work.tried[gate.key] = attempts - which.attempts
         return
-    del work.change("tried")[gate.key]
+    del work.tried[gate.key]
     if shared:
-        work.keep(
-            "open", [replace(question, attempts=0) if _shares(gate, question) else question for question in work.open]
-        )
+        work.open = [replace(question, attempts=0) if _shares(gate, question) else question for question in work.open]
 
 
 def ignored(atlases: CompiledAtlases, state: GateState, now: datetime) -> Evaluation:
@@ -387,14 +361,6 @@ def ignored(atlases: CompiledAtlases, state: GateState, now: datetime) -> Evalua
     return Evaluation(state=work.state(), traces=tuple(work.traces))
 
 
-def _shown(answers: Mapping[str, Any]) -> dict[str, Any]:
-    return {str(key)[:200]: _cut(value) for key, value in list(answers.items())[:100]}
-
-
 def _cut(value: Any) -> Any:
-    if isinstance(value, str):
-        return value[:SHOWN_ANSWER]
-    if isinstance(value, dict | list):
-        text = json.dumps(value, ensure_ascii=False)
-        return value if len(text) <= SHOWN_ANSWER else text[:SHOWN_ANSWER]
-    return value
+    text = _as_text(value)
+    return value if text is None or len(text) <= SHOWN_ANSWER else text[:SHOWN_ANSWER]

@@ -183,24 +183,22 @@ def _allowed(work: EvaluationRun, action: str, rules: OfAction) -> tuple[str, st
 
 def _used(key: str, policy: AtlasPolicy, spent: Mapping[str, Window], now: datetime) -> Window:
     """What is used up of a limit now: nothing, once its window is over."""
-    window = spent.get(key)
-    over = (
-        window is not None
-        and policy.window_seconds is not None
-        and now >= window.since + timedelta(seconds=policy.window_seconds)
-    )
-    return Window(since=now, calls=0) if window is None or over else window
+    window = spent.get(key, Window(since=now, calls=0))
+    ends = _end(policy, window)
+    return window if ends is None or now < ends else Window(since=now, calls=0)
+
+
+def _end(policy: AtlasPolicy, window: Window) -> datetime | None:
+    return None if policy.window_seconds is None else window.since + timedelta(seconds=policy.window_seconds)
 
 
 def _over(key: str, policy: AtlasPolicy, spent: Mapping[str, Window], now: datetime) -> str | None:
     window = _used(key, policy, spent, now)
     if policy.max_calls is None or window.calls < policy.max_calls:
         return None
-    reason = f"{window.calls} of {policy.max_calls} calls"
-    if policy.window_seconds is None or window.calls == 0:
-        return reason
-    ends = window.since + timedelta(seconds=policy.window_seconds)
-    return f"{reason}; again after {ends.isoformat(timespec='seconds')}"
+    ends = _end(policy, window)
+    again = f"; again after {ends.isoformat(timespec='seconds')}" if ends is not None and window.calls else ""
+    return f"{window.calls} of {policy.max_calls} calls{again}"
 
 
 def limits(work: EvaluationRun, rules: OfAction) -> list[Limit]:
@@ -224,8 +222,8 @@ def _limit(key: str, policy: AtlasPolicy, spent: Mapping[str, Window], now: date
     window = _used(key, policy, spent, now)
     remaining = None if policy.max_calls is None else max(0, policy.max_calls - window.calls)
     detail: dict[str, Any] = {"max_calls": policy.max_calls, "left": remaining, "window_seconds": policy.window_seconds}
-    if policy.window_seconds is not None and window.calls:
-        detail["until"] = (window.since + timedelta(seconds=policy.window_seconds)).isoformat()
+    if (ends := _end(policy, window)) is not None and window.calls:
+        detail["until"] = ends.isoformat()
     return Limit(kind=policy.type, name=key, detail=detail)
 
 
@@ -235,12 +233,8 @@ def last_round(last_times: Mapping[str, datetime], each: Round, now: datetime) -
 
 
 def charged(rules: OfAction, spent: Mapping[str, Window], now: datetime) -> dict[str, Window]:
-    after = {}
-    for key, policy in rules.policies:
-        if policy.type in LIMITING:
-            window = _used(key, policy, spent, now)
-            after[key] = Window(since=window.since, calls=window.calls + 1)
-    return after
+    windows = {key: _used(key, policy, spent, now) for key, policy in rules.policies if policy.type in LIMITING}
+    return {key: replace(window, calls=window.calls + 1) for key, window in windows.items()}
 
 
 def strictest(ruling: Ruling, decision: PolicyDecision) -> PolicyDecision:

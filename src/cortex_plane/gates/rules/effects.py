@@ -12,22 +12,20 @@ import orjson
 
 from cortex_plane.agents.model.tools import RISKS, Risk
 from cortex_plane.gates.model import gates
-from cortex_plane.gates.model.atlases import MAX_CONTEXT, Atlas, AtlasPolicyType, Gate, Guidance, Mode, TriggerType
+from cortex_plane.gates.model.atlases import MAX_CONTEXT, Atlas, AtlasPolicyType, Gate, Mode, TriggerType
 from cortex_plane.gates.model.gates import (
     EVERY_CALL,
     FOR_ONE_CALL,
     MAX_OPEN,
     MAX_SHUT,
+    UNANSWERED,
     ActionRule,
     ActiveGuidance,
     CapabilityState,
-    GateCard,
     GateState,
     Open,
-    Pass,
     Shut,
     Trace,
-    Window,
     kept_state,
 )
 from cortex_plane.gates.rules.index import CompiledAtlases
@@ -48,10 +46,13 @@ AT_ONCE = "max_gates_at_once"
 TOO_MUCH = f"the gates of this session have more to remember than the {MAX_STATE // 1024} kB that there are for it"
 
 SESSION_END = "session-end"
-UNANSWERED = "Required question not answered"
 _TIME = re.compile(r"(\d{1,6})\s*(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _PLAIN_FIELDS = ("started", "heard", "executed", "since")
+_CHANGING = (
+    "passed", "open", "people", "cards", "passes", "shut", "tried", "capabilities", "actions", "contexts", "guidance",
+    "fired_at", "counted", "spent",
+)  # fmt: skip
 _FIELDS = {"fired_at": "fired"}
 """Where a field of the state has another name here."""
 
@@ -69,66 +70,41 @@ class EvaluationRun:
         self.atlases, self.now = atlases, now
         self.looking = looking
         self._state = state
-        self._changed: dict[str, Any] = {}
-        self.passed: Mapping[str, datetime] = state.passed
-        self.open: Sequence[Open] = state.open
-        self.people: Sequence[str] = state.people
-        self.cards: Sequence[GateCard] = state.cards
-        self.passes: Sequence[Pass] = state.passes
-        self.shut: Sequence[Shut] = state.shut
-        self.tried: Mapping[str, int] = state.tried
-        self.capabilities: Mapping[str, CapabilityState] = state.capabilities
-        self.actions: Mapping[str, ActionRule] = state.actions
-        self.contexts: Mapping[str, ActiveGuidance] = state.contexts
-        self.guidance: Mapping[str, ActiveGuidance] = state.guidance
-        self.fired_at: Mapping[str, datetime] = state.fired
-        self.counted: Mapping[str, int] = state.counted
-        self.spent: Mapping[str, Window] = state.spent
+        self.passed = dict(state.passed)
+        self.open = list(state.open)
+        self.people = list(state.people)
+        self.cards = list(state.cards)
+        self.passes = list(state.passes)
+        self.shut = list(state.shut)
+        self.tried = dict(state.tried)
+        self.capabilities = dict(state.capabilities)
+        self.actions = dict(state.actions)
+        self.contexts = dict(state.contexts)
+        self.guidance = dict(state.guidance)
+        self.fired_at = dict(state.fired)
+        self.counted = dict(state.counted)
+        self.spent = dict(state.spent)
         self.executed = state.executed
         self.traces: list[Trace] = []
         self.fired: list[Gate] = []
         self._overfull = False
         self._asking: set[str] | None = None
-        """The gates that ask the session, once somebody wanted to know."""
-        self._awaited: set[str] | None = None
-        """The gates that wait for people."""
+        """The gates that ask the session, once one fires; until then the open questions may change."""
         self._carried: int | None = None
-        """Characters of contexts and guidance."""
+        """Characters of contexts and guidance, once they were counted."""
 
-    def change(self, name: str) -> Any:
-        """A field's own copy, to be changed."""
-        self._forget(name)
-        if name not in self._changed:
-            value = getattr(self, name)
-            self._changed[name] = dict(value) if isinstance(value, dict) else list(value)
-            setattr(self, name, self._changed[name])
-        return self._changed[name]
-
-    def _forget(self, name: str) -> None:
-        """What was counted of a field holds until somebody changes it."""
-        if name == "open":
-            self._asking = None
-        elif name == "people":
-            self._awaited = None
-        elif name in ("contexts", "guidance"):
-            self._carried = None
-
-    def changed(self, name: str) -> bool:
-        return name in self._changed
-
-    def keep(self, name: str, value: Sequence[Any]) -> None:
-        """A list in the place of what it was, where it differs."""
-        if list(getattr(self, name)) != list(value):
-            self.change(name)[:] = value
+    @property
+    def rights_changed(self) -> bool:
+        return self.capabilities != self._state.capabilities or self.actions != self._state.actions
 
     def state(self, **changes: Any) -> GateState:
         """As it was, the very same value, where nothing changed."""
-        for name, value in self._changed.items():
+        for name in _CHANGING:
+            value = getattr(self, name)
             changes[_FIELDS.get(name, name)] = tuple(value) if isinstance(value, list) else value
-        different = {name: value for name, value in changes.items() if getattr(self._state, name) != value}
-        if not different or self.looking:
+        after = replace(self._state, **changes)
+        if self.looking or after == self._state:
             return self._state
-        after = replace(self._state, **different)
         return self._shut_all(changes) if _too_much(after) else after
 
     def _shut_all(self, changes: Mapping[str, Any]) -> GateState:
@@ -146,9 +122,8 @@ class EvaluationRun:
     # The trail -------------------------------------------------------------------------------------------------
 
     def trace(self, kind: TraceType, gate: Gate, **payload: Any) -> None:
-        if self.looking:
-            return
-        self.traces.append(gates.trace(kind, gate, **payload))
+        if not self.looking:
+            self.traces.append(gates.trace(kind, gate, **payload))
 
     def triggered(self, gate: Gate, data: dict[str, Any]) -> None:
         if self.looking:
@@ -166,20 +141,17 @@ class EvaluationRun:
         if self.looking and not gate.decides:
             return
         if gate.trigger.type not in FOR_ONE_CALL:
-            self.change("passed")[gate.key] = self.now
-            self.keep("cards", [card for card in self.cards if card.gate != gate.key])
+            self.passed[gate.key] = self.now
+            self.cards = [card for card in self.cards if card.gate != gate.key]
         contexts = self._inject(gate)
         if not guided:
             self.guide(gate)
         capabilities = self.grant(gate)
         self.restrict(gate)
-        self._expire(gate)
-        self.trace(
-            TraceType.PASSED, gate, **_named(
-                unlocked_capabilities=capabilities, injected_contexts=contexts,
-                **({"locked_capabilities": gate.lock_capabilities} if gate.lock_capabilities else {}),
-            ),
-        )  # fmt: skip
+        self._drop_guidance(self.atlases.ends_with(gate.key))
+        locked = {"locked_capabilities": gate.lock_capabilities} if gate.lock_capabilities else {}
+        lists = _named(unlocked_capabilities=capabilities, injected_contexts=contexts, **locked)
+        self.trace(TraceType.PASSED, gate, **lists)
 
     def grant(self, gate: Gate) -> list[str]:
         """What it opens and allows; the capabilities, by name."""
@@ -190,15 +162,15 @@ class EvaluationRun:
 
     def withhold(self) -> None:
         """What gates before a call granted just now counts for its verdict, and holds once it runs: asking opens nothing."""
-        for name in ("capabilities", "actions"):
-            if not self.changed(name):
-                continue
-            was, mine = getattr(self._state, name), self.change(name)
-            for key, grant in list(mine.items()):
-                gate = self.atlases.gates.get(grant.by)
-                if was.get(key) != grant and grant.grants and gate is not None and gate.trigger.type in FOR_ONE_CALL:
-                    mine.pop(key)
-                    mine.update({key: was[key]} if key in was else {})
+        self._withhold(self.capabilities, self._state.capabilities)
+        self._withhold(self.actions, self._state.actions)
+
+    def _withhold(self, rights: dict[str, Any], before: Mapping[str, Any]) -> None:
+        for key, right in list(rights.items()):
+            gate = self.atlases.gates.get(right.by)
+            if before.get(key) != right and right.grants and gate is not None and gate.trigger.type in FOR_ONE_CALL:
+                del rights[key]
+                rights.update({key: before[key]} if key in before else {})
 
     def restrict(self, gate: Gate) -> None:
         """What it forbids: also where nobody knows whether it fires, and then nothing else of it."""
@@ -212,7 +184,7 @@ class EvaluationRun:
         rule = self.actions.get(pattern)
         if rule is not None and (not rule.allow or (allow and rule.by in self.atlases.gates)):
             return
-        self.change("actions")[pattern] = ActionRule(allow=allow, by=gate.key, at=self.now)
+        self.actions[pattern] = ActionRule(allow=allow, by=gate.key, at=self.now)
 
     def _inject(self, gate: Gate) -> list[str]:
         """Its contexts, as far as there is room for them."""
@@ -228,7 +200,7 @@ class EvaluationRun:
             if size > self._most:
                 self.trace(TraceType.SKIPPED, gate, context_id=context_id, reason="max_context_injection_size")
                 continue
-            self.change("contexts")[key] = ActiveGuidance(by=gate.key, at=self.now)
+            self.contexts[key] = ActiveGuidance(by=gate.key, at=self.now)
             self._carried = size
             contexts.append(context_id)
         return contexts
@@ -238,7 +210,8 @@ class EvaluationRun:
         guidance = gate.guidance
         if guidance is None or self.looking:
             return
-        old_keys = self._replaced(gate, guidance)
+        prefix = f"{gate.atlas_id}/"
+        old_keys = [key for key in self.guidance if not guidance.append and key != gate.key and key.startswith(prefix)]
         seconds = seconds_of(guidance.expires_after or "")
         if gate.key in self.guidance and seconds is None and not old_keys:
             return
@@ -248,16 +221,9 @@ class EvaluationRun:
             self.trace(TraceType.SKIPPED, gate, guidance=True, reason="max_context_injection_size")
             return
         until = self.now + timedelta(seconds=seconds) if seconds is not None else None
-        guidance_by_gate = self.change("guidance")
-        for key in old_keys:
-            del guidance_by_gate[key]
-        guidance_by_gate[gate.key] = ActiveGuidance(by=gate.key, at=self.now, until=until)
+        self._drop_guidance(old_keys)
+        self.guidance[gate.key] = ActiveGuidance(by=gate.key, at=self.now, until=until)
         self._carried = size
-
-    def _replaced(self, gate: Gate, guidance: Guidance) -> list[str]:
-        if guidance.append:
-            return []
-        return [key for key in self.guidance if key != gate.key and key.startswith(f"{gate.atlas_id}/")]
 
     @property
     def _most(self) -> int:
@@ -276,16 +242,14 @@ class EvaluationRun:
         gate = self.atlases.gates.get(key)
         return len(gate.guidance.content) if gate is not None and gate.guidance is not None else 0
 
-    def _expire(self, gate: Gate) -> None:
-        """Guidance that was to last until this gate."""
-        ending = [key for key in self.atlases.ends_with(gate.key) if key in self.guidance]
-        for key in ending:
-            del self.change("guidance")[key]
-
     def drop_expired(self) -> None:
-        for key, entry in list(self.guidance.items()):
-            if entry.until is not None and entry.until <= self.now:
-                del self.change("guidance")[key]
+        guidance = self.guidance.items()
+        self._drop_guidance([key for key, entry in guidance if entry.until is not None and entry.until <= self.now])
+
+    def _drop_guidance(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            if self.guidance.pop(key, None) is not None:
+                self._carried = None
 
     def _unlock(self, gate: Gate) -> list[str]:
         """What it opens. Where several gates stand before a capability, the last of them opens it."""
@@ -296,7 +260,7 @@ class EvaluationRun:
             if capability in guarded_ids and any(guard.key not in self.passed for guard in self.atlases.guards(key)):
                 continue
             if not self.is_open(key) or key not in self.capabilities:
-                self.change("capabilities")[key] = CapabilityState(open=True, by=gate.key, at=self.now)
+                self.capabilities[key] = CapabilityState(open=True, by=gate.key, at=self.now)
             capabilities.append(capability)
         return capabilities
 
@@ -304,10 +268,10 @@ class EvaluationRun:
         """Whoever passed its gates passes them again."""
         grip = self.capabilities.get(capability)
         if grip is None or grip.open:
-            self.change("capabilities")[capability] = CapabilityState(open=False, by=gate.key, at=self.now)
+            self.capabilities[capability] = CapabilityState(open=False, by=gate.key, at=self.now)
         for guard in self.atlases.gates_of_capability(capability):
             if guard.key in self.passed:
-                del self.change("passed")[guard.key]
+                del self.passed[guard.key]
 
     def is_open(self, capability: str) -> bool:
         grip = self.capabilities.get(capability)
@@ -322,33 +286,23 @@ class EvaluationRun:
         self.triggered(gate, data)
         if gate.mode is Mode.OBSERVATIONAL:
             return
+        if not (gate.asks or gate.asks_people):
+            self.pass_gate(gate)
+            return
+        if gate.key in self.passed:
+            del self.passed[gate.key]
         if gate.asks:
             self._ask_session(gate)
-        elif gate.asks_people:
-            self._await_people(gate)
-        else:
-            self.pass_gate(gate)
+        elif gate.key not in self.people:
+            self.people.append(gate.key)
 
     def _ask_session(self, gate: Gate) -> None:
-        if gate.key in self.passed:
-            del self.change("passed")[gate.key]
-        asking = self._asking
-        if asking is None:
-            asking = {question.gate for question in self.open if not question.call}
-        if gate.key not in asking:
-            self.change("open").append(Open(gate=gate.key, at=self.now))
-            asking.add(gate.key)
-        self._asking = asking
+        if self._asking is None:
+            self._asking = {question.gate for question in self.open if not question.call}
+        if gate.key not in self._asking:
+            self._asking.add(gate.key)
+            self.open.append(Open(gate=gate.key, at=self.now))
         self.guide(gate)
-
-    def _await_people(self, gate: Gate) -> None:
-        waiting = set(self.people) if self._awaited is None else self._awaited
-        if gate.key not in waiting:
-            self.change("people").append(gate.key)
-            waiting.add(gate.key)
-        self._awaited = waiting
-        if gate.key in self.passed:
-            del self.change("passed")[gate.key]
 
     def ask_call(self, new: Open) -> Open:
         """As it is asked, with the tries that are left. At most so many at once; who leaves a question that was answered wrongly
@@ -362,34 +316,34 @@ class EvaluationRun:
             if oldest.attempts and gate is not None and gate.trigger.type in FOR_ONE_CALL:
                 self.shut_gate(gate, oldest, "it was left for too many other questions")
             else:
-                self.change("open").remove(oldest)
+                self.open.remove(oldest)
         asking = self.atlases.gates.get(new.gate)
         if asking is not None and asking.trigger.type not in FOR_ONE_CALL:
             new = replace(new, attempts=self.tried.get(new.gate, 0))
-        self.change("open").append(new)
+        self.open.append(new)
         return new
 
     def shut_gate(self, gate: Gate, which: Open, reason: str, *, for_all: bool = False) -> None:
         """For the session, for the capability, or for the call that it stopped; after many of those, ``for_all`` calls."""
-        self.change("open").remove(which)
+        self.open.remove(which)
         mine = [entry for entry in self.shut if entry.gate == gate.key and entry.action]
         if not which.call:
             new = Shut(gate=gate.key, reason=reason)
         elif gate.trigger.type in FOR_ONE_CALL and len(mine) < MAX_SHUT and not for_all:
             new = Shut(gate=gate.key, reason=reason, action=which.action, input_hash=which.input_hash)
         else:
-            self.keep("shut", [entry for entry in self.shut if entry not in mine])
+            self.shut = [entry for entry in self.shut if entry not in mine]
             # What it asked about other calls would open it again.
-            self.keep("open", [question for question in self.open if question.gate != gate.key or not question.call])
+            self.open = [question for question in self.open if question.gate != gate.key or not question.call]
             new = Shut(gate=gate.key, reason=reason, action=EVERY_CALL)
-        self.change("shut").append(new)
+        self.shut.append(new)
         self.blocked(gate, reason, which.action)
 
 
 def _too_much(state: GateState) -> bool:
-    entries = (state.passed, state.open, state.people, state.cards, state.passes, state.shut, state.tried, state.capabilities,
-               state.actions, state.contexts, state.guidance, state.fired, state.counted, state.spent)  # fmt: skip
-    return sum(map(len, entries)) > FEW_ENTRIES and len(orjson.dumps(kept_state(state))) > MAX_STATE
+    values = (getattr(state, name) for name in GateState.__slots__)
+    entries = sum(len(value) for value in values if isinstance(value, dict | tuple))
+    return entries > FEW_ENTRIES and len(orjson.dumps(kept_state(state))) > MAX_STATE
 
 
 def _named(**lists: Sequence[str]) -> dict[str, Any]:
@@ -423,20 +377,16 @@ def notices(governing: CompiledAtlases, traces: Sequence[Trace], ran: Sequence[R
     subscribers = [atlas for atlas in governing.atlases if atlas.steward.webhook and atlas.steward.notify_on]
     if not subscribers:
         return []
-    return [
-        *(each for trace in traces for each in _of_trace(subscribers, trace)),
-        *(each for call in ran for each in _of_call(governing, subscribers, call)),
+    about_gates = [
+        _notice(atlas, trace.type, _public(trace.payload))
+        for trace in traces
+        for atlas in subscribers
+        if trace.payload.get("atlas_id") == atlas.atlas_id and trace.type in atlas.steward.notify_on
     ]
+    return [*about_gates, *(notice for call in ran for notice in _of_call(governing, subscribers, call))]
 
 
-def _of_trace(subscribers: Sequence[Atlas], trace: Trace) -> Iterator[dict[str, Any]]:
-    """The steward of a gate is told of it, and no other."""
-    for atlas in subscribers:
-        if trace.payload.get("atlas_id") == atlas.atlas_id and trace.type in atlas.steward.notify_on:
-            yield _notice(atlas, trace.type, _told(trace.payload))
-
-
-def _told(payload: dict[str, Any]) -> dict[str, Any]:
+def _public(payload: dict[str, Any]) -> dict[str, Any]:
     """Without what agents and tools wrote: a wrong answer is repeated in why it was refused, an error may hold anything."""
     data = {name: value for name, value in payload.items() if name not in _KEPT_BACK}
     if isinstance(fired_by := data.get("trigger_data"), dict):
@@ -450,7 +400,9 @@ def _of_call(governing: CompiledAtlases, subscribers: Sequence[Atlas], call: Ran
     risk = governing.risk_of(call.action, call.risk)
     facts = {"action_id": call.action, "call_id": call.call_id, "risk_tier": risk.value}
     keys = [
-        key for key, policy in governing.policies_of(call.action) if policy.type is AtlasPolicyType.REQUIRES_APPROVAL
+        key
+        for key, policy in governing.of_action(call.action).policies
+        if policy.type is AtlasPolicyType.REQUIRES_APPROVAL
     ]
     for atlas in subscribers:
         # A policy's key is its atlas, a slash and its id.

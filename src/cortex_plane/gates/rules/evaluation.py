@@ -14,6 +14,7 @@ from cortex_plane.gates.model.gates import (
     FOR_ONE_CALL,
     MAX_CARDS,
     MAX_TASKS,
+    UNANSWERED,
     Evaluation,
     GateCard,
     GatedCall,
@@ -22,12 +23,13 @@ from cortex_plane.gates.model.gates import (
     Open,
     Pass,
     Ruling,
+    Shut,
     call_name,
     skipped,
 )
 from cortex_plane.gates.rules.authorization import by_policies, charged, last_round, limits
-from cortex_plane.gates.rules.effects import AT_ONCE, MAX_FIRED, UNANSWERED, EvaluationRun
-from cortex_plane.gates.rules.index import CompiledAtlases, OfAction, Round, rank
+from cortex_plane.gates.rules.effects import AT_ONCE, MAX_FIRED, EvaluationRun
+from cortex_plane.gates.rules.index import CompiledAtlases, OfAction, rank
 from cortex_plane.gates.rules.prompts import MAX_CARD, card
 from cortex_plane.kernel.globs import glob
 from cortex_plane.kernel.schemas import Unusable, compiled, faults
@@ -43,7 +45,7 @@ def at_boundary(atlases: CompiledAtlases, state: GateState, moment: GateInput, e
 
     ``elapsed_ms``: what was spent on custom triggers.
     """
-    moment = _with_missed(state, _unless_heard(state, moment))
+    moment = _complete(state, moment)
     work = EvaluationRun(atlases, state, moment.now)
     work.drop_expired()
     _forget_strangers(work)
@@ -63,29 +65,22 @@ def at_boundary(atlases: CompiledAtlases, state: GateState, moment: GateInput, e
     return Evaluation(state=after, traces=tuple(work.traces), fired=tuple(work.fired))
 
 
-def _unless_heard(state: GateState, moment: GateInput) -> GateInput:
-    """Without what a task begins with, where that was looked at before."""
-    if moment.task not in state.tasks:
-        return moment
-    return replace(moment, inputs=(), task="", custom=frozenset(), unknown=frozenset())
-
-
-def _with_missed(state: GateState, moment: GateInput) -> GateInput:
-    """Together with what happened while the gates could not be read."""
-    if not state.missed:
-        return moment
-    actions = tuple(call.action for call in state.missed)
-    errors = tuple(call.error for call in state.missed if call.error is not None)
-    return replace(moment, finished=(*actions, *moment.finished), errors=(*errors, *moment.errors))
+def _complete(state: GateState, moment: GateInput) -> GateInput:
+    """Without the input of a task that was evaluated before; with what happened while the gates could not be read."""
+    if moment.task in state.tasks:
+        moment = replace(moment, inputs=(), task="", custom=frozenset(), unknown=frozenset())
+    if state.missed:
+        actions = tuple(call.action for call in state.missed)
+        errors = tuple(call.error for call in state.missed if call.error is not None)
+        moment = replace(moment, finished=(*actions, *moment.finished), errors=(*errors, *moment.errors))
+    return moment
 
 
 def _forget_strangers(work: EvaluationRun) -> None:
     """Nobody can answer a gate that is in none of the session's atlases."""
     gates = work.atlases.gates
-    if any(question.gate not in gates for question in work.open):
-        work.keep("open", [question for question in work.open if question.gate in gates])
-    if any(key not in gates for key in work.people):
-        work.keep("people", [key for key in work.people if key in gates])
+    work.open = [question for question in work.open if question.gate in gates]
+    work.people = [key for key in work.people if key in gates]
 
 
 def _due(work: EvaluationRun, moment: GateInput) -> dict[str, dict[str, Any]]:
@@ -93,22 +88,22 @@ def _due(work: EvaluationRun, moment: GateInput) -> dict[str, dict[str, Any]]:
     atlases, due = work.atlases, dict[str, dict[str, Any]]()
     for atlas_id, gates in atlases.once.items():
         if atlas_id not in work.fired_at:
-            work.change("fired_at")[atlas_id] = moment.now
-            work.change("counted")[atlas_id] = work.executed
+            work.fired_at[atlas_id] = moment.now
+            work.counted[atlas_id] = work.executed
             due.update((gate.key, {}) for gate in gates)
     for text in moment.inputs:
         for gate, words in atlases.keywords.find(text).values():
             texts = due.setdefault(gate.key, {"matched": []})["matched"]
             texts += [word for word in words if word not in texts][: 10 - len(texts)]
     for interval in atlases.timed:
-        if _came_round(work, interval, moment.now):
+        if moment.now - last_round(work.fired_at, interval, moment.now) >= timedelta(seconds=interval.every):
             due.update((gate.key, {"seconds": gate.trigger.seconds}) for gate in interval.gates)
-            work.change("fired_at")[interval.name] = moment.now
+            work.fired_at[interval.name] = moment.now
     for interval in atlases.counting:
         since = work.counted.get(interval.name, work.counted.get(interval.atlas_id, 0))
         if work.executed - since >= interval.every:
             due.update((gate.key, {"actions": work.executed}) for gate in interval.gates)
-            work.change("counted")[interval.name] = work.executed
+            work.counted[interval.name] = work.executed
     for action in dict.fromkeys(moment.finished):
         due.update((gate.key, {"action_id": action}) for gate in atlases.after(action))
     if moment.errors:
@@ -119,10 +114,6 @@ def _due(work: EvaluationRun, moment: GateInput) -> dict[str, dict[str, Any]]:
         if custom is not None and custom.trigger.type is TriggerType.CUSTOM:
             due[key] = {"trigger_id": custom.trigger.trigger_id}
     return due
-
-
-def _came_round(work: EvaluationRun, each: Round, now: datetime) -> bool:
-    return now - last_round(work.fired_at, each, now) >= timedelta(seconds=each.every)
 
 
 def requested(atlases: CompiledAtlases, state: GateState, what: str, now: datetime) -> Evaluation:
@@ -212,8 +203,7 @@ def _refusal(
 def _shut(work: EvaluationRun, call: GatedCall, gates: Sequence[Gate]) -> tuple[str, str] | None:
     before = {gate.key for gate in gates} if work.shut else ()
     for shut in work.shut:
-        exactly = shut.action == call.action and shut.input_hash == call.input_hash
-        if not shut.action or exactly or (shut.action == EVERY_CALL and shut.gate in before):
+        if not shut.action or _is_about(shut, call) or (shut.action == EVERY_CALL and shut.gate in before):
             gate = work.atlases.gates.get(shut.gate)
             if gate is not None:
                 work.blocked(gate, shut.reason, call.action)
@@ -287,22 +277,21 @@ def _fire_all(
     work: EvaluationRun, call: GatedCall, rules: OfAction, gates: Sequence[Gate], risk: Risk
 ) -> tuple[Sequence[Gate], list[Open], bool]:
     """Also what stands before it only since one of them locked a capability."""
-    silent = call.approved or call.told
-    asks, strict = _fire_before(work, call, within_budget(work, gates, silent=silent))
-    all_gates = gates
-    while work.changed("capabilities"):
+    all_gates, asks, strict = list[Gate](), list[Open](), False
+    while gates:
+        all_gates += gates
+        more, stricter = _fire_before(work, call, within_budget(work, gates, silent=call.approved or call.told))
+        asks, strict = asks + more, strict or stricter
+        if not work.rights_changed:
+            break
         keys = {gate.key for gate in all_gates}
         gates = [gate for gate in _gates_before(work, rules, risk) if gate.key not in keys]
-        if not gates:
-            break
-        more, stricter = _fire_before(work, call, within_budget(work, gates, silent=silent))
-        all_gates, asks, strict = [*all_gates, *gates], [*asks, *more], strict or stricter
     return all_gates, asks, strict
 
 
 def _now_refused(work: EvaluationRun, call: GatedCall, rules: OfAction) -> tuple[str, str] | None:
     """What gates that fired before this call forbid, this call included."""
-    if not (work.changed("actions") or work.changed("capabilities")):
+    if not work.rights_changed:
         return None
     return _denied(work, call, rules) or _locked(work, rules)
 
@@ -317,7 +306,7 @@ def _fire_before(work: EvaluationRun, call: GatedCall, gates: Sequence[Gate]) ->
     for gate in gates:
         strict = strict or gate.require_policy_check
         if gate.asks:
-            if not _has_pass(work.passes, gate, call):
+            if not any(entry.gate == gate.key and _is_about(entry, call) for entry in work.passes):
                 asks.append(_opened(work, gate, call))
         elif gate.asks_people:
             continue
@@ -337,20 +326,18 @@ def _opens_for_one(gate: Gate) -> bool:
     return gate.trigger.type in FOR_ONE_CALL and not asks and gate.mode is not Mode.OBSERVATIONAL
 
 
-def _has_pass(passes: Sequence[Pass], gate: Gate, call: GatedCall) -> bool:
-    return any(
-        gate_pass.gate == gate.key and gate_pass.action == call.action and gate_pass.input_hash == call.input_hash
-        for gate_pass in passes
-    )
+def _is_about(entry: Pass | Open | Shut, call: GatedCall) -> bool:
+    return entry.action == call.action and entry.input_hash == call.input_hash
 
 
 def _opened(work: EvaluationRun, gate: Gate, call: GatedCall) -> Open:
     for question in work.open:
-        if question.gate == gate.key and question.action == call.action and question.input_hash == call.input_hash:
+        if question.gate == gate.key and _is_about(question, call):
             work.blocked(gate, UNANSWERED, call.action)
             return question
-    new = Open(gate=gate.key, call=call_name(call), action=call.action, input_hash=call.input_hash, at=work.now)
-    new = work.ask_call(new)
+    new = work.ask_call(
+        Open(gate=gate.key, call=call_name(call), action=call.action, input_hash=call.input_hash, at=work.now)
+    )
     work.triggered(gate, {"action_id": call.action})
     work.guide(gate)
     work.blocked(gate, UNANSWERED, call.action)
@@ -402,7 +389,7 @@ def shown(
     if call.call_id:
         cards = [card for card in work.cards if card.call != call.call_id]
         cards += [GateCard(gate=gate.key, call=call.call_id) for gate in gates]
-        work.keep("cards", cards[-MAX_CARDS:])
+        work.cards = cards[-MAX_CARDS:]
     return Evaluation(state=work.state())
 
 
@@ -421,7 +408,7 @@ def ran(
         granting = [gate for gate in within_budget(work, gates, silent=True) if _opens_for_one(gate)]
         for gate in granting:
             work.grant(gate)
-        if work.changed("capabilities") or work.changed("actions"):
+        if work.rights_changed:
             for gate in granting:
                 work.restrict(gate)
     if call.approved:
@@ -429,11 +416,9 @@ def ran(
         for gate in _people(work, gates):
             if gate.key in on_card:
                 work.pass_gate(gate)
-        work.keep("people", [key for key in work.people if key not in on_card])
-    work.keep("passes", _without(work.passes, call))
-    paid = charged(rules, work.spent, now)
-    if paid:
-        work.change("spent").update(paid)
+        work.people = [key for key in work.people if key not in on_card]
+    work.passes = _without(work.passes, call)
+    work.spent.update(charged(rules, work.spent, now))
     # Counted only where somebody looks at it: otherwise most calls leave everything as it was, and nothing is written.
     after = work.state(executed=state.executed + 1) if atlases.counting else work.state()
     return Evaluation(state=after, traces=tuple(work.traces), fired=tuple(work.fired))
@@ -443,8 +428,7 @@ def _without(passes: Sequence[Pass], call: GatedCall) -> list[Pass]:
     """One pass of each gate goes with the call."""
     remaining, used_gates = list[Pass](), set[str]()
     for gate_pass in passes:
-        mine = (gate_pass.action, gate_pass.input_hash) == (call.action, call.input_hash)
-        if mine and gate_pass.gate not in used_gates:
+        if _is_about(gate_pass, call) and gate_pass.gate not in used_gates:
             used_gates.add(gate_pass.gate)
         else:
             remaining.append(gate_pass)
@@ -474,16 +458,10 @@ def within_budget(
             room -= 1
         else:
             left_out.append(gate)
-    if not silent:
-        _leave_out(work, left_out, reason)
-    return within
-
-
-def _leave_out(work: EvaluationRun, gates: Sequence[Gate], reason: str) -> None:
-    """Each is on the trail; of very many the first is, with the number of the others."""
-    if work.looking:
-        return
-    if reason == AT_ONCE or len(gates) > MAX_FIRED:
-        work.traces += [skipped(gate, reason, others=len(gates) - 1) for gate in gates[:1]]
+    if silent or work.looking:
+        return within
+    if reason == AT_ONCE or len(left_out) > MAX_FIRED:  # too many to trace each of them
+        work.traces += [skipped(gate, reason, others=len(left_out) - 1) for gate in left_out[:1]]
     else:
-        work.traces += [skipped(gate, reason) for gate in gates]
+        work.traces += [skipped(gate, reason) for gate in left_out]
+    return within

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 from cortex_plane.agents.model.tools import RISKS, Risk, highest_risk
 from cortex_plane.gates.model.atlases import (
@@ -29,6 +28,8 @@ from cortex_plane.kernel.globs import GlobIndex
 from cortex_plane.kernel.schemas import Unusable, compiled
 from cortex_plane.kernel.text import normal
 
+K = TypeVar("K")
+V = TypeVar("V")
 _LOOKED_AT = tuple(AtlasPolicyType)
 MAX_LOOKED_UP = 4096
 """Actions of which is remembered what concerns them."""
@@ -79,10 +80,7 @@ class CompiledAtlases:
         self._capable = GlobIndex[str](
             (pattern, key) for key, capability in self.capabilities.items() for pattern in capability.actions
         )
-        self._actions: dict[str, list[Action]] = {}
-        for atlas in atlases:
-            for action in atlas.actions:
-                self._actions.setdefault(action.action_id, []).append(action)
+        self._actions = _grouped((action.action_id, action) for atlas in atlases for action in atlas.actions)
         self._policies = GlobIndex[tuple[str, AtlasPolicy]](
             (pattern, (f"{atlas.atlas_id}/{policy.policy_id}", policy))
             for atlas in atlases
@@ -91,27 +89,24 @@ class CompiledAtlases:
         )
 
     def _sort_gates(self) -> None:
-        self._by_type: dict[TriggerType, list[Gate]] = {kind: [] for kind in TriggerType}
-        self._plain: dict[str, list[Gate]] = {}
-        for gate in self.gates.values():
-            self._by_type[gate.trigger.type].append(gate)
-            self._plain.setdefault(gate.gate_id, []).append(gate)
-        for gates in self._by_type.values():
-            gates.sort(key=rank)
-        self.once: dict[str, list[Gate]] = {atlas.atlas_id: [] for atlas in self.atlases}
-        """By atlas: what fires when a session meets it."""
-        for gate in (*self.of(TriggerType.SESSION_START), *self.of(TriggerType.INTERACTIVE)):
-            self.once[gate.atlas_id].append(gate)
-        self.blocking_custom = tuple(gate for gate in self.of(TriggerType.CUSTOM) if gate.mode is Mode.BLOCKING)
-        """They hold up whoever cannot ask their triggers."""
-        self.restricting_custom = tuple(
-            gate for gate in self.of(TriggerType.CUSTOM) if gate.restricts and gate.mode is not Mode.BLOCKING
+        self._by_type = _grouped((gate.trigger.type, gate) for gate in sorted(self.gates.values(), key=rank))
+        self._plain = _grouped((gate.gate_id, gate) for gate in self.gates.values())
+        first = _grouped(
+            (gate.atlas_id, gate)
+            for kind in (TriggerType.SESSION_START, TriggerType.INTERACTIVE)
+            for gate in self.of(kind)
         )
-        """What they forbid is forbidden to whoever cannot ask their triggers."""
+        self.once: dict[str, list[Gate]] = {atlas.atlas_id: first.get(atlas.atlas_id, []) for atlas in self.atlases}
+        """By atlas: what fires when a session meets it."""
+        custom = self.of(TriggerType.CUSTOM)
+        self.blocking_custom = tuple(gate for gate in custom if gate.mode is Mode.BLOCKING)
+        """They stop callers that cannot run their triggers."""
+        self.restricting_custom = tuple(gate for gate in custom if gate.restricts and gate.mode is not Mode.BLOCKING)
+        """What they forbid is forbidden to callers that cannot run their triggers."""
         self.timed = self._rounds(TriggerType.TIME_INTERVAL)
         self.counting = self._rounds(TriggerType.COUNT_INTERVAL)
         self._before, self._after, self._requested = (
-            self._globs(kind)
+            GlobIndex((pattern, gate) for gate in self.of(kind) for pattern in gate.trigger.patterns or ("*",))
             for kind in (TriggerType.ACTION_PRE, TriggerType.ACTION_POST, TriggerType.EXPLICIT_REQUEST)
         )
         self._risky: dict[Risk, list[Gate]] = {
@@ -124,93 +119,75 @@ class CompiledAtlases:
         }
 
     def _sort_guards(self) -> None:
-        self._of_capability: dict[str, list[Gate]] = {}
-        for gate in self.of(TriggerType.CAPABILITY_ACCESS):
-            for capability in gate.trigger.capability_ids:
-                self._of_capability.setdefault(f"{gate.atlas_id}/{capability}", []).append(gate)
-        self._guards: dict[str, list[Gate]] = {
-            key: guards
-            for key, gates in self._of_capability.items()
-            if (guards := [gate for gate in gates if gate.mode is not Mode.OBSERVATIONAL])
-        }
-        self._shut_at_first = self._closed()
-
-        self._ending: dict[str, list[str]] = {}
-        for gate in self.gates.values():
-            until = gate.guidance.expires_after if gate.guidance is not None else None
-            if until is not None and until != gate.gate_id:
-                self._ending.setdefault(f"{gate.atlas_id}/{until}", []).append(gate.key)
-
-    def ends_with(self, key: str) -> Sequence[str]:
-        """The gates whose guidance lasts until this one is passed."""
-        return self._ending.get(key, ())
-
-    def _globs(self, kind: TriggerType) -> GlobIndex[Gate]:
-        return GlobIndex((pattern, gate) for gate in self._by_type[kind] for pattern in gate.trigger.patterns or ("*",))
-
-    def _rounds(self, kind: TriggerType) -> tuple[Round, ...]:
-        rounds: dict[tuple[str, float], list[Gate]] = {}
-        for gate in self._by_type[kind]:
-            every = gate.trigger.seconds if kind is TriggerType.TIME_INTERVAL else gate.trigger.actions
-            rounds.setdefault((gate.atlas_id, every or 1), []).append(gate)
-        return tuple(
-            Round(name=f"{atlas}@{every}", atlas_id=atlas, every=every, gates=tuple(gates))
-            for (atlas, every), gates in rounds.items()
+        self._of_capability = _grouped(
+            (f"{gate.atlas_id}/{capability}", gate)
+            for gate in self.of(TriggerType.CAPABILITY_ACCESS)
+            for capability in gate.trigger.capability_ids
         )
-
-    def _closed(self) -> frozenset[str]:
-        """The capabilities that are locked before any gate has done anything."""
+        self._guards = _grouped(
+            (key, gate)
+            for key, gates in self._of_capability.items()
+            for gate in gates
+            if gate.mode is not Mode.OBSERVATIONAL
+        )
         unlockable_keys = {
             f"{gate.atlas_id}/{capability}"
             for gate in self.gates.values()
             if gate.mode is not Mode.OBSERVATIONAL
             for capability in gate.unlock_capabilities
         }
-        watched_only = {key for key in self._of_capability if not self.guards(key)}
-        return frozenset(
+        watched_only = self._of_capability.keys() - self._guards.keys()
+        self._shut_at_first = frozenset(
             key
             for key, capability in self.capabilities.items()
-            if key in unlockable_keys or self.guards(key) or (capability.locked and key not in watched_only)
+            if key in unlockable_keys or key in self._guards or (capability.locked and key not in watched_only)
+        )
+        self._ending = _grouped(
+            (f"{gate.atlas_id}/{gate.guidance.expires_after}", gate.key)
+            for gate in self.gates.values()
+            if gate.guidance is not None and gate.guidance.expires_after not in (None, gate.gate_id)
+        )
+
+    def _rounds(self, kind: TriggerType) -> tuple[Round, ...]:
+        rounds = _grouped(
+            ((gate.atlas_id, gate.trigger.seconds or gate.trigger.actions or 1), gate) for gate in self.of(kind)
+        )
+        return tuple(
+            Round(name=f"{atlas}@{every}", atlas_id=atlas, every=every, gates=tuple(gates))
+            for (atlas, every), gates in rounds.items()
         )
 
     def of(self, kind: TriggerType) -> list[Gate]:
         """In the order of their priorities."""
-        return self._by_type[kind]
+        return self._by_type.get(kind, [])
 
     @cached_property
     def keywords(self) -> KeywordIndex:
         return KeywordIndex(self.of(TriggerType.KEYWORD))
 
     def prepare(self) -> None:
-        """Make what is made only when it is asked for: whoever compiles in a thread of its own does it there."""
+        """Make what is made only when it is asked for: a caller that compiles in a thread does it there."""
         _ = self.keywords, self.known_actions
-        for schema in itertools.islice(self._schemas(), MAX_PREPARED):
+        schemas = [action.parameters_schema for atlas in self.atlases for action in atlas.actions]
+        schemas += [question.schema for gate in self.gates.values() for question in gate.questions]
+        for schema in [schema for schema in schemas if schema is not None][:MAX_PREPARED]:
             with contextlib.suppress(Unusable):
                 compiled(dict(schema))
-
-    def _schemas(self) -> Iterator[Mapping[str, Any]]:
-        for atlas in self.atlases:
-            yield from (action.parameters_schema for action in atlas.actions if action.parameters_schema is not None)
-            for gate in atlas.gates:
-                yield from (question.schema for question in gate.questions if question.schema is not None)
 
     def of_action(self, action: str) -> OfAction:
         rules = self._looked_up.get(action)
         if rules is None:
+            policies = {key: (key, policy) for key, policy in self._policies.find(action)}
             rules = OfAction(
                 before=tuple(_once(self._before.find(action))),
                 capabilities=tuple(dict.fromkeys(self._capable.find(action))),
-                policies=self._ordered(action),
+                policies=tuple(sorted(policies.values(), key=lambda each: _LOOKED_AT.index(each[1].type))),
                 declared=tuple(self._actions.get(action, ())),
             )
             if len(self._looked_up) >= MAX_LOOKED_UP:
                 self._looked_up.clear()
             self._looked_up[action] = rules
         return rules
-
-    def _ordered(self, action: str) -> tuple[tuple[str, AtlasPolicy], ...]:
-        by_key = {key: (key, policy) for key, policy in self._policies.find(action)}
-        return tuple(sorted(by_key.values(), key=lambda each: _LOOKED_AT.index(each[1].type)))
 
     def after(self, action: str) -> list[Gate]:
         return _once(self._after.find(action))
@@ -225,15 +202,15 @@ class CompiledAtlases:
         return self._of_capability.get(capability, [])
 
     def guards(self, capability: str) -> list[Gate]:
-        """The gates that must be passed to open it: those that only look on hold nobody up."""
+        """The gates that must be passed to open it: an observational gate stops nobody."""
         return self._guards.get(capability, [])
 
     def begins_open(self, capability: str) -> bool:
         return capability not in self._shut_at_first
 
-    def policies_of(self, action: str) -> list[tuple[str, AtlasPolicy]]:
-        """In the order in which they are looked at."""
-        return list(self.of_action(action).policies)
+    def ends_with(self, key: str) -> Sequence[str]:
+        """The gates whose guidance lasts until this one is passed."""
+        return self._ending.get(key, ())
 
     def risk_of(self, action: str, own: Risk) -> Risk:
         actions = self.of_action(action).declared
@@ -242,13 +219,10 @@ class CompiledAtlases:
     @cached_property
     def known_actions(self) -> tuple[str, ...]:
         """Every action that an atlas names without a star."""
-        names = dict.fromkeys(self._actions)
-        for capability in self.capabilities.values():
-            names.update(dict.fromkeys(action for action in capability.actions if "*" not in action))
-        for atlas in self.atlases:
-            for policy in atlas.policies:
-                names.update(dict.fromkeys(action for action in policy.actions if "*" not in action))
-        return tuple(names)
+        rules: list[Capability | AtlasPolicy] = [*self.capabilities.values()]
+        rules += [policy for atlas in self.atlases for policy in atlas.policies]
+        patterns = [action for rule in rules for action in rule.actions]
+        return tuple(dict.fromkeys([*self._actions, *(action for action in patterns if "*" not in action)]))
 
     def named(self, id: str) -> list[Gate]:
         """By key, or by its plain id."""
@@ -264,16 +238,18 @@ def _once(gates: list[Gate]) -> list[Gate]:
     return list({gate.key: gate for gate in gates}.values())
 
 
+def _grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
+
+
 def _tightest(budgets: Sequence[GateBudget]) -> GateBudget:
-    def least(name: str) -> float | None:
+    def least(name: str) -> Any:
         return min((each for budget in budgets if (each := getattr(budget, name)) is not None), default=None)
 
-    most, size = least("max_checkpoints_per_input"), least("max_context_injection_size")
-    return GateBudget(
-        max_checkpoints_per_input=None if most is None else int(most),
-        max_context_injection_size=None if size is None else int(size),
-        max_checkpoint_time_ms=least("max_checkpoint_time_ms"),
-    )
+    return GateBudget(**{name: least(name) for name in GateBudget.__slots__})
 
 
 MAX_EXPRESSIONS = 200
@@ -360,48 +336,39 @@ def _re2(memory: int) -> tuple[Any, Any]:
     return re2, options
 
 
-class Expressions(NamedTuple):
-    """Of one atlas: each pattern once, with the gates that it is of."""
-
-    found: dict[tuple[str, bool], tuple[Any, list[int]]]
-
-    @property
-    def program(self) -> int:
-        return sum(pattern.programsize for pattern, _ in self.found.values())
+_Expressions = dict[tuple[str, bool], tuple[Any, list[int]]]
+"""By pattern and whether case counts: the compiled expression, and the gates that have it."""
 
 
 class KeywordIndex:
     """The keyword gates of some atlases."""
 
     def __init__(self, gates: Iterable[Gate]) -> None:
-        self._gates: list[Gate] = []
+        self._gates = list(gates)
         self._needed: list[int] = []
-        self._expressions: dict[str, Expressions] = {}
+        self._expressions: dict[str, _Expressions] = {}
         """By atlas."""
         words: dict[_Kind, dict[str, list[_Place]]] = {}
-        for gate in gates:
-            self._add(gate, words)
+        for number, gate in enumerate(self._gates):
+            if gate.trigger.match_mode is MatchMode.REGEX:
+                self._add_expressions(number, gate)
+            else:
+                self._add_words(number, gate, words)
         self._sets = {kind: KeywordSet(places, phrases=kind[2]) for kind, places in words.items()}
 
-    def _add(self, gate: Gate, words: dict[_Kind, dict[str, list[_Place]]]) -> None:
-        number, trigger = len(self._gates), gate.trigger
-        self._gates.append(gate)
-        if trigger.match_mode is MatchMode.REGEX:
-            self._needed.append(1)
-            self._add_expressions(number, gate)
-            return
-        plain = dict.fromkeys(
-            each for word in trigger.patterns if (each := normal(word, case_sensitive=trigger.case_sensitive))
-        )
+    def _add_words(self, number: int, gate: Gate, words: dict[_Kind, dict[str, list[_Place]]]) -> None:
+        trigger = gate.trigger
+        plain = dict.fromkeys(normal(word, case_sensitive=trigger.case_sensitive) for word in trigger.patterns)
+        plain.pop("", None)
         self._needed.append(len(plain) if trigger.match_mode is MatchMode.ALL else 1)
-        kind = (gate.atlas_id, trigger.case_sensitive, trigger.match_mode is MatchMode.PHRASE)
-        places = words.setdefault(kind, {})
+        places = words.setdefault((gate.atlas_id, trigger.case_sensitive, trigger.match_mode is MatchMode.PHRASE), {})
         for position, word in enumerate(plain):
             places.setdefault(word, []).append((number, position))
 
     def _add_expressions(self, number: int, gate: Gate) -> None:
+        self._needed.append(1)
         case = gate.trigger.case_sensitive
-        expressions = self._expressions.setdefault(gate.atlas_id, Expressions({})).found
+        expressions = self._expressions.setdefault(gate.atlas_id, {})
         for pattern in dict.fromkeys(gate.trigger.patterns):
             if (pattern, case) not in expressions:
                 expressions[pattern, case] = expression(pattern, case_sensitive=case), []
@@ -409,10 +376,13 @@ class KeywordIndex:
 
     @property
     def read(self) -> dict[str, int]:
-        """By atlas: characters of a text that its expressions read. What there is time for is shared out evenly between atlases,
-        so that one with large expressions reads less itself, and takes little from the others."""
+        """By atlas: characters of a text that its expressions read. The effort is shared evenly between atlases, so that one
+        with large expressions reads less itself, and takes little from the others."""
         share = EFFORT // (READINGS * max(1, len(self._expressions)))
-        return {id: min(SEARCHED, share // each.program) for id, each in self._expressions.items()}
+        return {
+            id: min(SEARCHED, share // sum(pattern.programsize for pattern, _ in expressions.values()))
+            for id, expressions in self._expressions.items()
+        }
 
     def find(self, text: str) -> dict[int, tuple[Gate, tuple[str, ...]]]:
         """The gates that the text fires, with what was found of each."""
@@ -438,7 +408,7 @@ class KeywordIndex:
         for id, most in self.read.items():
             # Before and after it is made plain a text need not be cut at the same place: each reading is cut by itself.
             parts = dict.fromkeys([*map(writable, _read(text, most)), *_read(plain, most)])
-            for pattern, numbers in self._expressions[id].found.values():
+            for pattern, numbers in self._expressions[id].values():
                 if any(pattern.search(part) for part in parts):
                     for number in numbers:
                         seen.setdefault(number, {}).setdefault(0, pattern.pattern)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,7 +21,16 @@ from cortex_plane.gates.model.atlases import (
     ResponseType,
     TriggerType,
 )
-from cortex_plane.gates.model.gates import ANSWER, ActiveGuidance, GateState, Open, PromptParts, gate_in, type_in
+from cortex_plane.gates.model.gates import (
+    ANSWER,
+    UNANSWERED,
+    ActiveGuidance,
+    GateState,
+    Open,
+    PromptParts,
+    gate_in,
+    type_in,
+)
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.sessions.model.events import TraceType
 
@@ -79,9 +89,9 @@ def blocks_of(atlases: CompiledAtlases, state: GateState) -> list[tuple[str, Con
 
 
 def prompt_parts(atlases: CompiledAtlases, state: GateState) -> PromptParts:
-    guides = [guidance for _, guidance, _ in guides_of(atlases, state)]
-    high = [each.content for each in guides if each.format is GuidanceFormat.SYSTEM_INSTRUCTION]
-    rest = [each.content for each in guides if each.format is not GuidanceFormat.SYSTEM_INSTRUCTION]
+    high, rest = list[str](), list[str]()
+    for _, guidance, _ in guides_of(atlases, state):
+        (high if guidance.format is GuidanceFormat.SYSTEM_INSTRUCTION else rest).append(guidance.content)
     contexts = [f"## {each.name}\n{each.content}" for _, each, _ in blocks_of(atlases, state)]
     return PromptParts(
         instructions="\n\n".join(high),
@@ -156,7 +166,6 @@ def asked_of_all(atlases: CompiledAtlases, waiting: Iterable[Open]) -> list[dict
 SHOWN = 200
 """Characters of one answer, one reason or one keyword."""
 SHOWN_ANSWERS = 10
-UNANSWERED = "Required question not answered"
 GATE_RULE = "gate:"
 """How the rule begins by which a gate stopped a call."""
 
@@ -167,7 +176,6 @@ class NewsKind(StrEnum):
     NOTED = "noted"
     ANSWERED = "answered"
     REFUSED = "refused"
-    """An answer that did not do."""
     PASSED = "passed"
     BLOCKED = "blocked"
     SKIPPED = "skipped"
@@ -180,7 +188,6 @@ class GateNews:
     kind: NewsKind
     atlas: str
     gate: str
-    """Its id, as its atlas has it."""
     said: str
     """After its name: `asks before ticket.delete runs`."""
 
@@ -219,38 +226,31 @@ def _triggered(data: Mapping[str, Any]) -> tuple[NewsKind, str]:
     return kind, f"{verb} {when}".rstrip()
 
 
+_WHEN: Mapping[Any, str] = {
+    TriggerType.SESSION_START: "as the session begins",
+    TriggerType.SESSION_END: "as the session ends",
+    TriggerType.INTERACTIVE: "before anything goes on",
+    TriggerType.ACTION_PRE: "before {action_id} runs",
+    TriggerType.CAPABILITY_ACCESS: "before {action_id} runs: its capability is locked",
+    TriggerType.RISK_THRESHOLD: "before {action_id} runs, for its risk",
+    TriggerType.ACTION_POST: "after {action_id} ended",
+    TriggerType.KEYWORD: "because of {words}",
+    TriggerType.TIME_INTERVAL: "because {seconds} seconds have passed",
+    TriggerType.COUNT_INTERVAL: "because {actions} actions have run",
+    TriggerType.EXPLICIT_REQUEST: "because the agent asked for “{requested}”",
+    TriggerType.ERROR_OCCURRED: "because something went wrong: {error}",
+    TriggerType.CUSTOM: "because {trigger_id} said so",
+}
+
+
 def _when(trigger: str, data: Mapping[str, Any]) -> str:
-    action = _text(data.get("action_id"))
-    match trigger:
-        case TriggerType.SESSION_START:
-            return "as the session begins"
-        case TriggerType.SESSION_END:
-            return "as the session ends"
-        case TriggerType.INTERACTIVE:
-            return "before anything goes on"
-        case TriggerType.ACTION_PRE:
-            return f"before {action} runs"
-        case TriggerType.CAPABILITY_ACCESS:
-            return f"before {action} runs: its capability is locked"
-        case TriggerType.RISK_THRESHOLD:
-            return f"before {action} runs, for its risk"
-        case TriggerType.ACTION_POST:
-            return f"after {action} ended"
-        case TriggerType.KEYWORD:
-            words = data.get("matched")
-            texts = [_text(word) for word in words[:SHOWN_ANSWERS]] if isinstance(words, list) else []
-            return "because of " + (", ".join(f"“{word}”" for word in texts) or "what was said")
-        case TriggerType.TIME_INTERVAL:
-            return f"because {_text(data.get('seconds'))} seconds have passed"
-        case TriggerType.COUNT_INTERVAL:
-            return f"because {_text(data.get('actions'))} actions have run"
-        case TriggerType.EXPLICIT_REQUEST:
-            return f"because the agent asked for “{_text(data.get('requested'))}”"
-        case TriggerType.ERROR_OCCURRED:
-            return f"because something went wrong: {_text(data.get('error'))}"
-        case TriggerType.CUSTOM:
-            return f"because {_text(data.get('trigger_id'))} said so"
-    return f"at {trigger}" if trigger else ""
+    if trigger not in _WHEN:
+        return f"at {trigger}" if trigger else ""
+    texts = defaultdict(str, {name: _text(value) for name, value in data.items()})
+    matched = data.get("matched")
+    words = [f"“{_text(word)}”" for word in matched[:SHOWN_ANSWERS]] if isinstance(matched, list) else []
+    texts["words"] = ", ".join(words) or "what was said"
+    return _WHEN[trigger].format_map(texts)
 
 
 # What became of it -----------------------------------------------------------------------------------------------
@@ -262,15 +262,15 @@ def _response(data: Mapping[str, Any]) -> tuple[NewsKind, str]:
     parts = [f"{_text(key)} = {_text(value)}" for key, value in answers[:SHOWN_ANSWERS]]
     if len(answers) > SHOWN_ANSWERS:
         parts.append(f"and {len(answers) - SHOWN_ANSWERS} more")
-    values = ", ".join(parts) or "nothing"
     about = f" for {_text(data['action_id'])}" if data.get("action_id") else ""
-    result = data.get("validation_result")
+    message = f"is answered{about}: {', '.join(parts) or 'nothing'}"
     wrong = _faults(data.get("faults"))
-    if result == "valid":
-        return NewsKind.ANSWERED, f"is answered{about}: {values}"
-    if result == "invalid":
-        return NewsKind.REFUSED, f"is answered{about}: {values}; not accepted{wrong}"
-    return NewsKind.ANSWERED, f"is answered{about}: {values}; accepted all the same{wrong}"
+    match data.get("validation_result"):
+        case "valid":
+            return NewsKind.ANSWERED, message
+        case "invalid":
+            return NewsKind.REFUSED, f"{message}; not accepted{wrong}"
+    return NewsKind.ANSWERED, f"{message}; accepted all the same{wrong}"
 
 
 def _faults(faults: Any) -> str:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.gates import store as gates_store
-from cortex_plane.gates.files.atlases import Read, read
+from cortex_plane.gates.files.atlases import Read, difference, read
 from cortex_plane.gates.model.atlases import (
     MAX_COUNTED,
     Atlas,
@@ -18,7 +18,6 @@ from cortex_plane.gates.model.atlases import (
     Published,
     Retired,
 )
-from cortex_plane.gates.rules.diffs import difference
 from cortex_plane.gates.verbs.atlas_cache import manifest_of, read_back
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.shares import loading, reading

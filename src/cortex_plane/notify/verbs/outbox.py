@@ -14,7 +14,7 @@ from cortex_plane.calls.model import advised
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.kernel.redaction import redact
+from cortex_plane.kernel.text import redact
 from cortex_plane.notify import rules as delivery_rules
 from cortex_plane.notify import store as notify_store
 from cortex_plane.notify.model.notifications import (

@@ -37,7 +37,6 @@ class Template(StrEnum):
 
 class OnDeny(StrEnum):
     FAIL = "fail"
-    """A denial fails the job."""
     CONTINUE = "continue"
     """The model is told, and goes another way."""
 
@@ -118,12 +117,10 @@ class CallFacts:
     """What a policy may look at."""
 
     target: str
-    """The tool's name."""
     arguments: Mapping[str, Any]
     read_only: bool
     risk: Risk
     agent: str
-    """Its slug."""
     teams: tuple[UUID, ...] = ()
     """The agent's team, and its parent if it has one."""
     session_kind: str = "programmatic"
@@ -275,7 +272,6 @@ class Explanation:
     limits: list[Limited]
     decision: PolicyDecision
     origins: dict[str, str]
-    """Where each term came from."""
 
 
 ONE_HUMAN = (

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -17,7 +19,7 @@ from pydantic_core import PydanticCustomError
 from cortex_plane.agents.model.tools import Confirmed, Risk
 from cortex_plane.kernel.canonical import canonical, check_text
 from cortex_plane.kernel.conditions import MAX_LENGTH, Condition
-from cortex_plane.kernel.errors import InvalidInput, MissingExtra
+from cortex_plane.kernel.errors import MissingExtra
 from cortex_plane.kernel.fields import (
     DRAFT,
     ChannelType,
@@ -29,6 +31,7 @@ from cortex_plane.kernel.fields import (
     Ref,
     adapter,
     parse,
+    refused_as,
 )
 from cortex_plane.policies.model.policies import (
     MAX_TIMEOUT_SECONDS,
@@ -66,7 +69,6 @@ class PlacedRow:
 class PolicyVersion:
     version: int
     digest: str
-    """SHA-256 of the file, in hex."""
     rows: int
     note: str | None
     applied_by: str
@@ -83,12 +85,10 @@ class PolicyVersionDetails:
     applied_by: str | None
     created_at: datetime | None
     source: str
-    """The file, whole."""
     total: int
     rows: list[PlacedRow]
     """The first thousand."""
     platform: list[PolicyRow]
-    """The platform's rows, as they are now."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,13 +177,8 @@ def row_as_json(row: PolicyRow) -> dict[str, Any]:
 
 def placed_as_json(row: PlacedRow) -> dict[str, Any]:
     """A row as it is stored: the names in it are looked up."""
-    return {
-        "position": row.position,
-        "level": row.level,
-        "team_id": None if row.team_id is None else str(row.team_id),
-        "team": row.team,
-        **row_as_json(row.row),
-    }
+    data: dict[str, Any] = adapter(PlacedRow).dump_python(row, mode="json")
+    return {**data.pop("row"), **data}
 
 
 class RowsDigest:
@@ -229,10 +224,8 @@ def difference(before: Sequence[PlacedRow], after: Sequence[PlacedRow]) -> Polic
     """Rows are the same where level and name are; their order within a level counts too."""
     old, new = _by_name(before), _by_name(after)
     changes = []
-    added = removed = changed = 0
     for key, (place, row) in new.items():
         if key not in old:
-            added += 1
             changes.append(_change("added", row, []))
             continue
         was_place, was = old[key]
@@ -240,12 +233,10 @@ def difference(before: Sequence[PlacedRow], after: Sequence[PlacedRow]) -> Polic
         if was_place != place:
             differences.append(FieldChange(field="place", before=was_place, after=place))
         if differences:
-            changed += 1
             changes.append(_change("changed", row, differences))
-    for key, (_, row) in old.items():
-        if key not in new:
-            removed += 1
-            changes.append(_change("removed", row, []))
+    changes += [_change("removed", row, []) for key, (_, row) in old.items() if key not in new]
+    counts = Counter(change.change for change in changes)
+    added, removed, changed = counts["added"], counts["removed"], counts["changed"]
     return PolicyDiff(added=added, removed=removed, changed=changed, changes=changes[:MAX_SHOWN_CHANGES])
 
 
@@ -276,13 +267,7 @@ def _change(change: str, row: PlacedRow, changes: list[FieldChange]) -> RowChang
 
 def placed(row: Mapping[str, Any]) -> PlacedRow:
     """A row as it is stored."""
-    return PlacedRow(
-        level=Level(row["level"]),
-        team_id=row["team_id"],
-        team=row["team"],
-        position=row["position"],
-        row=parse(PolicyRow, row),
-    )
+    return parse(PlacedRow, {**row, "row": dict(row)})
 
 
 # Simulations --------------------------------------------------------------------------------------------------------
@@ -300,7 +285,6 @@ class SimulationRequest:
     within_seconds: Annotated[int, Field(strict=True, ge=1, le=MAX_SECONDS)] | None = None
     """So long before `until`, instead of `since`. Where both are absent: seven days."""
     until: Moment | None = None
-    """Where absent: now."""
     limit: Annotated[int, Field(strict=True, ge=1, le=MAX_CALLS)] = DEFAULT_CALLS
     """How many calls at most, the newest first."""
 
@@ -374,7 +358,6 @@ class Simulation:
     version: str
     """The policies that hold now, and that the file was compared with."""
     rows: int
-    """How many the file has."""
     warnings: list[str]
     since: datetime
     until: datetime
@@ -397,15 +380,10 @@ MAX_CHANNELS = 20
 MAX_DETAILS_BYTES = 8 * 1024
 
 
-def check_condition(text: str) -> str:
+def check_condition(text: str) -> None:
     """Here where it can be; the plane checks it in any case."""
-    try:
+    with contextlib.suppress(MissingExtra):
         Condition.of(check_text(text, "when"))
-    except MissingExtra:
-        return text
-    except InvalidInput as error:
-        raise PydanticCustomError("condition", "{reason}", {"reason": error.message}) from None
-    return text
 
 
 def _no_permission(effect: PolicyVerdict) -> PolicyVerdict:
@@ -458,9 +436,6 @@ class QuorumDraft:
         if self.votes is not None and any(votes > self.votes for votes in self.roles.values()):
             raise PydanticCustomError("too_few_votes", "a role asks for more votes than there are in all")
 
-    def as_quorum(self) -> Quorum:
-        return quorum_of(self.votes, self.roles)
-
 
 def quorum_of(votes: int | None, roles: Mapping[Role, int]) -> Quorum:
     return Quorum(
@@ -476,7 +451,9 @@ class RequestPolicy:
     name: RowName
     target: TargetGlob
     effect: Annotated[PolicyVerdict, AfterValidator(_no_permission)]
-    when: Annotated[str, StringConstraints(max_length=MAX_LENGTH), AfterValidator(check_condition)] | None = None
+    when: Annotated[str, StringConstraints(max_length=MAX_LENGTH), refused_as("condition", check_condition)] | None = (
+        None
+    )
     clearance: Clearance | None = None
     template: Template | None = None
     timeout_seconds: Seconds | None = None
@@ -506,7 +483,7 @@ class RequestPolicy:
             reminder_seconds=self.remind_before_seconds,
             on_deny=self.on_deny,
             self_approval=self.self_approval,
-            quorum=self.quorum.as_quorum() if isinstance(self.quorum, QuorumDraft) else _votes(self.quorum),
+            quorum=self._quorum(),
             escalation_seconds=self.escalate_before_seconds,
             channels=None if self.channels is None else tuple(self.channels),
             standing=self.standing,
@@ -515,9 +492,10 @@ class RequestPolicy:
             details=self.details,
         )
 
-
-def _votes(votes: int | None) -> Quorum | None:
-    return None if votes is None else Quorum(votes=votes)
+    def _quorum(self) -> Quorum | None:
+        if isinstance(self.quorum, QuorumDraft):
+            return quorum_of(self.quorum.votes, self.quorum.roles)
+        return None if self.quorum is None else Quorum(votes=self.quorum)
 
 
 RequestPolicies = Annotated[list[RequestPolicy], Field(max_length=MAX_REQUEST_ROWS)]

@@ -29,19 +29,7 @@ ADMINS = Approvers(roles=(Role.ADMIN,))
 
 _ORDER = {template: place for place, template in enumerate(TEMPLATES)}
 _OF_TEMPLATES = ("timeout_seconds", "reminder_seconds", "escalation_seconds", "approvers", "self_approval", "standing")
-_TERMS = (
-    "required_clearance",
-    "timeout_seconds",
-    "reminder_seconds",
-    "approvers",
-    "on_deny",
-    "self_approval",
-    "quorum",
-    "escalation_seconds",
-    "channels",
-    "standing",
-)
-_DEFAULTS: Origins = dict.fromkeys(Terms.__slots__, "default")
+_TERMS = (*_OF_TEMPLATES, "required_clearance", "on_deny", "quorum", "channels")
 
 
 # What a row says -------------------------------------------------------------------------------------------------
@@ -52,10 +40,9 @@ def resolve_terms(
 ) -> tuple[Terms, Origins]:
     """A null inherits: row, its template, the platform's match and its template, the default. ``above`` are the matches of
     the levels over the row: it escalates to them where it does not say otherwise."""
-    values: dict[str, Any] = {"template": OWNER_DECIDES.template, "escalate_to": None}
-    origins = dict(_DEFAULTS)
-    for name in _TERMS:
-        values[name] = getattr(OWNER_DECIDES, name)
+    values: dict[str, Any] = {name: getattr(OWNER_DECIDES, name) for name in ("template", *_TERMS)}
+    values["escalate_to"] = None
+    origins: Origins = dict.fromkeys(Terms.__slots__, "default")
     if platform is not None and platform is not row:
         _say(values, origins, platform, "platform")
     if row is not None:
@@ -84,30 +71,10 @@ def _say(values: dict[str, Any], origins: Origins, row: PolicyRow, who: str) -> 
         values["escalate_to"], origins["escalations"] = row.escalate_to, source
 
 
-def own_timeout(row: PolicyRow) -> int | None:
-    """The time that a row speaks of, itself or by its template."""
-    if row.timeout_seconds is not None or row.template is None:
-        return row.timeout_seconds
-    return TEMPLATES[row.template].timeout_seconds
-
-
-def own_approvers(row: PolicyRow) -> Approvers | None:
-    """Whom a row names, itself or by its template."""
-    if row.approvers is not None or row.template is None:
-        return row.approvers
-    return TEMPLATES[row.template].approvers
-
-
-def _own_standing(row: PolicyRow) -> bool | None:
-    if row.standing is not None or row.template is None:
-        return row.standing
-    return TEMPLATES[row.template].standing
-
-
-def _own_escalation(row: PolicyRow) -> int | None:
-    if row.escalation_seconds is not None or row.template is None:
-        return row.escalation_seconds
-    return TEMPLATES[row.template].escalation_seconds
+def own_term(row: PolicyRow, name: str) -> Any:
+    """A term that the row says, itself or by its template; None where it says nothing."""
+    value = getattr(row, name)
+    return getattr(TEMPLATES[row.template], name) if value is None and row.template is not None else value
 
 
 # Who is asked after whom -----------------------------------------------------------------------------------------
@@ -119,7 +86,7 @@ def _escalations(
     """As the row says; else up the levels, and to the admins in the end."""
     if steps is not None:
         return adding(approvers, steps)
-    named_above = (own_approvers(row) for row in above if row.effect is PolicyVerdict.REQUIRES_APPROVAL)
+    named_above = (own_term(row, "approvers") for row in above if row.effect is PolicyVerdict.REQUIRES_APPROVAL)
     chain = adding(approvers, [*(each for each in named_above if each is not None), ADMINS])
     return chain[:1] if TEMPLATES[template].escalates_once else chain
 
@@ -174,32 +141,19 @@ def tighten_terms(
         changes["reminder_seconds"] = demand.reminder_seconds
     if demand.on_deny is OnDeny.FAIL:
         changes["on_deny"] = demand.on_deny
-    changes |= _instead(terms, demand) if by_default else _among(terms, demand)
+    if by_default:
+        approvers = Approvers(members=demand.named) if demand.named else terms.approvers
+        changes["approvers"] = approvers
+        if seconds := own_term(demand, "escalation_seconds"):
+            changes["escalation_seconds"] = seconds
+            changes["escalations"] = adding(approvers, [ADMINS])
+    else:
+        if demand.named:
+            changes["named"] = demand.named
+        if demand.escalation_seconds is not None and terms.escalations:
+            changes["escalation_seconds"] = demand.escalation_seconds
     changes |= _of_request(demand)
     return _changed(terms, origins, changes, f"request {rule}")
-
-
-def _instead(terms: Terms, demand: PolicyRow) -> dict[str, Any]:
-    """What a request says where nobody else did."""
-    changes: dict[str, Any] = {}
-    approvers = Approvers(members=demand.named) if demand.named else terms.approvers
-    seconds = _own_escalation(demand)
-    if demand.named:
-        changes["approvers"] = approvers
-    if seconds:
-        changes["escalation_seconds"] = seconds
-        changes["escalations"] = adding(approvers, [ADMINS])
-    return changes
-
-
-def _among(terms: Terms, demand: PolicyRow) -> dict[str, Any]:
-    """What a request says where a row decided: it chooses among those who may decide, and when the others are asked."""
-    changes: dict[str, Any] = {}
-    if demand.named:
-        changes["named"] = demand.named
-    if demand.escalation_seconds is not None and terms.escalations:
-        changes["escalation_seconds"] = demand.escalation_seconds
-    return changes
 
 
 def requested_terms(demand: PolicyRow, platform: PolicyRow | None, above: Sequence[PolicyRow]) -> tuple[Terms, Origins]:
@@ -223,12 +177,12 @@ def _narrower(terms: Terms, row: PolicyRow) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     if row.required_clearance is not None:
         changes["required_clearance"] = max(terms.required_clearance, row.required_clearance)
-    timeout = own_timeout(row)
+    timeout = own_term(row, "timeout_seconds")
     if timeout is not None:
         changes["timeout_seconds"] = min(terms.timeout_seconds, timeout)
     if row.quorum is not None:
         changes["quorum"] = stricter_quorum(terms.quorum, row.quorum)
-    if _own_standing(row) is False:
+    if own_term(row, "standing") is False:
         changes["standing"] = False
     if row.channels is not None:
         changes["channels"] = _fewer(terms.channels, row.channels)
@@ -302,10 +256,6 @@ def _fitting(terms: Terms) -> Terms:
     reminder = _within(timeout, terms.reminder_seconds)
     escalation = _within(timeout, terms.escalation_seconds) if terms.escalations else None
     escalations = terms.escalations if escalation is not None else ()
-    if (timeout, reminder, escalation, escalations) == (
-        terms.timeout_seconds, terms.reminder_seconds, terms.escalation_seconds, terms.escalations,
-    ):  # fmt: skip
-        return terms
     return replace(
         terms,
         timeout_seconds=timeout,
@@ -336,20 +286,14 @@ def term_said(name: str, value: Any) -> str:
             return approvers_said(value)
         case Quorum():
             return quorum_said(value)
+        case tuple() if name == "escalations":
+            return ", then ".join(map(approvers_said, value)) or "nobody"
         case tuple():
-            return _tuple_said(name, value)
+            return ", ".join(map(str, value)) or "the dashboard alone"
         case Mapping():
             text = canonical(dict(value)).decode()
             return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
     return str(value)
-
-
-def _tuple_said(name: str, values: tuple[Any, ...]) -> str:
-    if name == "escalations":
-        return ", then ".join(map(approvers_said, values)) or "nobody"
-    if name == "channels":
-        return ", ".join(values) or "the dashboard alone"
-    return ", ".join(map(str, values))
 
 
 def approvers_said(approvers: Approvers) -> str:

@@ -11,11 +11,11 @@ import orjson
 
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.kernel.errors import Stale
-from cortex_plane.kernel.fields import parse, to_json
+from cortex_plane.kernel.fields import adapter, parse, to_json
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.shares import reading_policies
 from cortex_plane.policies import store as policies_store
-from cortex_plane.policies.files import Draft, place, policy_faults, read
+from cortex_plane.policies.files import MAX_WARNINGS, Draft, Person, faults_of, place, policy_faults, read, warnings_of
 from cortex_plane.policies.model.policies import PolicyRow
 from cortex_plane.policies.model.versions import (
     MAX_SHOWN_ROWS,
@@ -27,12 +27,10 @@ from cortex_plane.policies.model.versions import (
     difference,
     rows_digest,
 )
-from cortex_plane.policies.rules.checks import MAX_WARNINGS, Person, faults_of, warnings_of
 from cortex_plane.policies.store import InForce
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.rules import Forged
 from cortex_plane.tenancy.store import orgs as orgs_store
 from cortex_plane.tenancy.verbs.frame import require_found, verb
@@ -78,9 +76,7 @@ async def _apply_policies(
     differs = bool(diff.added or diff.removed or diff.changed) or not now.true
     version = now.newest + 1 if differs else now.version
     if differs and not file.dry_run:
-        await policies_store.insert_policies(
-            tx, version, rows, file.text, digest, file.note, actor.name, actor.identity
-        )
+        await policies_store.insert_policies(tx, version, rows, file, digest, actor)
         await proof_store.append_to_org(
             tx,
             Fact.of(
@@ -95,7 +91,7 @@ async def _apply_policies(
 async def examine(tx: Transaction, draft: Draft) -> tuple[list[PlacedRow], list[str]]:
     """The rows of a file with the names in them looked up, and what seems odd about them. Raises ``InvalidInput`` that
     names every line at fault."""
-    people = [_person(row) for row in await policies_store.list_people(tx)]
+    people = adapter(list[Person]).validate_python([*map(dict, await policies_store.list_people(tx))])
     ids = await orgs_store.find_teams(tx, list(draft.team_lines))
     slugs = {slug: ids[slug] for slug in draft.team_lines if slug in ids}
     if len(slugs) < len(draft.team_lines):
@@ -115,12 +111,6 @@ def _examine(
     return rows, [f"line {lines[at]}: {message}" for at, message in odd]
 
 
-def _person(row: Row) -> Person:
-    return Person(
-        id=row["id"], name=row["display_name"], clearance=row["clearance"], roles=frozenset(map(Role, row["roles"]))
-    )
-
-
 @verb(Permission.POLICY_READ)
 async def list_policy_versions(db: Database, actor: Actor, below: int | None, limit: int) -> list[PolicyVersion]:
     """What was applied, newest first."""
@@ -137,16 +127,11 @@ async def get_policies(db: Database, actor: Actor, version: int | None = None) -
             number = int(require_found(await policies_store.current_version(tx), "org").partition(".")[0])
         platform = await policies_store.platform_rows(tx)
         if number == 0:
-            return PolicyVersionDetails(
-                version=0, digest=None, note=None, applied_by=None, created_at=None, source="", total=0, rows=[],
-                platform=platform,
-            )  # fmt: skip
+            empty: Row = dict.fromkeys(("digest", "note", "applied_by", "created_at"))
+            return PolicyVersionDetails(version=0, source="", total=0, rows=[], platform=platform, **empty)
         row = require_found(await policies_store.get_policy_version(tx, number), "policy_version")
         rows = await policies_store.list_rows(tx, number, MAX_SHOWN_ROWS)
-        return PolicyVersionDetails(
-            version=number, digest=row["digest"], note=row["note"], applied_by=row["applied_by"],
-            created_at=row["created_at"], source=row["source"], total=row["rows"], rows=rows, platform=platform,
-        )  # fmt: skip
+        return parse(PolicyVersionDetails, {**row, "total": row["rows"], "rows": rows, "platform": platform})
 
 
 async def forged_policies(db: Database) -> list[str]:
