@@ -7,8 +7,8 @@ from datetime import timedelta
 import httpx
 import pytest
 
+from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.tools import ConfirmationDraft, Risk
-from cortex_plane.agents.verbs import agents
 from cortex_plane.client import Client
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound

@@ -19,7 +19,7 @@ import pytest
 
 from cortex_plane.kernel.fields import BODY_LIMIT
 from cortex_plane.kernel.routes import SMALL_BODY_BYTES
-from cortex_plane.tenancy.model.credentials import PREFIX
+from cortex_plane.tenancy.model.access import PREFIX
 from cortex_plane.tenancy.model.orgs import Role
 from tests.crash.points import extents
 from tests.fixtures.people import Person, World

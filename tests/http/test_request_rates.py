@@ -17,10 +17,10 @@ from cortex_plane.http.app import framed
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.kernel.errors import TooMany
 from cortex_plane.main.api_process import create_app
-from cortex_plane.tenancy.model.credentials import KeyDraft
+from cortex_plane.tenancy.model.access import KeyDraft
 from cortex_plane.tenancy.store import orgs as orgs_store
-from cortex_plane.tenancy.verbs import keys, logins, request_rates
-from cortex_plane.tenancy.verbs.request_rates import BATCHES, BURST_SECONDS, RequestRates
+from cortex_plane.tenancy.verbs import access, keys, logins
+from cortex_plane.tenancy.verbs.access import BATCHES, BURST_SECONDS, RequestRates
 from cortex_plane.worker.scheduler import CHORES
 from tests.fixtures.clock import Clock
 from tests.fixtures.people import World
@@ -195,7 +195,7 @@ async def test_rows_of_budgets_that_are_full_again_are_deleted(
 ) -> None:
     rates = RequestRates(PER_SECOND, Watch())
     await rates.take(world.db, world.service.actor)
-    await clock.advance(request_rates.KEPT)
+    await clock.advance(access.BUDGET_LIFETIME)
     await rates.take(world.db, other.service.actor)
     (chore,) = [chore for chore in CHORES if chore.name == "full request budgets"]
     await clock.advance(timedelta(seconds=1))

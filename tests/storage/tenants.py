@@ -28,11 +28,11 @@ from cortex_plane.notify import store as notify_store
 from cortex_plane.proof.verbs import roots
 from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
-from cortex_plane.tenancy.model.credentials import ModelKeyDraft, Provider
+from cortex_plane.tenancy.model.access import ModelKeyDraft, Provider
 from cortex_plane.tenancy.model.identities import LinkDraft
 from cortex_plane.tenancy.model.orgs import AbsenceDraft, Role
 from cortex_plane.tenancy.verbs import connections, keys, logins, orgs
-from cortex_plane.tenancy.verbs.request_rates import RequestRates
+from cortex_plane.tenancy.verbs.access import RequestRates
 from tests.fixtures.atlases import plain, publish
 from tests.fixtures.notifications import dead_letter
 from tests.fixtures.people import World

@@ -12,8 +12,7 @@ import pytest
 
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import NotFound, Unauthenticated
-from cortex_plane.tenancy.model.access import ActorKind
-from cortex_plane.tenancy.model.credentials import KeyDraft, Redemption, key_digest
+from cortex_plane.tenancy.model.access import ActorKind, KeyDraft, Redemption, key_digest
 from cortex_plane.tenancy.model.orgs import MemberChange, OrgDraft, Role
 from cortex_plane.tenancy.verbs import keys, logins, orgs
 from cortex_plane.tenancy.verbs.access import new_key_secret

@@ -12,8 +12,7 @@ import pytest
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import Forbidden, Unauthenticated
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.access import ActorKind
-from cortex_plane.tenancy.model.credentials import form_token, is_form_token, session_digest
+from cortex_plane.tenancy.model.access import ActorKind, form_token, is_form_token, session_digest
 from cortex_plane.tenancy.model.orgs import MemberChange, Role
 from cortex_plane.tenancy.verbs import logins, orgs
 from tests.fixtures.clock import Clock

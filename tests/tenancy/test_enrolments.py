@@ -11,7 +11,7 @@ import pytest
 
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.credentials import Grantable, enrolment_digest
+from cortex_plane.tenancy.model.access import Grantable, enrolment_digest
 from cortex_plane.tenancy.model.identities import LinkDraft, Mapping
 from cortex_plane.tenancy.model.orgs import MemberDraft, Role
 from cortex_plane.tenancy.verbs import connections, keys, orgs

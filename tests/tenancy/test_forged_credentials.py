@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import Unread, metered
-from cortex_plane.tenancy.model.credentials import Grantable
+from cortex_plane.tenancy.model.access import Grantable
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections
 from cortex_plane.tenancy.verbs.access import new_key_secret

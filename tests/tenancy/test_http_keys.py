@@ -8,7 +8,7 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.tenancy.model.credentials import is_well_formed
+from cortex_plane.tenancy.model.access import is_well_formed
 from cortex_plane.tenancy.model.orgs import Role
 from tests.fixtures.clock import Clock
 from tests.fixtures.people import World

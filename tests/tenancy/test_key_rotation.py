@@ -27,7 +27,7 @@ from cortex_plane.main.databases import open_database
 from cortex_plane.main.master_key import KEY_FILE, NEXT_KEY_FILE
 from cortex_plane.main.settings import Settings
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.credentials import ModelKeyDraft, Provider
+from cortex_plane.tenancy.model.access import ModelKeyDraft, Provider
 from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.store import credentials as credentials_store
 from cortex_plane.tenancy.store import orgs as orgs_store

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortex_plane.tenancy.model.credentials import PREFIX, is_well_formed, key_digest
+from cortex_plane.tenancy.model.access import PREFIX, is_well_formed, key_digest
 from cortex_plane.tenancy.verbs.access import new_key_secret
 
 

@@ -29,7 +29,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus
 from cortex_plane.channels.mail_servers import SmtpServer, StartTls, read_sender
 from cortex_plane.kernel.text import marked, span, stamp
-from cortex_plane.notify.model.notifications import (
+from cortex_plane.notify.model import (
     Callback,
     Card,
     Invitation,

@@ -9,14 +9,14 @@ from pydantic.dataclasses import dataclass as draft
 
 from cortex_plane.kernel.fields import DRAFT, MAX_BODY_BYTES
 from cortex_plane.kernel.routes import ListQuery, ListRoute, RefPath, Route
-from cortex_plane.tenancy.model.access import Me
-from cortex_plane.tenancy.model.credentials import (
+from cortex_plane.tenancy.model.access import (
     BrowserSession,
     EndedSessions,
     EnrolmentCode,
     Key,
     KeyDraft,
     LoginLink,
+    Me,
     ModelKey,
     ModelKeyDraft,
     NewKey,

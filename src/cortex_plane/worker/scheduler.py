@@ -88,9 +88,9 @@ async def _atlas_minutes(db: Database) -> None:
 
 
 async def _request_budgets(db: Database) -> None:
-    from cortex_plane.tenancy.verbs import request_rates
+    from cortex_plane.tenancy.verbs import access
 
-    await request_rates.forget(db)
+    await access.forget_request_budgets(db)
 
 
 async def _roots(db: Database) -> None:

@@ -17,16 +17,7 @@ from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.redaction import redact
 from cortex_plane.notify import rules as delivery_rules
 from cortex_plane.notify import store as notify_store
-from cortex_plane.notify.model.notifications import (
-    Callback,
-    Card,
-    Invitation,
-    Notice,
-    Outgoing,
-    Sent,
-    Target,
-    Undeliverable,
-)
+from cortex_plane.notify.model import Callback, Card, Invitation, Notice, Outgoing, Sent, Target, Undeliverable
 from cortex_plane.notify.rules import SCHEDULE, Said
 from cortex_plane.notify.store import Lane
 from cortex_plane.notify.verbs import cards

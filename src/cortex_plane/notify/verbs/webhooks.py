@@ -42,13 +42,15 @@ from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.meters import meters
 from cortex_plane.notify import store as notify_store
-from cortex_plane.notify.model.notifications import Target, TryAgain, Undeliverable
-from cortex_plane.notify.model.webhooks import (
+from cortex_plane.notify.model import (
     DecisionEvent,
     EventAnswer,
     InboundEvent,
     Ping,
     Secrets,
+    Target,
+    TryAgain,
+    Undeliverable,
     WebhookEventType,
     forged,
     verify,

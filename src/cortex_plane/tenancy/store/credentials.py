@@ -12,14 +12,17 @@ from cortex_plane.db.database import NOBODY, Database, Queries, Row, Transaction
 from cortex_plane.db.vault import Vault
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.pages import Page, Position
-from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission, actor_kind
-from cortex_plane.tenancy.model.credentials import (
+from cortex_plane.tenancy.model.access import (
+    Actor,
+    ActorKind,
     BrowserSession,
     Enrolment,
     Key,
     KeyKind,
     ModelKey,
+    Permission,
     Provider,
+    actor_kind,
     key_digest,
 )
 from cortex_plane.tenancy.model.orgs import Role

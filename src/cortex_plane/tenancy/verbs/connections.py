@@ -11,7 +11,7 @@ from cortex_plane.kernel.errors import Conflict, InvalidInput, TooMany
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.notify import store as notify_store
-from cortex_plane.notify.model.webhooks import GRACE, Secrets
+from cortex_plane.notify.model import GRACE, Secrets
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, Permission

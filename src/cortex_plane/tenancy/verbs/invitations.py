@@ -10,11 +10,10 @@ from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound, TooMany, Unauthenticated
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.notify import store as notify_store
-from cortex_plane.notify.model.notifications import Invitation
+from cortex_plane.notify.model import Invitation
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
-from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.model.credentials import IDLE_LIFE, WHOLE_LIFE, session_digest
+from cortex_plane.tenancy.model.access import IDLE_LIFE, WHOLE_LIFE, Actor, Permission, session_digest
 from cortex_plane.tenancy.model.identities import (
     INVITATIONS_AN_HOUR,
     MAIL_PAUSE,

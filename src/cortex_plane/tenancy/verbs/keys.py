@@ -15,8 +15,9 @@ from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.policies import store as policies_store
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
-from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission, database_owner, scheduler_actor
-from cortex_plane.tenancy.model.credentials import (
+from cortex_plane.tenancy.model.access import (
+    Actor,
+    ActorKind,
     Key,
     KeyDraft,
     KeyKind,
@@ -24,9 +25,12 @@ from cortex_plane.tenancy.model.credentials import (
     ModelKeyDraft,
     NewKey,
     OwnKeyDraft,
+    Permission,
     Provider,
+    database_owner,
     is_well_formed,
     key_digest,
+    scheduler_actor,
 )
 from cortex_plane.tenancy.model.orgs import Org
 from cortex_plane.tenancy.rules import Forged

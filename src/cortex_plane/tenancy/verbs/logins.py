@@ -12,12 +12,12 @@ from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
-from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.model.credentials import (
+from cortex_plane.tenancy.model.access import (
     CODE_LIFE,
     IDLE_LIFE,
     LINK_LIFE,
     WHOLE_LIFE,
+    Actor,
     BrowserSession,
     EndedSessions,
     Enrolment,
@@ -25,6 +25,7 @@ from cortex_plane.tenancy.model.credentials import (
     KeyKind,
     LoginLink,
     NewKey,
+    Permission,
     Redemption,
     enrolment_digest,
     enrolment_path,

@@ -14,8 +14,16 @@ from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
-from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission, database_owner
-from cortex_plane.tenancy.model.credentials import FirstOrg, KeyKind, NewKey, NewOrg
+from cortex_plane.tenancy.model.access import (
+    Actor,
+    ActorKind,
+    FirstOrg,
+    KeyKind,
+    NewKey,
+    NewOrg,
+    Permission,
+    database_owner,
+)
 from cortex_plane.tenancy.model.identities import Mapping
 from cortex_plane.tenancy.model.orgs import (
     Absence,
