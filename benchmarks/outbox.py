@@ -28,7 +28,7 @@ from cortex_plane.notify.verbs.outbox import ChannelPort
 from cortex_plane.policies.model.versions import PolicyFile
 from cortex_plane.policies.verbs import policies
 from cortex_plane.tenancy.model.orgs import OrgDraft
-from cortex_plane.tenancy.store.credentials import convert_mappings
+from cortex_plane.tenancy.store import convert_mappings
 from cortex_plane.tenancy.verbs import keys, orgs
 from cortex_plane.worker.notifier import Notifier, notifying
 from cortex_plane.worker.worker import Worker, WorkerSettings

@@ -53,9 +53,5 @@ def test_whoever_appends_events_gives_a_hint() -> None:
         if not more:
             break
         telling |= more
-    called = {
-        name
-        for path in [*SOURCE.glob("*/store.py"), *SOURCE.glob("*/store/*.py")]
-        for name in re.findall(r'\.call\(\s*"(\w+)"', path.read_text())
-    }
+    called = {name for path in SOURCE.rglob("*.py") for name in re.findall(r'\.call\(\s*"(\w+)"', path.read_text())}
     assert called & telling == set(TELLING)

@@ -7,111 +7,105 @@ from dataclasses import asdict
 from uuid import UUID
 
 from cortex_plane.agents import store as agents_store
-from cortex_plane.agents.model.agents import Agent, AgentChange, AgentDraft, AgentStatus, AgentVersion, SkillSettings
+from cortex_plane.agents.model.agents import Agent, AgentChange, AgentDraft, AgentVersion, SkillSettings
 from cortex_plane.agents.model.tools import ConfirmationDraft, ToolConfirmation, ToolVersion
-from cortex_plane.db.database import Database, Transaction
+from cortex_plane.agents.store import queries
+from cortex_plane.db.database import Transaction
 from cortex_plane.gates import store as gates_store
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, Forbidden, InUse, InvalidInput, NotFound
-from cortex_plane.kernel.fields import MAX_ATLASES
+from cortex_plane.kernel.fields import MAX_ATLASES, parse, split_ref
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
-from cortex_plane.kernel.pages import Page, Position
-from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
+from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.store import orgs as orgs_store
-from cortex_plane.tenancy.verbs.frame import once_only, require_found, require_revision, verb
+from cortex_plane.tenancy.verbs.frame import (
+    get_verb,
+    once_only,
+    read_verb,
+    record,
+    require_found,
+    require_revision,
+    transaction_verb,
+)
 
 
-@verb(Permission.AGENT_WRITE)
-async def create_agent(db: Database, actor: Actor, draft: AgentDraft, once: IdempotencyKey | None = None) -> Agent:
-    async with db.transaction(actor.org_id) as tx:
+@transaction_verb(Permission.AGENT_WRITE)
+async def create_agent(tx: Transaction, actor: Actor, draft: AgentDraft, once: IdempotencyKey | None = None) -> Agent:
+    async def make() -> UUID:
+        id = new_id()
+        team = require_found(await tenancy_store.get_team(tx, draft.team), "team")
+        await require_held_atlases(tx, SkillSettings.of(draft.skill_config).atlases)
+        await agents_store.insert_agent(tx, id, team.id, draft, actor)
+        await record(tx, actor, "agent_created", agent=id, slug=draft.slug, config_version=1)
+        return id
 
-        async def make() -> UUID:
-            id = new_id()
-            team = require_found(await orgs_store.get_team(tx, draft.team), "team")
-            await require_held_atlases(tx, SkillSettings.of(draft.skill_config).atlases)
-            await agents_store.insert_agent(tx, id, team.id, draft, actor)
-            await proof_store.append_to_org(
-                tx, Fact.of(actor, "agent_created", agent=str(id), slug=draft.slug, config_version=1)
-            )
-            return id
-
-        id, _ = await once_only(tx, actor, "agents.create", once, make)
-        return require_found(await agents_store.get_agent(tx, str(id)), "agent")
+    id, _ = await once_only(tx, actor, "agents.create", once, make)
+    return require_found(await agents_store.get_agent(tx, str(id)), "agent")
 
 
-@verb(Permission.AGENT_READ)
-async def get_agent(db: Database, actor: Actor, ref: str) -> Agent:
-    async with db.transaction(actor.org_id) as tx:
-        return require_found(await agents_store.get_agent(tx, ref), "agent")
+get_agent = get_verb(Permission.AGENT_READ, agents_store.get_agent, "agent")
+list_agents = read_verb(Permission.AGENT_READ, agents_store.list_agents)
 
 
-@verb(Permission.AGENT_READ)
-async def list_agents(
-    db: Database, actor: Actor, position: Position | None, limit: int, status: AgentStatus | None = None
-) -> Page[Agent]:
-    async with db.transaction(actor.org_id) as tx:
-        return await agents_store.list_agents(tx, position, limit, status)
-
-
-@verb(Permission.AGENT_READ)
-async def list_versions(db: Database, actor: Actor, ref: str, below: int | None, limit: int) -> list[AgentVersion]:
+@transaction_verb(Permission.AGENT_READ)
+async def list_versions(tx: Transaction, _: Actor, ref: str, below: int | None, limit: int) -> list[AgentVersion]:
     """The configurations an agent has had, newest first."""
-    async with db.transaction(actor.org_id) as tx:
-        agent = require_found(await agents_store.get_agent(tx, ref), "agent")
-        return await agents_store.list_agent_versions(tx, agent.id, below, limit)
+    agent = require_found(await agents_store.get_agent(tx, ref), "agent")
+    return [parse(AgentVersion, row) for row in await tx.rows(queries.list_agent_versions, agent.id, below, limit)]
 
 
-@verb(Permission.AGENT_WRITE)
-async def update_agent(db: Database, actor: Actor, ref: str, change: AgentChange, revision: int | None) -> Agent:
-    async with db.transaction(actor.org_id) as tx:
-        agent_row = require_found(await agents_store.lock_agent(tx, ref), "agent")
-        require_revision(agent_row["revision"], revision)
-        before = require_found(await agents_store.get_agent(tx, ref), "agent")
-        model = asdict(change.model_config) if change.model_config else before.model_config
-        skills = change.skill_config if change.skill_config is not None else before.skill_config
-        if change.skill_config is not None:
-            await require_held_atlases(tx, SkillSettings.of(change.skill_config).atlases)
-        limits = asdict(change.resource_limits) if change.resource_limits else before.resource_limits
-        version = before.config_version
-        # As JSON, because to Python `true` and `1` are the same.
-        if canonical([model, skills, limits]) != canonical(
-            [before.model_config, before.skill_config, before.resource_limits]
-        ):
-            version += 1
-            await agents_store.insert_agent_version(tx, before.id, version, model, skills, limits, actor)
-        team = require_found(await orgs_store.get_team(tx, change.team), "team") if change.team else None
-        await agents_store.update_agent(
-            tx, before.id, team.id if team else None, change.name, change.role, change.status,
-            change.description, change.channel_permissions, version,
-        )  # fmt: skip
-        await proof_store.append_to_org(
-            tx,
-            Fact.of(
-                actor, "agent_changed", agent=str(before.id), config_version=version, name=change.name,
-                role=change.role, team=str(team.id) if team else None, status=change.status,
-                channel_permissions=change.channel_permissions, description=change.description is not None,
-            ),
-        )  # fmt: skip
-        return require_found(await agents_store.get_agent(tx, str(before.id)), "agent")
+@transaction_verb(Permission.AGENT_WRITE)
+async def update_agent(tx: Transaction, actor: Actor, ref: str, change: AgentChange, revision: int | None) -> Agent:
+    await _lock_agent(tx, ref, revision)
+    before = require_found(await agents_store.get_agent(tx, ref), "agent")
+    model = asdict(change.model_config) if change.model_config else before.model_config
+    skills = change.skill_config if change.skill_config is not None else before.skill_config
+    if change.skill_config is not None:
+        await require_held_atlases(tx, SkillSettings.of(change.skill_config).atlases)
+    limits = asdict(change.resource_limits) if change.resource_limits else before.resource_limits
+    version = before.config_version
+    # As JSON, because to Python `true` and `1` are the same.
+    if canonical([model, skills, limits]) != canonical(
+        [before.model_config, before.skill_config, before.resource_limits]
+    ):
+        version += 1
+        await tx.rows(
+            queries.insert_agent_version, tx.org, before.id, version, model, skills, limits, actor.name, actor.identity
+        )
+    team = require_found(await tenancy_store.get_team(tx, change.team), "team") if change.team else None
+    team_id = team.id if team else None
+    await tx.rows(
+        queries.update_agent, before.id, team_id, change.name, change.role, change.status, change.description,
+        change.channel_permissions, version,
+    )  # fmt: skip
+    await record(
+        tx, actor, "agent_changed", agent=before.id, config_version=version, name=change.name, role=change.role,
+        team=team_id, status=change.status, channel_permissions=change.channel_permissions,
+        description=change.description is not None,
+    )  # fmt: skip
+    return require_found(await agents_store.get_agent(tx, str(before.id)), "agent")
 
 
-@verb(Permission.AGENT_WRITE)
-async def delete_agent(db: Database, actor: Actor, ref: str, revision: int | None) -> None:
-    """Only what was never used. Anything else is archived, so that history keeps what it refers to."""
-    async with db.transaction(actor.org_id) as tx:
-        agent_row = require_found(await agents_store.lock_agent(tx, ref), "agent")
-        require_revision(agent_row["revision"], revision)
-        usage = await agents_store.agent_usage(tx, agent_row["id"])
-        if any(usage.values()):
-            raise InUse(
-                f"The agent is used by {usage['sessions']} sessions and {usage['jobs']} jobs.",
-                hint="Archive it instead: set its status to ARCHIVED.",
-                used_by=usage,
-            )
-        await agents_store.delete_agent(tx, agent_row["id"])
-        await proof_store.append_to_org(tx, Fact.of(actor, "agent_deleted", agent=str(agent_row["id"])))
+async def _lock_agent(tx: Transaction, ref: str, revision: int | None) -> UUID:
+    row = require_found(await tx.row(queries.lock_agent, *split_ref(ref)), "agent")
+    require_revision(row["revision"], revision)
+    id: UUID = row["id"]
+    return id
+
+
+@transaction_verb(Permission.AGENT_WRITE)
+async def delete_agent(tx: Transaction, actor: Actor, ref: str, revision: int | None) -> None:
+    """Only an agent that was never used. Others are archived, so that history keeps what it refers to."""
+    id = await _lock_agent(tx, ref, revision)
+    (usage,) = await tx.rows(queries.agent_usage, id)
+    if any(usage.values()):
+        raise InUse(
+            f"The agent is used by {usage['sessions']} sessions and {usage['jobs']} jobs.",
+            hint="Archive it instead: set its status to ARCHIVED.",
+            used_by=dict(usage),
+        )
+    await tx.rows(queries.delete_agent, id)
+    await record(tx, actor, "agent_deleted", agent=id)
 
 
 async def require_atlas_access(tx: Transaction, actor: Actor, session_id: UUID) -> None:
@@ -164,42 +158,36 @@ async def bind_atlases(tx: Transaction, actor: Actor, session_id: UUID, agent: A
         await gates_store.bind_atlases(tx, session_id, new_ids, by_caller=not writes)
 
 
-@verb(Permission.TOOL_CONFIRM)
+@transaction_verb(Permission.TOOL_CONFIRM)
 async def confirm_tool(
-    db: Database, actor: Actor, draft: ConfirmationDraft, once: IdempotencyKey | None = None
+    tx: Transaction, actor: Actor, draft: ConfirmationDraft, once: IdempotencyKey | None = None
 ) -> ToolConfirmation:
     """In place of what was confirmed about the tool before."""
-    async with db.transaction(actor.org_id) as tx:
 
-        async def make() -> UUID:
-            return await _insert_confirmation(tx, actor, draft)
+    async def make() -> UUID:
+        # The org's row first: two who confirm at once take turns. From now on no call that older confirmations allowed is sent.
+        await tx.rows(queries.raise_confirmation_version, tx.org)
+        version = await _find_version(tx, draft)
+        earlier = await tx.value(queries.revoke_confirmation, version.app, version.name, actor.name)
+        id = new_id()
+        await tx.rows(
+            queries.insert_confirmation, tx.org, id, version.app, version.name, version.digest, draft.read_only,
+            draft.idempotent, draft.risk, draft.note, actor.name, actor.identity,
+        )  # fmt: skip
+        await record(
+            tx, actor, "tool_confirmed", confirmation=id, app=version.app, tool=version.name, digest=version.digest,
+            read_only=draft.read_only, idempotent=draft.idempotent, risk=draft.risk, note=draft.note,
+            hints=version.hints, replaces=earlier,
+        )  # fmt: skip
+        return id
 
-        id, _ = await once_only(tx, actor, "tool_confirmations.confirm", once, make)
-        return require_found(await agents_store.get_confirmation(tx, id), "tool_confirmation")
-
-
-async def _insert_confirmation(tx: Transaction, actor: Actor, draft: ConfirmationDraft) -> UUID:
-    # The org's row first: two who confirm at once take turns.
-    await agents_store.raise_confirmation_version(tx)
-    version = await _find_version(tx, draft)
-    earlier = await agents_store.revoke_confirmation(tx, version.app, version.name, actor.name)
-    id = new_id()
-    await agents_store.insert_confirmation(
-        tx, id, app=version.app, tool_name=version.name, digest=version.digest, read_only=draft.read_only,
-        idempotent=draft.idempotent, risk=draft.risk, note=draft.note, confirmed_by=actor.name,
-        confirmed_by_id=actor.identity,
-    )  # fmt: skip
-    fact = Fact.of(
-        actor, "tool_confirmed", confirmation=str(id), app=version.app, tool=version.name, digest=version.digest,
-        read_only=draft.read_only, idempotent=draft.idempotent, risk=draft.risk, note=draft.note,
-        hints=version.hints, replaces=str(earlier) if earlier else None,
-    )  # fmt: skip
-    await proof_store.append_to_org(tx, fact)
-    return id
+    id, _ = await once_only(tx, actor, "tool_confirmations.confirm", once, make)
+    return require_found(await agents_store.get_confirmation(tx, id), "tool_confirmation")
 
 
 async def _find_version(tx: Transaction, draft: ConfirmationDraft) -> ToolVersion:
-    versions = await agents_store.get_tools(tx, draft.tool, draft.app)
+    rows = await tx.rows(queries.get_tools, draft.tool, draft.app)
+    versions = [parse(ToolVersion, row) for row in rows]
     if not versions:
         raise NotFound(
             f"No worker has published a tool `{draft.tool}`{f' of the app `{draft.app}`' if draft.app else ''}.",
@@ -208,7 +196,7 @@ async def _find_version(tx: Transaction, draft: ConfirmationDraft) -> ToolVersio
         )
     if len(versions) > 1:
         raise InvalidInput(
-            f"Several apps have a tool `{draft.tool}`: {', '.join(each.app for each in versions[:10])}.",
+            f"Several apps have a tool `{draft.tool}`: {', '.join(version.app for version in versions[:10])}.",
             code="app_needed",
             hint="Name the app that you mean.",
             field="app",
@@ -230,32 +218,18 @@ async def _find_version(tx: Transaction, draft: ConfirmationDraft) -> ToolVersio
     return newest
 
 
-@verb(Permission.TOOL_CONFIRM)
-async def revoke_confirmation(db: Database, actor: Actor, id: UUID) -> ToolConfirmation:
+@transaction_verb(Permission.TOOL_CONFIRM)
+async def revoke_confirmation(tx: Transaction, actor: Actor, id: UUID) -> ToolConfirmation:
     """From now on the tool has side effects again, and is asked about. Once more changes nothing."""
-    async with db.transaction(actor.org_id) as tx:
-        await agents_store.raise_confirmation_version(tx)
-        confirmation = require_found(await agents_store.get_confirmation(tx, id), "tool_confirmation")
-        if confirmation.revoked_at is not None:
-            return confirmation
-        await agents_store.revoke_confirmation(tx, confirmation.app, confirmation.tool_name, actor.name)
-        fact = Fact.of(
-            actor, "tool_unconfirmed", confirmation=str(id), app=confirmation.app, tool=confirmation.tool_name, digest=confirmation.digest
-        )  # fmt: skip
-        await proof_store.append_to_org(tx, fact)
-        return require_found(await agents_store.get_confirmation(tx, id), "tool_confirmation")
+    await tx.rows(queries.raise_confirmation_version, tx.org)
+    confirmation = require_found(await agents_store.get_confirmation(tx, id), "tool_confirmation")
+    if confirmation.revoked_at is not None:
+        return confirmation
+    app, tool = confirmation.app, confirmation.tool_name
+    await tx.rows(queries.revoke_confirmation, app, tool, actor.name)
+    await record(tx, actor, "tool_unconfirmed", confirmation=id, app=app, tool=tool, digest=confirmation.digest)
+    return require_found(await agents_store.get_confirmation(tx, id), "tool_confirmation")
 
 
-@verb(Permission.TOOL_READ)
-async def get_confirmation(db: Database, actor: Actor, id: UUID) -> ToolConfirmation:
-    async with db.transaction(actor.org_id) as tx:
-        return require_found(await agents_store.get_confirmation(tx, id), "tool_confirmation")
-
-
-@verb(Permission.TOOL_READ)
-async def list_confirmations(
-    db: Database, actor: Actor, position: Position | None, limit: int, *, holding: bool = False
-) -> Page[ToolConfirmation]:
-    """Newest first; ``holding`` leaves out what was revoked or replaced."""
-    async with db.transaction(actor.org_id) as tx:
-        return await agents_store.list_confirmations(tx, position, limit, holding)
+get_confirmation = get_verb(Permission.TOOL_READ, agents_store.get_confirmation, "tool_confirmation")
+list_confirmations = read_verb(Permission.TOOL_READ, agents_store.list_confirmations)

@@ -7,7 +7,7 @@ A notification is one row for a request, a person and a channel. It wants to sho
 from __future__ import annotations
 
 import base64
-import binascii
+import contextlib
 import hashlib
 import hmac
 import re
@@ -252,19 +252,16 @@ class Secrets:
 
     def kept(self) -> dict[str, str]:
         """As it is sealed, and as a channel is given it."""
-        kept = {"secret": self.secret}
+        record = {"secret": self.secret}
         if self.previous is not None and self.previous_until is not None:
-            kept |= {"previous": self.previous, "previous_until": self.previous_until.isoformat()}
-        return kept
+            record |= {"previous": self.previous, "previous_until": self.previous_until.isoformat()}
+        return record
 
     @classmethod
-    def of(cls, kept: Mapping[str, str]) -> Secrets:
-        until = kept.get("previous_until")
-        return cls(
-            secret=kept["secret"],
-            previous=kept.get("previous"),
-            previous_until=datetime.fromisoformat(until) if until else None,
-        )
+    def of(cls, record: Mapping[str, str]) -> Secrets:
+        until = record.get("previous_until")
+        previous_until = datetime.fromisoformat(until) if until else None
+        return cls(secret=record["secret"], previous=record.get("previous"), previous_until=previous_until)
 
 
 def secret_of(key: bytes) -> str:
@@ -302,14 +299,14 @@ def verify(secrets: Sequence[str], headers: Mapping[str, str], body: bytes, now:
         raise forged()
     if abs(int(timestamp) - now.timestamp()) > SKEW.total_seconds():
         raise forged()
-    given = _signatures(headers.get("webhook-signature", ""))
+    signatures = _signatures(headers.get("webhook-signature", ""))
     # Everything is compared with everything, so that the time it takes tells nothing.
-    found = False
+    is_valid = False
     for secret in secrets:
         expected = _mac(secret, id, timestamp, body)
-        for signature in given:
-            found |= hmac.compare_digest(expected, signature)
-    if not found:
+        for signature in signatures:
+            is_valid |= hmac.compare_digest(expected, signature)
+    if not is_valid:
         raise forged()
     return id
 
@@ -327,19 +324,13 @@ def _mac(secret: str, id: str, timestamp: str, body: bytes) -> bytes:
 
 
 def _signatures(header: str) -> list[bytes]:
-    found: list[bytes] = []
-    for each in header.split(" ")[:_MAX_SIGNATURES]:
-        version, _, text = each.partition(",")
-        if version != "v1":
-            continue
-        try:
-            found.append(base64.b64decode(text, validate=True))
-        except (binascii.Error, ValueError):
-            continue
-    return found
-
-
-# Addresses --------------------------------------------------------------------------------------------------------
+    signatures: list[bytes] = []
+    for part in header.split(" ")[:_MAX_SIGNATURES]:
+        version, _, text = part.partition(",")
+        if version == "v1":
+            with contextlib.suppress(ValueError):
+                signatures.append(base64.b64decode(text, validate=True))
+    return signatures
 
 
 # What comes in ----------------------------------------------------------------------------------------------------

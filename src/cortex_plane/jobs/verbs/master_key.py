@@ -29,11 +29,10 @@ from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.pages import Position
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
+from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import scheduler_actor
 from cortex_plane.tenancy.model.orgs import Org
-from cortex_plane.tenancy.store import credentials as credentials_store
-from cortex_plane.tenancy.store import orgs as orgs_store
-from cortex_plane.tenancy.store.credentials import SealedValue
+from cortex_plane.tenancy.store import SealedValue, queries
 from cortex_plane.tenancy.verbs.frame import every_org
 
 log = structlog.get_logger()
@@ -105,10 +104,10 @@ async def begin_rotation(db: Database, old: Vault, new: Vault, poison_deaths: in
         if plane_key is not None and plane_key.previous is not None:
             raise _under_rotation()
         await _require_no_worker(tx)
-        sealed = await credentials_store.sealed_credential_key(tx)
+        sealed = await tx.value(queries.sealed_credential_key)
         if sealed is not None:
             anew = new.seal(NOBODY, CREDENTIAL_KEY, old.open(NOBODY, CREDENTIAL_KEY, sealed))
-            await credentials_store.reseal_credential_key(tx, anew)
+            await tx.rows(queries.reseal_credential_key, anew)
         await jobs_store.begin_rotation(tx, new.fingerprint, new.seal_master_key(NOBODY, old))
 
 
@@ -117,7 +116,7 @@ async def _require_readable(db: Database, vault: Vault) -> None:
     faults: list[str] = []
     async for org in every_org(db):
         async with db.transaction(org.id, snapshot=True) as tx:
-            values = await credentials_store.list_sealed_values(tx)
+            values = await tenancy_store.list_sealed_values(tx)
         unreadable = [value for value in values if _reseal(value, org.id, vault, vault) is None]
         faults += [f"{value.kind} {value.id} of {org.slug}" for value in unreadable]
     if faults:
@@ -156,7 +155,7 @@ async def finish_rotation(db: Database, vault: Vault) -> Resealed | None:
             if plane_key.resealed_org_created_at is not None and plane_key.resealed_org is not None
             else None
         )
-        page = await orgs_store.list_orgs(db, position, 1)
+        page = await tenancy_store.list_orgs(db, position, 1)
         batch = (
             await _reseal_batch(db, plane_key, position, page.items[0], vault)
             if page.items
@@ -194,12 +193,13 @@ async def _reseal_batch(db: Database, plane_key: PlaneKey, position: Position | 
 
 
 async def _reseal_secrets(tx: Transaction, old: Vault, new: Vault) -> int:
-    values = await credentials_store.list_sealed_values(tx)
+    values = await tenancy_store.list_sealed_values(tx)
     resealed = [(value, _reseal(value, tx.org, old, new)) for value in values]
     values_anew = [value for _, value in resealed if value is not None]
     # Written by hand since the rotation began, so no key opened them before it either.
     unreadable = [f"{value.kind} {value.id}" for value, anew in resealed if anew is None]
-    await credentials_store.reseal_values(tx, values_anew)
+    kinds, ids = [value.kind for value in values_anew], [value.id for value in values_anew]
+    await tx.rows(queries.reseal_values, kinds, ids, [value.sealed for value in values_anew])
     fact = Fact.of(
         scheduler_actor(tx.org, UUID(int=0), "plane"), "master_key_rotated", fingerprint=new.fingerprint.hex(),
         resealed=dict(Counter(value.kind for value in values_anew)), unreadable=unreadable[:FAULTS_NAMED],

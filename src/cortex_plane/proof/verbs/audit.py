@@ -32,8 +32,8 @@ from cortex_plane.proof.verbs import receipts, row_checks
 from cortex_plane.proof.verbs.receipts import public_keys
 from cortex_plane.proof.verbs.row_checks import Trail, row_faults
 from cortex_plane.sessions import store as sessions_store
+from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.store import orgs as orgs_store
 from cortex_plane.tenancy.verbs.frame import every_org, require_found, verb
 
 T = TypeVar("T", bound=AuditEntry | ChainHead | RootedHead)
@@ -228,7 +228,7 @@ export_trail.heavy = True  # It takes its place itself, and gives it back with t
 async def _export_chunks(db: Database, org_id: UUID, session_id: UUID | None) -> AsyncGenerator[bytes, None]:
     with _export_turn(org_id), db.heavy_read(org_id):
         async with db.transaction(org_id, snapshot=True) as tx:
-            org = require_found(await orgs_store.get_org(tx), "org")
+            org = require_found(await tenancy_store.get_org(tx), "org")
             if session_id is not None:
                 require_found(await sessions_store.get_session(tx, session_id, None), "session")
             writer = ExportWriter()

@@ -19,8 +19,8 @@ from cortex_plane.policies.model.versions import RowsDigest
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import AuditEntry, RowFault, body_of, is_signed
 from cortex_plane.proof.rules.receipts import said_by
+from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.rules import Forged, MacKind
-from cortex_plane.tenancy.store import credentials as credentials_store
 
 MOST_FAULTS = 100
 
@@ -73,13 +73,13 @@ async def row_faults(tx: Transaction, trail: Trail) -> list[RowFault]:
 
 
 async def _row_faults(tx: Transaction, trail: Trail) -> AsyncIterator[RowFault]:
-    for kind in credentials_store.PEOPLE:
-        async for row in credentials_store.stream_rows(tx, kind):
+    for kind in tenancy_store.PEOPLE:
+        async for row in tenancy_store.stream_rows(tx, kind):
             id = str(row["id"])
             reason = _row_reason(tx, kind, row, over=id in trail.ended) if row["live"] else None
             if reason is not None:
                 yield RowFault(subject=f"{kind} {id}", reason=reason)
-    async for row in credentials_store.stream_rows(tx, MacKind.ATLAS_VERSION):
+    async for row in tenancy_store.stream_rows(tx, MacKind.ATLAS_VERSION):
         id = f"{row['atlas_id']} {row['version']}"
         reason = _row_reason(tx, MacKind.ATLAS_VERSION, row, over=id in trail.retired and not row["retired"])
         if reason is not None:

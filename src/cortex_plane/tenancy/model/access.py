@@ -18,17 +18,25 @@ from cortex_plane.kernel.errors import Forbidden
 from cortex_plane.kernel.fields import DRAFT, Name
 from cortex_plane.tenancy.model.orgs import Org, Role, Roles
 
-PREFIX = "cortex_key_"
-ENTROPY_BYTES = 32
-_PATTERN = re.compile(PREFIX + r"[A-Za-z0-9_-]{43}")
+
+class SecretKind(StrEnum):
+    """The secrets that the plane makes: a prefix, and 256 random bits."""
+
+    KEY = "cortex_key_"
+    LOGIN_LINK = "cortex_login_"
+    SESSION = "cortex_session_"
+    ENROLMENT_CODE = "cortex_enrol_"
+    ADDRESS_CODE = "cortex_verify_"
+
+    def matches(self, text: str) -> bool:
+        return _SHAPES[self].fullmatch(text) is not None
 
 
-def is_well_formed(secret: str) -> bool:
-    return _PATTERN.fullmatch(secret) is not None
+_SHAPES = {kind: re.compile(kind + r"[A-Za-z0-9_-]{43}") for kind in SecretKind}
 
 
-def key_digest(secret: str) -> bytes:
-    """What is stored: a leaked table gives nobody a usable key. The key is random, so no salt is needed."""
+def secret_digest(secret: str) -> bytes:
+    """What is stored: a leaked table gives nobody a usable secret. A secret is random, so no salt is needed."""
     return hashlib.sha256(secret.encode()).digest()
 
 
@@ -99,12 +107,6 @@ class KeyDraft:
     expires_in_days: Annotated[int, Field(strict=True, ge=1, le=3650)] | None = None
 
 
-LINK_PREFIX = "cortex_login_"
-SESSION_PREFIX = "cortex_session_"
-_RANDOM = r"[A-Za-z0-9_-]{43}"
-_LINK = re.compile(LINK_PREFIX + _RANDOM)
-_SESSION = re.compile(SESSION_PREFIX + _RANDOM)
-
 LINK_LIFE = timedelta(minutes=15)
 IDLE_LIFE = timedelta(hours=12)
 """A session ends when nothing was heard of it for so long,"""
@@ -141,23 +143,6 @@ class EndedSessions:
     ended: int
 
 
-def login_path(token: str) -> str:
-    return f"/login/{token}"
-
-
-def is_link_token(text: str) -> bool:
-    return _LINK.fullmatch(text) is not None
-
-
-def is_session_secret(text: str) -> bool:
-    return _SESSION.fullmatch(text) is not None
-
-
-def session_digest(secret: str) -> bytes:
-    """What is stored. Both secrets are 256 random bits, so no salt is needed."""
-    return hashlib.sha256(secret.encode()).digest()
-
-
 def form_token(session_secret: str) -> str:
     """What a form of this session must carry: a page of another site cannot know it, and it does not give the cookie away."""
     return hmac.new(session_secret.encode(), b"cortex form", hashlib.sha256).hexdigest()
@@ -167,8 +152,6 @@ def is_form_token(session_secret: str, token: str) -> bool:
     return hmac.compare_digest(form_token(session_secret).encode(), token.encode())
 
 
-CODE_PREFIX = "cortex_enrol_"
-_CODE = re.compile(CODE_PREFIX + r"[A-Za-z0-9_-]{43}")
 CODE_LIFE = timedelta(hours=24)
 
 
@@ -200,19 +183,6 @@ class Redemption:
 
     code: Annotated[str, Field(min_length=1, max_length=100)]
     key_name: Name = "command line"
-
-
-def is_code(text: str) -> bool:
-    return _CODE.fullmatch(text) is not None
-
-
-def enrolment_digest(code: str) -> bytes:
-    """What is stored. A code is 256 random bits, so no salt is needed."""
-    return hashlib.sha256(code.encode()).digest()
-
-
-def enrolment_path(code: str) -> str:
-    return f"/enrol/{code}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -410,29 +380,25 @@ class Actor:
     def require(self, permission: Permission) -> None:
         if self.may(permission):
             return
+        hint = None
         if permission in PLATFORM_ONLY:
-            raise Forbidden(
-                "Only a platform key may do this.", hint="Use the key that `cortex up` keeps in `.cortex/access.json`."
-            )
-        if permission in SERVICES_ONLY and self.kind is not ActorKind.SERVICE:
-            raise Forbidden(
-                "Only a service key may speak for other people.",
-                hint="Create one: `cortex key create NAME --service --role member`.",
-            )
-        if permission in PERSONS_ONLY and self.kind is not ActorKind.PERSON:
-            raise Forbidden(
-                "Only a person of the org may do this.", hint="Use the key of one of its members, at home in it."
-            )
-        if self.kind is ActorKind.SERVICE and permission in NEVER_SERVICES:
-            raise Forbidden("No program may do this.", hint="Use the key of an admin.")
-        if self.kind is ActorKind.SERVICE and permission in BY_NAME:
-            raise Forbidden(
-                f"A service needs the permission {permission} by name; its roles do not give it.",
-                hint="An admin makes it a key with it:"
-                f" `cortex key create NAME --service --role ROLE --permission {permission}`.",
-            )
-        permissions = ", ".join(sorted(GRANTS[permission]))
-        raise Forbidden(f"This needs one of the roles: {permissions}.")
+            message = "Only a platform key may do this."
+            hint = "Use the key that `cortex up` keeps in `.cortex/access.json`."
+        elif permission in SERVICES_ONLY and self.kind is not ActorKind.SERVICE:
+            message = "Only a service key may speak for other people."
+            hint = "Create one: `cortex key create NAME --service --role member`."
+        elif permission in PERSONS_ONLY and self.kind is not ActorKind.PERSON:
+            message = "Only a person of the org may do this."
+            hint = "Use the key of one of its members, at home in it."
+        elif self.kind is ActorKind.SERVICE and permission in NEVER_SERVICES:
+            message, hint = "No program may do this.", "Use the key of an admin."
+        elif self.kind is ActorKind.SERVICE and permission in BY_NAME:
+            message = f"A service needs the permission {permission} by name; its roles do not give it."
+            command = f"cortex key create NAME --service --role ROLE --permission {permission}"
+            hint = f"An admin makes it a key with it: `{command}`."
+        else:
+            message = f"This needs one of the roles: {', '.join(sorted(GRANTS[permission]))}."
+        raise Forbidden(message, hint=hint)
 
     @property
     def sees(self) -> UUID | None:
