@@ -16,7 +16,7 @@ from benchmarks.plane import plane, working
 from benchmarks.steps import completions
 from cortex_plane.sessions.model.sessions import InboundMessage
 from cortex_plane.sessions.verbs import sessions
-from cortex_plane.tenancy.model.credentials import KeyDraft
+from cortex_plane.tenancy.model.access import KeyDraft
 from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections, keys

@@ -15,14 +15,13 @@ import asyncpg
 from benchmarks.measuring import Work, compare
 from benchmarks.plane import KEY, Plane, plane
 from benchmarks.wire import Wire
+from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import AgentDraft, ModelConfig
-from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
 from cortex_plane.sessions.model.sessions import InboundMessage
 from cortex_plane.sessions.verbs import sessions
-from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.model.credentials import KeyDraft
+from cortex_plane.tenancy.model.access import Actor, KeyDraft
 from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections, keys

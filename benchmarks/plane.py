@@ -16,8 +16,8 @@ from uuid import UUID
 import asyncpg
 
 from benchmarks.peers.payloads import TOOL_ARGUMENTS, effect
+from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import Agent, AgentDraft, ModelConfig, ResourceLimits
-from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database
 from cortex_plane.db.pool import listen_for_hints
 from cortex_plane.db.schema import migrate

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from cortex_plane.kernel.errors import CortexError
     from cortex_plane.sessions.model.sessions import InboundMessage
-    from cortex_plane.tenancy.model.credentials import KeyDraft
+    from cortex_plane.tenancy.model.access import KeyDraft
     from cortex_plane.tenancy.model.identities import ConnectionDraft
     from cortex_plane.tenancy.model.orgs import Role
     from cortex_plane.worker.code.context import Context, Decision
@@ -81,7 +81,7 @@ _MODULES = {
     "Happened": "agents.model.tools",
     "InboundMessage": "sessions.model.sessions",
     "JobDraft": "jobs.model.jobs",
-    "KeyDraft": "tenancy.model.credentials",
+    "KeyDraft": "tenancy.model.access",
     "ModelConfig": "agents.model.agents",
     "Role": "tenancy.model.orgs",
     "Secret": "worker.mcp.servers",

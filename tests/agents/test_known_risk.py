@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
+from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import AgentChange
 from cortex_plane.agents.model.tools import ConfirmationDraft, Risk
-from cortex_plane.agents.verbs import agents
 from tests.calls.test_http_calls import asked, opened, post
 from tests.fixtures.atlases import govern, manifest
 from tests.fixtures.atlases import publish as publish_atlas

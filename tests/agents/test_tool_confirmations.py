@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from cortex_plane.agents import store as agents_store
+from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.tools import ConfirmationDraft, Risk
-from cortex_plane.agents.verbs import agents
 from cortex_plane.client import Client
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound

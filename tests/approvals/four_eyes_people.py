@@ -14,8 +14,7 @@ import asyncpg
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.policies.model.versions import PolicyFile
 from cortex_plane.policies.verbs import policies
-from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.model.credentials import Grantable, KeyDraft, OwnKeyDraft, Redemption
+from cortex_plane.tenancy.model.access import Actor, Grantable, KeyDraft, OwnKeyDraft, Redemption
 from cortex_plane.tenancy.model.identities import ConnectionDraft, LinkDraft, MappingDraft
 from cortex_plane.tenancy.model.orgs import MemberChange, MemberDraft, Role
 from cortex_plane.tenancy.verbs import connections, keys, logins, orgs

@@ -9,9 +9,9 @@ from uuid import UUID
 
 import orjson
 
+from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import AgentChange, ModelConfig, ResourceLimits
 from cortex_plane.agents.model.tools import ConfirmationDraft, Risk
-from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.model.approvals import (
     Approval,
     ApprovalDecision,

@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.tenancy.model.credentials import Grantable
+from cortex_plane.tenancy.model.access import Grantable
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.code.context import Context
 from tests.calls.test_http_calls import asked, opened, post

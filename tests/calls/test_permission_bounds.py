@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from cortex_plane.agents.verbs import agents
+from cortex_plane.agents import verbs as agents
 from cortex_plane.calls import rules
 from cortex_plane.calls.model import MAX_ACTIONS, MAX_ASKS
 from cortex_plane.calls.verbs import permissions as permission_verbs

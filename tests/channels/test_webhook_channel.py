@@ -27,17 +27,17 @@ from cortex_plane.channels.pinned_http import (
 )
 from cortex_plane.channels.webhooks import MAX_BYTES, PINGS_AT_ONCE, WebhookChannel
 from cortex_plane.kernel.addresses import Allowed
-from cortex_plane.notify.model.notifications import (
+from cortex_plane.notify.model import (
     Card,
     CardVote,
     Invitation,
     Occasion,
     Outgoing,
+    Secrets,
     Target,
     TryAgain,
     Undeliverable,
 )
-from cortex_plane.notify.model.webhooks import Secrets
 from cortex_plane.policies.model.policies import Template
 from cortex_plane.tenancy.verbs.access import new_webhook_secret
 from tests.fixtures.receivers import Receiver, Reply, certified, receiving

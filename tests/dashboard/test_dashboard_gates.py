@@ -12,7 +12,7 @@ from uuid import UUID
 import httpx
 import pytest
 
-from cortex_plane.agents.verbs import agents
+from cortex_plane.agents import verbs as agents
 from cortex_plane.approvals.model.approvals import Approval
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.gates.verbs import atlases

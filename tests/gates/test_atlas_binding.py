@@ -10,8 +10,8 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import AgentChange, AgentDraft, ModelConfig
-from cortex_plane.agents.verbs import agents
 from cortex_plane.gates.verbs import atlases, session_lifecycle
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
 from cortex_plane.jobs.verbs import jobs, steering

@@ -12,8 +12,8 @@ import asyncpg
 import httpx
 import pytest
 
+from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import AgentChange
-from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.model.approvals import ApprovalDecision, Channel, Choice
 from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.proof.verbs import audit

@@ -19,7 +19,7 @@ import pytest
 
 from cortex_plane.kernel.fields import BODY_LIMIT
 from cortex_plane.kernel.routes import SMALL_BODY_BYTES
-from cortex_plane.tenancy.model.credentials import PREFIX
+from cortex_plane.tenancy.model.access import SecretKind
 from cortex_plane.tenancy.model.orgs import Role
 from tests.crash.points import extents
 from tests.fixtures.people import Person, World
@@ -449,9 +449,9 @@ async def test_a_header_of_the_wrong_form_is_refused(
 
 
 MALFORMED_KEYS = [
-    "x", PREFIX, PREFIX + "a" * 42, PREFIX + "a" * 44, PREFIX + "!" * 43, PREFIX + "a" * 42 + "=",
-    "cortex_apr_" + "a" * 43, "CORTEX_KEY_" + "a" * 43, "a" * 43, PREFIX + "a" * 43 + " x",
-    PREFIX + "a" * 43, PREFIX + "ä" * 43, "\xff" * 20, PREFIX + "a" * 100_000,
+    "x", SecretKind.KEY, SecretKind.KEY + "a" * 42, SecretKind.KEY + "a" * 44, SecretKind.KEY + "!" * 43, SecretKind.KEY + "a" * 42 + "=",
+    "cortex_apr_" + "a" * 43, "CORTEX_KEY_" + "a" * 43, "a" * 43, SecretKind.KEY + "a" * 43 + " x",
+    SecretKind.KEY + "a" * 43, SecretKind.KEY + "ä" * 43, "\xff" * 20, SecretKind.KEY + "a" * 100_000,
 ]  # fmt: skip
 
 

@@ -9,8 +9,8 @@ import asyncpg
 import httpx
 import pytest
 
+from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import AgentChange, ModelConfig
-from cortex_plane.agents.verbs import agents
 from cortex_plane.jobs.model.jobs import JobDraft
 from cortex_plane.jobs.verbs import jobs
 from cortex_plane.sessions.model.sessions import MessageDraft

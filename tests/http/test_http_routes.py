@@ -11,8 +11,8 @@ from uuid import UUID
 import httpx
 import uuid_utils.compat
 
+from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import AgentDraft, ModelConfig
-from cortex_plane.agents.verbs import agents
 from cortex_plane.calls.model import CallDraft, ResolutionRequest
 from cortex_plane.calls.verbs import calls, resolutions
 from cortex_plane.dashboard.routes import PAGES
@@ -23,8 +23,7 @@ from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.main.api_process import create_app
 from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
-from cortex_plane.tenancy.model.access import Permission
-from cortex_plane.tenancy.model.credentials import KeyDraft, ModelKeyDraft, Provider
+from cortex_plane.tenancy.model.access import KeyDraft, ModelKeyDraft, Permission, Provider
 from cortex_plane.tenancy.model.identities import InvitationDraft, LinkDraft
 from cortex_plane.tenancy.model.orgs import AbsenceDraft, MemberDraft, Role, TeamDraft
 from cortex_plane.tenancy.verbs import connections, invitations, keys, logins, orgs

@@ -17,10 +17,10 @@ from cortex_plane.http.app import framed
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.kernel.errors import TooMany
 from cortex_plane.main.api_process import create_app
-from cortex_plane.tenancy.model.credentials import KeyDraft
-from cortex_plane.tenancy.store import orgs as orgs_store
-from cortex_plane.tenancy.verbs import keys, logins, request_rates
-from cortex_plane.tenancy.verbs.request_rates import BATCHES, BURST_SECONDS, RequestRates
+from cortex_plane.tenancy import store as tenancy_store
+from cortex_plane.tenancy.model.access import KeyDraft
+from cortex_plane.tenancy.verbs import keys, logins
+from cortex_plane.tenancy.verbs.keys import BATCHES, BURST_SECONDS, RequestRates
 from cortex_plane.worker.scheduler import CHORES
 from tests.fixtures.clock import Clock
 from tests.fixtures.people import World
@@ -106,7 +106,7 @@ async def test_request_writes_nothing_and_one_that_is_refused_asks_nothing(
     world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = 0
-    take = orgs_store.take_requests
+    take = tenancy_store.take_requests
 
     async def counted(
         db: Database, org_id: UUID, subjects: Sequence[UUID], want: int, per_second: float, burst: float
@@ -115,7 +115,7 @@ async def test_request_writes_nothing_and_one_that_is_refused_asks_nothing(
         calls += 1
         return await take(db, org_id, subjects, want, per_second, burst)
 
-    monkeypatch.setattr(orgs_store, "take_requests", counted)
+    monkeypatch.setattr(tenancy_store, "take_requests", counted)
     rates, actor = RequestRates(PER_SECOND, Watch()), world.service.actor
     for _ in range(BURST):
         await rates.take(world.db, actor)
@@ -161,7 +161,7 @@ async def test_process_that_is_busy_again_takes_whole_batches_again(
     world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted: list[int] = []
-    take = orgs_store.take_requests
+    take = tenancy_store.take_requests
 
     async def noted(
         db: Database, org_id: UUID, subjects: Sequence[UUID], want: int, per_second: float, burst: float
@@ -169,7 +169,7 @@ async def test_process_that_is_busy_again_takes_whole_batches_again(
         wanted.append(want)
         return await take(db, org_id, subjects, want, per_second, burst)
 
-    monkeypatch.setattr(orgs_store, "take_requests", noted)
+    monkeypatch.setattr(tenancy_store, "take_requests", noted)
     watch = Watch()
     rates, actor = RequestRates(100, watch), world.service.actor
     await rates.take(world.db, actor)
@@ -195,7 +195,7 @@ async def test_rows_of_budgets_that_are_full_again_are_deleted(
 ) -> None:
     rates = RequestRates(PER_SECOND, Watch())
     await rates.take(world.db, world.service.actor)
-    await clock.advance(request_rates.KEPT)
+    await clock.advance(keys.BUDGET_LIFETIME)
     await rates.take(world.db, other.service.actor)
     (chore,) = [chore for chore in CHORES if chore.name == "full request budgets"]
     await clock.advance(timedelta(seconds=1))

@@ -13,7 +13,7 @@ from cortex_plane.client import Client
 from cortex_plane.jobs.model.usage import Grouping
 from cortex_plane.kernel.errors import Forbidden, NotFound
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.tenancy.model.credentials import Provider
+from cortex_plane.tenancy.model.access import Provider
 from cortex_plane.tenancy.model.orgs import Role
 from tests.fixtures.people import Person, World
 from tests.fixtures.visitors import Visitor

@@ -13,9 +13,9 @@ import pytest_asyncio
 from pydantic import ValidationError
 
 from cortex_plane.agents import store as agents_store
+from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import AgentChange
 from cortex_plane.agents.model.tools import OnUncertain, Risk, ToolVersion
-from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
 from cortex_plane.jobs.verbs import jobs, steering

@@ -10,8 +10,8 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
+from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import AgentChange
-from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import Forbidden, InvalidInput

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import asyncpg
 import pytest
 
+from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import AgentChange, AgentDraft, ModelConfig
-from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft

@@ -11,8 +11,8 @@ from uuid import UUID, uuid4
 import asyncpg
 import orjson
 
+from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import Agent, AgentDraft, ModelConfig, ResourceLimits
-from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.model.approvals import ApprovalKind, NewRequest
 from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.jobs import store as jobs_store

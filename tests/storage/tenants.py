@@ -26,13 +26,13 @@ from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.notify import store as notify_store
 from cortex_plane.proof.verbs import roots
-from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
-from cortex_plane.tenancy.model.credentials import ModelKeyDraft, Provider
+from cortex_plane.sessions.verbs import events
+from cortex_plane.tenancy.model.access import ModelKeyDraft, Provider
 from cortex_plane.tenancy.model.identities import LinkDraft
 from cortex_plane.tenancy.model.orgs import AbsenceDraft, Role
 from cortex_plane.tenancy.verbs import connections, keys, logins, orgs
-from cortex_plane.tenancy.verbs.request_rates import RequestRates
+from cortex_plane.tenancy.verbs.keys import RequestRates
 from tests.fixtures.atlases import plain, publish
 from tests.fixtures.notifications import dead_letter
 from tests.fixtures.people import World
@@ -63,9 +63,7 @@ async def populate(world: World) -> None:
     refused = call(position=1, status="rejected", verdict=None, authorization_id=None)
     await world.db.call("append_chunks", world.org_id, held.given.job_id, held.worker, held.given.epoch, 0, ["hm"])
     await held.write(StepWrite(step=step(), **ledger(call(), refused), dispatches=True, stored=(large,)))
-    assert await sessions_store.append_chunks(
-        world.db, world.org_id, held.given.job_id, held.worker, held.given.epoch, 1, ["I "]
-    )
+    assert await events.append_chunks(world.db, held.given, held.worker, 1, ["I "])
     await _spend(world, held)
     memory = {"message_seq": 1, "summary": "They said hello.", "facts": ["It was polite."]}
     await held.write(StepWrite(more={"memory": memory}))

@@ -14,8 +14,8 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
+from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import AgentChange, ResourceLimits
-from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import JobStatus

@@ -30,8 +30,7 @@ from cortex_plane.kernel.errors import (
     Unavailable,
 )
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.tenancy.store import identities as identities_store
-from cortex_plane.tenancy.store import orgs as orgs_store
+from cortex_plane.tenancy import store as tenancy_store
 from tests.conftest import Urls
 from tests.fixtures.people import World
 from tests.fixtures.servers import TestServer, with_database
@@ -40,7 +39,7 @@ TEAM = "update team set name = name where slug = $1"
 
 
 async def add_team(tx: Transaction, slug: str) -> None:
-    await orgs_store.insert_team(tx, new_id(), slug, slug.title(), None)
+    await tenancy_store.insert_team(tx, new_id(), slug, slug.title(), None)
 
 
 async def slugs(db: Database, org: UUID) -> set[str]:
@@ -65,7 +64,7 @@ async def test_a_taken_name_says_which(db: Database, world: World) -> None:
         with pytest.raises(AlreadyExists) as raised:
             async with db.transaction(world.org_id) as tx:
                 if statement is None:
-                    await identities_store.insert_connection(tx, new_id(), "web", "site")
+                    await tenancy_store.insert_connection(tx, new_id(), "web", "site")
                 else:
                     await tx.rows(statement, *args)
         assert raised.value.message == message
@@ -82,19 +81,19 @@ async def test_a_taken_name_says_which(db: Database, world: World) -> None:
     await fails("This already exists.", "insert into org_head (org_id) values ($1)", world.org_id)
     with pytest.raises(AlreadyExists, match="An org with this slug exists"):
         async with db.transaction(new := new_id()) as tx:
-            await orgs_store.insert_org(tx, new, "acme", "Another", {})
+            await tenancy_store.insert_org(tx, new, "acme", "Another", {})
 
 
 async def test_a_reference_in_use_or_to_nothing(db: Database, world: World) -> None:
     async with db.transaction(world.org_id) as tx:
-        team = await orgs_store.get_team(tx, "main")
+        team = await tenancy_store.get_team(tx, "main")
     assert team is not None
     with pytest.raises(InUse):
         async with db.transaction(world.org_id) as tx:
-            await orgs_store.delete_team(tx, team.id)
+            await tenancy_store.delete_team(tx, team.id)
     with pytest.raises(InUse):
         async with db.transaction(world.org_id) as tx:
-            await orgs_store.insert_team(tx, new_id(), "child", "Child", new_id())
+            await tenancy_store.insert_team(tx, new_id(), "child", "Child", new_id())
     assert await slugs(db, world.org_id) == {"main"}
 
 

@@ -14,6 +14,7 @@ from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.notify import store as notify_store
 from cortex_plane.notify.store import Lane
+from cortex_plane.notify.verbs import outbox
 from tests.channels.postbox import connect
 from tests.fixtures.clock import Clock
 from tests.fixtures.people import World
@@ -54,7 +55,7 @@ async def test_a_lane_is_taken_in_order_and_only_so_much_of_it(world: World, adm
     (lane,) = await claim(world.db)
     assert list(lane.ids) == wanted[:20]
     assert await claim(world.db) == [], "the rest waits for the first"
-    await notify_store.release_deliveries(world.db, lane, lane.ids)
+    await outbox.release_deliveries(world.db, lane, lane.ids)
     (again,) = await claim(world.db, per_lane=3)
     assert list(again.ids) == wanted[:3]
 
@@ -131,7 +132,7 @@ async def test_nothing_overtakes_what_somebody_changes_at_this_moment(
         await app.execute("update notification set desired_version = 2 where id = $1", ids[2])
         (lane,) = await claim(world.db)
         assert list(lane.ids) == ids[:2]
-    await notify_store.release_deliveries(world.db, lane, lane.ids)
+    await outbox.release_deliveries(world.db, lane, lane.ids)
     (lane,) = await claim(world.db)
     assert list(lane.ids) == ids
 

@@ -12,11 +12,10 @@ import pytest
 
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import NotFound, Unauthenticated
-from cortex_plane.tenancy.model.access import ActorKind
-from cortex_plane.tenancy.model.credentials import KeyDraft, Redemption, key_digest
+from cortex_plane.tenancy.model.access import ActorKind, KeyDraft, Redemption, SecretKind, secret_digest
 from cortex_plane.tenancy.model.orgs import MemberChange, OrgDraft, Role
 from cortex_plane.tenancy.verbs import keys, logins, orgs
-from cortex_plane.tenancy.verbs.access import new_key_secret
+from cortex_plane.tenancy.verbs.access import new_secret
 from tests.fixtures.clock import Clock
 from tests.fixtures.people import World
 from tests.fixtures.servers import CREDENTIAL_KEY
@@ -64,9 +63,9 @@ async def resolve(app: asyncpg.Connection, call: str, *args: Any) -> list[dict[s
 async def test_a_key_resolves_to_its_org_and_id(app: asyncpg.Connection, world: World, other: World) -> None:
     for held in (world, other):
         for person in (held.admin, held.service):
-            found = await resolve(app, "resolve_api_key($1)", CREDENTIAL_KEY.lookup(key_digest(person.secret)))
+            found = await resolve(app, "resolve_api_key($1)", CREDENTIAL_KEY.lookup(secret_digest(person.secret)))
             assert found == [{"org_id": held.org_id, "id": person.actor.key_id}]
-    for unknown in (key_digest(new_key_secret()), b"", bytes(32)):
+    for unknown in (secret_digest(new_secret(SecretKind.KEY)), b"", bytes(32)):
         assert await resolve(app, "resolve_api_key($1)", unknown) == []
     assert await resolve(app, "resolve_api_key($1)", None) == []
 
@@ -155,7 +154,7 @@ async def refusal(db: Database, secret: str, org: str | None = None) -> str:
 
 
 async def test_an_unknown_key_is_refused(db: Database, world: World) -> None:
-    assert await refusal(db, new_key_secret()) == "key_unknown"
+    assert await refusal(db, new_secret(SecretKind.KEY)) == "key_unknown"
     assert await refusal(db, "not a key") == "key_unknown"
     assert await refusal(db, world.admin.secret + "x") == "key_unknown"
 

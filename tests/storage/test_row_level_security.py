@@ -13,8 +13,8 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import AgentDraft, ModelConfig
-from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database, every_query
 from cortex_plane.tenancy.verbs import keys
 from tests.conftest import Urls

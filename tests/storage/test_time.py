@@ -14,7 +14,7 @@ from cortex_plane.kernel.errors import Unauthenticated
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.model.sessions import Termination
 from cortex_plane.sessions.verbs import sessions
-from cortex_plane.tenancy.model.credentials import CODE_LIFE, LINK_LIFE, WHOLE_LIFE, KeyDraft
+from cortex_plane.tenancy.model.access import CODE_LIFE, LINK_LIFE, WHOLE_LIFE, KeyDraft
 from cortex_plane.tenancy.model.identities import LINK_LIFE as LINK_CODE_LIFE
 from cortex_plane.tenancy.model.identities import WRONG_LIFE
 from cortex_plane.tenancy.model.orgs import Role

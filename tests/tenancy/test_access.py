@@ -14,10 +14,10 @@ from cortex_plane.tenancy.model.access import (
     SERVICES_ONLY,
     Actor,
     ActorKind,
+    KeyKind,
     Permission,
     actor_kind,
 )
-from cortex_plane.tenancy.model.credentials import KeyKind
 from cortex_plane.tenancy.model.orgs import Role
 
 ME = UUID(int=7)

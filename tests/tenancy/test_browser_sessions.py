@@ -12,8 +12,7 @@ import pytest
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import Forbidden, Unauthenticated
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.access import ActorKind
-from cortex_plane.tenancy.model.credentials import form_token, is_form_token, session_digest
+from cortex_plane.tenancy.model.access import ActorKind, form_token, is_form_token, secret_digest
 from cortex_plane.tenancy.model.orgs import MemberChange, Role
 from cortex_plane.tenancy.verbs import logins, orgs
 from tests.fixtures.clock import Clock
@@ -56,7 +55,7 @@ async def test_a_link_logs_its_member_in_once(world: World, admin: asyncpg.Conne
         await logins.log_in(world.db, token)
     assert raised.value.code == "login_link_invalid"
     kept = await admin.fetchrow("select l.secret_hash, s.secret_hash from login_link l, browser_session s")
-    assert [*kept] == [CREDENTIAL_KEY.lookup(session_digest(each)) for each in (token, secret)]
+    assert [*kept] == [CREDENTIAL_KEY.lookup(secret_digest(each)) for each in (token, secret)]
     assert (await org_actions(world))[-2:] == ["login_link_created", "logged_in"]
 
 

@@ -19,9 +19,10 @@ from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.main.databases import open_database
 from cortex_plane.main.settings import Settings
+from cortex_plane.tenancy.model.access import SecretKind
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections, keys
-from cortex_plane.tenancy.verbs.access import new_key_secret
+from cortex_plane.tenancy.verbs.access import new_secret
 from tests.conftest import Urls, _application
 from tests.fixtures.approvals import Shipping, waiting
 from tests.fixtures.credentials import by_token, token_for
@@ -109,7 +110,7 @@ async def test_no_row_is_converted_after_the_first_start(
 ) -> None:
     app = await asyncpg.connect(urls.app)
     try:
-        secret, id = new_key_secret(), new_id()
+        secret, id = new_secret(SecretKind.KEY), new_id()
         async with inside(app, world.org_id):
             await app.execute(
                 "insert into api_key (org_id, id, name, kind, user_account_id, secret_hash, last_characters)"

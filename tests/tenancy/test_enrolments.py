@@ -11,7 +11,7 @@ import pytest
 
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.credentials import Grantable, enrolment_digest
+from cortex_plane.tenancy.model.access import Grantable, secret_digest
 from cortex_plane.tenancy.model.identities import LinkDraft, Mapping
 from cortex_plane.tenancy.model.orgs import MemberDraft, Role
 from cortex_plane.tenancy.verbs import connections, keys, orgs
@@ -80,7 +80,7 @@ async def test_a_code_is_redeemed_once_on_a_page(
     member = await added(world)
     code = await code_for(http, world, member)
     kept = await admin.fetchval("select code_hash from enrolment_code")
-    assert kept == CREDENTIAL_KEY.lookup(enrolment_digest(code))
+    assert kept == CREDENTIAL_KEY.lookup(secret_digest(code))
     for _ in range(2):
         page = await http.get(f"/enrol/{code}")
         assert (page.status_code, "Maria" in page.text, "Ada" in page.text) == (200, True, True)

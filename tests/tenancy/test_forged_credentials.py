@@ -15,10 +15,10 @@ from structlog.testing import capture_logs
 
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import Meters, metered
-from cortex_plane.tenancy.model.credentials import Grantable
+from cortex_plane.tenancy.model.access import Grantable, SecretKind
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections
-from cortex_plane.tenancy.verbs.access import new_key_secret
+from cortex_plane.tenancy.verbs.access import new_secret
 from tests.conftest import Urls
 from tests.fixtures.approvals import Shipping, shown, waiting
 from tests.fixtures.credentials import by_token, token_for
@@ -63,7 +63,7 @@ UNKNOWN = (401, "key_unknown")
 async def test_a_key_row_inserted_with_the_login_of_the_plane_is_worth_nothing(
     http: httpx.AsyncClient, world: World, app: asyncpg.Connection
 ) -> None:
-    secret = new_key_secret()
+    secret = new_secret(SecretKind.KEY)
     async with inside(app, world.org_id):
         await app.execute(
             "insert into api_key (org_id, id, name, kind, user_account_id, platform, secret_hash, last_characters)"

@@ -8,7 +8,7 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.tenancy.model.credentials import is_well_formed
+from cortex_plane.tenancy.model.access import SecretKind
 from cortex_plane.tenancy.model.orgs import Role
 from tests.fixtures.clock import Clock
 from tests.fixtures.people import World
@@ -61,7 +61,7 @@ async def test_a_secret_is_shown_once_and_only_its_digest_is_kept(
 ) -> None:
     made = await _create(http, world, roles=["member"])
     secret = made["secret"]
-    assert is_well_formed(secret)
+    assert SecretKind.KEY.matches(secret)
     assert made["key"]["last_characters"] == secret[-4:]
     row = await admin.fetchrow("select * from api_key where id = $1", made["key"]["id"])
     assert row["secret_hash"] == CREDENTIAL_KEY.lookup(hashlib.sha256(secret.encode()).digest())

@@ -28,10 +28,9 @@ from cortex_plane.main.databases import open_database
 from cortex_plane.main.master_key import KEY_FILE, NEXT_KEY_FILE
 from cortex_plane.main.settings import Settings
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.credentials import ModelKeyDraft, Provider
+from cortex_plane.tenancy import store as tenancy_store
+from cortex_plane.tenancy.model.access import ModelKeyDraft, Provider
 from cortex_plane.tenancy.model.identities import ConnectionDraft
-from cortex_plane.tenancy.store import credentials as credentials_store
-from cortex_plane.tenancy.store import orgs as orgs_store
 from cortex_plane.tenancy.verbs import connections, keys
 from tests.conftest import Urls, _application
 from tests.fixtures.approvals import Shipping, decide, ship, waiting
@@ -113,7 +112,7 @@ class Secrets:
         """Everything that needs the master key works with this one."""
         world = replace(self.world, db=db)
         async with db.transaction(world.org_id) as tx:
-            values = await credentials_store.list_sealed_values(tx)
+            values = await tenancy_store.list_sealed_values(tx)
         secrets = {value.kind: vault.open(world.org_id, value.purpose, value.sealed) for value in values}
         assert secrets.keys() == {"signing_key", "signing_secret", "model_key", "channel_connection"}
         assert secrets["model_key"].decode() == MODEL_KEY
@@ -228,7 +227,7 @@ async def test_a_rotation_goes_on_between_two_batches_of_checkpoints(
     await master_key.begin_rotation(strict.db, OLD, NEW, 3)
     plane_key = await master_key.read_plane_key(strict.db)
     assert plane_key is not None
-    (org,) = (await orgs_store.list_orgs(strict.db, None, 10)).items
+    (org,) = (await tenancy_store.list_orgs(strict.db, None, 10)).items
     batch = await master_key._reseal_batch(strict.db, plane_key, None, org, NEW)
     assert (batch.orgs, batch.checkpoints) == (0, 1), "the other checkpoint is still of the old key"
     stale = await master_key._reseal_batch(strict.db, plane_key, None, org, NEW)

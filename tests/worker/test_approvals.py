@@ -201,7 +201,7 @@ async def test_a_second_job_of_the_session_joins_an_open_request(strict: World) 
 
 
 async def _agent(world: World):  # type: ignore[no-untyped-def]
-    from cortex_plane.agents.verbs import agents
+    from cortex_plane.agents import verbs as agents
 
     return await agents.get_agent(world.db, world.admin.actor, "shipper")
 

@@ -11,9 +11,9 @@ import asyncpg
 import pytest
 from pydantic import AfterValidator
 
+from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import AgentDraft, ModelConfig
 from cortex_plane.agents.model.completions import ModelError, ModelRequest, ModelUsage, Response, TextChunk
-from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.jobs.model.jobs import Cancellation, Hold, Job, JobDraft, JobStatus, Pause, Resumption
 from cortex_plane.jobs.model.journal import SignalDraft, StepFailed, ToolFailed, WaitTimeout

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import Agent, AgentChange
 from cortex_plane.agents.model.completions import (
     AssistantTurn,
@@ -22,7 +23,6 @@ from cortex_plane.agents.model.completions import (
     Turn,
     UserTurn,
 )
-from cortex_plane.agents.verbs import agents
 from cortex_plane.gates.model.gates import GatedCall, call_name
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.effects import CallStatus

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from cortex_plane import Context, ToolDenied
+from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import AgentChange
 from cortex_plane.agents.model.completions import ModelRequest, Response, TextChunk
-from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.verbs import settlements
 from cortex_plane.db.database import Database
 from cortex_plane.gates.verbs import session_lifecycle

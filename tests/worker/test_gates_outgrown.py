@@ -9,8 +9,8 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import AgentChange, ModelConfig
-from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.model.approvals import Approval, ApprovalDecision, Channel, Choice, EffectAnswer
 from cortex_plane.approvals.verbs import decisions, settlements
 from cortex_plane.jobs.model.effects import Answer, Verdict

@@ -12,9 +12,9 @@ import asyncpg
 import httpx
 import pytest
 
+from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import AgentChange, ModelConfig
 from cortex_plane.agents.model.completions import ModelRequest, Response, TextChunk
-from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.verbs import settlements
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.gates.verbs.atlas_cache import AtlasCache

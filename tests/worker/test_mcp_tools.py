@@ -13,8 +13,8 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.tools import ConfirmationDraft, Risk
-from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.model.approvals import ApprovalKind
 from cortex_plane.approvals.verbs import settlements
 from cortex_plane.jobs.model.effects import Answer, Verdict

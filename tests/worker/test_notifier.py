@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from cortex_plane.approvals.model.approvals import Approval
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
-from cortex_plane.notify.model.notifications import Card, Outgoing
+from cortex_plane.notify.model import Card, Outgoing
 from cortex_plane.notify.verbs import deliveries
 from cortex_plane.tenancy.model.identities import DeliveryStatus
 from cortex_plane.tenancy.model.orgs import Role

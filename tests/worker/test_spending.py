@@ -14,15 +14,15 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
+from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import AgentDraft, ModelConfig, ResourceLimits
-from cortex_plane.agents.verbs import agents
 from cortex_plane.jobs.model.jobs import Job, JobDraft, JobStatus
 from cortex_plane.jobs.model.usage import Grouping
 from cortex_plane.jobs.verbs import jobs, workers
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.verbs import events
-from cortex_plane.tenancy.model.credentials import ModelKeyDraft, Provider
+from cortex_plane.tenancy.model.access import ModelKeyDraft, Provider
 from cortex_plane.tenancy.verbs import keys
 from cortex_plane.worker.models import credentials as of_keys
 from cortex_plane.worker.models.backends import Backends

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from cortex_plane.agents.verbs import agents
+from cortex_plane.agents import verbs as agents
 from cortex_plane.approvals.model.approvals import Channel, Choice, EffectAnswer, Revocation
 from cortex_plane.approvals.verbs import settlements, standing_approvals
 from cortex_plane.db.database import Database

@@ -11,10 +11,10 @@ import asyncpg
 import httpx
 import pytest
 
+from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model import completions
 from cortex_plane.agents.model.agents import AgentChange, ModelConfig
 from cortex_plane.agents.model.completions import AssistantTurn, ModelError, ModelRequest, ToolTurn, UserTurn
-from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.db.database import NOBODY
 from cortex_plane.jobs import store as jobs_store

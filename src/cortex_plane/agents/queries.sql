@@ -118,12 +118,6 @@ with newest as (
 select (select n.digest from newest n) as before from made
 
 
--- name: get_tool_version
-select app, name, digest, description, parameters, read_only, risk, timeout_seconds, on_uncertain, server, remote_name,
-  implementation, hints
-from tool_version where app = $1 and name = $2 and digest = $3
-
-
 -- name: list_tool_versions
 -- Every version of the tools of an app, newest first.
 select v.app, v.name, v.digest, v.description, v.server, v.implementation, v.hints, v.published_at,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 from uuid import UUID
 
-from cortex_plane.agents.model.agents import Agent, AgentDraft, AgentVersion
+from cortex_plane.agents.model.agents import Agent, AgentDraft, AgentStatus
 from cortex_plane.agents.model.tools import Confirmed, PublishedTool, Risk, ToolConfirmation, ToolServer, ToolVersion
-from cortex_plane.db.database import NOBODY, Database, Queries, Row, Transaction, after, one, page
+from cortex_plane.db.database import NOBODY, Database, Queries, Transaction, after, one, page
 from cortex_plane.kernel.fields import parse, split_ref
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.tenancy.model.access import Actor
@@ -19,84 +18,20 @@ queries = Queries("agents")
 
 async def insert_agent(tx: Transaction, id: UUID, team_id: UUID, draft: AgentDraft, created_by: Actor) -> None:
     await tx.rows(
-        queries.insert_agent,
-        tx.org,
-        id,
-        team_id,
-        draft.name,
-        draft.slug,
-        draft.role,
-        draft.description or None,
-        draft.channel_permissions,
-        asdict(draft.model_config),
-        draft.skill_config,
-        asdict(draft.resource_limits),
-        created_by.name,
-        created_by.identity,
-    )
+        queries.insert_agent, tx.org, id, team_id, draft.name, draft.slug, draft.role, draft.description or None,
+        draft.channel_permissions, asdict(draft.model_config), draft.skill_config, asdict(draft.resource_limits),
+        created_by.name, created_by.identity,
+    )  # fmt: skip
 
 
 async def get_agent(tx: Transaction, ref: str) -> Agent | None:
     return one(Agent, await tx.row(queries.get_agent, *split_ref(ref)))
 
 
-async def lock_agent(tx: Transaction, ref: str) -> Row | None:
-    return await tx.row(queries.lock_agent, *split_ref(ref))
-
-
-async def list_agents(tx: Transaction, position: Position | None, limit: int, status: str | None) -> Page[Agent]:
+async def list_agents(
+    tx: Transaction, position: Position | None, limit: int, status: AgentStatus | None = None
+) -> Page[Agent]:
     return page(Agent, await tx.rows(queries.list_agents, *after(position), limit + 1, status), limit)
-
-
-async def update_agent(
-    tx: Transaction,
-    id: UUID,
-    team_id: UUID | None,
-    name: str | None,
-    role: str | None,
-    status: str | None,
-    description: str | None,
-    channel_permissions: list[str] | None,
-    config_version: int,
-) -> None:
-    await tx.rows(
-        queries.update_agent, id, team_id, name, role, status, description, channel_permissions, config_version
-    )
-
-
-async def insert_agent_version(
-    tx: Transaction,
-    id: UUID,
-    version: int,
-    model_config: dict[str, Any],
-    skill_config: dict[str, Any],
-    resource_limits: dict[str, Any],
-    created_by: Actor,
-) -> None:
-    await tx.rows(
-        queries.insert_agent_version,
-        tx.org,
-        id,
-        version,
-        model_config,
-        skill_config,
-        resource_limits,
-        created_by.name,
-        created_by.identity,
-    )
-
-
-async def list_agent_versions(tx: Transaction, id: UUID, below: int | None, limit: int) -> list[AgentVersion]:
-    return [parse(AgentVersion, row) for row in await tx.rows(queries.list_agent_versions, id, below, limit)]
-
-
-async def agent_usage(tx: Transaction, id: UUID) -> dict[str, int]:
-    (row,) = await tx.rows(queries.agent_usage, id)
-    return dict(row)
-
-
-async def delete_agent(tx: Transaction, id: UUID) -> bool:
-    return await tx.value(queries.delete_agent, id) is not None
 
 
 async def publish_tools(db: Database, versions: Sequence[ToolVersion]) -> list[ToolVersion]:
@@ -130,15 +65,6 @@ async def list_server_tools(db: Database, app: str, server: str) -> list[ToolVer
         return [parse(ToolVersion, row) for row in await tx.rows(queries.list_server_tools, app, server)]
 
 
-async def get_tools(tx: Transaction, name: str, app: str | None) -> list[ToolVersion]:
-    """The newest version in each app that has such a tool."""
-    return [parse(ToolVersion, row) for row in await tx.rows(queries.get_tools, name, app)]
-
-
-async def get_tool_version(tx: Transaction, app: str, name: str, digest: str) -> ToolVersion | None:
-    return one(ToolVersion, await tx.row(queries.get_tool_version, app, name, digest))
-
-
 async def known_risks(tx: Transaction, names: Sequence[str]) -> dict[str, Risk]:
     """Of those that somebody published: the highest risk, in any app, with what a steward of the org confirmed."""
     rows = await tx.rows(queries.known_risks, tx.org, list(names))
@@ -166,43 +92,12 @@ async def list_tool_servers(db: Database) -> list[ToolServer]:
         return [parse(ToolServer, row) for row in await tx.rows(queries.list_tool_servers)]
 
 
-async def insert_confirmation(
-    tx: Transaction,
-    id: UUID,
-    *,
-    app: str,
-    tool_name: str,
-    digest: str,
-    read_only: bool,
-    idempotent: bool,
-    risk: Risk | None,
-    note: str | None,
-    confirmed_by: str,
-    confirmed_by_id: UUID | None,
-) -> None:
-    await tx.rows(
-        queries.insert_confirmation, tx.org, id, app, tool_name, digest, read_only, idempotent, risk, note, confirmed_by,
-        confirmed_by_id,
-    )  # fmt: skip
-
-
-async def revoke_confirmation(tx: Transaction, app: str, tool_name: str, by: str) -> UUID | None:
-    """The one that held; None: there was none."""
-    row: UUID | None = await tx.value(queries.revoke_confirmation, app, tool_name, by)
-    return row
-
-
-async def raise_confirmation_version(tx: Transaction) -> None:
-    """From now on whatever is judged by older confirmations is not sent."""
-    await tx.rows(queries.raise_confirmation_version, tx.org)
-
-
 async def get_confirmation(tx: Transaction, id: UUID) -> ToolConfirmation | None:
     return one(ToolConfirmation, await tx.row(queries.get_confirmation, id))
 
 
 async def list_confirmations(
-    tx: Transaction, position: Position | None, limit: int, holding: bool
+    tx: Transaction, position: Position | None, limit: int, *, holding: bool = False
 ) -> Page[ToolConfirmation]:
     return page(
         ToolConfirmation, await tx.rows(queries.list_confirmations, *after(position), limit + 1, holding), limit

@@ -35,10 +35,10 @@ from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.policies.model.policies import Approvers, Quorum, Terms
 from cortex_plane.proof.model import Fact, SessionEvent
 from cortex_plane.proof.rules.receipts import ReceiptFacts
+from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.rules import MacKind
-from cortex_plane.tenancy.store import credentials as credentials_store
 
 queries = Queries("approvals")
 
@@ -451,7 +451,7 @@ def credential_person(row: Row, credential_id: UUID) -> Actor | None:
     """The person that a token or a link names, where there still is one."""
     if not row["active"]:
         return None
-    return credentials_store.session_person(row["org_id"], credential_id, row["member_id"], row["name"], row)
+    return tenancy_store.session_person(row["org_id"], credential_id, row["member_id"], row["name"], row)
 
 
 async def insert_token(

@@ -29,7 +29,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus
 from cortex_plane.channels.mail_servers import SmtpServer, StartTls, read_sender
 from cortex_plane.kernel.text import marked, span, stamp
-from cortex_plane.notify.model.notifications import (
+from cortex_plane.notify.model import (
     Callback,
     Card,
     Invitation,
@@ -241,11 +241,9 @@ class EmailChannel:
             return card.status is ApprovalStatus.PENDING
         if card.status is not ApprovalStatus.PENDING:
             return bool(shown.get("status") != card.status.value)
-        if (card.version, card.input_hash) != (shown.get("version"), shown.get("input_hash")):
-            return True
-        if card.escalation_level > shown.get("level", 0):
-            return True
-        return card.occasion is Occasion.REMINDED
+        is_changed = (card.version, card.input_hash) != (shown.get("version"), shown.get("input_hash"))
+        is_escalated = card.escalation_level > shown.get("level", 0)
+        return is_changed or is_escalated or card.occasion is Occasion.REMINDED
 
     async def send(self, outgoing: Outgoing) -> Sent:
         message_id = f"<{outgoing.id}.{outgoing.version}@{self._host}>"
@@ -360,12 +358,8 @@ def _shown(outgoing: Outgoing, message_id: str) -> dict[str, Any]:
     first = {"first": before.get("first") or outgoing.earlier or message_id}
     if isinstance(card, Invitation):
         return first
-    return first | {
-        "status": card.status.value,
-        "version": card.version,
-        "input_hash": card.input_hash,
-        "level": card.escalation_level,
-    }
+    state = {"version": card.version, "input_hash": card.input_hash, "level": card.escalation_level}
+    return first | {"status": card.status.value} | state
 
 
 def _said(error: BaseException) -> str:
@@ -412,25 +406,17 @@ def _words(outgoing: Outgoing) -> dict[str, Any]:
     content = _content(outgoing)
     if isinstance(content, Invitation):
         return {"invitation": content, "member": outgoing.target.member, "address": outgoing.target.address}
-    remaining = None
-    if content.deadline is not None:
-        remaining = span((content.deadline - outgoing.timestamp).total_seconds())
-    place = urlsplit(content.url)
+    place, deadline = urlsplit(content.url), content.deadline
     return {
         "card": content,
         "heading": _heading(outgoing, content),
         "pending": content.status is ApprovalStatus.PENDING,
-        "left": remaining,
+        "left": None if deadline is None else span((deadline - outgoing.timestamp).total_seconds()),
         "colour": _COLOURS.get(content.risk, "#4a5360"),
-        "details": _details(content.details),
+        "details": [
+            (str(name), value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True))
+            for name, value in sorted((content.details or {}).items())
+        ],
         "yes": sum(vote.decision.value == "approved" for vote in content.votes),
         "rest": f"{place.scheme}://{place.netloc}/v1/approvals/decide",
     }
-
-
-def _details(details: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    return [(str(name), _as_text(value)) for name, value in sorted((details or {}).items())]
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)

@@ -19,17 +19,19 @@ from cortex_plane.channels.pinned_http import PinnedClient, Resolver, Unreachabl
 from cortex_plane.kernel.addresses import Allowed, check_url
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.fields import adapter
-from cortex_plane.notify.model.notifications import (
+from cortex_plane.notify.model import (
     Callback,
     Card,
     Notice,
     Outgoing,
+    Secrets,
     Sent,
     Target,
     TryAgain,
     Undeliverable,
+    WebhookEventType,
+    signed,
 )
-from cortex_plane.notify.model.webhooks import Secrets, WebhookEventType, signed
 from cortex_plane.tenancy.model.identities import CHANNEL
 
 MAX_BYTES = 20_000

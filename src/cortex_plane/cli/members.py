@@ -18,7 +18,7 @@ from cortex_plane.cli.plane import home, run
 from cortex_plane.client import Client
 from cortex_plane.client.access import ACCESS_FILE, write_private
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.tenancy.model.credentials import EnrolmentCode, LoginLink, NewKey, Redemption
+from cortex_plane.tenancy.model.access import EnrolmentCode, LoginLink, NewKey, Redemption
 from cortex_plane.tenancy.model.identities import AddressDraft, InvitationDraft, Invited, LinkCode, Mapping
 from cortex_plane.tenancy.model.orgs import Absence, AbsenceDraft, MemberChange, MemberDraft, Role
 

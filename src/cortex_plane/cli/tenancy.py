@@ -13,7 +13,7 @@ from typer import Option
 from cortex_plane.cli.output import AsJson, Limit, print_record, say, show_record, show_table
 from cortex_plane.cli.plane import run
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.tenancy.model.credentials import Grantable, KeyDraft, OwnKeyDraft, Provider
+from cortex_plane.tenancy.model.access import Grantable, KeyDraft, OwnKeyDraft, Provider
 from cortex_plane.tenancy.model.orgs import OrgChange, OrgDraft, OrgSettingsChange, Role, TeamChange, TeamDraft
 
 org_app = typer.Typer(no_args_is_help=True, help="Orgs: the tenants of a plane.")

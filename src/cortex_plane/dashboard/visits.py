@@ -22,8 +22,7 @@ from cortex_plane.kernel.errors import CortexError, Forbidden, InvalidInput, Not
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.pages import Position, decode_position
 from cortex_plane.kernel.routes import Endpoint
-from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.model.credentials import WHOLE_LIFE, form_token, is_form_token
+from cortex_plane.tenancy.model.access import WHOLE_LIFE, Actor, Permission, form_token, is_form_token
 from cortex_plane.tenancy.verbs import logins
 
 T = TypeVar("T")

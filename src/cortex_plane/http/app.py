@@ -39,7 +39,7 @@ from cortex_plane.kernel.routes import PageRoute, Route
 from cortex_plane.kernel.shares import Throttle
 from cortex_plane.notify.verbs.webhooks import Webhooks
 from cortex_plane.sessions.verbs.events import EventFeed
-from cortex_plane.tenancy.verbs.request_rates import RequestRates
+from cortex_plane.tenancy.verbs.keys import RequestRates
 
 NOUNS = (tenancy, proof, agents, policies, sessions, jobs, gates, approvals, calls, notify)
 BINDINGS: tuple[Binding, ...] = (*(binding for noun in NOUNS for binding in noun.BINDINGS), *health.BINDINGS)

@@ -26,7 +26,7 @@ from cortex_plane.kernel.meters import metered
 from cortex_plane.main.reach import Reach
 from cortex_plane.main.settings import Settings
 from cortex_plane.sessions.verbs.events import EventFeed
-from cortex_plane.tenancy.verbs.request_rates import RequestRates
+from cortex_plane.tenancy.verbs.keys import RequestRates
 from cortex_plane.worker.notifier import Notifier, notifying
 from cortex_plane.worker.scheduler import Scheduler, scheduling
 

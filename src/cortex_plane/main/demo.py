@@ -16,9 +16,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import AgentDraft, ModelConfig
 from cortex_plane.agents.model.tools import DidNotHappen, Happened, ToolError
-from cortex_plane.agents.verbs import agents
 from cortex_plane.db.database import Database
 from cortex_plane.gates.model.atlases import AtlasFile
 from cortex_plane.gates.verbs import atlases

@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass as draft
 
 from cortex_plane.kernel.fields import DRAFT
 from cortex_plane.kernel.routes import ListQuery, ListRoute, Route
-from cortex_plane.notify.model.webhooks import MAX_INBOUND_BYTES, EventAnswer, Ping
+from cortex_plane.notify.model import MAX_INBOUND_BYTES, EventAnswer, Ping
 from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Delegation
-from cortex_plane.notify.model.notifications import Occasion
+from cortex_plane.notify.model import Occasion
 
 SCHEDULE = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0, *(7200.0,) * 5)
 """Seconds to wait after each failure; after the last one a message is given up. A channel may have its own."""
@@ -39,8 +39,8 @@ def gives_up(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Said:
-    """Of which state of a request the last message to somebody spoke."""
+class ReportedState:
+    """The state of a request that a message reports."""
 
     status: str
     version: int
@@ -50,7 +50,7 @@ class Said:
     votes: int
 
     @classmethod
-    def of(cls, approval: Approval, delegations: Sequence[Delegation]) -> Said:
+    def of(cls, approval: Approval, delegations: Sequence[Delegation]) -> ReportedState:
         return cls(
             status=approval.status.value,
             version=approval.version,
@@ -71,7 +71,7 @@ def occasion(
         if any(hop.to_member_id == member_id for hop in delegations):
             return Occasion.DELEGATED
         return Occasion.ESCALATED if first_level > 0 else Occasion.REQUESTED
-    now = Said.of(approval, delegations)
+    now = ReportedState.of(approval, delegations)
     if now.reminded_at != earlier.get("reminded_at"):
         return Occasion.REMINDED
     if now.level != earlier.get("level"):

@@ -14,7 +14,7 @@ from cortex_plane.policies.model.versions import PlacedRow, PolicyFile, PolicyVe
 from cortex_plane.policies.rules.simulations import PastCall
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.rules import Forged, MacKind, rows_digest
-from cortex_plane.tenancy.store.orgs import in_force_mac
+from cortex_plane.tenancy.store import in_force_mac
 
 queries = Queries("policies")
 

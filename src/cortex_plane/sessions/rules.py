@@ -79,29 +79,23 @@ def _values(payload: Mapping[str, Any]) -> list[str]:
 def heard(messages: Sequence[SessionMessage], job_id: UUID) -> list[Entry]:
     """Messages as turns. What the job itself answered stands in its steps already."""
     return [
-        Entry(_turn(message), seq=message.seq)
+        Entry(
+            AssistantTurn(text=message.text) if message.role == "assistant" else UserTurn(message.text), seq=message.seq
+        )
         for message in messages
         if message.role in ("user", "assistant") and message.job_id != job_id
     ]
 
 
-def _turn(message: SessionMessage) -> Turn:
-    return AssistantTurn(text=message.text) if message.role == "assistant" else UserTurn(message.text)
-
-
 def merge_assistant_turns(turns: Sequence[Turn]) -> list[Turn]:
     """Providers want no model that speaks twice in a row, as one does whose text was not taken as an answer."""
-    merged_turns: list[Turn] = []
+    merged: list[Turn] = []
     for turn in turns:
-        if (
-            isinstance(turn, AssistantTurn)
-            and merged_turns
-            and isinstance(merged_turns[-1], AssistantTurn)
-            and not merged_turns[-1].calls
-        ):
-            merged_turns.append(UserTurn(SILENCE))
-        merged_turns.append(turn)
-    return merged_turns
+        before = merged[-1] if merged else None
+        if isinstance(turn, AssistantTurn) and isinstance(before, AssistantTurn) and not before.calls:
+            merged.append(UserTurn(SILENCE))
+        merged.append(turn)
+    return merged
 
 
 def recorded_form(response: Response) -> dict[str, Any]:
@@ -130,11 +124,9 @@ def as_sent(requests: Sequence[CallRequest], rows: Mapping[int, ToolCall]) -> tu
 
 
 def result_of(request: CallRequest, call: ToolCall) -> CallResult:
-    if call.error is not None:
-        return CallResult(
-            call_id=request.id, name=request.name, content=canonical({"error": call.error}).decode(), is_error=True
-        )
-    return CallResult(call_id=request.id, name=request.name, content=canonical(call.result).decode())
+    is_error = call.error is not None
+    content = canonical({"error": call.error} if is_error else call.result).decode()
+    return CallResult(call_id=request.id, name=request.name, content=content, is_error=is_error)
 
 
 def rebuilt(
@@ -403,8 +395,8 @@ def _within(turn: Turn, cap: int) -> Turn:
             text = None if turn.text is None else clipped(turn.text, cap)
             return AssistantTurn(text=text, calls=tuple(_call_within(call, cap) for call in turn.calls))
         case ToolTurn():
-            results = turn.results
-            return ToolTurn(tuple(replace(each, content=_json_within(each.content, cap)) for each in results))
+            shortened_results = (replace(result, content=_json_within(result.content, cap)) for result in turn.results)
+            return ToolTurn(tuple(shortened_results))
 
 
 def _call_within(call: CallRequest, cap: int) -> CallRequest:

@@ -7,23 +7,22 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.db.database import Database, Queries, Row, Transaction, after, one, page
-from cortex_plane.kernel.fields import parse
+from cortex_plane.db.database import Database, Queries, Row, Transaction, one
+from cortex_plane.kernel.fields import parse, split_ref
 from cortex_plane.kernel.ids import IdempotencyKey
-from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.proof.model import Fact
 from cortex_plane.sessions.model.events import GATES, Event
 from cortex_plane.sessions.model.sessions import (
+    InboundMessage,
     IngestedMessage,
-    Memory,
-    Message,
     Session,
     SessionKind,
-    SessionMemory,
     SessionStatus,
+    title_from,
 )
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.rules import MacKind
-from cortex_plane.tenancy.store.identities import mapping_mac
+from cortex_plane.tenancy.store import mapping_mac
 
 queries = Queries("sessions")
 
@@ -51,26 +50,6 @@ async def lock_session(tx: Transaction, id: UUID, sees: UUID | None) -> Row | No
     return await tx.row(queries.lock_session, id, sees)
 
 
-async def list_sessions(
-    tx: Transaction,
-    position: Position | None,
-    limit: int,
-    sees: UUID | None,
-    member_id: UUID | None,
-    status: SessionStatus | None,
-    agent_id: UUID | None,
-) -> Page[Session]:
-    rows = await tx.rows(queries.list_sessions, *after(position), limit + 1, sees, member_id, status, agent_id)
-    return page(Session, rows, limit)
-
-
-async def update_session(
-    tx: Transaction, id: UUID, title: str | None, context: dict[str, Any] | None, by: Actor
-) -> None:
-    """Whoever writes the context is a cause of what its jobs ask for."""
-    await tx.rows(queries.update_session, id, title, context, by.identity)
-
-
 async def set_session_status(tx: Transaction, id: UUID, status: SessionStatus) -> None:
     await tx.rows(queries.set_session_status, id, status)
 
@@ -92,39 +71,28 @@ async def went_idle(tx: Transaction, id: UUID) -> bool:
     return bool(await tx.value(queries.went_idle, id))
 
 
-async def count_suspended(db: Database) -> dict[UUID, int]:
-    """Across orgs: how many sessions of each have a job that waits for a person; those without any are left out."""
-    return {row["org_id"]: row["sessions"] for row in await db.call("count_suspended_sessions", None)}
-
-
 CheckedMapping = tuple[UUID, UUID]
 """The id and the member of a mapping whose MAC is true."""
 
 
 async def ingest_message(
     db: Database,
-    org: UUID,
-    *,
+    actor: Actor,
     connection_id: UUID,
-    agent: tuple[UUID | None, str | None],
-    external_user: str,
-    display_name: str,
-    metadata: dict[str, Any],
-    text: str,
-    title: str,
+    inbound: InboundMessage,
     ids: tuple[UUID, UUID, UUID, UUID],
-    bodies: tuple[bytes, ...],
+    facts: Sequence[Fact],
     checked: CheckedMapping | None,
-    caller: UUID,
     once: IdempotencyKey | None,
 ) -> IngestedMessage:
-    """Ids are for account, mapping, session and job, audit bodies for account, session, message, job and activation. Raises
+    """Ids are for account, mapping, session and job, audit entries for account, session, message, job and activation. Raises
     ``Conflict`` (`mapping_unchecked`) where the sender has another mapping than the one that was ``checked``."""
-    account, mapping, session, job = ids
-    mac = mapping_mac(db.credential_key, org, mapping, connection_id, account, external_user)
+    sender, text = inbound.external_user_id, inbound.text
+    mac = mapping_mac(db.credential_key, actor.org_id, ids[1], connection_id, ids[0], sender)
     (row,) = await db.call(
-        "ingest_message", org, connection_id, *agent, external_user, display_name, metadata, text, title,
-        account, mapping, session, job, *bodies, mac, *(checked or (None, None)), caller, *_parts(once),
+        "ingest_message", actor.org_id, connection_id, *split_ref(inbound.agent), sender, inbound.display_name or sender,
+        inbound.metadata, text, title_from(text), *ids, *[fact.body for fact in facts], mac, *(checked or (None, None)),
+        actor.key_id, *_parts(once),
     )  # fmt: skip
     return parse(IngestedMessage, row)
 
@@ -140,41 +108,17 @@ async def check_mapping(db: Database, org: UUID, connection_id: UUID, sender: st
 
 
 async def post_message(
-    db: Database,
-    org: UUID,
-    *,
-    session_id: UUID,
-    sees: UUID | None,
-    text: str,
-    title: str,
-    author: UUID | None,
-    job: UUID,
-    bodies: tuple[bytes, ...],
-    caller: UUID,
-    once: IdempotencyKey | None,
-) -> IngestedMessage:
+    db: Database, actor: Actor, session_id: UUID, text: str, job: UUID, facts: Sequence[Fact], once: IdempotencyKey | None
+) -> IngestedMessage:  # fmt: skip
     (row,) = await db.call(
-        "post_message", org, session_id, sees, text, title, author, job, *bodies, caller, *_parts(once)
-    )
+        "post_message", actor.org_id, session_id, actor.sees, text, title_from(text), actor.user_account_id, job,
+        *[fact.body for fact in facts], actor.key_id, *_parts(once),
+    )  # fmt: skip
     return parse(IngestedMessage, row)
-
-
-async def list_messages(tx: Transaction, session_id: UUID, above: int, limit: int) -> list[Message]:
-    return [parse(Message, row) for row in await tx.rows(queries.list_messages, session_id, above, limit)]
 
 
 def _parts(once: IdempotencyKey | None) -> tuple[str | None, bytes | None]:
     return (once.key, once.fingerprint) if once else (None, None)
-
-
-async def list_memories(tx: Transaction, session_id: UUID, below: int | None, limit: int) -> list[SessionMemory]:
-    rows = await tx.rows(queries.list_memories, session_id, below, limit)
-    return [parse(SessionMemory, row) for row in rows]
-
-
-async def list_job_memories(tx: Transaction, job_id: UUID) -> Memory:
-    row = await tx.row(queries.list_job_memories, job_id)
-    return Memory(row["summary"], tuple(row["facts"])) if row else Memory()
 
 
 async def list_events_after(
@@ -203,31 +147,6 @@ async def gate_events(tx: Transaction, session_id: UUID, job_id: UUID, after: in
     """What gates did in a job after number ``after``: the newest of it, in order."""
     rows = await tx.rows(queries.gate_events, tx.org, session_id, after, job_id, sorted(GATES), limit)
     return [_event(row) for row in reversed(rows)]
-
-
-async def append_chunks(
-    db: Database, org_id: UUID, job_id: UUID, worker_id: UUID, epoch: int, step: int, texts: Sequence[str]
-) -> bool:
-    """False: the job is not this worker's any more, or the step is recorded."""
-    rows = await db.call("append_chunks", org_id, job_id, worker_id, epoch, step, list(texts))
-    return bool(rows[0]["append_chunks"])
-
-
-async def void_chunks(db: Database, org_id: UUID, job_id: UUID, epoch: int, step: int) -> None:
-    """What an attempt told of a step that it did not finish is void."""
-    await db.call("void_chunks", org_id, job_id, epoch, step)
-
-
-async def drop_chunks(db: Database, org_id: UUID, job_id: UUID, step: int) -> bool:
-    """Delete what is durable elsewhere; whether nothing of this step is left."""
-    rows = await db.call("drop_chunks", org_id, job_id, step)
-    return bool(rows[0]["drop_chunks"])
-
-
-async def forget_chunks(db: Database, limit: int) -> int:
-    """Delete chunks of any org that are an hour old; how many."""
-    rows = await db.call("forget_chunks", None, limit)
-    return int(rows[0]["forget_chunks"])
 
 
 def _event(row: Row) -> Event:

@@ -88,9 +88,10 @@ async def _atlas_minutes(db: Database) -> None:
 
 
 async def _request_budgets(db: Database) -> None:
-    from cortex_plane.tenancy.verbs import request_rates
 
-    await request_rates.forget(db)
+    from cortex_plane.tenancy.verbs import keys
+
+    await keys.forget_request_budgets(db)
 
 
 async def _roots(db: Database) -> None:

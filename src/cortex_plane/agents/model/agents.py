@@ -158,21 +158,30 @@ def is_agent_name(name: str) -> bool:
 
 def _settings_known(config: dict[str, Any]) -> dict[str, Any]:
     """The plane reads these settings; the rest of a skill configuration is the agent's own."""
-    choices: dict[str, type[StrEnum]] = {
-        "checkpoint_granularity": CheckpointGranularity,
-        "on_prompt_change": PromptChange,
-    }
-    for name, kind in choices.items():
+    for name, choices in (
+        ("checkpoint_granularity", tuple(CheckpointGranularity)),
+        ("on_prompt_change", tuple(PromptChange)),
+    ):
         value = config.get(name)
-        if value is not None and value not in tuple(kind):
-            raise PydanticCustomError(
-                name, "{name} must be one of {choices}", {"name": name, "choices": ", ".join(kind)}
-            )
+        if value is not None and value not in choices:
+            context = {"name": name, "choices": ", ".join(choices)}
+            raise PydanticCustomError(name, "{name} must be one of {choices}", context)
     for name in ("side_effect_tools", "tools"):
         value = config.get(name)
         if value is not None and not (isinstance(value, list) and all(isinstance(t, str) for t in value)):
             raise PydanticCustomError(name, "{name} must be a list of tool names", {"name": name})
-    _check_atlases(config.get("atlases"))
+    atlas_ids = config.get("atlases")
+    if atlas_ids is not None and not (
+        isinstance(atlas_ids, list)
+        and len(atlas_ids) <= MAX_ATLASES
+        and all(isinstance(id, str) and re.fullmatch(ATLAS_ID_PATTERN, id) for id in atlas_ids)
+        and len(set(atlas_ids)) == len(atlas_ids)
+    ):
+        raise PydanticCustomError(
+            "atlases",
+            "atlases must be a list of at most {most} different atlas ids, such as `com.acme.support`",
+            {"most": MAX_ATLASES},
+        )
     run = config.get("run")
     if run is not None and not (isinstance(run, str) and is_agent_name(run)):
         raise PydanticCustomError(
@@ -193,22 +202,6 @@ def _settings_known(config: dict[str, Any]) -> dict[str, Any]:
     if not (isinstance(app, str) and 2 <= len(app) <= 100 and re.fullmatch(SLUG_PATTERN, app)):
         raise PydanticCustomError("app", "app must be the name of an app: lower-case letters, digits and dashes")
     return config
-
-
-def _check_atlases(atlas_ids: Any) -> None:
-    if atlas_ids is None:
-        return
-    if not (
-        isinstance(atlas_ids, list)
-        and len(atlas_ids) <= MAX_ATLASES
-        and all(isinstance(each, str) and re.fullmatch(ATLAS_ID_PATTERN, each) for each in atlas_ids)
-        and len(set(atlas_ids)) == len(atlas_ids)
-    ):
-        raise PydanticCustomError(
-            "atlases",
-            "atlases must be a list of at most {most} different atlas ids, such as `com.acme.support`",
-            {"most": MAX_ATLASES},
-        )
 
 
 SkillConfig = Annotated[JsonObject, AfterValidator(_settings_known)]

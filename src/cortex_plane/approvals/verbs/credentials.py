@@ -36,8 +36,8 @@ from cortex_plane.kernel.meters import meters
 from cortex_plane.policies.model.policies import Template
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
+from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, Permission, scheduler_actor
-from cortex_plane.tenancy.store import orgs as orgs_store
 from cortex_plane.tenancy.verbs.access import forgery_refusal, new_approval_token
 from cortex_plane.tenancy.verbs.frame import verb
 
@@ -215,7 +215,7 @@ def _refused(channel: str) -> Unauthenticated:
 async def names_of_secrets(db: Database, visitor: Visitor) -> Sequence[str]:
     """What the org lets nobody see outside the dashboard, besides what the plane hides itself."""
     async with db.transaction(visitor.actor.org_id) as tx:
-        org = await orgs_store.get_org(tx)
+        org = await tenancy_store.get_org(tx)
     names: Sequence[str] = (org.settings.get("redact") if org else None) or ()
     return names
 

@@ -34,8 +34,8 @@ from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.proof.model import Fact
+from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.store import identities as identities_store
 from cortex_plane.tenancy.verbs.connections import require_webhook
 from cortex_plane.tenancy.verbs.frame import verb
 
@@ -150,7 +150,7 @@ async def _callback(db: Database, actor: Actor, name: str | None) -> UUID | None
     if name is None:
         return None
     async with db.transaction(actor.org_id) as tx:
-        connection = require_webhook(await identities_store.get_connection_name(tx, name))
+        connection = require_webhook(await tenancy_store.get_connection_name(tx, name))
     if connection.disabled_at is not None:
         raise Conflict(
             "The webhook that `callback` names is disabled.",

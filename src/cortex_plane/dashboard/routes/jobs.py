@@ -8,8 +8,8 @@ from uuid import UUID
 
 from starlette.responses import Response
 
+from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import Agent
-from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.calls.verbs import permissions as permission_verbs
 from cortex_plane.dashboard import pages

@@ -35,8 +35,7 @@ from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, Invalid
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.pages import encode_position
 from cortex_plane.kernel.routes import PageRoutes
-from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.model.credentials import OwnKeyDraft
+from cortex_plane.tenancy.model.access import Actor, OwnKeyDraft, Permission
 from cortex_plane.tenancy.model.identities import AddressVerification, is_nonce, nonce
 from cortex_plane.tenancy.model.orgs import AbsenceDraft
 from cortex_plane.tenancy.verbs import invitations, keys, logins, orgs

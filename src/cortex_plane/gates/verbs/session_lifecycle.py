@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from cortex_plane.agents.verbs import agents
+from cortex_plane.agents import verbs as agents
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs import store as jobs_store

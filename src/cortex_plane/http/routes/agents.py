@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cortex_plane.agents import routes
-from cortex_plane.agents.verbs import agents
+from cortex_plane.agents import verbs as agents
 from cortex_plane.http.exchange import Binding, answer, ordered, pages, whole
 from cortex_plane.jobs.verbs import workers
 

@@ -9,8 +9,7 @@ from starlette.responses import Response
 from cortex_plane.http.exchange import Binding, Exchange, answer, handle, pages, reply, throttled, whole
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.tenancy import routes
-from cortex_plane.tenancy.model.access import Me, Permission
-from cortex_plane.tenancy.model.credentials import Redemption
+from cortex_plane.tenancy.model.access import Me, Permission, Redemption
 from cortex_plane.tenancy.model.identities import AddressDraft, ConnectionChange, ConnectionDraft, InvitationDraft
 from cortex_plane.tenancy.verbs import connections, invitations, keys, logins, orgs
 

@@ -29,11 +29,10 @@ from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.pages import Position
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
+from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import scheduler_actor
 from cortex_plane.tenancy.model.orgs import Org
-from cortex_plane.tenancy.store import credentials as credentials_store
-from cortex_plane.tenancy.store import orgs as orgs_store
-from cortex_plane.tenancy.store.credentials import SealedValue
+from cortex_plane.tenancy.store import SealedValue, queries
 from cortex_plane.tenancy.verbs.frame import every_org
 
 log = structlog.get_logger()
@@ -108,10 +107,10 @@ async def begin_rotation(db: Database, old: Vault, new: Vault, poison_deaths: in
         if plane_key is not None and plane_key.previous is not None:
             raise _under_rotation()
         await _require_no_worker(tx)
-        sealed = await credentials_store.sealed_credential_key(tx)
+        sealed = await tx.value(queries.sealed_credential_key)
         if sealed is not None:
             anew = new.seal(NOBODY, CREDENTIAL_KEY, old.open(NOBODY, CREDENTIAL_KEY, sealed))
-            await credentials_store.reseal_credential_key(tx, anew)
+            await tx.rows(queries.reseal_credential_key, anew)
         await jobs_store.begin_rotation(tx, new.fingerprint, new.seal_master_key(NOBODY, old))
 
 
@@ -120,7 +119,7 @@ async def _require_readable(db: Database, vault: Vault, new: Vault) -> None:
     faults: list[str] = []
     async for org in every_org(db):
         async with db.transaction(org.id, snapshot=True) as tx:
-            values = await credentials_store.list_sealed_values(tx)
+            values = await tenancy_store.list_sealed_values(tx)
             if await proof_store.was_rotated_to(tx, new.fingerprint):
                 raise _same_key("The new master key was used before.")
         unreadable = [value for value in values if _reseal(value, org.id, vault, vault) is None]
@@ -163,7 +162,7 @@ async def finish_rotation(db: Database, vault: Vault) -> Resealed | None:
         if total is None:
             await _refuse_replay(db, plane_key, position)
         total = total or Resealed()
-        page = await orgs_store.list_orgs(db, position, 1)
+        page = await tenancy_store.list_orgs(db, position, 1)
         batch = (
             await _reseal_batch(db, plane_key, position, page.items[0], vault)
             if page.items
@@ -176,7 +175,7 @@ async def _refuse_replay(db: Database, plane_key: PlaneKey, position: Position |
     """Whoever has the old key and can write to the database could put the row of a finished rotation back, so that the next process
     seals their secrets with the new key. The trail says which orgs are done."""
     while True:
-        page = await orgs_store.list_orgs(db, position, ORGS_AT_ONCE)
+        page = await tenancy_store.list_orgs(db, position, ORGS_AT_ONCE)
         for org in page.items:
             async with db.transaction(org.id) as tx:
                 is_done = await proof_store.was_rotated_to(tx, plane_key.fingerprint)
@@ -223,15 +222,20 @@ async def _reseal_batch(db: Database, plane_key: PlaneKey, position: Position | 
 
 
 async def _reseal_secrets(tx: Transaction, old: Vault, new: Vault) -> int:
-    values = [_reseal(value, tx.org, old, new) for value in await credentials_store.list_sealed_values(tx)]
+    values = [_reseal(value, tx.org, old, new) for value in await tenancy_store.list_sealed_values(tx)]
     anew = [value for value in values if value is not None]
-    await credentials_store.reseal_values(tx, anew)
+    await tx.rows(
+        queries.reseal_values,
+        [value.kind for value in anew],
+        [value.id for value in anew],
+        [value.sealed for value in anew],
+    )
     return len(anew)
 
 
 async def _record_rotation(tx: Transaction, new: Vault) -> None:
     """With the last batch of an org, so that its trail says that it is done."""
-    values = await credentials_store.list_sealed_values(tx)
+    values = await tenancy_store.list_sealed_values(tx)
     # Written by hand since the rotation began, so no key opened them before it either.
     unreadable = [value for value in values if _reseal(value, tx.org, new, new) is None]
     resealed = Counter(value.kind for value in values if value not in unreadable)

@@ -24,7 +24,7 @@ from cortex_plane.approvals.model.credentials import ASKS_FOR_LOGIN
 from cortex_plane.approvals.verbs import credentials
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.text import escaped_json, marked, redact, redact_text
-from cortex_plane.notify.model.notifications import Card, CardVote, Occasion
+from cortex_plane.notify.model import Card, CardVote, Occasion
 
 LONGEST_ARGUMENTS = 4000
 LONGEST_TEXT = 1000

@@ -11,18 +11,17 @@ from uuid import UUID
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.kernel.errors import Conflict
-from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.notify import rules as delivery_rules
 from cortex_plane.notify import store as notify_store
-from cortex_plane.notify.model.notifications import Sent, TryAgain, Undeliverable
+from cortex_plane.notify.model import Sent, TryAgain, Undeliverable
 from cortex_plane.notify.rules import SCHEDULE
-from cortex_plane.notify.store import Lane
+from cortex_plane.notify.store import Lane, queries
 from cortex_plane.notify.verbs.outbox import Prepared
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus, NotificationKind
-from cortex_plane.tenancy.verbs.frame import require_found, verb
+from cortex_plane.tenancy.model.identities import Delivery, NotificationKind
+from cortex_plane.tenancy.verbs.frame import get_verb, read_verb, require_found, transaction_verb
 
 LONGEST_ERROR = 500
 
@@ -37,14 +36,14 @@ async def record_delivered(db: Database, actor: Actor, lane: Lane, prepared: Pre
         "member": prepared.member,
         "connection": prepared.connection,
     }
-    fact = Fact.of(
-        actor, "approval_dispatched", approval=str(prepared.approval_id), channel=prepared.channel_type, **payload
-    )
-    return await notify_store.record_delivery(
-        db, lane, prepared.id, prepared.version, sent=sent is not None, first=first,
-        ref=sent.message_ref if sent else None, shown=sent.shown if sent else {}, remark=prepared.said,
-        payload=payload, facts=[fact] if first else [],
+    approval, channel = prepared.approval_id, prepared.channel_type
+    fact = Fact.of(actor, "approval_dispatched", approval=str(approval), channel=channel, **payload)
+    rows = await db.call(
+        "record_delivery", lane.org_id, prepared.id, lane.claim, prepared.version, sent is not None, first,
+        sent.message_ref if sent else None, dict(sent.shown) if sent else {}, dict(prepared.state), payload,
+        [fact.action] if first else [], [fact.body] if first else [],
     )  # fmt: skip
+    return bool(rows[0]["record_delivery"])
 
 
 async def record_failed(
@@ -61,7 +60,7 @@ async def record_failed(
     came to that."""
     reason = error.message[:LONGEST_ERROR]
     async with db.transaction(actor.org_id) as tx:
-        row = await notify_store.record_accepted(tx, id, lane.claim)
+        row = await tx.row(queries.record_accepted, id, lane.claim)
         if row is None:
             return None
         attempts = row["attempts"] if begun else row["attempts"] + 1
@@ -70,14 +69,15 @@ async def record_failed(
             if given_up is None:
                 chance = random.random()  # noqa: S311 -- jitter
                 wait = timedelta(seconds=delivery_rules.delay(attempts, chance, error.after_seconds, schedule))
+                # What the failed message would have shown: what is newer is not put off.
                 version = begun.version if begun else delivery_rules.ANY_VERSION
-                if not await notify_store.retry_delivery(tx, id, lane.claim, version, attempts, reason, wait):
+                if await tx.value(queries.retry_delivery, id, lane.claim, version, attempts, reason, wait) is None:
                     return None
                 if begun:
-                    await notify_store.count_failures(tx, row["connection_id"])
+                    await tx.rows(queries.count_failures, row["connection_id"])
                 return "retry"
             reason = f"{given_up}: {reason}"
-        if not await notify_store.give_up_delivery(tx, id, lane.claim, attempts, reason):
+        if await tx.value(queries.give_up_delivery, id, lane.claim, attempts, reason) is None:
             return None
         is_gone = isinstance(error, Undeliverable) and error.gone
         is_refused = isinstance(error, Undeliverable) and error.address
@@ -97,8 +97,9 @@ async def _give_up(
     else:
         payload["member_id"] = str(row["member_id"])
     if suppress and row["channel_type"] == "email" and row["mapping_id"] is not None:
-        payload["suppressed"] = await notify_store.suppress_delivery(tx, row["mapping_id"], reason)
-    name = await notify_store.disable_connection(tx, row["connection_id"], reason) if is_gone else None
+        suppressed = await tx.value(queries.suppress_delivery, row["mapping_id"], reason)
+        payload["suppressed"] = suppressed is not None
+    name = await tx.value(queries.disable_connection, row["connection_id"], reason) if is_gone else None
     if row["approval_id"] is not None:
         await approvals_store.record_approval_event(
             tx, row["approval_id"], "undeliverable", row["channel_type"], actor, payload
@@ -119,46 +120,28 @@ async def _give_up(
         await proof_store.append_to_org(tx, *facts)
 
 
-@verb(Permission.DELIVERY_READ)
-async def list_deliveries(
-    db: Database,
-    actor: Actor,
-    position: Position | None,
-    limit: int,
-    *,
-    status: DeliveryStatus | None = None,
-    approval_id: UUID | None = None,
-) -> Page[Delivery]:
-    """Newest first."""
-    async with db.transaction(actor.org_id) as tx:
-        return await notify_store.list_deliveries(tx, position, limit, status, approval_id)
+list_deliveries = read_verb(Permission.DELIVERY_READ, notify_store.list_deliveries)
+get_delivery = get_verb(Permission.DELIVERY_READ, notify_store.get_delivery, "delivery")
 
 
-@verb(Permission.DELIVERY_READ)
-async def get_delivery(db: Database, actor: Actor, id: UUID) -> Delivery:
-    async with db.transaction(actor.org_id) as tx:
-        return require_found(await notify_store.get_delivery(tx, id), "delivery")
-
-
-@verb(Permission.DELIVERY_WRITE)
-async def resend_delivery(db: Database, actor: Actor, id: UUID) -> Delivery:
+@transaction_verb(Permission.DELIVERY_WRITE)
+async def resend_delivery(tx: Transaction, actor: Actor, id: UUID) -> Delivery:
     """What was given up is due now, with all its tries; an address that nothing was sent to any more is trusted again."""
-    async with db.transaction(actor.org_id) as tx:
-        before = require_found(await notify_store.get_delivery(tx, id), "delivery")
-        again = await notify_store.resend_delivery(tx, id)
-        if again is None:
-            raise Conflict(
-                "Only what was given up can be sent again.",
-                code="delivery_not_dead",
-                hint="What is pending is tried by itself; what was delivered has arrived.",
-            )
-        is_trusted = await notify_store.reset_failures(tx, id)
-        fact = Fact.of(
-            actor, "delivery_resent", delivery=str(id), member=before.member, channel=before.channel_type,
-            reason=before.last_error, trusted_again=is_trusted,
-        )  # fmt: skip
-        if again["session_id"] is not None:
-            await proof_store.append_to_session(tx, again["session_id"], [fact], job=again["job_id"])
-        else:
-            await proof_store.append_to_org(tx, fact)
-        return require_found(await notify_store.get_delivery(tx, id), "delivery")
+    before = require_found(await notify_store.get_delivery(tx, id), "delivery")
+    row = await tx.row(queries.resend_delivery, id)
+    if row is None:
+        raise Conflict(
+            "Only what was given up can be sent again.",
+            code="delivery_not_dead",
+            hint="What is pending is tried by itself; what was delivered has arrived.",
+        )
+    is_trusted = await tx.value(queries.reset_failures, id) is not None
+    fact = Fact.of(
+        actor, "delivery_resent", delivery=id, member=before.member, channel=before.channel_type,
+        reason=before.last_error, trusted_again=is_trusted,
+    )  # fmt: skip
+    if row["session_id"] is not None:
+        await proof_store.append_to_session(tx, row["session_id"], [fact], job=row["job_id"])
+    else:
+        await proof_store.append_to_org(tx, fact)
+    return require_found(await notify_store.get_delivery(tx, id), "delivery")

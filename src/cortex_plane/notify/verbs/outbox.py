@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -17,21 +17,12 @@ from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.text import redact
 from cortex_plane.notify import rules as delivery_rules
 from cortex_plane.notify import store as notify_store
-from cortex_plane.notify.model.notifications import (
-    Callback,
-    Card,
-    Invitation,
-    Notice,
-    Outgoing,
-    Sent,
-    Target,
-    Undeliverable,
-)
-from cortex_plane.notify.rules import SCHEDULE, Said
+from cortex_plane.notify.model import Callback, Card, Invitation, Notice, Outgoing, Sent, Target, Undeliverable
+from cortex_plane.notify.rules import SCHEDULE, ReportedState
 from cortex_plane.notify.store import Lane
 from cortex_plane.notify.verbs import cards
+from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.identities import NotificationKind
-from cortex_plane.tenancy.store import identities as identities_store
 from cortex_plane.tenancy.verbs import invitations
 from cortex_plane.tenancy.verbs.access import forgery_refusal
 from cortex_plane.tenancy.verbs.frame import require_found
@@ -39,6 +30,8 @@ from cortex_plane.tenancy.verbs.frame import require_found
 PER_LANE = 20
 """So many messages to one person in a turn, before others have theirs."""
 LONGEST_REASON = 500
+LOOK_AGAIN = timedelta(hours=1)
+"""When messages over a disabled connection are looked at again; enabling it makes them due at once."""
 
 
 class ChannelPort(Protocol):
@@ -77,7 +70,8 @@ class Prepared:
     """Nobody told them of it before."""
     outgoing: Outgoing | None
     """None: there is nothing new to say."""
-    said: Mapping[str, Any] = field(default_factory=dict)
+    state: Mapping[str, Any] = field(default_factory=dict)
+    """The state of the request that it reports."""
 
 
 async def claim_deliveries(
@@ -96,8 +90,11 @@ def schedule_of(channel: ChannelPort | None) -> Sequence[float]:
 
 
 async def release_deliveries(db: Database, lane: Lane, ids: Sequence[UUID]) -> None:
-    """What was taken and not begun is free again."""
-    await notify_store.release_deliveries(db, lane, ids)
+    """What was taken and not begun is free again. One by one: a transaction that holds one message and waits for another could
+    wait for one that ends both their requests."""
+    for id in ids:
+        async with db.transaction(lane.org_id) as tx:
+            await tx.rows(notify_store.queries.release_deliveries, id, lane.claim)
 
 
 # Before it is sent ----------------------------------------------------------------------------------------------------
@@ -108,7 +105,7 @@ async def prepare_delivery(
 ) -> Prepared | None:
     """None where it is not for now, nor what is behind it: somebody else has taken it over, or its connection is disabled. Raises ``Undeliverable`` where it cannot reach its person any more."""
     async with forgery_refusal(db, _not_theirs), db.transaction(lane.org_id) as tx:
-        row = await notify_store.open_delivery(tx, id, lane.claim)
+        row = await tx.row(notify_store.queries.open_delivery, id, lane.claim)
         if row is None:
             return None
         approval = parse(Approval, row["approval"]) if row["approval"] else None
@@ -119,9 +116,12 @@ async def prepare_delivery(
         _require_reachable(row, channels[row["channel_type"]])
         notify_store.require_mapping(tx, row)
         if row["disabled"]:
-            await notify_store.postpone_delivery(tx, lane, row["connection_id"], _turned_off(row))
+            # The whole lane: everything in it goes over one connection.
+            await tx.rows(
+                notify_store.queries.postpone_delivery, lane.claim, lane.lane, row["connection_id"], _turned_off(row), LOOK_AGAIN
+            )  # fmt: skip
             return None
-        remark: Mapping[str, Any] = {}
+        state: Mapping[str, Any] = {}
         content: Card | Invitation | Callback | Notice | None
         if row["kind"] == NotificationKind.NOTICE:
             data = {**row["data"], "data": redact(row["data"]["data"], row["redact"] or ())}
@@ -131,12 +131,12 @@ async def prepare_delivery(
         elif row["call_id"] is not None:
             content = await _callback(tx, row, approval)
         else:
-            content, remark = await _card(db, tx, channels[row["channel_type"]], public_url, id, row, approval)
+            content, state = await _card(db, tx, channels[row["channel_type"]], public_url, id, row, approval)
         if content is None:
-            return _prepared(id, row, None, remark)
+            return _prepared(id, row, None, state)
         if not await notify_store.begin_delivery(tx, id, lane.claim, lane.lane):
             return None
-        return _prepared(id, row, _outgoing(db, lane.org_id, id, row, content), remark)
+        return _prepared(id, row, _outgoing(db, lane.org_id, id, row, content), state)
 
 
 async def _callback(tx: Transaction, row: Row, approval: Approval) -> Callback:
@@ -162,20 +162,20 @@ async def _card(
         org=row["org"],
         redact=row["redact"],
     )
-    remark = asdict(Said.of(approval, hops))
+    state = asdict(ReportedState.of(approval, hops))
     first_level = int(row["data"].get("level", 0))
     occasion = delivery_rules.occasion(approval, hops, row["member_id"], row["said"], first_level)
     card = cards.card(source, occasion, public_url)
     # What may have been sent and was not written down is said again, whatever it says.
     unsure = row["tried_at"] is not None and row["sent_at"] is None
     if not unsure and not channel.concerns(card, row["shown"]):
-        return None, remark
+        return None, state
     if row["decides"] and getattr(channel, "carries_credentials", True):
         card = await cards.deciding_card(
             db, tx, card, member_id=row["member_id"], notification_id=id, channel=row["channel_type"],
             public_url=public_url,
         )  # fmt: skip
-    return card, remark
+    return card, state
 
 
 def _require_reachable(row: Row, channel: ChannelPort) -> None:
@@ -208,7 +208,7 @@ def _resolved_at(row: Row) -> datetime | None:
     return None if at is None else datetime.fromisoformat(at)
 
 
-def _prepared(id: UUID, row: Row, outgoing: Outgoing | None, remark: Mapping[str, Any]) -> Prepared:
+def _prepared(id: UUID, row: Row, outgoing: Outgoing | None, state: Mapping[str, Any]) -> Prepared:
     return Prepared(
         id=id,
         version=row["desired_version"],
@@ -220,7 +220,7 @@ def _prepared(id: UUID, row: Row, outgoing: Outgoing | None, remark: Mapping[str
         connection=row["connection"],
         first=row["sent_at"] is None,
         outgoing=outgoing,
-        said=remark,
+        state=state,
     )
 
 
@@ -236,7 +236,7 @@ def _outgoing(
             connection_id=row["connection_id"],
             connection=row["connection"],
             config=row["config"],
-            secrets=identities_store.open_secret(db.vault, org_id, row["connection_id"], sealed) if sealed else {},
+            secrets=tenancy_store.open_secret(db.vault, org_id, row["connection_id"], sealed) if sealed else {},
             address=row["address"],
             member=row["member"],
         ),

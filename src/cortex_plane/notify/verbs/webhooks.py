@@ -42,27 +42,27 @@ from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.meters import meters
 from cortex_plane.notify import store as notify_store
-from cortex_plane.notify.model.notifications import Target, TryAgain, Undeliverable
-from cortex_plane.notify.model.webhooks import (
+from cortex_plane.notify.model import (
     DecisionEvent,
     EventAnswer,
     InboundEvent,
     Ping,
     Secrets,
+    Target,
+    TryAgain,
+    Undeliverable,
     WebhookEventType,
     forged,
     verify,
 )
-from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
+from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission, scheduler_actor
 from cortex_plane.tenancy.model.identities import CHANNEL
-from cortex_plane.tenancy.store import identities as identities_store
-from cortex_plane.tenancy.store.identities import SealedConnection
+from cortex_plane.tenancy.store import SealedConnection
 from cortex_plane.tenancy.verbs import access
 from cortex_plane.tenancy.verbs.access import forgery_refusal
 from cortex_plane.tenancy.verbs.connections import require_webhook
-from cortex_plane.tenancy.verbs.frame import verb
+from cortex_plane.tenancy.verbs.frame import record, verb
 
 log = structlog.get_logger()
 
@@ -77,7 +77,7 @@ REMEMBERED = timedelta(days=30)
 _KEPT: tuple[type[CortexError], ...] = (Stale, Conflict, Forbidden, NotFound, InvalidInput)
 # What the database itself stumbles over says nothing about the event: whoever sends it again has another try.
 _OURS = (AlreadyExists, InUse)
-_MARKS: dict[RecordResult, str] = {RecordResult.OK: "ok", RecordResult.DUPLICATE: "duplicate"}
+_MARKS = {RecordResult.OK.value: "ok", RecordResult.DUPLICATE.value: "duplicate", None: "conflict"}
 
 
 class Webhooks(Protocol):
@@ -143,14 +143,15 @@ async def _verified(db: Database, connection_id: UUID | None, headers: Mapping[s
     """A connection that does not exist and a signature that is not good are answered alike, and leave a count and a line in
     the log: what cannot be tied to an org has no place on its trail."""
     try:
-        org_id = await notify_store.resolve_webhook(db, connection_id) if connection_id else None
-        if org_id is None or connection_id is None:
+        rows = await db.call("resolve_connection", None, connection_id) if connection_id else []
+        if not rows or connection_id is None:
             raise forged()
+        org_id: UUID = rows[0]["org_id"]
         async with db.transaction(org_id) as tx:
-            connection = await identities_store.sealed_connection(tx, connection_id)
+            connection = await tenancy_store.sealed_connection(tx, connection_id)
         if connection is None or connection.channel_type != CHANNEL or connection.sealed is None:
             raise forged()
-        secrets = Secrets.of(identities_store.open_secret(db.vault, org_id, connection_id, connection.sealed))
+        secrets = Secrets.of(tenancy_store.open_secret(db.vault, org_id, connection_id, connection.sealed))
         event_id = verify(secrets.valid(connection.now), headers, body, connection.now)
     except Unauthenticated:
         meters().called_back(CHANNEL, "hmac_invalid")
@@ -176,10 +177,14 @@ async def _handled(db: Database, delivery: _SignedEvent) -> EventAnswer:
         reply = _stored_reply(answer, refused)
         mine = await notify_store.answer_webhook(tx, delivery.connection.id, delivery.event_id, reply)
         if mine and refused is not None:
-            await _note(tx, delivery, refused)
+            connection, event = delivery.connection.id, delivery.event_id
+            await record(
+                tx, delivery.sender(), "webhook_refused", connection=connection, event=event, code=refused.code
+            )
         if not mine:
-            reply = await notify_store.get_webhook_answer(tx, delivery.connection.id, delivery.event_id) or reply
-    meters().called_back(CHANNEL, _mark(reply) if mine else "duplicate")
+            row = await tx.row(notify_store.queries.get_webhook, delivery.connection.id, delivery.event_id)
+            reply = (row and row["answer"]) or reply
+    meters().called_back(CHANNEL, _MARKS[reply.get("result")] if mine else "duplicate")
     return _answer_of(reply)
 
 
@@ -191,10 +196,18 @@ async def _decided(tx: Transaction, delivery: _SignedEvent, answer: EventAnswer,
 
 async def _done(db: Database, delivery: _SignedEvent) -> tuple[EventAnswer, Actor | None]:
     """The answer, and who decided."""
-    event = _parsed(InboundEvent, delivery.body)
+    try:
+        with contextlib.suppress(ValueError, RecursionError):  # what is no JSON at all is refused below
+            json.loads(delivery.body, object_pairs_hook=unique)
+        event: InboundEvent = adapter(InboundEvent).validate_json(delivery.body)
+    except ValidationError as error:
+        raise _invalid(error) from None
     if event.type is WebhookEventType.PING:
         return EventAnswer(type=WebhookEventType.PING, result=RecordResult.OK), None
-    request = _checked(DecisionEvent, event.data)
+    try:
+        request = parse(DecisionEvent, event.data)
+    except ValidationError as error:
+        raise _invalid(error, "data") from None
     async with forgery_refusal(db, _sender_unknown), db.transaction(delivery.org_id) as tx:
         person = await _person(tx, delivery.connection.id, request.external_user)
         if request.decision is Choice.APPROVED:
@@ -215,7 +228,7 @@ async def _done(db: Database, delivery: _SignedEvent) -> tuple[EventAnswer, Acto
 
 async def _person(tx: Transaction, connection_id: UUID, name: str) -> Actor:
     """Who decides: never the system that says so, always a member whose name there was vouched for or proven."""
-    mapping = await identities_store.verified_mapping(tx, connection_id, name)
+    mapping = await tenancy_store.verified_mapping(tx, connection_id, name)
     person = await access.actor_for_member(tx, mapping.user_account_id, mapping.id) if mapping else None
     if person is None:
         raise _sender_unknown()
@@ -237,23 +250,6 @@ async def _require_no_login(tx: Transaction, person: Actor, approval_id: UUID) -
         raise login_required("a webhook")
 
 
-def _parsed(kind: type[InboundEvent], body: bytes) -> InboundEvent:
-    with contextlib.suppress(ValueError, RecursionError):  # what is no JSON at all is refused below
-        json.loads(body, object_pairs_hook=unique)
-    try:
-        parsed: InboundEvent = adapter(kind).validate_json(body)
-    except ValidationError as error:
-        raise _invalid(error) from None
-    return parsed
-
-
-def _checked(kind: type[DecisionEvent], data: dict[str, Any]) -> DecisionEvent:
-    try:
-        return parse(kind, data)
-    except ValidationError as error:
-        raise _invalid(error, "data") from None
-
-
 def _invalid(error: ValidationError, *under: str) -> InvalidInput:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     field = ".".join([*under, *(str(part) for part in first["loc"])]) or "body"
@@ -262,14 +258,6 @@ def _invalid(error: ValidationError, *under: str) -> InvalidInput:
         code="invalid_event",
         hint="docs/guides/webhooks.md shows what events look like. Correct it and send it with a new id.",
     )
-
-
-async def _note(tx: Transaction, delivery: _SignedEvent, error: CortexError) -> None:
-    fact = Fact.of(
-        delivery.sender(), "webhook_refused", connection=str(delivery.connection.id), event=delivery.event_id,
-        code=error.code,
-    )  # fmt: skip
-    await proof_store.append_to_org(tx, fact)
 
 
 # Answers ----------------------------------------------------------------------------------------------------------
@@ -291,12 +279,6 @@ def _answer_of(reply: dict[str, Any]) -> EventAnswer:
     raise kind(reply["message"], code=reply["code"], hint=reply["hint"])
 
 
-def _mark(reply: dict[str, Any]) -> str:
-    if "refused" in reply:
-        return "conflict"
-    return _MARKS[RecordResult(reply["result"])]
-
-
 # Trying out -------------------------------------------------------------------------------------------------------
 
 
@@ -304,12 +286,12 @@ def _mark(reply: dict[str, Any]) -> str:
 async def try_out(db: Database, actor: Actor, id: UUID, channel: Webhooks) -> Ping:
     """Send a signed `ping` now, and say what came back. It changes nothing, also where it fails."""
     async with db.transaction(actor.org_id) as tx:
-        connection = require_webhook(await identities_store.sealed_connection(tx, id))
+        connection = require_webhook(await tenancy_store.sealed_connection(tx, id))
     target = Target(
         connection_id=id,
         connection=connection.name,
         config=connection.config,
-        secrets=identities_store.open_secret(db.vault, actor.org_id, id, connection.sealed),
+        secrets=tenancy_store.open_secret(db.vault, actor.org_id, id, connection.sealed),
         address="",
         member=actor.name,
     )
@@ -326,21 +308,20 @@ async def try_out(db: Database, actor: Actor, id: UUID, channel: Webhooks) -> Pi
 
 async def keep(db: Database) -> None:
     """Disable what nobody answers any more, and forget events that nobody sends again. Once an hour is enough."""
-    for org_id, id in await identities_store.find_failing_connections(db, CHANNEL, PATIENCE, AT_A_TIME):
-        await _give_up(db, org_id, id)
-    await notify_store.forget_webhooks(db, REMEMBERED, AT_A_TIME)
+    for row in await db.call("find_failing_connections", None, CHANNEL, PATIENCE, AT_A_TIME):
+        await _give_up(db, row["org_id"], row["id"])
+    await db.call("forget_inbound_events", None, REMEMBERED, AT_A_TIME)
 
 
 async def _give_up(db: Database, org_id: UUID, id: UUID) -> None:
     reason = f"Nothing was delivered for {PATIENCE.days} days."
     async with db.transaction(org_id) as tx:
-        given_up = await identities_store.give_up_connection(tx, id, reason, PATIENCE)
-        if given_up is None:
+        # None where something has got through, or somebody disabled it meanwhile.
+        row = await tx.row(tenancy_store.queries.give_up_connection, id, reason, PATIENCE)
+        if row is None:
             return
-        actor = scheduler_actor(org_id, new_id(), "webhooks")
-        fact = Fact.of(
-            actor, "connection_disabled", connection=str(id), name=given_up["name"], reason=reason,
-            failing_since=given_up["failing_since"].isoformat(),
-        )  # fmt: skip
-        await proof_store.append_to_org(tx, fact)
+        actor, since = scheduler_actor(org_id, new_id(), "webhooks"), row["failing_since"].isoformat()
+        await record(
+            tx, actor, "connection_disabled", connection=id, name=row["name"], reason=reason, failing_since=since
+        )
     log.warning("webhook disabled", connection=str(id), reason=reason)

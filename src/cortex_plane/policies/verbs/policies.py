@@ -30,9 +30,9 @@ from cortex_plane.policies.model.versions import (
 from cortex_plane.policies.store import InForce
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
+from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.rules import Forged
-from cortex_plane.tenancy.store import orgs as orgs_store
 from cortex_plane.tenancy.verbs.frame import require_found, verb
 
 
@@ -48,7 +48,7 @@ async def apply_policies(db: Database, actor: Actor, file: PolicyFile, once: Ide
     digest = hashlib.sha256(file.text.encode()).hexdigest()
     async with db.transaction(actor.org_id) as tx:
         if once is not None and not file.dry_run:
-            earlier = await orgs_store.claim_idempotency_key(tx, actor.key_id, "policies.apply", once)
+            earlier = await tenancy_store.claim_idempotency_key(tx, actor.key_id, "policies.apply", once)
             if earlier is not None:
                 return parse(Applied, earlier)
         now = require_found(await policies_store.lock_policy_version(tx), "org")
@@ -60,7 +60,7 @@ async def apply_policies(db: Database, actor: Actor, file: PolicyFile, once: Ide
             )
         result = await _apply_policies(tx, actor, file, draft, digest, now)
         if once is not None and not file.dry_run:
-            await orgs_store.settle_idempotency_key(
+            await tenancy_store.settle_idempotency_key(
                 tx, actor.key_id, "policies.apply", once, orjson.loads(to_json(result))
             )
         return result
@@ -92,10 +92,10 @@ async def examine(tx: Transaction, draft: Draft) -> tuple[list[PlacedRow], list[
     """The rows of a file with the names in them looked up, and what seems odd about them. Raises ``InvalidInput`` that
     names every line at fault."""
     people = adapter(list[Person]).validate_python([*map(dict, await policies_store.list_people(tx))])
-    ids = await orgs_store.find_teams(tx, list(draft.team_lines))
+    ids = await tenancy_store.find_teams(tx, list(draft.team_lines))
     slugs = {slug: ids[slug] for slug in draft.team_lines if slug in ids}
     if len(slugs) < len(draft.team_lines):
-        slugs = {team.slug: team.id for team in (await orgs_store.list_teams(tx, None, 1000)).items} | slugs
+        slugs = {team.slug: team.id for team in (await tenancy_store.list_teams(tx, None, 1000)).items} | slugs
     return await asyncio.to_thread(_examine, draft, slugs, people, await policies_store.platform_rows(tx))
 
 
@@ -138,7 +138,7 @@ async def forged_policies(db: Database) -> list[str]:
     """The slugs of the orgs whose policies were not put in force by the plane: nothing is allowed there."""
     slugs, position = [], None
     while True:
-        page = await orgs_store.list_orgs(db, position, 100)
+        page = await tenancy_store.list_orgs(db, position, 100)
         for org in page.items:
             try:
                 async with db.transaction(org.id) as tx:

@@ -27,8 +27,8 @@ from cortex_plane.policies.rules.simulations import PolicyReplay
 from cortex_plane.policies.verbs.policies import examine, read_file
 from cortex_plane.policies.verbs.policy_cache import book, current_policies
 from cortex_plane.sessions.model.sessions import SessionKind
+from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.store import orgs as orgs_store
 from cortex_plane.tenancy.verbs.frame import require_found, verb
 
 BATCH = 100
@@ -39,7 +39,7 @@ async def explain_policies(db: Database, actor: Actor, question: ExplainRequest)
     """What would be said about a call that nobody made, and why."""
     async with db.transaction(actor.org_id) as tx:
         agent = require_found(await agents_store.get_agent(tx, question.agent), "agent")
-        team = require_found(await orgs_store.get_team(tx, str(agent.team_id)), "team")
+        team = require_found(await tenancy_store.get_team(tx, str(agent.team_id)), "team")
         app = SkillSettings.of(agent.skill_config).app
         version = await agents_store.newest_tools(tx, app, question.tool)
         # Whoever runs elsewhere declares the risk: there, what any app says of the tool counts too.

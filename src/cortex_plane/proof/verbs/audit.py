@@ -35,10 +35,9 @@ from cortex_plane.proof.rules.receipts import parse_receipt
 from cortex_plane.proof.rules.roots import Held, TrailVerifier
 from cortex_plane.proof.verbs import receipts
 from cortex_plane.proof.verbs.receipts import public_keys
+from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.rules import Forged, MacKind
-from cortex_plane.tenancy.store import credentials as credentials_store
-from cortex_plane.tenancy.store import orgs as orgs_store
 from cortex_plane.tenancy.verbs.frame import every_org, require_found, verb
 
 T = TypeVar("T", bound=AuditEntry | ChainHead | RootedHead)
@@ -173,7 +172,7 @@ export_trail.heavy = True  # It takes its place itself, and gives it back with t
 async def _export_chunks(db: Database, org_id: UUID, session_id: UUID | None) -> AsyncGenerator[bytes, None]:
     with _export_turn(org_id), db.heavy_read(org_id):
         async with db.transaction(org_id, snapshot=True) as tx:
-            org = require_found(await orgs_store.get_org(tx), "org")
+            org = require_found(await tenancy_store.get_org(tx), "org")
             if session_id is not None:
                 require_found(await proof_store.head_of_session(tx, session_id), "session")
             writer = ExportWriter()
@@ -257,13 +256,13 @@ class Trail:
 
 async def _credential_faults(tx: Transaction, trail: Trail) -> AsyncIterator[RowFault]:
     """Rows that give power and that the plane did not write so, or that ended on the trail."""
-    for kind in credentials_store.PEOPLE:
-        async for row in credentials_store.stream_rows(tx, kind):
+    for kind in tenancy_store.PEOPLE:
+        async for row in tenancy_store.stream_rows(tx, kind):
             id = str(row["id"])
             reason = _row_reason(tx, kind, row, over=id in trail.ended) if row["live"] else None
             if reason is not None:
                 yield RowFault(subject=f"{kind} {id}", reason=reason)
-    async for row in credentials_store.stream_rows(tx, MacKind.ATLAS_VERSION):
+    async for row in tenancy_store.stream_rows(tx, MacKind.ATLAS_VERSION):
         id = f"{row['atlas_id']} {row['version']}"
         reason = _row_reason(tx, MacKind.ATLAS_VERSION, row, over=id in trail.retired and not row["retired"])
         if reason is not None:

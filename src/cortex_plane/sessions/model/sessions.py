@@ -319,7 +319,7 @@ def _line(turn: dict[str, Any]) -> str:
     if "user" in turn:
         return f"user: {_clipped(turn['user'], LINE_LENGTH)}"
     if "results" in turn:
-        text = "; ".join(f"{each['tool']}: {_clipped(each['content'], 80)}" for each in turn["results"])
+        text = "; ".join(f"{result['tool']}: {_clipped(result['content'], 80)}" for result in turn["results"])
         return f"results: {_clipped(text, LINE_LENGTH)}"
     calls = ", ".join(call["tool"] for call in turn.get("calls", ()))
     text = f"{turn['assistant']} (calls {calls})" if calls else turn["assistant"]

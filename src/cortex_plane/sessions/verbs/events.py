@@ -21,7 +21,7 @@ from cortex_plane.kernel.errors import CortexError
 from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.events import Event
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.frame import require_found, verb
+from cortex_plane.tenancy.verbs.frame import require_found, transaction_verb
 
 PAGE = 200
 LOOKED_AT = 20_000
@@ -45,82 +45,78 @@ class EventReplay:
     """How the job ended, once it has: nothing of it comes any more."""
 
 
-@verb(Permission.SESSION_READ)
-async def of_session(db: Database, actor: Actor, session_id: UUID, after: int, limit: int = PAGE) -> EventReplay:
+@transaction_verb(Permission.SESSION_READ)
+async def of_session(tx: Transaction, actor: Actor, session_id: UUID, after: int, limit: int = PAGE) -> EventReplay:
     """Everything that happened in a session after number ``after``."""
-    async with db.transaction(actor.org_id) as tx:
-        require_found(await sessions_store.get_session(tx, session_id, actor.sees), "session")
-        return await _replay(tx, session_id, None, after, limit, over=None)
+    require_found(await sessions_store.get_session(tx, session_id, actor.sees), "session")
+    return await _replay(tx, session_id, None, after, limit, over=None)
 
 
-@verb(Permission.JOB_READ)
-async def of_job(db: Database, actor: Actor, job_id: UUID, after: int, limit: int = PAGE) -> EventReplay:
+@transaction_verb(Permission.JOB_READ)
+async def of_job(tx: Transaction, actor: Actor, job_id: UUID, after: int, limit: int = PAGE) -> EventReplay:
     """What one job did after number ``after``. Numbers are the session's, so they have gaps."""
-    async with db.transaction(actor.org_id) as tx:
-        # The job first: whatever it says of its end, the events of that are there by then.
-        job = require_found(await jobs_store.get_job(tx, job_id, actor.sees), "job")
-        return await _replay(
-            tx, job.session_id, job_id, after, limit, over=job.status if job.status in TERMINAL else None
-        )
+    # The job first: whatever it says of its end, the events of that are there by then.
+    job = require_found(await jobs_store.get_job(tx, job_id, actor.sees), "job")
+    over = job.status if job.status in TERMINAL else None
+    return await _replay(tx, job.session_id, job_id, after, limit, over=over)
 
 
-@verb(Permission.JOB_READ)
-async def of_jobs_session(db: Database, actor: Actor, job_id: UUID, after: int, limit: int = PAGE) -> EventReplay:
+@transaction_verb(Permission.JOB_READ)
+async def of_jobs_session(tx: Transaction, actor: Actor, job_id: UUID, after: int, limit: int = PAGE) -> EventReplay:
     """Everything in the session that a job belongs to, whatever becomes of the job."""
-    async with db.transaction(actor.org_id) as tx:
-        job = require_found(await jobs_store.get_job(tx, job_id, actor.sees), "job")
-        return await _replay(tx, job.session_id, None, after, limit, over=None)
+    job = require_found(await jobs_store.get_job(tx, job_id, actor.sees), "job")
+    return await _replay(tx, job.session_id, None, after, limit, over=None)
 
 
-@verb(Permission.JOB_READ)
-async def of_gates(db: Database, actor: Actor, job_id: UUID, limit: int = PAGE) -> list[Event]:
+@transaction_verb(Permission.JOB_READ)
+async def of_gates(tx: Transaction, actor: Actor, job_id: UUID, limit: int = PAGE) -> list[Event]:
     """What gates did in a job: the newest of it, in order."""
-    async with db.transaction(actor.org_id) as tx:
-        job = require_found(await jobs_store.get_job(tx, job_id, actor.sees), "job")
-        latest = await sessions_store.latest_event(tx, job.session_id)
-        return await sessions_store.gate_events(tx, job.session_id, job_id, latest - LOOKED_AT, limit)
+    job = require_found(await jobs_store.get_job(tx, job_id, actor.sees), "job")
+    latest = await sessions_store.latest_event(tx, job.session_id)
+    return await sessions_store.gate_events(tx, job.session_id, job_id, latest - LOOKED_AT, limit)
 
 
 async def _replay(
     tx: Transaction, session_id: UUID, job_id: UUID | None, after: int, limit: int, *, over: JobStatus | None
 ) -> EventReplay:
-    # Before the events: whoever follows from there on misses nothing.
+    # Before the events: a reader that follows from there on misses nothing.
     latest = await sessions_store.latest_event(tx, session_id)
-    read = await sessions_store.list_events_after(tx, session_id, job_id, after, limit)
+    events = await sessions_store.list_events_after(tx, session_id, job_id, after, limit)
     return EventReplay(
         org_id=tx.org,
         session_id=session_id,
         job_id=job_id,
-        events=read,
+        events=events,
         latest=latest,
-        more=len(read) >= limit,
+        more=len(events) >= limit,
         over=over,
     )
 
 
-# The plane's own verbs -------------------------------------------------------------------------------------------
+# Text chunks ----------------------------------------------------------------------------------------------------------
 
 
-async def append_chunks(db: Database, assignment: Assignment, worker_id: UUID, step: int, texts: Sequence[str]) -> bool:
-    """What the model of a step is saying; False where nobody may hear it from this worker any more."""
-    return await sessions_store.append_chunks(
-        db, assignment.org_id, assignment.job_id, worker_id, assignment.epoch, step, list(texts)
-    )
+async def append_chunks(db: Database, job: Assignment, worker_id: UUID, step: int, texts: Sequence[str]) -> bool:
+    """Text of a step, while its model is still answering. False: the job is not this worker's any more, or the step is recorded."""
+    rows = await db.call("append_chunks", job.org_id, job.job_id, worker_id, job.epoch, step, list(texts))
+    return bool(rows[0]["append_chunks"])
 
 
 async def void_chunks(db: Database, assignment: Assignment, step: int) -> None:
-    """The answer of a step broke off: nobody should go on showing what there is of it."""
-    await sessions_store.void_chunks(db, assignment.org_id, assignment.job_id, assignment.epoch, step)
-
-
-async def forget_chunks(db: Database, limit: int = 10_000) -> int:
-    """Forget what was left behind of answers that nobody will finish, in any org; how much it was."""
-    return await sessions_store.forget_chunks(db, limit)
+    """The answer of a step broke off: readers drop what there is of it."""
+    await db.call("void_chunks", assignment.org_id, assignment.job_id, assignment.epoch, step)
 
 
 async def drop_chunks(db: Database, assignment: Assignment, step: int) -> bool:
-    """Forget chunks of steps that are durable; whether none of this step are left."""
-    return await sessions_store.drop_chunks(db, assignment.org_id, assignment.job_id, step)
+    """Delete chunks of steps that are durable; whether none of this step are left."""
+    rows = await db.call("drop_chunks", assignment.org_id, assignment.job_id, step)
+    return bool(rows[0]["drop_chunks"])
+
+
+async def forget_chunks(db: Database, limit: int = 10_000) -> int:
+    """Delete chunks of any org that are an hour old: nobody will finish those answers. Returns how many."""
+    rows = await db.call("forget_chunks", None, limit)
+    return int(rows[0]["forget_chunks"])
 
 
 log = structlog.get_logger()

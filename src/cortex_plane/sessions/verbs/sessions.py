@@ -10,10 +10,10 @@ from uuid import UUID
 from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.agents import Agent, AgentStatus
 from cortex_plane.approvals import store as approvals_store
-from cortex_plane.db.database import Database, Transaction
+from cortex_plane.db.database import Database, Transaction, after, page
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.kernel.errors import Conflict, Forbidden
-from cortex_plane.kernel.fields import split_ref
+from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.proof import store as proof_store
@@ -30,11 +30,11 @@ from cortex_plane.sessions.model.sessions import (
     SessionKind,
     SessionMemory,
     SessionStatus,
-    title_from,
 )
+from cortex_plane.sessions.store import queries
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.access import forgery_refusal
-from cortex_plane.tenancy.verbs.frame import require_found, require_revision, verb
+from cortex_plane.tenancy.verbs.frame import require_found, require_revision, transaction_verb, verb
 
 
 async def agent_for_new_session(tx: Transaction, ref: str) -> Agent:
@@ -88,15 +88,14 @@ async def require_open_session(tx: Transaction, actor: Actor, session_id: UUID, 
         )
 
 
-@verb(Permission.SESSION_READ)
-async def get_session(db: Database, actor: Actor, id: UUID) -> Session:
-    async with db.transaction(actor.org_id) as tx:
-        return require_found(await sessions_store.get_session(tx, id, actor.sees), "session")
+@transaction_verb(Permission.SESSION_READ)
+async def get_session(tx: Transaction, actor: Actor, id: UUID) -> Session:
+    return require_found(await sessions_store.get_session(tx, id, actor.sees), "session")
 
 
-@verb(Permission.SESSION_READ)
+@transaction_verb(Permission.SESSION_READ)
 async def list_sessions(
-    db: Database,
+    tx: Transaction,
     actor: Actor,
     position: Position | None,
     limit: int,
@@ -105,44 +104,42 @@ async def list_sessions(
     agent: str | None = None,
     member_id: UUID | None = None,
 ) -> Page[Session]:
-    async with db.transaction(actor.org_id) as tx:
-        agent_id = require_found(await agents_store.get_agent(tx, agent), "agent").id if agent else None
-        return await sessions_store.list_sessions(tx, position, limit, actor.sees, member_id, status, agent_id)
+    agent_id = require_found(await agents_store.get_agent(tx, agent), "agent").id if agent else None
+    filters = (actor.sees, member_id, status, agent_id)
+    return page(Session, await tx.rows(queries.list_sessions, *after(position), limit + 1, *filters), limit)
 
 
-@verb(Permission.SESSION_WRITE)
-async def update_session(db: Database, actor: Actor, id: UUID, change: SessionChange, revision: int | None) -> Session:
-    async with db.transaction(actor.org_id) as tx:
-        session_row = require_found(await sessions_store.lock_session(tx, id, actor.sees), "session")
-        require_revision(session_row["revision"], revision)
-        if session_row["status"] == SessionStatus.TERMINATED:
-            raise Conflict("This session has ended.", code="session_terminated", hint="Open a new session.")
-        await sessions_store.update_session(tx, id, change.title, change.context, actor)
-        await proof_store.append_to_session(
-            tx, id,
-            [Fact.of(actor, "session_changed", title=change.title, context=change.context is not None)],
-        )  # fmt: skip
-        return require_found(await sessions_store.get_session(tx, id, None), "session")
+@transaction_verb(Permission.SESSION_WRITE)
+async def update_session(
+    tx: Transaction, actor: Actor, id: UUID, change: SessionChange, revision: int | None
+) -> Session:
+    session_row = require_found(await sessions_store.lock_session(tx, id, actor.sees), "session")
+    require_revision(session_row["revision"], revision)
+    if session_row["status"] == SessionStatus.TERMINATED:
+        raise Conflict("This session has ended.", code="session_terminated", hint="Open a new session.")
+    # The writer of a context is a cause of what its jobs ask for.
+    await tx.rows(queries.update_session, id, change.title, change.context, actor.identity)
+    fact = Fact.of(actor, "session_changed", title=change.title, context=change.context is not None)
+    await proof_store.append_to_session(tx, id, [fact])
+    return require_found(await sessions_store.get_session(tx, id, None), "session")
 
 
 async def suspended_sessions(db: Database) -> dict[UUID, int]:
-    """How many sessions of each org wait for a person now. All orgs: for the platform's eyes only."""
-    return await sessions_store.count_suspended(db)
+    """How many sessions of each org have a job that waits for a person; orgs without any are left out. All orgs: for the
+    platform only."""
+    return {row["org_id"]: row["sessions"] for row in await db.call("count_suspended_sessions", None)}
 
 
 async def end_approvals(tx: Transaction, session_id: UUID, job_ids: Sequence[UUID], actor: Actor, reason: str) -> None:
     """Nobody is asked any more about jobs that ended."""
     rows = await approvals_store.cancel_approvals(tx, job_ids, reason)
     if rows:
-        await proof_store.append_to_session(
-            tx,
-            session_id,
-            [
-                Fact.of(actor, "approval_cancelled", approval=str(e["id"]), reason=reason).concerning(e["job_id"])
-                for e in rows
-            ],
-            [("approval_cancelled", e["job_id"], {"approval_id": str(e["id"])}) for e in rows],
-        )
+        facts = [
+            Fact.of(actor, "approval_cancelled", approval=row["id"], reason=reason).concerning(row["job_id"])
+            for row in rows
+        ]
+        events = [("approval_cancelled", row["job_id"], {"approval_id": str(row["id"])}) for row in rows]
+        await proof_store.append_to_session(tx, session_id, facts, events)
 
 
 TRIES = 3
@@ -151,7 +148,6 @@ Sender = tuple[UUID, UUID, str]
 """An org, a connection and a name there."""
 
 _checked: OrderedDict[Sender, sessions_store.CheckedMapping] = OrderedDict()
-"""Mappings whose MAC this process has found true."""
 
 
 @verb(Permission.MESSAGE_INGEST)
@@ -172,23 +168,11 @@ async def ingest_message(
     for _ in range(TRIES):
         try:
             delivery = await sessions_store.ingest_message(
-                db,
-                actor.org_id,
-                connection_id=connection_id,
-                agent=split_ref(inbound.agent),
-                external_user=inbound.external_user_id,
-                display_name=inbound.display_name or inbound.external_user_id,
-                metadata=inbound.metadata,
-                text=inbound.text,
-                title=title_from(inbound.text),
-                ids=(account, mapping, session, job),
-                bodies=tuple(fact.body for fact in facts),
-                checked=_checked.get(sender),
-                caller=actor.key_id,
-                once=once,
+                db, actor, connection_id, inbound, (account, mapping, session, job), facts, _checked.get(sender), once
             )
             break
         except Conflict as error:
+            # The sender has another mapping than the one that was checked.
             if error.code != "mapping_unchecked":
                 raise
             await _check(db, sender)
@@ -228,32 +212,14 @@ async def post_message(
     db: Database, actor: Actor, session_id: UUID, draft: MessageDraft, once: IdempotencyKey | None = None
 ) -> IngestedMessage:
     job = new_id()
-    message = Fact.of(actor, "message_received", text_sha256=_digest(draft.text))
-    creation = Fact.of(actor, "job_created", job=str(job))
-    activation = Fact.of(actor, "session_activated")
-    delivery = await sessions_store.post_message(
-        db,
-        actor.org_id,
-        session_id=session_id,
-        sees=actor.sees,
-        text=draft.text,
-        title=title_from(draft.text),
-        author=actor.user_account_id,
-        job=job,
-        bodies=(message.body, creation.body, activation.body),
-        caller=actor.key_id,
-        once=once,
+    facts = (
+        Fact.of(actor, "message_received", text_sha256=_digest(draft.text)),
+        Fact.of(actor, "job_created", job=str(job)),
+        Fact.of(actor, "session_activated"),
     )
+    delivery = await sessions_store.post_message(db, actor, session_id, draft.text, job, facts, once)
     db.hints.work()
     return delivery
-
-
-@verb(Permission.SESSION_READ)
-async def list_messages(db: Database, actor: Actor, session_id: UUID, above: int, limit: int) -> list[Message]:
-    """In the order they were said, after number ``above``."""
-    async with db.transaction(actor.org_id) as tx:
-        require_found(await sessions_store.get_session(tx, session_id, actor.sees), "session")
-        return await sessions_store.list_messages(tx, session_id, above, limit)
 
 
 def _digest(text: str) -> str:
@@ -261,19 +227,25 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-@verb(Permission.SESSION_READ)
+@transaction_verb(Permission.SESSION_READ)
+async def list_messages(tx: Transaction, actor: Actor, session_id: UUID, above: int, limit: int) -> list[Message]:
+    """In the order they were said, after number ``above``."""
+    require_found(await sessions_store.get_session(tx, session_id, actor.sees), "session")
+    return [parse(Message, row) for row in await tx.rows(queries.list_messages, session_id, above, limit)]
+
+
+@transaction_verb(Permission.SESSION_READ)
 async def list_memories(
-    db: Database, actor: Actor, session_id: UUID, below: int | None, limit: int
+    tx: Transaction, actor: Actor, session_id: UUID, below: int | None, limit: int
 ) -> list[SessionMemory]:
     """The newest first, which is the one that the next job begins with; then those that it was made from."""
-    async with db.transaction(actor.org_id) as tx:
-        require_found(await sessions_store.get_session(tx, session_id, actor.sees), "session")
-        return await sessions_store.list_memories(tx, session_id, below, limit)
+    require_found(await sessions_store.get_session(tx, session_id, actor.sees), "session")
+    return [parse(SessionMemory, row) for row in await tx.rows(queries.list_memories, session_id, below, limit)]
 
 
-@verb(Permission.JOB_READ)
-async def list_job_memories(db: Database, actor: Actor, job_id: UUID) -> Memory:
-    """What a job itself remembers of what it no longer tells its model; empty where it tells everything."""
-    async with db.transaction(actor.org_id) as tx:
-        require_found(await jobs_store.get_job(tx, job_id, actor.sees), "job")
-        return await sessions_store.list_job_memories(tx, job_id)
+@transaction_verb(Permission.JOB_READ)
+async def list_job_memories(tx: Transaction, actor: Actor, job_id: UUID) -> Memory:
+    """What a job remembers of the turns that it no longer sends to its model; empty where it sends everything."""
+    require_found(await jobs_store.get_job(tx, job_id, actor.sees), "job")
+    row = await tx.row(queries.list_job_memories, job_id)
+    return Memory(row["summary"], tuple(row["facts"])) if row else Memory()

@@ -1,14 +1,225 @@
-"""Who may do what: one table from permission to roles, read by every door."""
+"""Who may do what, and what proves who somebody is: permissions, actors, keys, browser sessions, enrolment codes, and keys of model providers."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import re
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Annotated
 from uuid import UUID
 
+from pydantic import Field
+from pydantic.dataclasses import dataclass as draft
+
 from cortex_plane.kernel.errors import Forbidden
-from cortex_plane.tenancy.model.credentials import Grantable, KeyKind
-from cortex_plane.tenancy.model.orgs import Role
+from cortex_plane.kernel.fields import DRAFT, Name
+from cortex_plane.tenancy.model.orgs import Org, Role, Roles
+
+
+class SecretKind(StrEnum):
+    """The secrets that the plane makes: a prefix, and 256 random bits."""
+
+    KEY = "cortex_key_"
+    LOGIN_LINK = "cortex_login_"
+    SESSION = "cortex_session_"
+    ENROLMENT_CODE = "cortex_enrol_"
+    ADDRESS_CODE = "cortex_verify_"
+
+    def matches(self, text: str) -> bool:
+        return _SHAPES[self].fullmatch(text) is not None
+
+
+_SHAPES = {kind: re.compile(kind + r"[A-Za-z0-9_-]{43}") for kind in SecretKind}
+
+
+def secret_digest(secret: str) -> bytes:
+    """What is stored: a leaked table gives nobody a usable secret. A secret is random, so no salt is needed."""
+    return hashlib.sha256(secret.encode()).digest()
+
+
+class KeyKind(StrEnum):
+    PERSON = "person"
+    """Acts as a member, with that member's roles."""
+    SERVICE = "service"
+    """Acts as a program, with roles of its own; it cannot decide approvals."""
+
+
+class Grantable(StrEnum):
+    """What a service has only where an admin grants it by name."""
+
+    CONNECTION_WRITE = "connection.write"
+    POLICY_WRITE = "policy.write"
+    ATLAS_WRITE = "atlas.write"
+    TOOL_CONFIRM = "tool.confirm"
+    AGENT_WRITE = "agent.write"
+    TEAM_WRITE = "team.write"
+    ORG_WRITE = "org.write"
+    MEMBER_WRITE = "member.write"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Key:
+    id: UUID
+    name: str
+    kind: KeyKind
+    member_id: UUID | None
+    roles: list[Role]
+    """A service key's own roles; a person's key has its person's."""
+    permissions: list[str]
+    """What an admin granted a service by name, beyond its roles."""
+    platform: bool
+    last_characters: str
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+    made_with: UUID | None
+    """The key of the same person that it was made with, and with which it ends."""
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewKey:
+    key: Key
+    secret: str | None
+    """Shown once. Null when an idempotency key is replayed: the plane no longer knows it."""
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class OwnKeyDraft:
+    """A key for whoever asks."""
+
+    name: Name
+    expires_in_days: Annotated[int, Field(strict=True, ge=1, le=3650)] | None = None
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class KeyDraft:
+    """A key for a member (``member_id``) or for a service (``roles``), never both."""
+
+    name: Name
+    member_id: UUID | None = None
+    roles: Roles | None = None
+    permissions: list[Grantable] = Field(default_factory=list, max_length=8)
+    """What the service may do by name, whatever its roles are."""
+    expires_in_days: Annotated[int, Field(strict=True, ge=1, le=3650)] | None = None
+
+
+LINK_LIFE = timedelta(minutes=15)
+IDLE_LIFE = timedelta(hours=12)
+"""A session ends when nothing was heard of it for so long,"""
+WHOLE_LIFE = timedelta(days=7)
+"""and in any case after so long."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoginLink:
+    """Works once, for one person. Whoever holds it is that person: it is shown to nobody else."""
+
+    member_id: UUID
+    url_path: str
+    expires_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrowserSession:
+    """Somebody who is logged in."""
+
+    id: UUID
+    member_id: UUID
+    key_id: UUID | None
+    """The key that its login link was made with: the session ends with it. Null where a mail or an enrolment code opened it."""
+    key_name: str | None
+    created_at: datetime
+    last_seen_at: datetime
+    expires_at: datetime
+    """When it ends if nobody visits any more."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndedSessions:
+    ended: int
+
+
+def form_token(session_secret: str) -> str:
+    """What a form of this session must carry: a page of another site cannot know it, and it does not give the cookie away."""
+    return hmac.new(session_secret.encode(), b"cortex form", hashlib.sha256).hexdigest()
+
+
+def is_form_token(session_secret: str, token: str) -> bool:
+    return hmac.compare_digest(form_token(session_secret).encode(), token.encode())
+
+
+CODE_LIFE = timedelta(hours=24)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EnrolmentCode:
+    """Works once, for one person. It is shown this once; whoever handed it over counts as one human with whoever redeems it,
+    until they have proven a channel of their own."""
+
+    member_id: UUID
+    code: str
+    url_path: str
+    expires_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Enrolment:
+    """What a code would do now."""
+
+    id: UUID
+    member_id: UUID
+    member: str
+    org: str
+    issued_by: str
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class Redemption:
+    """A code, and the name of the key that it is redeemed for."""
+
+    code: Annotated[str, Field(min_length=1, max_length=100)]
+    key_name: Name = "command line"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FirstOrg:
+    """The org that a plane starts with, and the key of its admin: whoever starts the plane."""
+
+    org: Org
+    key: NewKey
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewOrg:
+    """An org, and the code that its first admin redeems."""
+
+    org: Org
+    enrolment: EnrolmentCode
+
+
+class Provider(StrEnum):
+    ANTHROPIC = "anthropic"
+    OPENAI = "openai"
+    """And whoever speaks its chat completions protocol."""
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class ModelKeyDraft:
+    key: str = Field(min_length=16, max_length=500, pattern=r"^[\x21-\x7e]+$", repr=False)
+    """As the provider gave it out. It is never told again."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelKey:
+    provider: Provider
+    last_characters: str
+    set_by: str
+    created_at: datetime
+    updated_at: datetime
 
 
 class Permission(StrEnum):
@@ -169,29 +380,25 @@ class Actor:
     def require(self, permission: Permission) -> None:
         if self.may(permission):
             return
+        hint = None
         if permission in PLATFORM_ONLY:
-            raise Forbidden(
-                "Only a platform key may do this.", hint="Use the key that `cortex up` keeps in `.cortex/access.json`."
-            )
-        if permission in SERVICES_ONLY and self.kind is not ActorKind.SERVICE:
-            raise Forbidden(
-                "Only a service key may speak for other people.",
-                hint="Create one: `cortex key create NAME --service --role member`.",
-            )
-        if permission in PERSONS_ONLY and self.kind is not ActorKind.PERSON:
-            raise Forbidden(
-                "Only a person of the org may do this.", hint="Use the key of one of its members, at home in it."
-            )
-        if self.kind is ActorKind.SERVICE and permission in NEVER_SERVICES:
-            raise Forbidden("No program may do this.", hint="Use the key of an admin.")
-        if self.kind is ActorKind.SERVICE and permission in BY_NAME:
-            raise Forbidden(
-                f"A service needs the permission {permission} by name; its roles do not give it.",
-                hint="An admin makes it a key with it:"
-                f" `cortex key create NAME --service --role ROLE --permission {permission}`.",
-            )
-        permissions = ", ".join(sorted(GRANTS[permission]))
-        raise Forbidden(f"This needs one of the roles: {permissions}.")
+            message = "Only a platform key may do this."
+            hint = "Use the key that `cortex up` keeps in `.cortex/access.json`."
+        elif permission in SERVICES_ONLY and self.kind is not ActorKind.SERVICE:
+            message = "Only a service key may speak for other people."
+            hint = "Create one: `cortex key create NAME --service --role member`."
+        elif permission in PERSONS_ONLY and self.kind is not ActorKind.PERSON:
+            message = "Only a person of the org may do this."
+            hint = "Use the key of one of its members, at home in it."
+        elif self.kind is ActorKind.SERVICE and permission in NEVER_SERVICES:
+            message, hint = "No program may do this.", "Use the key of an admin."
+        elif self.kind is ActorKind.SERVICE and permission in BY_NAME:
+            message = f"A service needs the permission {permission} by name; its roles do not give it."
+            command = f"cortex key create NAME --service --role ROLE --permission {permission}"
+            hint = f"An admin makes it a key with it: `{command}`."
+        else:
+            message = f"This needs one of the roles: {', '.join(sorted(GRANTS[permission]))}."
+        raise Forbidden(message, hint=hint)
 
     @property
     def sees(self) -> UUID | None:

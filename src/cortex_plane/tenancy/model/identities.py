@@ -138,8 +138,6 @@ MAILS_AN_HOUR = 20
 INVITATIONS_AN_HOUR = 200
 """So many an admin sends."""
 
-VERIFY_PREFIX = "cortex_verify_"
-_VERIFY = re.compile(VERIFY_PREFIX + r"[A-Za-z0-9_-]{43}")
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 """Without I, L, O and U: nobody mistakes one for another, and no word comes out."""
 CODE_LENGTH = 10
@@ -282,23 +280,10 @@ class AddressVerification:
 # Secrets --------------------------------------------------------------------------------------------------------------
 
 
-def is_verify_code(text: str) -> bool:
-    return _VERIFY.fullmatch(text) is not None
-
-
-def digest(code: str) -> bytes:
-    """What is stored of a link: it is 256 random bits, so no salt is needed."""
-    return hashlib.sha256(code.encode()).digest()
-
-
-def path_of(code: str) -> str:
-    return f"/verify/{code}"
-
-
 def read_code(typed: str) -> str | None:
     """A code as it was shown, however it was typed: case, spaces and dashes do not matter. None: it cannot be one."""
     code = _SEPARATORS.sub("", typed).upper().translate(_LOOKALIKES)
-    return code if len(code) == CODE_LENGTH and all(each in ALPHABET for each in code) else None
+    return code if len(code) == CODE_LENGTH and all(character in ALPHABET for character in code) else None
 
 
 def shown_code(code: str) -> str:
@@ -355,16 +340,12 @@ def displaced(claims: Sequence[Claim], member_id: UUID) -> Claim | None:
     if holder is None or holder.user_account_id == member_id:
         return None
     if not holder.is_guest:
-        raise taken()
+        raise Conflict(
+            "This address or sender belongs to another member of the org.",
+            code="identity_taken",
+            hint="They can give it up: `cortex user channels`, then `cortex user unlink`.",
+        )
     return holder
-
-
-def taken() -> Conflict:
-    return Conflict(
-        "This address or sender belongs to another member of the org.",
-        code="identity_taken",
-        hint="They can give it up: `cortex user channels`, then `cortex user unlink`.",
-    )
 
 
 class NotificationKind(StrEnum):

@@ -1,4 +1,4 @@
-"""New secrets, the actor that a member is, ending a person's access, and reports of forged credentials."""
+"""New secrets and their use, the actor that a member is, ending a person's access, and reports of forged credentials."""
 
 from __future__ import annotations
 
@@ -6,33 +6,39 @@ import contextlib
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
 from uuid import UUID
 
 import structlog
 
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.credentials import TOKEN_PREFIX, TOKEN_VERSION
-from cortex_plane.db.database import Database, Transaction
-from cortex_plane.kernel.errors import CortexError
+from cortex_plane.db.database import Database, Transaction, ids
+from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden
 from cortex_plane.kernel.meters import meters
-from cortex_plane.notify.model.webhooks import SECRET_BYTES, secret_of
-from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
-from cortex_plane.tenancy.model.access import Actor, ActorKind, scheduler_actor
-from cortex_plane.tenancy.model.credentials import CODE_PREFIX, ENTROPY_BYTES, LINK_PREFIX, PREFIX, SESSION_PREFIX
-from cortex_plane.tenancy.model.identities import ALPHABET, CODE_LENGTH, VERIFY_PREFIX
-from cortex_plane.tenancy.model.orgs import Role
+from cortex_plane.notify.model import SECRET_BYTES, secret_of
+from cortex_plane.tenancy import store as tenancy_store
+from cortex_plane.tenancy.model.access import Actor, ActorKind, SecretKind, scheduler_actor
+from cortex_plane.tenancy.model.identities import ALPHABET, CODE_LENGTH
+from cortex_plane.tenancy.model.orgs import Member, Role
 from cortex_plane.tenancy.rules import Forged
-from cortex_plane.tenancy.store import credentials as credentials_store
-from cortex_plane.tenancy.store import identities as identities_store
-from cortex_plane.tenancy.store import orgs as orgs_store
+from cortex_plane.tenancy.store import queries
+from cortex_plane.tenancy.verbs.frame import record, require_found
+
+T = TypeVar("T")
+
+
+def require_member(actor: Actor, refusal: str) -> UUID:
+    """The member that the actor is; ``refusal`` is the message for a program."""
+    if actor.user_account_id is None:
+        raise Forbidden(refusal, hint="Use the key of a member.")
+    return actor.user_account_id
 
 
 async def actor_for_member(tx: Transaction, user_account_id: UUID, credential_id: UUID) -> Actor | None:
     """Them, with the roles and the clearance of this moment; None where there is nobody, or they are deactivated."""
-    member = await orgs_store.get_member(tx, user_account_id)
+    member = await tenancy_store.get_member(tx, user_account_id)
     if member is None or member.deactivated_at is not None:
         return None
     return Actor(
@@ -46,70 +52,51 @@ async def actor_for_member(tx: Transaction, user_account_id: UUID, credential_id
     )
 
 
+async def require_active(tx: Transaction, member_id: UUID) -> Member:
+    member = require_found(await tenancy_store.get_member(tx, member_id), "member")
+    if member.deactivated_at is not None:
+        raise Conflict(
+            f"{member.display_name} is deactivated.",
+            code="member_deactivated",
+            hint="Reactivate them first: `cortex member update --activate`.",
+        )
+    return member
+
+
 async def sponsors_by(tx: Transaction, actor: Actor) -> list[UUID]:
     """Who answers for what the actor does to people and their channels: they themselves, and for a program whoever made its key."""
     if actor.kind is not ActorKind.SERVICE:
         return [actor.identity]
-    maker = await credentials_store.key_maker(tx, actor.key_id)
+    maker = await tx.value(queries.key_maker, actor.key_id)
     return [actor.identity, *([maker] if maker else [])]
 
 
-@dataclass(frozen=True, slots=True)
-class EndedAccess:
-    """What ended with the access of a member."""
-
-    keys: Sequence[UUID] = ()
-    browser_sessions: Sequence[UUID] = ()
-    others: Sequence[UUID] = ()
-    """Links, codes and tokens."""
-
-    def as_audit(self, *others: UUID) -> dict[str, object]:
-        credentials = [*self.browser_sessions, *self.others, *others]
-        return {
-            "keys_ended": [str(id) for id in self.keys],
-            "browser_sessions_ended": len(self.browser_sessions),
-            "credentials_ended": [str(id) for id in credentials],
-        }
+NOTHING_ENDED: Mapping[str, object] = {"keys_ended": [], "browser_sessions_ended": 0, "credentials_ended": []}
 
 
-async def end_access(tx: Transaction, member_id: UUID) -> EndedAccess:
-    """Ends every credential of a member for good, and what came from it. Whoever calls this holds their access."""
-    keys = await credentials_store.revoke_keys(tx, member_id)
-    return EndedAccess(
-        keys=keys,
-        browser_sessions=await credentials_store.end_sessions(tx, member_id),
-        others=[
-            *await credentials_store.end_enrolment_codes_of_keys(tx, keys),
-            *await credentials_store.void_enrolment_codes(tx, member_id),
-            *await credentials_store.end_links(tx, member_id),
-            *await identities_store.void_codes(tx, member_id),
-            *await approvals_store.void_tokens(tx, member_id),
-        ],
-    )
+async def end_access(tx: Transaction, member_id: UUID, codes: Sequence[UUID] = ()) -> Mapping[str, object]:
+    """Ends every credential of a member for good, and what came from it. The caller holds their access.
+
+    Returns what the audit trail says of it, with ``codes`` that the caller ended."""
+    keys = ids(await tx.rows(queries.revoke_keys, member_id))
+    sessions = ids(await tx.rows(queries.end_sessions, member_id, None))
+    others = [
+        *ids(await tx.rows(queries.end_enrolment_codes_of_keys, keys)),
+        *ids(await tx.rows(queries.void_enrolment_codes, member_id)),
+        *ids(await tx.rows(queries.end_links, member_id)),
+        *ids(await tx.rows(queries.void_codes, member_id)),
+        *await approvals_store.void_tokens(tx, member_id),
+    ]
+    ended = [*sessions, *others, *codes]
+    return {"keys_ended": keys, "browser_sessions_ended": len(sessions), "credentials_ended": ended}
 
 
-def new_key_secret() -> str:
-    return PREFIX + secrets.token_urlsafe(ENTROPY_BYTES)
-
-
-def new_link_token() -> str:
-    return LINK_PREFIX + secrets.token_urlsafe(ENTROPY_BYTES)
-
-
-def new_session_secret() -> str:
-    return SESSION_PREFIX + secrets.token_urlsafe(ENTROPY_BYTES)
-
-
-def new_enrolment_code() -> str:
-    return CODE_PREFIX + secrets.token_urlsafe(ENTROPY_BYTES)
+def new_secret(kind: SecretKind) -> str:
+    return kind + secrets.token_urlsafe(32)
 
 
 def new_approval_token() -> str:
-    return f"{TOKEN_PREFIX}{TOKEN_VERSION}_{secrets.token_urlsafe(ENTROPY_BYTES)}"
-
-
-def new_verify_code() -> str:
-    return VERIFY_PREFIX + secrets.token_urlsafe(ENTROPY_BYTES)
+    return f"{TOKEN_PREFIX}{TOKEN_VERSION}_{secrets.token_urlsafe(32)}"
 
 
 def new_sender_code() -> str:
@@ -135,15 +122,40 @@ _forgery_reports: OrderedDict[tuple[UUID, str, str], float] = OrderedDict()
 
 
 @contextlib.asynccontextmanager
-async def forgery_refusal(db: Database, refusal: Callable[[], CortexError]) -> AsyncIterator[None]:
-    """Reports a forged row that is met inside, and raises what is raised for one that does not exist.
+async def forgery_refusal(db: Database, refusal: Callable[[], CortexError] | None = None) -> AsyncIterator[None]:
+    """Reports a forged row that is met inside, and raises what is raised for one that does not exist. Without ``refusal``
+    the code after it goes on.
 
-    Open no transaction around it: what is reported is committed, and what was begun is not."""
+    Open no transaction around it: the report is committed, and what was begun inside is not."""
     try:
         yield
     except Forged as forgery:
         await report_forgery(db, forgery)
-        raise refusal() from None
+        if refusal is not None:
+            raise refusal() from None
+
+
+async def show_secret(
+    db: Database, kind: SecretKind, secret: str, show: Callable[[Transaction, UUID], Awaitable[T | None]]
+) -> T | None:
+    """What a link or code would do now; None: nothing. Reading does not use it up."""
+    row_ids = await tenancy_store.resolve_secret(db, kind, secret)
+    if row_ids is not None:
+        async with forgery_refusal(db), db.transaction(row_ids[0]) as tx:
+            return await show(tx, row_ids[1])
+    return None
+
+
+@contextlib.asynccontextmanager
+async def redemption(
+    db: Database, kind: SecretKind, secret: str, refusal: Callable[[], CortexError]
+) -> AsyncIterator[tuple[Transaction, UUID]]:
+    """A transaction in which a link or code is used, and its id. Unknown and forged ones are refused alike."""
+    row_ids = await tenancy_store.resolve_secret(db, kind, secret)
+    if row_ids is None:
+        raise refusal()
+    async with forgery_refusal(db, refusal), db.transaction(row_ids[0]) as tx:
+        yield tx, row_ids[1]
 
 
 async def report_forgery(db: Database, forgery: Forged) -> None:
@@ -155,7 +167,7 @@ async def report_forgery(db: Database, forgery: Forged) -> None:
         return
     plane = scheduler_actor(forgery.org_id, UUID(int=0), "plane")
     async with db.transaction(forgery.org_id) as tx:
-        await proof_store.append_to_org(tx, Fact.of(plane, "credential_refused", **details))
+        await record(tx, plane, "credential_refused", **details)
 
 
 def _is_due(row: tuple[UUID, str, str]) -> bool:

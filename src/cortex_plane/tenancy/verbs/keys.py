@@ -1,22 +1,29 @@
-"""API keys, keys of model providers, and the key that signs every credential."""
+"""API keys and how many requests they may make, keys of model providers, and the key that signs every credential."""
 
 from __future__ import annotations
 
+import asyncio
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
 from uuid import UUID
 
 import structlog
 
-from cortex_plane.db.database import Database, Transaction
+from cortex_plane.db.database import NOBODY, Database, Transaction, ids
 from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.db.vault import Vault
-from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, Unauthenticated
+from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, TooMany, Unauthenticated
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.policies import store as policies_store
-from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
-from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission, database_owner, scheduler_actor
-from cortex_plane.tenancy.model.credentials import (
+from cortex_plane.tenancy import store as tenancy_store
+from cortex_plane.tenancy.model.access import (
+    Actor,
+    ActorKind,
     Key,
     KeyDraft,
     KeyKind,
@@ -24,37 +31,48 @@ from cortex_plane.tenancy.model.credentials import (
     ModelKeyDraft,
     NewKey,
     OwnKeyDraft,
+    Permission,
     Provider,
-    is_well_formed,
-    key_digest,
+    SecretKind,
+    database_owner,
+    scheduler_actor,
+    secret_digest,
 )
 from cortex_plane.tenancy.model.orgs import Org
 from cortex_plane.tenancy.rules import Forged
-from cortex_plane.tenancy.store import credentials as credentials_store
-from cortex_plane.tenancy.store import orgs as orgs_store
-from cortex_plane.tenancy.verbs.access import new_key_secret, report_forgery
-from cortex_plane.tenancy.verbs.frame import every_org, once_only, require_found, verb
+from cortex_plane.tenancy.store import queries
+from cortex_plane.tenancy.verbs.access import new_secret, report_forgery, require_member
+from cortex_plane.tenancy.verbs.frame import (
+    every_org,
+    get_verb,
+    once_only,
+    read_verb,
+    record,
+    require_found,
+    transaction_verb,
+    verb,
+)
+
+ONLY_MEMBERS = "Only a member has keys of their own."
 
 
 async def authenticate_key(db: Database, secret: str, org_slug: str | None = None) -> Actor:
     """The actor behind a key. What is not even shaped like a key is not looked up."""
-    try:
-        actor = (
-            await credentials_store.authenticate_key(db.own(PoolPurpose.AUTHENTICATION), key_digest(secret), org_slug)
-            if is_well_formed(secret)
-            else None
-        )
-    except Forged as forgery:
-        await report_forgery(db, forgery)
-        actor = None
+    actor: Actor | None = None
+    if SecretKind.KEY.matches(secret):
+        try:
+            own_db = db.own(PoolPurpose.AUTHENTICATION)
+            actor = await tenancy_store.authenticate_key(own_db, secret_digest(secret), org_slug)
+        except Forged as forgery:
+            await report_forgery(db, forgery)
     if actor is None:
         raise Unauthenticated("This key is not known.", code="key_unknown")
     return actor
 
 
-@verb(Permission.KEY_WRITE)
-async def create_key(db: Database, actor: Actor, draft: KeyDraft, once: IdempotencyKey | None = None) -> NewKey:
-    """A key for a service, or for oneself. Nobody makes a key for another person: whoever holds it would be them."""
+@transaction_verb(Permission.KEY_WRITE)
+async def create_key(tx: Transaction, actor: Actor, draft: KeyDraft, once: IdempotencyKey | None = None) -> NewKey:
+    """A key for a service, or for oneself. Nobody makes a key for another person: its holder would be that person."""
     if (draft.member_id is None) == (draft.roles is None):
         raise InvalidInput(
             "A key belongs to a member or to a service.",
@@ -66,148 +84,110 @@ async def create_key(db: Database, actor: Actor, draft: KeyDraft, once: Idempote
             code="grants_nothing",
             hint="A person has the permissions of their roles, and a program passes none on.",
         )
-    if draft.member_id is not None:
-        if draft.member_id != actor.user_account_id:
-            raise Forbidden(
-                "Only they themselves can make a key for a person.",
-                code="not_your_key",
-                hint="Let them make it: `cortex key create NAME`, logged in as themselves.",
-            )
-        own = OwnKeyDraft(name=draft.name, expires_in_days=draft.expires_in_days)
-        return await create_own_key(db, actor, own, once)
-    secret = new_key_secret()
-    async with db.transaction(actor.org_id) as tx:
-
-        async def make() -> UUID:
-            id, roles, permissions = new_id(), [*(draft.roles or [])], sorted(set(draft.permissions))
-            await credentials_store.insert_key(
-                tx, id, draft.name, KeyKind.SERVICE, None, roles, secret, draft.expires_in_days,
-                made_with=await _own_key(tx, actor), permissions=permissions,
-                made_by=actor.identity,
-            )  # fmt: skip
-            await proof_store.append_to_org(
-                tx,
-                Fact.of(
-                    actor, "key_created", key_id=str(id), name=draft.name, kind=KeyKind.SERVICE, roles=roles,
-                    permissions=permissions, member=None, expires_in_days=draft.expires_in_days,
-                ),
-            )  # fmt: skip
-            return id
-
-        id, is_replay = await once_only(tx, actor, "keys.create", once, make)
-        key = require_found(await credentials_store.get_key(tx, id), "key")
-    return NewKey(key=key, secret=None if is_replay else secret)
+    if draft.member_id is None:
+        return await _create_key(tx, actor, draft, once)
+    if draft.member_id != actor.user_account_id:
+        raise Forbidden(
+            "Only they themselves can make a key for a person.",
+            code="not_your_key",
+            hint="Let them make it: `cortex key create NAME`, logged in as themselves.",
+        )
+    actor.require(Permission.KEY_OWN)
+    return await _create_key(tx, actor, OwnKeyDraft(name=draft.name, expires_in_days=draft.expires_in_days), once)
 
 
-# A person's own -------------------------------------------------------------------------------------------------------
+@transaction_verb(Permission.KEY_OWN)
+async def create_own_key(
+    tx: Transaction, actor: Actor, draft: OwnKeyDraft, once: IdempotencyKey | None = None
+) -> NewKey:
+    """A key for the caller. It ends with the key that it was made with."""
+    return await _create_key(tx, actor, draft, once)
 
 
-@verb(Permission.KEY_OWN)
-async def create_own_key(db: Database, actor: Actor, draft: OwnKeyDraft, once: IdempotencyKey | None = None) -> NewKey:
-    """A key for whoever asks. It ends with the key that it was made with."""
-    member_id = _key_person(actor)
-    secret = new_key_secret()
-    async with db.transaction(actor.org_id) as tx:
+async def _create_key(
+    tx: Transaction, actor: Actor, draft: KeyDraft | OwnKeyDraft, once: IdempotencyKey | None
+) -> NewKey:
+    """A ``KeyDraft`` is for a service, an ``OwnKeyDraft`` for the actor."""
+    secret = new_secret(SecretKind.KEY)
+    if isinstance(draft, KeyDraft):
+        kind, member_id, maker = KeyKind.SERVICE, None, actor.identity
+        roles, permissions = draft.roles or [], sorted(set(draft.permissions))
+    else:
+        kind, member_id, maker = KeyKind.PERSON, require_member(actor, ONLY_MEMBERS), None
+        roles, permissions = [], []
 
-        async def make() -> UUID:
-            id, made_with = new_id(), await hold_origin(tx, actor)
-            await credentials_store.insert_key(
-                tx, id, draft.name, KeyKind.PERSON, member_id, [], secret, draft.expires_in_days,
-                made_with=made_with,
-            )  # fmt: skip
-            await proof_store.append_to_org(
-                tx,
-                Fact.of(
-                    actor, "key_created", key_id=str(id), name=draft.name, kind=KeyKind.PERSON, roles=[],
-                    member=str(member_id), made_with=str(made_with) if made_with else None,
-                    expires_in_days=draft.expires_in_days,
-                ),
-            )  # fmt: skip
-            return id
+    async def make() -> UUID:
+        id = new_id()
+        made_with = await hold_origin(tx, actor) if member_id else await _own_key(tx, actor)
+        await tenancy_store.insert_key(
+            tx, id, draft.name, kind, member_id, roles, secret, draft.expires_in_days,
+            made_with=made_with, permissions=permissions, made_by=maker,
+        )  # fmt: skip
+        more = {"made_with": made_with} if member_id else {"permissions": permissions}
+        await record(
+            tx, actor, "key_created", key_id=id, name=draft.name, kind=kind, roles=roles, member=member_id,
+            expires_in_days=draft.expires_in_days, **more,
+        )  # fmt: skip
+        return id
 
-        id, is_replay = await once_only(tx, actor, "keys.create", once, make)
-        key = require_found(await credentials_store.get_key(tx, id), "key")
+    id, is_replay = await once_only(tx, actor, "keys.create", once, make)
+    key = require_found(await tenancy_store.get_key(tx, id), "key")
     return NewKey(key=key, secret=None if is_replay else secret)
 
 
 async def _own_key(tx: Transaction, actor: Actor) -> UUID | None:
     """The key of a member of this org that the actor came with, if it is one: they answer for what they make."""
-    origin = await credentials_store.key_origin(tx, actor.key_id) if actor.user_account_id is not None else None
+    origin = await tenancy_store.key_origin(tx, actor.key_id) if actor.user_account_id is not None else None
     return origin[0] if origin else None
 
 
 async def hold_origin(tx: Transaction, actor: Actor) -> UUID | None:
     """The key that the actor came with, or that their browser session came from. Until this transaction ends nobody ends it."""
-    await orgs_store.hold_access(tx, _key_person(actor))
-    origin = await credentials_store.key_origin(tx, actor.key_id)
+    await tenancy_store.hold_access(tx, require_member(actor, ONLY_MEMBERS))
+    origin = await tenancy_store.key_origin(tx, actor.key_id)
     if origin is None or not origin[1]:
         raise Unauthenticated("Your key or session was ended meanwhile.", code="key_revoked")
     return origin[0]
 
 
-@verb(Permission.KEY_OWN)
-async def list_own_keys(db: Database, actor: Actor, position: Position | None, limit: int) -> Page[Key]:
-    async with db.transaction(actor.org_id) as tx:
-        return await credentials_store.list_keys(tx, position, limit, _key_person(actor))
+@transaction_verb(Permission.KEY_OWN)
+async def list_own_keys(tx: Transaction, actor: Actor, position: Position | None, limit: int) -> Page[Key]:
+    return await tenancy_store.list_keys(tx, position, limit, require_member(actor, ONLY_MEMBERS))
 
 
-@verb(Permission.KEY_OWN)
-async def revoke_own_key(db: Database, actor: Actor, id: UUID) -> Key:
+@transaction_verb(Permission.KEY_OWN)
+async def revoke_own_key(tx: Transaction, actor: Actor, id: UUID) -> Key:
     """A key of one's own, also the one that is in use."""
-    async with db.transaction(actor.org_id) as tx:
-        key = require_found(await credentials_store.get_key(tx, id), "key")
-        if key.member_id != _key_person(actor):
-            require_found(None, "key")
-        return await _end_key(tx, actor, key)
+    key = require_found(await tenancy_store.get_key(tx, id), "key")
+    if key.member_id != require_member(actor, ONLY_MEMBERS):
+        require_found(None, "key")
+    return await _end_key(tx, actor, key)
 
 
-def _key_person(actor: Actor) -> UUID:
-    if actor.user_account_id is None:
-        raise Forbidden("Only a member has keys of their own.", hint="Use the key of a member.")
-    return actor.user_account_id
+get_key = get_verb(Permission.KEY_READ, tenancy_store.get_key, "key")
+list_keys = read_verb(Permission.KEY_READ, tenancy_store.list_keys)
 
 
-# Everybody's ----------------------------------------------------------------------------------------------------------
-
-
-@verb(Permission.KEY_READ)
-async def get_key(db: Database, actor: Actor, id: UUID) -> Key:
-    async with db.transaction(actor.org_id) as tx:
-        return require_found(await credentials_store.get_key(tx, id), "key")
-
-
-@verb(Permission.KEY_READ)
-async def list_keys(db: Database, actor: Actor, position: Position | None, limit: int) -> Page[Key]:
-    async with db.transaction(actor.org_id) as tx:
-        return await credentials_store.list_keys(tx, position, limit)
-
-
-@verb(Permission.KEY_WRITE)
-async def revoke_key(db: Database, actor: Actor, id: UUID) -> Key:
+@transaction_verb(Permission.KEY_WRITE)
+async def revoke_key(tx: Transaction, actor: Actor, id: UUID) -> Key:
     """At once and for good, with all that came from it. Revoking a revoked key changes nothing."""
-    async with db.transaction(actor.org_id) as tx:
-        return await _end_key(tx, actor, require_found(await credentials_store.get_key(tx, id), "key"))
+    return await _end_key(tx, actor, require_found(await tenancy_store.get_key(tx, id), "key"))
 
 
 async def _end_key(tx: Transaction, actor: Actor, key: Key) -> Key:
-    """Ends the key, the keys that were made with it, and the browser sessions and login links that came from any of them."""
+    """Ends the key, the keys that were made with it, and the browser sessions, login links and enrolment codes from any of them."""
     if key.member_id is not None:
-        await orgs_store.hold_access(tx, key.member_id)
-    ended = await credentials_store.revoke_key(tx, key.id)
+        await tenancy_store.hold_access(tx, key.member_id)
+    ended = ids(await tx.rows(queries.revoke_key, key.id))
     if ended:
-        sessions = await credentials_store.end_sessions_of_keys(tx, ended)
-        codes = await credentials_store.end_enrolment_codes_of_keys(tx, ended)
-        also = [str(id) for id in ended if id != key.id]
-        fact = Fact.of(
-            actor,
-            "key_revoked",
-            key_id=str(key.id),
-            also=also,
-            browser_sessions=sessions,
-            credentials_ended=[str(id) for id in codes],
-        )
-        await proof_store.append_to_org(tx, fact)
-    return require_found(await credentials_store.get_key(tx, key.id), "key")
+        await tx.rows(queries.end_links_of_keys, ended)
+        sessions = await tx.rows(queries.end_sessions_of_keys, ended)
+        codes = await tx.rows(queries.end_enrolment_codes_of_keys, ended)
+        await record(
+            tx, actor, "key_revoked", key_id=key.id, also=[id for id in ended if id != key.id],
+            browser_sessions=len(sessions), credentials_ended=ids(codes),
+        )  # fmt: skip
+    return require_found(await tenancy_store.get_key(tx, key.id), "key")
 
 
 async def key_works(db: Database, secret: str) -> bool:
@@ -219,7 +199,7 @@ async def key_works(db: Database, secret: str) -> bool:
 
 
 async def issue_key_for_owner(db: Database) -> str | None:
-    """A new platform key for the first admin of the first org, for whoever holds the database and lost theirs.
+    """A new platform key for the first admin of the first org, for an owner of the database who lost theirs.
 
     None when there is no org yet.
     """
@@ -228,57 +208,146 @@ async def issue_key_for_owner(db: Database) -> str | None:
         first = org  # the last one is the oldest: the one that was set up with the plane
     if first is None:
         return None
-    secret = new_key_secret()
+    secret, id = new_secret(SecretKind.KEY), new_id()
     async with db.transaction(first.id) as tx:
-        admin = require_found(await orgs_store.first_admin(tx), "member")
-        id = new_id()
-        await credentials_store.insert_key(
-            tx, id, "command line", KeyKind.PERSON, admin, [], secret, None, platform=True
-        )
-        await proof_store.append_to_org(
-            tx, Fact.of(database_owner(first.id), "key_created", key_id=str(id), member=str(admin), platform=True)
-        )
+        admin: UUID = require_found(await tx.value(queries.first_admin), "member")
+        await tenancy_store.insert_key(tx, id, "command line", KeyKind.PERSON, admin, [], secret, None, platform=True)
+        await record(tx, database_owner(first.id), "key_created", key_id=id, member=admin, platform=True)
     return secret
 
 
-@verb(Permission.KEY_READ)
-async def list_model_keys(db: Database, actor: Actor) -> list[ModelKey]:
-    async with db.transaction(actor.org_id) as tx:
-        return await credentials_store.list_model_keys(tx)
-
-
-@verb(Permission.KEY_READ)
-async def get_model_key(db: Database, actor: Actor, provider: Provider) -> ModelKey:
-    async with db.transaction(actor.org_id) as tx:
-        return require_found(await credentials_store.get_model_key(tx, provider), "model_key")
+list_model_keys = read_verb(Permission.KEY_READ, tenancy_store.list_model_keys)
+get_model_key = get_verb(Permission.KEY_READ, tenancy_store.get_model_key, "model_key")
 
 
 @verb(Permission.KEY_WRITE)
 async def put_model_key(db: Database, actor: Actor, provider: Provider, draft: ModelKeyDraft) -> ModelKey:
     """Set it, in the place of the one before. Workers use it within seconds."""
     async with db.transaction(actor.org_id) as tx:
-        model_key = await credentials_store.put_model_key(tx, db, provider, draft.key, actor.name)
-        await proof_store.append_to_org(
-            tx, Fact.of(actor, "model_key_set", provider=provider, last_characters=model_key.last_characters)
-        )
+        model_key = await tenancy_store.put_model_key(tx, db, provider, draft.key, actor.name)
+        await record(tx, actor, "model_key_set", provider=provider, last_characters=model_key.last_characters)
         return model_key
 
 
-@verb(Permission.KEY_WRITE)
-async def remove_model_key(db: Database, actor: Actor, provider: Provider) -> None:
+@transaction_verb(Permission.KEY_WRITE)
+async def remove_model_key(tx: Transaction, actor: Actor, provider: Provider) -> None:
     """Workers stop using it within seconds."""
-    async with db.transaction(actor.org_id) as tx:
-        model_key = require_found(await credentials_store.get_model_key(tx, provider), "model_key")
-        if await credentials_store.remove_model_key(tx, provider):
-            fact = Fact.of(actor, "model_key_removed", provider=provider, last_characters=model_key.last_characters)
-            await proof_store.append_to_org(tx, fact)
+    model_key = require_found(await tenancy_store.get_model_key(tx, provider), "model_key")
+    if await tx.value(queries.remove_model_key, provider) is not None:
+        await record(tx, actor, "model_key_removed", provider=provider, last_characters=model_key.last_characters)
 
 
 async def open_model_key(db: Database, org_id: UUID, provider: Provider, vault: Vault) -> str | None:
     """The key itself, for the worker that asks the provider; None where the org has none."""
     async with db.transaction(org_id) as tx:
-        return await credentials_store.open_model_key(tx, vault, provider)
+        return await tenancy_store.open_model_key(tx, vault, provider)
 
+
+# Request rates --------------------------------------------------------------------------------------------------------
+
+BURST_SECONDS = 10
+"""How long somebody may have been silent for it to count."""
+BATCHES = 10
+"""Into so many parts a full budget is taken."""
+BATCH_SECONDS = 5.0
+BUDGET_LIFETIME = timedelta(days=1)
+"""How long a budget that nobody uses keeps its row: it was full again after seconds."""
+BUDGETS_AT_ONCE = 10_000
+REMEMBERED_CALLERS = 10_000
+"""Callers whose batch is remembered: those who came longest ago are forgotten first."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    left: int = 0
+    until: float = 0.0
+    """When it is void; or, where nothing is left, when it is worth asking again."""
+    want: int = 0
+    """How many are asked for next; 0 before the first time."""
+    granted: int = 0
+    taking: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class RequestRates:
+    """How many requests a key and a person may make, in all processes together.
+
+    ``per_second`` holds for each key, and for each person with all their keys and browsers. Budgets are rows, and a process
+    takes from them in batches: most requests cost a subtraction in memory, and one in a hundred a round trip. Unused parts of
+    a batch are void after some seconds, in which the row refills by itself; and the next batch is as large as what was used,
+    so that few requests through many processes do not use a budget up.
+    """
+
+    def __init__(self, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_second = per_second
+        self._burst = max(1.0, per_second * BURST_SECONDS)
+        self._batch = max(1, int(self._burst / BATCHES))
+        self._clock = clock
+        self._batches: OrderedDict[tuple[UUID, UUID], _Batch] = OrderedDict()
+
+    async def take(self, db: Database, actor: Actor, *, by_key: bool = True) -> None:
+        """Count one request. Raises ``TooMany`` where its key or its person made too many. A browser has no key to count by."""
+        if not self._per_second:
+            return
+        subjects = {actor.key_id} if by_key or actor.user_account_id is None else set()
+        if actor.user_account_id is not None:
+            subjects.add(actor.user_account_id)
+        batch = self._batch_of((actor.org_id, min(subjects) if not by_key else actor.key_id))
+        if self._spend(batch):
+            return
+        async with batch.taking:
+            if not self._spend(batch):
+                await self._refill(db, actor.org_id, sorted(subjects), batch)
+
+    def _batch_of(self, key: tuple[UUID, UUID]) -> _Batch:
+        batch = self._batches.setdefault(key, _Batch())
+        self._batches.move_to_end(key)
+        if len(self._batches) > REMEMBERED_CALLERS:
+            self._batches.popitem(last=False)
+        return batch
+
+    def _spend(self, batch: _Batch) -> bool:
+        """One of those that are here. Raises ``TooMany`` where there is none, and asking would be in vain."""
+        now = self._clock()
+        if now >= batch.until:
+            return False
+        if batch.left == 0:
+            # Nothing was left when it was asked for. Nobody asks the database for each request that is refused.
+            raise self._too_many(batch.until - now)
+        batch.left -= 1
+        if batch.left == 0:
+            batch.until = now
+        return True
+
+    async def _refill(self, db: Database, org_id: UUID, subjects: list[UUID], batch: _Batch) -> None:
+        # Twice as many as before where they were used up, twice what was used where some were not.
+        used = batch.granted - batch.left
+        wanted = 2 * (used if batch.left else batch.want)
+        batch.want = max(1, min(wanted, self._batch)) if batch.want else self._batch
+        count, wait = await tenancy_store.take_requests(db, org_id, subjects, batch.want, self._per_second, self._burst)
+        now, batch.granted = self._clock(), count
+        if count == 0:
+            batch.left, batch.until = 0, now + wait
+            raise self._too_many(wait)
+        batch.left, batch.until = count - 1, now + (BATCH_SECONDS if count > 1 else 0.0)
+
+    def _too_many(self, seconds: float) -> TooMany:
+        return TooMany(
+            f"More than {self._per_second:g} requests a second came with this key or from this person.",
+            code="rate_limited",
+            hint="Wait as long as the header Retry-After says, and send fewer requests at a time.",
+            retry_after=math.ceil(seconds),
+        )
+
+
+async def forget_request_budgets(db: Database) -> None:
+    """Delete the rows of budgets that have long been full again: a budget without a row is full."""
+    count = BUDGETS_AT_ONCE
+    while count >= BUDGETS_AT_ONCE:
+        (row,) = await db.call("forget_request_budgets", None, BUDGET_LIFETIME, BUDGETS_AT_ONCE)
+        count = row["forget_request_budgets"]
+
+
+# The credential key ---------------------------------------------------------------------------------------------------
 
 log = structlog.get_logger()
 
@@ -287,10 +356,12 @@ async def convert_credentials(db: Database) -> int:
     """Give every row from before the credential key its lookup and MAC, org by org; how many. Only once in the life of a plane:
     what has none afterwards is worth nothing. Several processes may start at the same moment."""
     _ = db.credential_key  # without it nothing can be converted, and nobody can log in
-    if await credentials_store.is_converted(db):
-        return 0
+    async with db.transaction(NOBODY) as tx:
+        if await tx.value(queries.is_converted):
+            return 0
     count = sum([await _convert_org(db, org.id) async for org in every_org(db)])
-    await credentials_store.set_converted(db)
+    async with db.transaction(NOBODY) as tx:
+        await tx.rows(queries.set_converted)  # nothing takes this back
     log.info("credentials converted", rows=count)
     return count
 
@@ -300,11 +371,11 @@ async def _convert_org(db: Database, org_id: UUID) -> int:
     while True:
         try:
             async with db.transaction(org_id) as tx:
-                count = await credentials_store.convert_some(tx) + await _convert_policies(tx)
+                count = await tenancy_store.convert_some(tx) + await _convert_policies(tx)
                 if not count:
                     return total
                 plane = scheduler_actor(org_id, UUID(int=0), "plane")
-                await proof_store.append_to_org(tx, Fact.of(plane, "credentials_converted", rows=count))
+                await record(tx, plane, "credentials_converted", rows=count)
         except Conflict as error:
             # Another process was faster, with all of them.
             if error.code == "credentials_converted":
@@ -314,10 +385,10 @@ async def _convert_org(db: Database, org_id: UUID) -> int:
 
 
 async def _convert_policies(tx: Transaction) -> int:
-    versions = await credentials_store.unsigned_policies(tx)
-    for version in versions:
-        await policies_store.sign_policy_version(tx, version)
-    version_in_force = await credentials_store.unsigned_policy_version(tx)
+    rows = await tx.rows(queries.unsigned_policies)
+    for row in rows:
+        await policies_store.sign_policy_version(tx, row["version"])
+    version_in_force = await tx.value(queries.unsigned_policy_version, tx.org)
     if version_in_force is not None:
         await policies_store.set_policy_version(tx, version_in_force)
-    return len(versions) + (version_in_force is not None)
+    return len(rows) + (version_in_force is not None)

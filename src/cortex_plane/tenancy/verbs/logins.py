@@ -5,19 +5,18 @@ from __future__ import annotations
 import contextlib
 from uuid import UUID
 
-from cortex_plane.db.database import Database, Transaction
+from cortex_plane.db.database import Database, Transaction, ids
 from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.kernel.errors import Conflict, Forbidden, Unauthenticated
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.pages import Page, Position
-from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
-from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.model.credentials import (
+from cortex_plane.tenancy import store as tenancy_store
+from cortex_plane.tenancy.model.access import (
     CODE_LIFE,
     IDLE_LIFE,
     LINK_LIFE,
     WHOLE_LIFE,
+    Actor,
     BrowserSession,
     EndedSessions,
     Enrolment,
@@ -25,83 +24,62 @@ from cortex_plane.tenancy.model.credentials import (
     KeyKind,
     LoginLink,
     NewKey,
+    Permission,
     Redemption,
-    enrolment_digest,
-    enrolment_path,
-    is_code,
-    is_link_token,
-    is_session_secret,
-    login_path,
-    session_digest,
+    SecretKind,
+    secret_digest,
 )
-from cortex_plane.tenancy.rules import Forged
-from cortex_plane.tenancy.store import credentials as credentials_store
-from cortex_plane.tenancy.store import identities as identities_store
-from cortex_plane.tenancy.store import orgs as orgs_store
-from cortex_plane.tenancy.verbs import access
+from cortex_plane.tenancy.store import queries
 from cortex_plane.tenancy.verbs.access import (
+    actor_for_member,
+    end_access,
     forgery_refusal,
-    new_enrolment_code,
-    new_key_secret,
-    new_link_token,
-    new_session_secret,
-    report_forgery,
+    new_secret,
+    redemption,
+    require_active,
+    require_member,
+    show_secret,
 )
-from cortex_plane.tenancy.verbs.frame import require_found, verb
+from cortex_plane.tenancy.verbs.frame import record, require_found, transaction_verb
 from cortex_plane.tenancy.verbs.keys import hold_origin
 
+ONLY_MEMBERS = "Only a member can log in."
 HOW_TO_GET_A_LINK = "Get a new link with `cortex member login-link`; without a key, ask an admin for an enrolment code."
 
 
-@verb(Permission.LOGIN)
-async def issue_own_login_link(db: Database, actor: Actor) -> LoginLink:
-    """A link for whoever asks, and for nobody else: whoever holds it is that person."""
-    member_id = _person(actor)
-    token, id = new_link_token(), new_id()
-    async with db.transaction(actor.org_id) as tx:
-        key_id = await hold_origin(tx, actor)
-        await credentials_store.forget_ended_logins(tx, member_id, IDLE_LIFE)
-        expires_at = await credentials_store.insert_link(
-            tx, id, member_id, session_digest(token), LINK_LIFE, actor.name, key_id
-        )
-        await proof_store.append_to_org(tx, Fact.of(actor, "login_link_created", link=str(id), member=str(member_id)))
-    return LoginLink(member_id=member_id, url_path=login_path(token), expires_at=expires_at)
+@transaction_verb(Permission.LOGIN)
+async def issue_own_login_link(tx: Transaction, actor: Actor) -> LoginLink:
+    """A link for the caller, and for nobody else: its holder is that person."""
+    member_id = require_member(actor, ONLY_MEMBERS)
+    token, id = new_secret(SecretKind.LOGIN_LINK), new_id()
+    key_id = await hold_origin(tx, actor)
+    await tenancy_store.forget_ended_logins(tx, member_id, IDLE_LIFE)
+    expires_at = await tenancy_store.insert_link(tx, id, member_id, token, LINK_LIFE, actor.name, key_id)
+    await record(tx, actor, "login_link_created", link=id, member=member_id)
+    return LoginLink(member_id=member_id, url_path=f"/login/{token}", expires_at=expires_at)
 
 
 async def link_holder(db: Database, token: str) -> str | None:
-    """Whom a link would log in now, by name; None: nobody. Asking does not use it up."""
-    ids = await credentials_store.resolve_link(db, session_digest(token)) if is_link_token(token) else None
-    if ids is None:
-        return None
-    org_id, id = ids
-    try:
-        async with db.transaction(org_id) as tx:
-            return await credentials_store.link_holder(tx, id)
-    except Forged as forgery:
-        await report_forgery(db, forgery)
-        return None
+    """Whom a link would log in now, by name."""
+    return await show_secret(db, SecretKind.LOGIN_LINK, token, tenancy_store.link_holder)
 
 
 async def log_in(db: Database, token: str) -> str:
     """Use a link up; returns the secret of a new session. Unknown, used and old links are answered alike."""
-    ids = await credentials_store.resolve_link(db, session_digest(token)) if is_link_token(token) else None
-    if ids is None:
-        raise _link_refused()
-    org_id, link_id = ids
-    secret, id = new_session_secret(), new_id()
-    async with forgery_refusal(db, _link_refused), db.transaction(org_id) as tx:
-        member_id = await credentials_store.link_member(tx, link_id)
+    secret, id = new_secret(SecretKind.SESSION), new_id()
+    async with redemption(db, SecretKind.LOGIN_LINK, token, _link_refused) as (tx, link_id):
+        member_id = await tenancy_store.link_member(tx, link_id)
         if member_id is None:
             raise _link_refused()
-        await orgs_store.hold_access(tx, member_id)
-        login = await credentials_store.use_link(tx, link_id, id)
-        if login is None:
+        await tenancy_store.hold_access(tx, member_id)
+        # None where it was used, is too old, its key was revoked or has expired, or its person is deactivated.
+        row = await tx.row(queries.use_link, link_id)
+        if row is None:
             raise _link_refused()
-        await credentials_store.forget_ended_logins(tx, member_id, IDLE_LIFE)
-        await credentials_store.insert_session(tx, id, member_id, session_digest(secret), WHOLE_LIFE, login.key_id)
-        await proof_store.append_to_org(
-            tx, Fact.of(login.actor, "logged_in", link=str(link_id), session=str(id), issued_by=login.issued_by)
-        )
+        person = tenancy_store.session_person(tx.org, id, row["id"], row["display_name"], row)
+        await tenancy_store.forget_ended_logins(tx, member_id, IDLE_LIFE)
+        await tenancy_store.insert_session(tx, id, member_id, secret, WHOLE_LIFE, row["key_id"])
+        await record(tx, person, "logged_in", link=link_id, session=id, issued_by=row["issued_by"])
     return secret
 
 
@@ -116,13 +94,10 @@ def _link_refused() -> Unauthenticated:
 async def authenticate_session(db: Database, secret: str, *, touch: bool = True) -> Actor:
     """The person behind a cookie, with the roles and the clearance of this moment. ``touch``: it is a visit."""
     actor: Actor | None = None
-    if is_session_secret(secret):
-        try:
-            actor = await credentials_store.authenticate_session(
-                db.own(PoolPurpose.AUTHENTICATION), session_digest(secret), IDLE_LIFE, touch
-            )
-        except Forged as forgery:
-            await report_forgery(db, forgery)
+    if SecretKind.SESSION.matches(secret):
+        own_db = db.own(PoolPurpose.AUTHENTICATION)
+        async with forgery_refusal(db):
+            actor = await tenancy_store.authenticate_session(own_db, secret_digest(secret), IDLE_LIFE, touch)
     if actor is None:
         raise Unauthenticated(
             "You are not logged in, or your session has ended.", code="browser_session_ended", hint=HOW_TO_GET_A_LINK
@@ -133,78 +108,64 @@ async def authenticate_session(db: Database, secret: str, *, touch: bool = True)
 async def log_out(db: Database, actor: Actor) -> None:
     """End the session that the actor came with. Doing it twice changes nothing."""
     async with db.transaction(actor.org_id) as tx:
-        if await credentials_store.delete_session(tx, actor.key_id):
-            await proof_store.append_to_org(tx, Fact.of(actor, "logged_out", session=str(actor.key_id)))
+        if await tx.value(queries.delete_session, actor.key_id) is not None:
+            await record(tx, actor, "logged_out", session=actor.key_id)
 
 
-# Seeing and ending them -----------------------------------------------------------------------------------------------
+# Browser sessions -----------------------------------------------------------------------------------------------------
 
 
-@verb(Permission.LOGIN)
-async def list_own_sessions(db: Database, actor: Actor, position: Position | None, limit: int) -> Page[BrowserSession]:
-    """Where whoever asks is logged in."""
-    async with db.transaction(actor.org_id) as tx:
-        return await credentials_store.list_sessions(tx, _person(actor), position, limit, IDLE_LIFE)
-
-
-@verb(Permission.LOGIN)
-async def end_own_session(db: Database, actor: Actor, id: UUID) -> None:
-    await _end_session(db, actor, _person(actor), id)
-
-
-@verb(Permission.LOGIN)
-async def end_own_sessions(db: Database, actor: Actor) -> EndedSessions:
-    """All of them, but the one that the actor is in."""
-    return await _end_sessions(db, actor, _person(actor))
-
-
-@verb(Permission.MEMBER_WRITE)
-async def list_member_sessions(
-    db: Database, actor: Actor, member_id: UUID, position: Position | None, limit: int
+@transaction_verb(Permission.LOGIN)
+async def list_own_sessions(
+    tx: Transaction, actor: Actor, position: Position | None, limit: int
 ) -> Page[BrowserSession]:
-    async with db.transaction(actor.org_id) as tx:
-        require_found(await orgs_store.get_member(tx, member_id), "member")
-        return await credentials_store.list_sessions(tx, member_id, position, limit, IDLE_LIFE)
+    """Where the caller is logged in."""
+    return await tenancy_store.list_sessions(tx, require_member(actor, ONLY_MEMBERS), position, limit, IDLE_LIFE)
 
 
-@verb(Permission.MEMBER_WRITE)
-async def end_member_session(db: Database, actor: Actor, member_id: UUID, id: UUID) -> None:
-    await _end_session(db, actor, member_id, id)
+@transaction_verb(Permission.LOGIN)
+async def end_own_session(tx: Transaction, actor: Actor, id: UUID) -> None:
+    await _end_session(tx, actor, require_member(actor, ONLY_MEMBERS), id)
 
 
-@verb(Permission.MEMBER_WRITE)
-async def end_member_sessions(db: Database, actor: Actor, member_id: UUID) -> EndedSessions:
-    async with db.transaction(actor.org_id) as tx:
-        require_found(await orgs_store.get_member(tx, member_id), "member")
-    return await _end_sessions(db, actor, member_id)
+@transaction_verb(Permission.LOGIN)
+async def end_own_sessions(tx: Transaction, actor: Actor) -> EndedSessions:
+    """All of them, but the one that the actor is in."""
+    return await _end_sessions(tx, actor, require_member(actor, ONLY_MEMBERS))
 
 
-def _person(actor: Actor) -> UUID:
-    if actor.user_account_id is None:
-        raise Forbidden("Only a member can log in.", hint="Use the key of a member.")
-    return actor.user_account_id
+@transaction_verb(Permission.MEMBER_WRITE)
+async def list_member_sessions(
+    tx: Transaction, _: Actor, member_id: UUID, position: Position | None, limit: int
+) -> Page[BrowserSession]:
+    require_found(await tenancy_store.get_member(tx, member_id), "member")
+    return await tenancy_store.list_sessions(tx, member_id, position, limit, IDLE_LIFE)
 
 
-async def _end_session(db: Database, actor: Actor, member_id: UUID, id: UUID) -> None:
-    async with db.transaction(actor.org_id) as tx:
-        if not await credentials_store.end_session(tx, id, member_id):
-            require_found(None, "browser_session")
-        fact = Fact.of(actor, "browser_session_ended", session=str(id), member=str(member_id))
-        await proof_store.append_to_org(tx, fact)
+@transaction_verb(Permission.MEMBER_WRITE)
+async def end_member_session(tx: Transaction, actor: Actor, member_id: UUID, id: UUID) -> None:
+    await _end_session(tx, actor, member_id, id)
 
 
-async def _end_sessions(db: Database, actor: Actor, member_id: UUID) -> EndedSessions:
+@transaction_verb(Permission.MEMBER_WRITE)
+async def end_member_sessions(tx: Transaction, actor: Actor, member_id: UUID) -> EndedSessions:
+    require_found(await tenancy_store.get_member(tx, member_id), "member")
+    return await _end_sessions(tx, actor, member_id)
+
+
+async def _end_session(tx: Transaction, actor: Actor, member_id: UUID, id: UUID) -> None:
+    require_found(await tx.value(queries.end_session, id, member_id), "browser_session")
+    await record(tx, actor, "browser_session_ended", session=id, member=member_id)
+
+
+async def _end_sessions(tx: Transaction, actor: Actor, member_id: UUID) -> EndedSessions:
     """With the links that would open new ones."""
-    async with db.transaction(actor.org_id) as tx:
-        await orgs_store.hold_access(tx, member_id)
-        session_ids = await credentials_store.end_sessions(tx, member_id, but=actor.key_id)
-        links = await credentials_store.end_links(tx, member_id)
-        fact = Fact.of(
-            actor, "browser_sessions_ended", member=str(member_id), ended=len(session_ids),
-            credentials_ended=[str(id) for id in (*session_ids, *links)],
-        )  # fmt: skip
-        await proof_store.append_to_org(tx, fact)
-    return EndedSessions(ended=len(session_ids))
+    await tenancy_store.hold_access(tx, member_id)
+    sessions = ids(await tx.rows(queries.end_sessions, member_id, actor.key_id))
+    links = ids(await tx.rows(queries.end_links, member_id))
+    ended = [*sessions, *links]
+    await record(tx, actor, "browser_sessions_ended", member=member_id, ended=len(sessions), credentials_ended=ended)
+    return EndedSessions(ended=len(sessions))
 
 
 async def end_sessions(db: Database, secret: str) -> None:
@@ -213,8 +174,11 @@ async def end_sessions(db: Database, secret: str) -> None:
         await log_out(db, await authenticate_session(db, secret, touch=False))
 
 
-@verb(Permission.MEMBER_ENROL)
-async def issue_enrolment_code(db: Database, actor: Actor, member_id: UUID) -> EnrolmentCode:
+# Enrolment ------------------------------------------------------------------------------------------------------------
+
+
+@transaction_verb(Permission.MEMBER_ENROL)
+async def issue_enrolment_code(tx: Transaction, actor: Actor, member_id: UUID) -> EnrolmentCode:
     """A code for a member who has no channel of their own yet. An earlier one that nobody redeemed stops working."""
     if member_id == actor.user_account_id:
         raise Forbidden(
@@ -222,126 +186,70 @@ async def issue_enrolment_code(db: Database, actor: Actor, member_id: UUID) -> E
             code="enrols_self",
             hint="Use `cortex member login-link` for a session, and `cortex key create` for a key.",
         )
-    async with db.transaction(actor.org_id) as tx:
-        member = require_found(await orgs_store.get_member(tx, member_id), "member")
-        if member.deactivated_at is not None:
-            raise Conflict(
-                f"{member.display_name} is deactivated.",
-                code="member_deactivated",
-                hint="Reactivate them first: `cortex member update --activate`.",
-            )
-        await orgs_store.hold_access(tx, member_id)
-        if await orgs_store.has_proven_channel(tx, member_id):
-            raise Conflict(
-                f"{member.display_name} has proven a channel of their own, so nobody else makes a way in for them.",
-                code="channel_proven",
-                hint="If they lost every way in, take their channels away first: `cortex member channels`, `cortex member unlink`.",
-            )
-        return await make_enrolment_code(tx, actor, member_id)
+    member = await require_active(tx, member_id)
+    await tenancy_store.hold_access(tx, member_id)
+    if await tenancy_store.has_proven_channel(tx, member_id):
+        raise Conflict(
+            f"{member.display_name} has proven a channel of their own, so nobody else makes a way in for them.",
+            code="channel_proven",
+            hint="If they lost every way in, take their channels away first: `cortex member channels`, `cortex member unlink`.",
+        )
+    return await make_enrolment_code(tx, actor, member_id)
 
 
 async def make_enrolment_code(tx: Transaction, actor: Actor, member_id: UUID) -> EnrolmentCode:
-    code, id = new_enrolment_code(), new_id()
-    codes = await credentials_store.void_enrolment_codes(tx, member_id)
-    expires_at = await credentials_store.insert_enrolment_code(
-        tx, id, member_id, enrolment_digest(code), actor, CODE_LIFE
-    )
-    await proof_store.append_to_org(
-        tx,
-        Fact.of(
-            actor,
-            "enrolment_code_created",
-            code=str(id),
-            member=str(member_id),
-            credentials_ended=[str(id) for id in codes],
-        ),
-    )
-    return EnrolmentCode(member_id=member_id, code=code, url_path=enrolment_path(code), expires_at=expires_at)
-
-
-# Redeeming ------------------------------------------------------------------------------------------------------------
+    code, id = new_secret(SecretKind.ENROLMENT_CODE), new_id()
+    ended = ids(await tx.rows(queries.void_enrolment_codes, member_id))
+    expires_at = await tenancy_store.insert_enrolment_code(tx, id, member_id, code, actor, CODE_LIFE)
+    await record(tx, actor, "enrolment_code_created", code=id, member=member_id, credentials_ended=ended)
+    return EnrolmentCode(member_id=member_id, code=code, url_path=f"/enrol/{code}", expires_at=expires_at)
 
 
 async def show_enrolment_code(db: Database, code: str) -> Enrolment | None:
-    """What a code would do now; None: nothing. Asking does not use it up."""
-    ids = await credentials_store.resolve_enrolment_code(db, enrolment_digest(code)) if is_code(code) else None
-    if ids is None:
-        return None
-    org_id, id = ids
-    try:
-        async with db.transaction(org_id) as tx:
-            return await credentials_store.show_enrolment_code(tx, id)
-    except Forged as forgery:
-        await report_forgery(db, forgery)
-        return None
+    """What a code would do now."""
+    return await show_secret(db, SecretKind.ENROLMENT_CODE, code, tenancy_store.show_enrolment_code)
 
 
 async def redeem_for_session(db: Database, code: str) -> str:
     """Returns the secret of a new browser session. Unknown, used and old codes are answered alike."""
-    secret, session_id = new_session_secret(), new_id()
-    org_id, code_id = await _resolve_code(db, code)
-    async with forgery_refusal(db, _enrolment_refused), db.transaction(org_id) as tx:
-        person = await _redeem(tx, code_id, session_id)
-        await credentials_store.insert_session(tx, session_id, _id(person), session_digest(secret), WHOLE_LIFE)
-        fact = Fact.of(person, "logged_in", enrolment=str(code_id), session=str(session_id))
-        await proof_store.append_to_org(tx, fact)
+    secret, session_id = new_secret(SecretKind.SESSION), new_id()
+    async with redemption(db, SecretKind.ENROLMENT_CODE, code, _enrolment_refused) as (tx, code_id):
+        person, member_id = await _redeem(tx, code_id, session_id)
+        await tenancy_store.insert_session(tx, session_id, member_id, secret, WHOLE_LIFE)
+        await record(tx, person, "logged_in", enrolment=code_id, session=session_id)
     return secret
 
 
-async def redeem_for_key(db: Database, redemption: Redemption) -> NewKey:
+async def redeem_for_key(db: Database, draft: Redemption) -> NewKey:
     """The same for the command line: a key instead of a session."""
-    secret, key_id = new_key_secret(), new_id()
-    org_id, code_id = await _resolve_code(db, redemption.code)
-    async with forgery_refusal(db, _enrolment_refused), db.transaction(org_id) as tx:
-        person = await _redeem(tx, code_id, key_id)
-        key = await credentials_store.insert_key(
-            tx, key_id, redemption.key_name, KeyKind.PERSON, _id(person), [], secret, None
-        )
-        fact = Fact.of(
-            person, "key_created", key_id=str(key_id), name=redemption.key_name, kind=KeyKind.PERSON,
-            enrolment=str(code_id), member=str(_id(person)),
+    secret, key_id, kind = new_secret(SecretKind.KEY), new_id(), KeyKind.PERSON
+    async with redemption(db, SecretKind.ENROLMENT_CODE, draft.code, _enrolment_refused) as (tx, code_id):
+        person, member_id = await _redeem(tx, code_id, key_id)
+        key = await tenancy_store.insert_key(tx, key_id, draft.key_name, kind, member_id, [], secret, None)
+        await record(
+            tx, person, "key_created", key_id=key_id, name=draft.key_name, kind=kind, enrolment=code_id, member=member_id
         )  # fmt: skip
-        await proof_store.append_to_org(tx, fact)
     return NewKey(key=key, secret=secret)
 
 
-async def _resolve_code(db: Database, code: str) -> tuple[UUID, UUID]:
-    ids = await credentials_store.resolve_enrolment_code(db, enrolment_digest(code)) if is_code(code) else None
-    if ids is None:
-        raise _enrolment_refused()
-    return ids
-
-
-async def _redeem(tx: Transaction, code_id: UUID, credential_id: UUID) -> Actor:
+async def _redeem(tx: Transaction, code_id: UUID, credential_id: UUID) -> tuple[Actor, UUID]:
     """Uses the code up, and ends every other way in: an enrolment starts anew, and nobody is impersonated unnoticed."""
-    before = await credentials_store.show_enrolment_code(tx, code_id)
+    before = await tenancy_store.show_enrolment_code(tx, code_id)
     if before is None:
         raise _enrolment_refused()
-    await orgs_store.hold_access(tx, before.member_id)
-    # First of all: whoever proves a channel at this moment has done so before, or not at all.
-    codes = await identities_store.void_codes(tx, before.member_id)
-    if await orgs_store.has_proven_channel(tx, before.member_id):
+    await tenancy_store.hold_access(tx, before.member_id)
+    # First of all: a channel that is proven at this moment was proven before, or not at all.
+    codes = ids(await tx.rows(queries.void_codes, before.member_id))
+    if await tenancy_store.has_proven_channel(tx, before.member_id):
         raise _enrolment_refused()
-    issuer_id = await credentials_store.use_enrolment_code(tx, code_id)
-    person = await access.actor_for_member(tx, before.member_id, credential_id)
+    issuer_id = await tx.value(queries.use_enrolment_code, code_id)
+    person = await actor_for_member(tx, before.member_id, credential_id)
     if issuer_id is None or person is None:
         raise _enrolment_refused()
-    access_end = await access.end_access(tx, before.member_id)
-    await orgs_store.add_sponsor(tx, before.member_id, issuer_id)
-    await proof_store.append_to_org(
-        tx,
-        Fact.of(
-            person, "enrolled", code=str(code_id), issuer=str(issuer_id), issued_by=before.issued_by,
-            **access_end.as_audit(*codes),
-        ),
-    )  # fmt: skip
-    return person
-
-
-def _id(person: Actor) -> UUID:
-    if person.user_account_id is None:
-        raise AssertionError("whoever enrols is a member")
-    return person.user_account_id
+    details = await end_access(tx, before.member_id, codes)
+    await tx.rows(queries.add_sponsor, before.member_id, issuer_id)
+    await record(tx, person, "enrolled", code=code_id, issuer=issuer_id, issued_by=before.issued_by, **details)
+    return person, before.member_id
 
 
 def _enrolment_refused() -> Unauthenticated:

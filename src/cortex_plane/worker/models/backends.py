@@ -34,7 +34,7 @@ from cortex_plane.agents.model.completions import (
 from cortex_plane.jobs.model.usage import MICROS, is_scripted
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.sessions.model.sessions import extract_of
-from cortex_plane.tenancy.model.credentials import Provider
+from cortex_plane.tenancy.model.access import Provider
 from cortex_plane.worker.models.credentials import Clients, ProviderKeys, missing
 from cortex_plane.worker.models.providers import ProviderModel
 

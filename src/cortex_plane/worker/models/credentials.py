@@ -17,7 +17,7 @@ from cortex_plane.agents.model.completions import ModelError
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
 from cortex_plane.kernel.errors import SetupError
-from cortex_plane.tenancy.model.credentials import Provider
+from cortex_plane.tenancy.model.access import Provider
 from cortex_plane.tenancy.verbs import keys
 from cortex_plane.worker.limits import ticks
 

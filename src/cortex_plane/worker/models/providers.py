@@ -28,7 +28,7 @@ from cortex_plane.agents.model.completions import (
     Turn,
     UserTurn,
 )
-from cortex_plane.tenancy.model.credentials import Provider
+from cortex_plane.tenancy.model.access import Provider
 from cortex_plane.worker.calls import storable
 from cortex_plane.worker.models.credentials import VARIABLES, Clients, Credential, ProviderKeys, missing
 

@@ -1,1 +1,0 @@
-"""One function is one transaction."""

@@ -1,1 +1,0 @@
-"""Values and state tables."""
