@@ -4,26 +4,13 @@ from __future__ import annotations
 
 from types import NoneType
 
-from pydantic.dataclasses import dataclass as draft
-
 from cortex_plane.agents.model.agents import Agent, AgentChange, AgentDraft, AgentStatus, AgentVersion
 from cortex_plane.agents.model.tools import ConfirmationDraft, PublishedTool, ToolConfirmation, ToolServer, ToolVersion
-from cortex_plane.kernel.fields import DRAFT, MAX_BODY_BYTES, Slug
-from cortex_plane.kernel.routes import ListQuery, ListRoute, RefPath, Route
+from cortex_plane.kernel.fields import MAX_BODY_BYTES, Slug
+from cortex_plane.kernel.routes import ListRoute, Query, RefPath, Route, filters
 
 
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class AgentQuery(ListQuery):
-    status: AgentStatus | None = None
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class ConfirmationQuery(ListQuery):
-    holding: bool = False
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class ToolVersionQuery:
+class ToolVersionQuery(Query):
     app: Slug
 
 
@@ -33,7 +20,11 @@ CREATE_AGENT = Route(
     "POST /v1/agents", Agent, also_at="", body=AgentDraft, status=201, once=True, max_body=MAX_BODY_BYTES
 )
 LIST_AGENTS = ListRoute(
-    "GET /v1/agents", Agent, also_at="", query=AgentQuery, notes="Archived agents are listed only when asked for."
+    "GET /v1/agents",
+    Agent,
+    also_at="",
+    query=filters(status=AgentStatus),
+    notes="Archived agents are listed only when asked for.",
 )
 GET_AGENT = Route("GET /v1/agents/{agent}", Agent, also_at="", path_types={"agent": RefPath})
 UPDATE_AGENT = Route(
@@ -94,7 +85,7 @@ CONFIRM_TOOL = Route(
 LIST_CONFIRMATIONS = ListRoute(
     "GET /v1/tools/confirmations",
     ToolConfirmation,
-    query=ConfirmationQuery,
+    query=filters(holding=bool),
     notes="Newest first; `holding` leaves out what was revoked or replaced.",
 )
 GET_CONFIRMATION = Route("GET /v1/tools/confirmations/{confirmation_id}", ToolConfirmation)

@@ -5,42 +5,13 @@ from __future__ import annotations
 from types import NoneType
 from uuid import UUID
 
-from pydantic.dataclasses import dataclass as draft
-
-from cortex_plane.approvals.model.approvals import (
-    Approval,
-    ApprovalDetails,
-    ApprovalStatus,
-    Decision,
-    DecisionReceipt,
-    Delegate,
-    DelegationDraft,
-    EffectAnswer,
-    Revocation,
-    StandingApproval,
-    ToolDecision,
-)
-from cortex_plane.approvals.model.credentials import SecretRotation, SecretRotationDraft, TokenDecision
+from cortex_plane.approvals.model import approvals, credentials
 from cortex_plane.jobs.model.jobs import Job
-from cortex_plane.kernel.fields import DRAFT, MAX_BODY_BYTES, Name
-from cortex_plane.kernel.routes import ListQuery, ListRoute, Route
+from cortex_plane.kernel.fields import MAX_BODY_BYTES, Name
+from cortex_plane.kernel.routes import ListRoute, Query, Route, filters
 
 
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class ApprovalQuery(ListQuery):
-    status: ApprovalStatus | None = None
-    job_id: UUID | None = None
-    session_id: UUID | None = None
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class StandingQuery(ListQuery):
-    session_id: UUID | None = None
-    active: bool = False
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class DelegateQuery:
+class DelegateQuery(Query):
     approval_id: UUID | None = None
     name: Name | None = None
 
@@ -49,19 +20,19 @@ class DelegateQuery:
 
 LIST_APPROVALS = ListRoute(
     "GET /v1/approvals",
-    Approval,
-    query=ApprovalQuery,
+    approvals.Approval,
+    query=filters(status=approvals.ApprovalStatus, job_id=UUID, session_id=UUID),
     notes="Newest first. Whoever is not staff sees those of their own sessions, and those that name them.",
 )
 GET_APPROVAL = Route(
     "GET /v1/approvals/{approval_id}",
-    ApprovalDetails,
+    approvals.ApprovalDetails,
     notes="The whole card: the exact arguments, who may decide, and what happened to it so far.",
 )
 DECIDE_APPROVAL = Route(
     "POST /v1/approvals/{approval_id}/decide",
-    DecisionReceipt,
-    body=Decision,
+    approvals.DecisionReceipt,
+    body=approvals.Decision,
     once=True,
     max_body=MAX_BODY_BYTES,
     notes="""Approve or deny exactly what you saw: `version` and `input_hash` must be those of the card.
@@ -71,14 +42,14 @@ DECIDE_APPROVAL = Route(
 )
 DELEGATE_APPROVAL = Route(
     "POST /v1/approvals/{approval_id}/delegate",
-    Approval,
-    body=DelegationDraft,
+    approvals.Approval,
+    body=approvals.DelegationDraft,
     notes="Hand your part in a request to somebody with the clearance for it. You decide no more; they may hand it on.",
 )
 ANSWER_APPROVAL = Route(
     "POST /v1/approvals/{approval_id}/answer",
-    DecisionReceipt,
-    body=EffectAnswer,
+    approvals.DecisionReceipt,
+    body=approvals.EffectAnswer,
     max_body=MAX_BODY_BYTES,
     notes="For the card of an uncertain effect: it happened, it did not, or give the job up.",
 )
@@ -87,15 +58,15 @@ ANSWER_APPROVAL = Route(
 
 ROTATE_SIGNING_SECRET = Route(
     "POST /v1/org/signing-secret",
-    SecretRotation,
-    body=SecretRotationDraft,
+    credentials.SecretRotation,
+    body=credentials.SecretRotationDraft,
     tag="approvals",
     notes="Sign links with a new secret. Those that were sent work to their deadline, unless `forget` is true.",
 )
 DECIDE_BY_TOKEN = Route(
     "POST /v1/approvals/decide",
-    DecisionReceipt,
-    body=TokenDecision,
+    approvals.DecisionReceipt,
+    body=credentials.TokenDecision,
     needs_key=False,
     notes="""Approve or deny with the token of a message: it names its person, and what that message showed them.
 
@@ -107,21 +78,21 @@ DECIDE_BY_TOKEN = Route(
 
 LIST_STANDING_APPROVALS = ListRoute(
     "GET /v1/standing-approvals",
-    StandingApproval,
-    query=StandingQuery,
+    approvals.StandingApproval,
+    query=filters(session_id=UUID, active=bool),
     notes="""Newest first. Whoever is not staff sees those of their own sessions, and those that they gave.
 
         `active` leaves out what is revoked, over or used up.""",
 )
 GET_STANDING_APPROVAL = Route(
     "GET /v1/standing-approvals/{standing_id}",
-    StandingApproval,
+    approvals.StandingApproval,
     notes="What it covers, how often it was used, and whether it still covers anything.",
 )
 REVOKE_STANDING_APPROVAL = Route(
     "POST /v1/standing-approvals/{standing_id}/revoke",
-    StandingApproval,
-    body=Revocation,
+    approvals.StandingApproval,
+    body=approvals.Revocation,
     notes="From now on it covers nothing. For whoever gave it, admins and operators; once more changes nothing.",
 )
 
@@ -129,7 +100,7 @@ REVOKE_STANDING_APPROVAL = Route(
 
 LIST_DELEGATES = ListRoute(
     "GET /v1/delegates",
-    Delegate,
+    approvals.Delegate,
     query=DelegateQuery,
     tag="absences",
     notes="""Colleagues to whom you may hand your part, by name, at most 200; `name` is the whole name.
@@ -149,8 +120,8 @@ EXECUTE_REQUEST = Route(
 )
 APPROVE_TOOL = Route(
     "POST /v1/approve-tool/{tool_call_id}",
-    DecisionReceipt,
-    body=ToolDecision,
+    approvals.DecisionReceipt,
+    body=approvals.ToolDecision,
     once=True,
     tag="requests",
     also_at="/api",

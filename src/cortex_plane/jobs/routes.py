@@ -6,65 +6,25 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass as draft
 
-from cortex_plane.jobs.model.effects import Answer, Question
-from cortex_plane.jobs.model.jobs import (
-    Cancellation,
-    Job,
-    JobChange,
-    JobDraft,
-    JobStatus,
-    Pause,
-    Resumption,
-    SessionReceipt,
-    SteeringResult,
-    Step,
-    Worker,
-)
-from cortex_plane.jobs.model.journal import (
-    JournalEntry,
-    Signal,
-    SignalDraft,
-    SignalKey,
-    SignalName,
-    SignalReceipt,
-    Wait,
-)
-from cortex_plane.jobs.model.usage import Grouping, UsageRow, UsageTotals
-from cortex_plane.kernel.fields import DRAFT, MAX_BODY_BYTES, Moment, Ref
-from cortex_plane.kernel.routes import ListQuery, ListRoute, Route
+from cortex_plane.jobs.model import effects, jobs, journal, usage
+from cortex_plane.kernel.fields import MAX_BODY_BYTES, Moment, Ref
+from cortex_plane.kernel.routes import ListQuery, ListRoute, Route, filters
 from cortex_plane.sessions.model.events import Event, EventNumber
 
 
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class JobQuery(ListQuery):
-    status: JobStatus | None = None
-    session_id: UUID | None = None
-    agent: Ref | None = None
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
 class StepQuery(ListQuery):
     above: Annotated[int, Field(ge=-1, lt=2**31, description="Only steps after this one.")] = -1
 
 
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class SignalQuery(ListQuery):
-    name: SignalName | None = None
-    key: SignalKey | None = None
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
 class UsageQuery(ListQuery):
-    by: Grouping = Grouping.DAY
+    by: usage.Grouping = usage.Grouping.DAY
     since: Moment | None = None
     until: Moment | None = None
     agent: Ref | None = None
     job_id: UUID | None = None
 
 
-@draft(config=DRAFT, frozen=True, kw_only=True)
 class JobEventQuery(ListQuery):
     after: Annotated[EventNumber, Field(description="Only events after this number.")] = 0
     follow: Annotated[
@@ -77,14 +37,14 @@ class JobEventQuery(ListQuery):
 
 PAUSE_SESSION = Route(
     "POST /v1/sessions/{session_id}/pause",
-    SessionReceipt,
-    body=Pause,
+    jobs.SessionReceipt,
+    body=jobs.Pause,
     notes="Hold a session: its open jobs, and whatever it is asked to do until it is resumed.",
 )
 RESUME_SESSION = Route(
     "POST /v1/sessions/{session_id}/resume",
-    SessionReceipt,
-    body=Resumption,
+    jobs.SessionReceipt,
+    body=jobs.Resumption,
     notes="Lift the hold of a session, and with it that of its jobs.",
 )
 
@@ -92,15 +52,15 @@ RESUME_SESSION = Route(
 
 SUBMIT_JOB = Route(
     "POST /v1/jobs",
-    Job,
-    body=JobDraft,
+    jobs.Job,
+    body=jobs.JobDraft,
     status=201,
     once=True,
     max_body=MAX_BODY_BYTES,
     notes="Without `session_id` the plane opens a session for the job.",
 )
-LIST_JOBS = ListRoute("GET /v1/jobs", Job, query=JobQuery)
-GET_JOB = Route("GET /v1/jobs/{job_id}", Job)
+LIST_JOBS = ListRoute("GET /v1/jobs", jobs.Job, query=filters(status=jobs.JobStatus, session_id=UUID, agent=Ref))
+GET_JOB = Route("GET /v1/jobs/{job_id}", jobs.Job)
 JOB_EVENTS = ListRoute(
     "GET /v1/jobs/{job_id}/events",
     Event,
@@ -111,17 +71,17 @@ JOB_EVENTS = ListRoute(
     notes="What a job does, as server-sent events: what you missed first, then live, until the job ends.",
 )
 GET_JOB_HISTORY = ListRoute(
-    "GET /v1/jobs/{job_id}/history", JobChange, query=None, notes="Every change of status, oldest first."
+    "GET /v1/jobs/{job_id}/history", jobs.JobChange, query=None, notes="Every change of status, oldest first."
 )
 LIST_STEPS = ListRoute(
     "GET /v1/jobs/{job_id}/steps",
-    Step,
+    jobs.Step,
     query=StepQuery,
     notes="What the model said and what its calls did, in order. The last step may still be under way.",
 )
 LIST_JOURNAL = ListRoute(
     "GET /v1/jobs/{job_id}/journal",
-    JournalEntry,
+    journal.JournalEntry,
     query=StepQuery,
     notes="What the code of a job did so far, in the order in which it was begun. Empty for agents that follow their model.",
 )
@@ -137,38 +97,38 @@ GET_RESULT: Route[Any] = Route(
 )
 LIST_QUESTIONS = ListRoute(
     "GET /v1/jobs/{job_id}/questions",
-    Question,
+    effects.Question,
     query=None,
     notes="Calls of which nobody knows whether they happened. The job waits for the answers.",
 )
 SETTLE_CALL = Route(
     "POST /v1/jobs/{job_id}/calls/{call_id}/settle",
-    SteeringResult,
-    body=Answer,
+    jobs.SteeringResult,
+    body=effects.Answer,
     max_body=MAX_BODY_BYTES,
     notes="Answer a question: it happened, it did not, or give the job up.",
 )
 PAUSE_JOB = Route(
     "POST /v1/jobs/{job_id}/pause",
-    SteeringResult,
-    body=Pause,
+    jobs.SteeringResult,
+    body=jobs.Pause,
     notes="Hold a job until it is resumed. One that runs stops at its next boundary; until then it is `pending`.",
 )
 RESUME_JOB = Route(
     "POST /v1/jobs/{job_id}/resume",
-    SteeringResult,
-    body=Resumption,
+    jobs.SteeringResult,
+    body=jobs.Resumption,
     notes="Lift what an operator may lift. A question is answered instead, a session's hold ends with the session's.",
 )
 CANCEL_JOB = Route(
     "POST /v1/jobs/{job_id}/cancel",
-    SteeringResult,
-    body=Cancellation,
+    jobs.SteeringResult,
+    body=jobs.Cancellation,
     notes="End a job. One that runs ends at its next boundary; until then it is `pending`.",
 )
 RESUBMIT_JOB = Route(
     "POST /v1/jobs/{job_id}/resubmit",
-    Job,
+    jobs.Job,
     status=201,
     once=True,
     notes="A failed or cancelled job once more: a new job that is linked to the old one.",
@@ -178,8 +138,8 @@ RESUBMIT_JOB = Route(
 
 SEND_SIGNAL = Route(
     "POST /v1/signals",
-    SignalReceipt,
-    body=SignalDraft,
+    journal.SignalReceipt,
+    body=journal.SignalDraft,
     once=True,
     max_body=MAX_BODY_BYTES,
     notes="""Wakes every job of the org that waits for this name and key, now or later.
@@ -188,13 +148,13 @@ SEND_SIGNAL = Route(
 )
 LIST_SIGNALS = ListRoute(
     "GET /v1/signals",
-    Signal,
-    query=SignalQuery,
+    journal.Signal,
+    query=filters(name=journal.SignalName, key=journal.SignalKey),
     notes="Newest first. Whoever is not staff sees what they sent themselves.",
 )
 LIST_WAITS = ListRoute(
     "GET /v1/jobs/{job_id}/waits",
-    Wait,
+    journal.Wait,
     query=None,
     tag="signals",
     notes="The signals that a job waits for or waited for, oldest first, with what came.",
@@ -204,7 +164,7 @@ LIST_WAITS = ListRoute(
 
 LIST_USAGE = ListRoute(
     "GET /v1/usage",
-    UsageRow,
+    usage.UsageRow,
     query=UsageQuery,
     tag="models",
     notes="""What models were asked, what it took and what it cost, by day of UTC, agent, job or model; the newest day first.
@@ -214,7 +174,7 @@ LIST_USAGE = ListRoute(
 )
 GET_JOB_USAGE = Route(
     "GET /v1/jobs/{job_id}/usage",
-    UsageTotals,
+    usage.UsageTotals,
     tag="models",
     notes="What the models of one job took, over all its attempts.",
 )
@@ -224,7 +184,7 @@ GET_JOB_USAGE = Route(
 
 LIST_WORKERS = ListRoute(
     "GET /v1/workers",
-    Worker,
+    jobs.Worker,
     query=None,
     notes="The processes that run jobs, newest first; for platform keys, because they serve every org.",
 )

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import cache
 from typing import Annotated, Any, Generic, TypeVar
 from urllib.parse import quote
 from uuid import UUID
 
-from pydantic import Field
-from pydantic.dataclasses import dataclass as draft
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from cortex_plane.kernel.fields import DRAFT, Ref
 
@@ -24,14 +24,31 @@ SMALL_BODY_BYTES = 32 * 1024
 """Enough for a few names and a note of 2,000 characters in any encoding."""
 RefPath = Annotated[Ref, Field(description="Its id or its slug.")]
 ERRORS = (400, 401, 403, 404, 409, 412, 413, 422, 429, 503)
+QUERY = ConfigDict(**DRAFT, frozen=True)
 
 
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class ListQuery:
+class Query(BaseModel):
+    """The query parameters of a route."""
+
+    model_config = QUERY
+
+
+class ListQuery(BaseModel):
     """Where a page starts and how long it is."""
+
+    model_config = QUERY
 
     cursor: Annotated[str, Field(min_length=1, max_length=500, pattern=r"^[A-Za-z0-9_-]+$")] | None = None
     limit: Annotated[int, Field(ge=1, le=200)] = 50
+
+
+@cache
+def filters(**kinds: Any) -> type[ListQuery]:
+    """The query of a list with filters, by name. All are optional; a bool is false by default."""
+    fields: dict[str, Any] = {
+        name: (bool, False) if kind is bool else (kind | None, None) for name, kind in kinds.items()
+    }
+    return create_model("_".join(kinds), __base__=ListQuery, **fields)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +111,8 @@ class ListRoute(Route[T]):
 
     query: Any = ListQuery
     """None: the list is short by nature, and comes in one page."""
+    columns: str = ""
+    """The fields that a table of it shows, with spaces between."""
 
 
 Endpoint = Callable[..., Awaitable[Any]]

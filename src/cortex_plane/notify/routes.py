@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from pydantic.dataclasses import dataclass as draft
-
-from cortex_plane.kernel.fields import DRAFT
-from cortex_plane.kernel.routes import ListQuery, ListRoute, Route
+from cortex_plane.kernel.routes import ListRoute, Route, filters
 from cortex_plane.notify.model.webhooks import MAX_INBOUND_BYTES, EventAnswer, Ping
 from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class DeliveryQuery(ListQuery):
-    status: DeliveryStatus | None = None
-    approval_id: UUID | None = None
-
 
 # Connections -------------------------------------------------------------------------------------------------
 
@@ -31,7 +21,7 @@ TEST_CONNECTION = Route(
 LIST_DELIVERIES = ListRoute(
     "GET /v1/deliveries",
     Delivery,
-    query=DeliveryQuery,
+    query=filters(status=DeliveryStatus, approval_id=UUID),
     notes="What was sent to whom, newest first. `status=dead` lists what was given up.",
 )
 GET_DELIVERY = Route("GET /v1/deliveries/{delivery_id}", Delivery)

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from pydantic.dataclasses import dataclass as draft
-
-from cortex_plane.kernel.fields import DRAFT
-from cortex_plane.kernel.routes import ListQuery, ListRoute, Route
+from cortex_plane.kernel.routes import ListRoute, Query, Route, filters
 from cortex_plane.proof.model import AuditRecord, AuditRoot, Receipt, RootMade, SigningKey, Verification
 
 
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class AuditQuery(ListQuery):
-    session_id: UUID | None = None
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class ExportQuery:
+class ExportQuery(Query):
     session_id: UUID | None = None
 
 
@@ -34,7 +25,7 @@ GET_RECEIPT = Route(
 LIST_AUDIT = ListRoute(
     "GET /v1/audit",
     AuditRecord,
-    query=AuditQuery,
+    query=filters(session_id=UUID),
     notes="The chain of a session, or without `session_id` the org's own.",
 )
 VERIFY_AUDIT = Route(

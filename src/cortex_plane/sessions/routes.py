@@ -6,33 +6,13 @@ from typing import Annotated
 from uuid import UUID
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass as draft
 
-from cortex_plane.kernel.fields import DRAFT, MAX_BODY_BYTES, Ref
-from cortex_plane.kernel.routes import ListQuery, ListRoute, Route
+from cortex_plane.kernel.fields import MAX_BODY_BYTES, Ref
+from cortex_plane.kernel.routes import ListQuery, ListRoute, Route, filters
+from cortex_plane.sessions.model import sessions
 from cortex_plane.sessions.model.events import Event, EventNumber
-from cortex_plane.sessions.model.sessions import (
-    InboundMessage,
-    IngestedMessage,
-    Message,
-    MessageDraft,
-    Session,
-    SessionChange,
-    SessionDraft,
-    SessionMemory,
-    SessionStatus,
-    Termination,
-)
 
 
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class SessionQuery(ListQuery):
-    status: SessionStatus | None = None
-    agent: Ref | None = None
-    member_id: UUID | None = None
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
 class EventQuery(ListQuery):
     after: Annotated[EventNumber, Field(description="Only events after this number.")] = 0
 
@@ -41,8 +21,8 @@ class EventQuery(ListQuery):
 
 INGEST_MESSAGE = Route(
     "POST /v1/connections/{connection_id}/messages",
-    IngestedMessage,
-    body=InboundMessage,
+    sessions.IngestedMessage,
+    body=sessions.InboundMessage,
     status=201,
     once=True,
     max_body=MAX_BODY_BYTES,
@@ -53,8 +33,8 @@ INGEST_MESSAGE = Route(
 
 CREATE_SESSION = Route(
     "POST /v1/sessions",
-    Session,
-    body=SessionDraft,
+    sessions.Session,
+    body=sessions.SessionDraft,
     status=201,
     once=True,
     max_body=MAX_BODY_BYTES,
@@ -62,35 +42,41 @@ CREATE_SESSION = Route(
 )
 LIST_SESSIONS = ListRoute(
     "GET /v1/sessions",
-    Session,
-    query=SessionQuery,
+    sessions.Session,
+    query=filters(status=sessions.SessionStatus, agent=Ref, member_id=UUID),
     notes="Members and guests see their own sessions, everybody else those of the org.",
 )
-GET_SESSION = Route("GET /v1/sessions/{session_id}", Session)
+GET_SESSION = Route("GET /v1/sessions/{session_id}", sessions.Session)
 UPDATE_SESSION = Route(
-    "PATCH /v1/sessions/{session_id}", Session, body=SessionChange, revision=True, max_body=MAX_BODY_BYTES
+    "PATCH /v1/sessions/{session_id}",
+    sessions.Session,
+    body=sessions.SessionChange,
+    revision=True,
+    max_body=MAX_BODY_BYTES,
 )
 TERMINATE_SESSION = Route(
     "POST /v1/sessions/{session_id}/terminate",
-    Session,
-    body=Termination,
+    sessions.Session,
+    body=sessions.Termination,
     notes="End a session for good and cancel its open jobs.",
 )
 POST_MESSAGE = Route(
     "POST /v1/sessions/{session_id}/messages",
-    IngestedMessage,
-    body=MessageDraft,
+    sessions.IngestedMessage,
+    body=sessions.MessageDraft,
     status=201,
     once=True,
     max_body=MAX_BODY_BYTES,
 )
-LIST_MESSAGES = ListRoute("GET /v1/sessions/{session_id}/messages", Message, notes="In the order they were said.")
+LIST_MESSAGES = ListRoute(
+    "GET /v1/sessions/{session_id}/messages", sessions.Message, notes="In the order they were said."
+)
 
 # Memories ----------------------------------------------------------------------------------------------------
 
 LIST_MEMORIES = ListRoute(
     "GET /v1/sessions/{session_id}/memory",
-    SessionMemory,
+    sessions.SessionMemory,
     notes="""What is kept of the part that no longer fits into the model's window: the newest first, then how it came about.
 
         A model wrote it: it is data, not instructions.""",

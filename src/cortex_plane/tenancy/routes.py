@@ -5,127 +5,72 @@ from __future__ import annotations
 from types import NoneType
 from uuid import UUID
 
-from pydantic.dataclasses import dataclass as draft
-
-from cortex_plane.kernel.fields import DRAFT, MAX_BODY_BYTES
-from cortex_plane.kernel.routes import ListQuery, ListRoute, RefPath, Route
-from cortex_plane.tenancy.model.access import Me
-from cortex_plane.tenancy.model.credentials import (
-    BrowserSession,
-    EndedSessions,
-    EnrolmentCode,
-    Key,
-    KeyDraft,
-    LoginLink,
-    ModelKey,
-    ModelKeyDraft,
-    NewKey,
-    NewOrg,
-    OwnKeyDraft,
-    Provider,
-    Redemption,
-)
-from cortex_plane.tenancy.model.identities import (
-    AddressDraft,
-    Connection,
-    ConnectionChange,
-    ConnectionDraft,
-    InvitationDraft,
-    Invited,
-    LinkCode,
-    LinkDraft,
-    Mapping,
-    MappingDraft,
-    NewConnection,
-    NewSecret,
-)
-from cortex_plane.tenancy.model.orgs import (
-    Absence,
-    AbsenceDraft,
-    Member,
-    MemberChange,
-    MemberDraft,
-    Org,
-    OrgChange,
-    OrgDraft,
-    Role,
-    Team,
-    TeamChange,
-    TeamDraft,
-)
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class MemberQuery(ListQuery):
-    role: Role | None = None
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class AbsenceQuery(ListQuery):
-    member_id: UUID | None = None
-    only_open: bool = False
-
+from cortex_plane.kernel.fields import MAX_BODY_BYTES
+from cortex_plane.kernel.routes import ListRoute, RefPath, Route, filters
+from cortex_plane.tenancy.model import access, credentials, identities, orgs
 
 # Connections -------------------------------------------------------------------------------------------------
 
 CREATE_CONNECTION = Route(
     "POST /v1/connections",
-    NewConnection,
-    body=ConnectionDraft,
+    identities.NewConnection,
+    body=identities.ConnectionDraft,
     status=201,
     once=True,
     notes="A webhook has a `url`; the answer holds the secret that signs its messages, which is shown once.",
 )
-LIST_CONNECTIONS = ListRoute("GET /v1/connections", Connection)
-GET_CONNECTION = Route("GET /v1/connections/{connection_id}", Connection)
+LIST_CONNECTIONS = ListRoute("GET /v1/connections", identities.Connection)
+GET_CONNECTION = Route("GET /v1/connections/{connection_id}", identities.Connection)
 UPDATE_CONNECTION = Route(
     "PATCH /v1/connections/{connection_id}",
-    Connection,
-    body=ConnectionChange,
+    identities.Connection,
+    body=identities.ConnectionChange,
     revision=True,
     notes="Enabling a connection that the plane disabled by itself lets it be tried anew.",
 )
 ROTATE_CONNECTION_SECRET = Route(
     "POST /v1/connections/{connection_id}/rotate-secret",
-    NewSecret,
+    identities.NewSecret,
     notes="A new secret for a webhook, shown once. The one before it counts for 24 hours more.",
 )
 MAP_CONNECTION_MEMBER = Route(
     "POST /v1/connections/{connection_id}/mappings",
-    Mapping,
-    body=MappingDraft,
+    identities.Mapping,
+    body=identities.MappingDraft,
     status=201,
     notes="Say whose a name in the system behind a webhook is: from then on that member is told there, and decides there.",
 )
 
 # Me ----------------------------------------------------------------------------------------------------------
 
-GET_ME = Route("GET /v1/me", Me)
+GET_ME = Route("GET /v1/me", access.Me)
 CREATE_OWN_LOGIN_LINK = Route(
     "POST /v1/me/login-links",
-    LoginLink,
+    credentials.LoginLink,
     status=201,
     notes="A link that logs you in to the dashboard, once and within 15 minutes.",
 )
-LIST_OWN_BROWSER_SESSIONS = ListRoute("GET /v1/me/browser-sessions", BrowserSession, notes="Where you are logged in.")
+LIST_OWN_BROWSER_SESSIONS = ListRoute(
+    "GET /v1/me/browser-sessions", credentials.BrowserSession, notes="Where you are logged in."
+)
 END_OWN_BROWSER_SESSIONS = Route(
     "DELETE /v1/me/browser-sessions",
-    EndedSessions,
+    credentials.EndedSessions,
     notes="Log out everywhere. Login links that were not used yet stop working too.",
 )
 END_OWN_BROWSER_SESSION = Route("DELETE /v1/me/browser-sessions/{browser_session_id}", NoneType, status=204)
 CREATE_OWN_KEY = Route(
     "POST /v1/me/keys",
-    NewKey,
-    body=OwnKeyDraft,
+    credentials.NewKey,
+    body=credentials.OwnKeyDraft,
     status=201,
     once=True,
     notes="A key of your own. It ends with the key that you make it with; the secret is shown once.",
 )
-LIST_OWN_KEYS = ListRoute("GET /v1/me/keys", Key)
+LIST_OWN_KEYS = ListRoute("GET /v1/me/keys", credentials.Key)
 REVOKE_OWN_KEY = Route(
     "POST /v1/me/keys/{key_id}/revoke",
-    Key,
+    credentials.Key,
     notes="At once and for good, with the keys that were made with it and the browser sessions that came from them.",
 )
 
@@ -133,21 +78,23 @@ REVOKE_OWN_KEY = Route(
 
 CREATE_ORG = Route(
     "POST /v1/orgs",
-    NewOrg,
-    body=OrgDraft,
+    credentials.NewOrg,
+    body=orgs.OrgDraft,
     status=201,
     notes="Create an org with a first team, and an admin with a key that is shown once.",
 )
-LIST_ORGS = ListRoute("GET /v1/orgs", Org)
-GET_ORG = Route("GET /v1/org", Org, tag="orgs", notes="The org of the key.")
-UPDATE_ORG = Route("PATCH /v1/org", Org, body=OrgChange, revision=True, max_body=MAX_BODY_BYTES, tag="orgs")
+LIST_ORGS = ListRoute("GET /v1/orgs", orgs.Org)
+GET_ORG = Route("GET /v1/org", orgs.Org, tag="orgs", notes="The org of the key.")
+UPDATE_ORG = Route("PATCH /v1/org", orgs.Org, body=orgs.OrgChange, revision=True, max_body=MAX_BODY_BYTES, tag="orgs")
 
 # Teams -------------------------------------------------------------------------------------------------------
 
-CREATE_TEAM = Route("POST /v1/teams", Team, body=TeamDraft, status=201, once=True)
-LIST_TEAMS = ListRoute("GET /v1/teams", Team)
-GET_TEAM = Route("GET /v1/teams/{team}", Team, path_types={"team": RefPath})
-UPDATE_TEAM = Route("PATCH /v1/teams/{team}", Team, body=TeamChange, path_types={"team": RefPath}, revision=True)
+CREATE_TEAM = Route("POST /v1/teams", orgs.Team, body=orgs.TeamDraft, status=201, once=True)
+LIST_TEAMS = ListRoute("GET /v1/teams", orgs.Team)
+GET_TEAM = Route("GET /v1/teams/{team}", orgs.Team, path_types={"team": RefPath})
+UPDATE_TEAM = Route(
+    "PATCH /v1/teams/{team}", orgs.Team, body=orgs.TeamChange, path_types={"team": RefPath}, revision=True
+)
 DELETE_TEAM = Route(
     "DELETE /v1/teams/{team}",
     NoneType,
@@ -158,31 +105,33 @@ DELETE_TEAM = Route(
 
 # Members -----------------------------------------------------------------------------------------------------
 
-CREATE_MEMBER = Route("POST /v1/members", Member, body=MemberDraft, status=201, once=True)
-LIST_MEMBERS = ListRoute("GET /v1/members", Member, query=MemberQuery)
-GET_MEMBER = Route("GET /v1/members/{member_id}", Member)
+CREATE_MEMBER = Route("POST /v1/members", orgs.Member, body=orgs.MemberDraft, status=201, once=True)
+LIST_MEMBERS = ListRoute("GET /v1/members", orgs.Member, query=filters(role=orgs.Role))
+GET_MEMBER = Route("GET /v1/members/{member_id}", orgs.Member)
 UPDATE_MEMBER = Route(
     "PATCH /v1/members/{member_id}",
-    Member,
-    body=MemberChange,
+    orgs.Member,
+    body=orgs.MemberChange,
     revision=True,
     notes="""`active: false` deactivates a person: their keys and sessions end for good, their messages are refused, their
         history stays.""",
 )
-LIST_MAPPINGS = ListRoute("GET /v1/members/{member_id}/mappings", Mapping, notes="Where this person can be reached.")
+LIST_MAPPINGS = ListRoute(
+    "GET /v1/members/{member_id}/mappings", identities.Mapping, notes="Where this person can be reached."
+)
 CREATE_ENROLMENT_CODE = Route(
     "POST /v1/members/{member_id}/enrolment-codes",
-    EnrolmentCode,
+    credentials.EnrolmentCode,
     status=201,
     notes="""A code for somebody who has no mail here: they redeem it, once and within 24 hours, for a session or a key of their own.
         It is shown this once.""",
 )
 LIST_MEMBER_BROWSER_SESSIONS = ListRoute(
-    "GET /v1/members/{member_id}/browser-sessions", BrowserSession, notes="Where this member is logged in."
+    "GET /v1/members/{member_id}/browser-sessions", credentials.BrowserSession, notes="Where this member is logged in."
 )
 END_MEMBER_BROWSER_SESSIONS = Route(
     "DELETE /v1/members/{member_id}/browser-sessions",
-    EndedSessions,
+    credentials.EndedSessions,
     notes="Log this member out everywhere. Their keys stay; login links that were not used yet stop working.",
 )
 END_MEMBER_BROWSER_SESSION = Route(
@@ -190,8 +139,8 @@ END_MEMBER_BROWSER_SESSION = Route(
 )
 REDEEM_ENROLMENT_CODE = Route(
     "POST /v1/enrolments",
-    NewKey,
-    body=Redemption,
+    credentials.NewKey,
+    body=credentials.Redemption,
     status=201,
     needs_key=False,
     errors=(400, 401, 413, 422, 429, 503),
@@ -203,8 +152,8 @@ REDEEM_ENROLMENT_CODE = Route(
 
 INVITE_MEMBER = Route(
     "POST /v1/members/invite",
-    Invited,
-    body=InvitationDraft,
+    identities.Invited,
+    body=identities.InvitationDraft,
     status=201,
     once=True,
     tag="identities",
@@ -218,27 +167,29 @@ UNLINK_MEMBER_MAPPING = Route(
     tag="identities",
     notes="A lost phone, an invitation to the wrong address: whoever writes from it is a stranger from now on.",
 )
-LIST_OWN_MAPPINGS = ListRoute("GET /v1/me/mappings", Mapping, tag="identities", notes="Where you can be reached.")
+LIST_OWN_MAPPINGS = ListRoute(
+    "GET /v1/me/mappings", identities.Mapping, tag="identities", notes="Where you can be reached."
+)
 UNLINK_OWN_MAPPING = Route("DELETE /v1/me/mappings/{mapping_id}", NoneType, status=204, tag="identities")
 ADD_OWN_ADDRESS = Route(
     "POST /v1/me/addresses",
-    Mapping,
-    body=AddressDraft,
+    identities.Mapping,
+    body=identities.AddressDraft,
     status=201,
     tag="identities",
     notes="An address of your own. It counts once you have opened the link that is mailed to it, logged in as yourself.",
 )
 CREATE_LINK_CODE = Route(
     "POST /v1/me/link-codes",
-    LinkCode,
+    identities.LinkCode,
     status=201,
     tag="identities",
     notes="A code that links another channel to you: type it there within ten minutes.",
 )
 REDEEM_LINK_CODE = Route(
     "POST /v1/connections/{connection_id}/link",
-    Mapping,
-    body=LinkDraft,
+    identities.Mapping,
+    body=identities.LinkDraft,
     status=201,
     tag="identities",
     notes="For a channel's program: somebody typed a code. Their sender is the code's member from now on.",
@@ -248,8 +199,8 @@ REDEEM_LINK_CODE = Route(
 
 CREATE_ABSENCE = Route(
     "POST /v1/absences",
-    Absence,
-    body=AbsenceDraft,
+    orgs.Absence,
+    body=orgs.AbsenceDraft,
     status=201,
     once=True,
     notes="""Out of office: what is asked of you in this time goes to your delegate, where their clearance allows it.
@@ -258,14 +209,14 @@ CREATE_ABSENCE = Route(
 )
 LIST_ABSENCES = ListRoute(
     "GET /v1/absences",
-    Absence,
-    query=AbsenceQuery,
+    orgs.Absence,
+    query=filters(member_id=UUID, only_open=bool),
     notes="Newest first. Staff see everybody's, others their own; `only_open` leaves out what is over or cancelled.",
 )
-GET_ABSENCE = Route("GET /v1/absences/{absence_id}", Absence)
+GET_ABSENCE = Route("GET /v1/absences/{absence_id}", orgs.Absence)
 CANCEL_ABSENCE = Route(
     "POST /v1/absences/{absence_id}/cancel",
-    Absence,
+    orgs.Absence,
     notes="Back early. Requests that the delegate has already stay with them.",
 )
 
@@ -273,17 +224,17 @@ CANCEL_ABSENCE = Route(
 
 CREATE_KEY = Route(
     "POST /v1/keys",
-    NewKey,
-    body=KeyDraft,
+    credentials.NewKey,
+    body=credentials.KeyDraft,
     status=201,
     once=True,
     notes="The secret is shown once; the plane keeps only its digest.",
 )
-LIST_KEYS = ListRoute("GET /v1/keys", Key)
-GET_KEY = Route("GET /v1/keys/{key_id}", Key)
+LIST_KEYS = ListRoute("GET /v1/keys", credentials.Key)
+GET_KEY = Route("GET /v1/keys/{key_id}", credentials.Key)
 REVOKE_KEY = Route(
     "POST /v1/keys/{key_id}/revoke",
-    Key,
+    credentials.Key,
     notes="At once and for good, with the keys that were made with it and the browser sessions that came from them.",
 )
 
@@ -291,24 +242,26 @@ REVOKE_KEY = Route(
 
 LIST_MODEL_KEYS = ListRoute(
     "GET /v1/model-keys",
-    ModelKey,
+    credentials.ModelKey,
     query=None,
     tag="models",
     notes="The org's own keys for model providers: who set them and how they end, never what they are.",
 )
-GET_MODEL_KEY = Route("GET /v1/model-keys/{provider}", ModelKey, path_types={"provider": Provider}, tag="models")
+GET_MODEL_KEY = Route(
+    "GET /v1/model-keys/{provider}", credentials.ModelKey, path_types={"provider": credentials.Provider}, tag="models"
+)
 PUT_MODEL_KEY = Route(
     "PUT /v1/model-keys/{provider}",
-    ModelKey,
-    body=ModelKeyDraft,
-    path_types={"provider": Provider},
+    credentials.ModelKey,
+    body=credentials.ModelKeyDraft,
+    path_types={"provider": credentials.Provider},
     tag="models",
     notes="Set it, in the place of the one before. It goes before the workers' own, within seconds.",
 )
 REMOVE_MODEL_KEY = Route(
     "DELETE /v1/model-keys/{provider}",
     NoneType,
-    path_types={"provider": Provider},
+    path_types={"provider": credentials.Provider},
     status=204,
     tag="models",
     notes="Within seconds no worker uses it any more.",
