@@ -24,6 +24,7 @@ LIST_AGENTS = ListRoute(
     Agent,
     also_at="",
     query=filters(status=AgentStatus),
+    columns="id slug name status role config_version",
     notes="Archived agents are listed only when asked for.",
 )
 GET_AGENT = Route("GET /v1/agents/{agent}", Agent, also_at="", path_types={"agent": RefPath})
@@ -47,7 +48,11 @@ DELETE_AGENT = Route(
     notes="Only an agent that was never used; otherwise the answer says what uses it.",
 )
 LIST_AGENT_VERSIONS = ListRoute(
-    "GET /v1/agents/{agent}/versions", AgentVersion, also_at="", path_types={"agent": RefPath}
+    "GET /v1/agents/{agent}/versions",
+    AgentVersion,
+    also_at="",
+    path_types={"agent": RefPath},
+    columns="version model_config created_by created_at",
 )
 
 # Tools -------------------------------------------------------------------------------------------------------
@@ -56,18 +61,21 @@ LIST_TOOLS = ListRoute(
     "GET /v1/tools",
     ToolVersion,
     query=None,
+    columns="app name digest risk read_only hints on_uncertain timeout_seconds description",
     notes="The newest version of every tool that a worker has published, by app and name.",
 )
 LIST_TOOL_VERSIONS = ListRoute(
     "GET /v1/tools/versions",
     PublishedTool,
     query=ToolVersionQuery,
+    columns="name digest published_at newest changed server implementation hints description",
     notes="Every version of an app's tools, newest first, at most 1000: what changed, and when.",
 )
 LIST_TOOL_SERVERS = ListRoute(
     "GET /v1/tools/servers",
     ToolServer,
     query=None,
+    columns="app name worker state since tools reason",
     notes="""The MCP servers of the workers that are there: up or down, since when, and what kind of reason it has.
 
         The names of workers and the whole reasons are for platform keys.""",
@@ -86,6 +94,7 @@ LIST_CONFIRMATIONS = ListRoute(
     "GET /v1/tools/confirmations",
     ToolConfirmation,
     query=filters(holding=bool),
+    columns="id app tool_name read_only idempotent risk current confirmed_by created_at revoked_at",
     notes="Newest first; `holding` leaves out what was revoked or replaced.",
 )
 GET_CONFIRMATION = Route("GET /v1/tools/confirmations/{confirmation_id}", ToolConfirmation)

@@ -22,6 +22,7 @@ LIST_APPROVALS = ListRoute(
     "GET /v1/approvals",
     approvals.Approval,
     query=filters(status=approvals.ApprovalStatus, job_id=UUID, session_id=UUID),
+    columns="id status risk tool_name agent deadline may_decide resolved_by_name",
     notes="Newest first. Whoever is not staff sees those of their own sessions, and those that name them.",
 )
 GET_APPROVAL = Route(
@@ -80,6 +81,7 @@ LIST_STANDING_APPROVALS = ListRoute(
     "GET /v1/standing-approvals",
     approvals.StandingApproval,
     query=filters(session_id=UUID, active=bool),
+    columns="id tool_name agent granted_by used_calls max_calls expires_at condition usable why_not",
     notes="""Newest first. Whoever is not staff sees those of their own sessions, and those that they gave.
 
         `active` leaves out what is revoked, over or used up.""",
@@ -103,6 +105,7 @@ LIST_DELEGATES = ListRoute(
     approvals.Delegate,
     query=DelegateQuery,
     tag="absences",
+    columns="id display_name",
     notes="""Colleagues to whom you may hand your part, by name, at most 200; `name` is the whole name.
 
         With `approval_id`, those who could take your part in that request.""",

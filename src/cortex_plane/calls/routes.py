@@ -35,6 +35,7 @@ LIST_CALLS = ListRoute(
     "GET /v1/calls",
     model.CallShown,
     query=filters(session_id=UUID, status=CallStatus),
+    columns="id agent tool status rule attempt key created_at",
     notes="Calls of agents that run elsewhere, newest first.",
 )
 GET_CALL = Route(

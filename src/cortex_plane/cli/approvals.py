@@ -16,6 +16,7 @@ import typer
 from rich.text import Text
 from typer import Argument, Option
 
+from cortex_plane.approvals import routes
 from cortex_plane.approvals.model.approvals import (
     Approval,
     ApprovalDetails,
@@ -30,20 +31,23 @@ from cortex_plane.approvals.model.approvals import (
     shaped_by,
 )
 from cortex_plane.approvals.rules.deciders import in_words
-from cortex_plane.cli.inputs import member_id, parse_json, read_secret
-from cortex_plane.cli.output import (
+from cortex_plane.cli.plane import harmless, run
+from cortex_plane.cli.terminal import (
     COLOURS,
     AsJson,
     Limit,
+    add_command,
     count_text,
+    member_id,
+    parse_json,
     print_json,
     print_line,
+    read_secret,
     say,
     short,
     show_record,
     show_table,
 )
-from cortex_plane.cli.plane import harmless, run
 from cortex_plane.jobs.model.effects import MAX_REPEATS, Verdict
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.policies.model.policies import ONE_HUMAN, quorum_said
@@ -128,16 +132,19 @@ def list_standing(
 ) -> None:
     """Standing approvals that may still cover something, newest first."""
     show_table(
+        routes.LIST_STANDING_APPROVALS,
         lambda plane: plane.standing_approvals.list(limit, session_id=session, active=not every),
-        "id tool_name agent granted_by used_calls max_calls expires_at condition usable why_not",
         as_json,
     )
 
 
-@standing_app.command("show")
-def show_standing(standing_id: UUID, as_json: AsJson = False) -> None:
-    """What it covers, who gave it, how often it was used, and whether it still holds."""
-    show_record(lambda plane: plane.standing_approvals.get(standing_id), as_json)
+add_command(
+    standing_app,
+    "show",
+    routes.GET_STANDING_APPROVAL,
+    lambda plane: plane.standing_approvals.get,
+    "What it covers, who gave it, how often it was used, and whether it still holds.",
+)
 
 
 @standing_app.command("revoke")
@@ -172,8 +179,7 @@ def list_approvals(
 ) -> None:
     """Requests, newest first."""
     only = None if every else status or ApprovalStatus.PENDING
-    columns = "id status risk tool_name agent deadline may_decide resolved_by_name"
-    show_table(lambda plane: plane.approvals.list(limit, status=only, job_id=job), columns, as_json)
+    show_table(routes.LIST_APPROVALS, lambda plane: plane.approvals.list(limit, status=only, job_id=job), as_json)
 
 
 @approval_app.command("show")

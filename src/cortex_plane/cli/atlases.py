@@ -11,19 +11,20 @@ import typer
 from rich.text import Text
 from typer import Argument, Option
 
-from cortex_plane.cli.inputs import read_text
-from cortex_plane.cli.output import (
+from cortex_plane.cli.plane import EXIT_CODES, harmless
+from cortex_plane.cli.terminal import (
     AsJson,
     Limit,
     print_changes,
     print_line,
     print_warnings,
+    read_text,
     say,
     show_record,
     show_table,
 )
-from cortex_plane.cli.plane import EXIT_CODES, harmless
 from cortex_plane.client import Client
+from cortex_plane.gates import routes
 from cortex_plane.gates.model.atlases import AtlasDiff, AtlasFile, AtlasVersionDetails, Published, Retired
 from cortex_plane.kernel.errors import CortexError, InvalidInput
 
@@ -54,11 +55,9 @@ def list_atlases(
 ) -> None:
     """The atlases of the org; with an id the versions of one."""
     if atlas is None:
-        columns = "atlas_id name holds newest versions published_at"
-        show_table(lambda plane: plane.atlases.list(limit), columns, as_json)
+        show_table(routes.LIST_ATLASES, lambda plane: plane.atlases.list(limit), as_json)
     else:
-        columns = "version holds gates published_by published_at retired_at digest"
-        show_table(lambda plane: plane.atlases.versions(atlas, limit), columns, as_json)
+        show_table(routes.LIST_ATLAS_VERSIONS, lambda plane: plane.atlases.versions(atlas, limit), as_json)
 
 
 @atlas_app.command("get")

@@ -9,14 +9,15 @@ from uuid import UUID
 import typer
 from typer import Argument, Option
 
-from cortex_plane.cli.output import AsJson, Limit, print_record, say, show_record, show_table
+from cortex_plane.cli.terminal import AsJson, add_command, print_record, say, show_record
 from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.notify import routes as notify_routes
 from cortex_plane.sessions.model.sessions import InboundMessage
+from cortex_plane.tenancy import routes
 from cortex_plane.tenancy.model.identities import (
     Connection,
     ConnectionChange,
     ConnectionDraft,
-    DeliveryStatus,
     MappingDraft,
     NewConnection,
 )
@@ -51,15 +52,8 @@ def _show_new_connection(new: NewConnection) -> None:
         say(f"\nThe secret that signs its messages, shown once:\n  {new.secret}")
 
 
-@connection_app.command("list")
-def list_connections(limit: Limit = 50, as_json: AsJson = False) -> None:
-    columns = "id channel_type name url failing_since disabled_at created_at"
-    show_table(lambda plane: plane.connections.list(limit), columns, as_json)
-
-
-@connection_app.command("show")
-def show_connection(connection_id: UUID, as_json: AsJson = False) -> None:
-    show_record(lambda plane: plane.connections.get(connection_id), as_json)
+add_command(connection_app, "list", routes.LIST_CONNECTIONS, lambda plane: plane.connections.list)
+add_command(connection_app, "show", routes.GET_CONNECTION, lambda plane: plane.connections.get)
 
 
 @connection_app.command("rename")
@@ -88,10 +82,13 @@ def set_connection_url(connection_id: UUID, url: str, as_json: AsJson = False) -
     _update(connection_id, ConnectionChange(url=url), as_json)
 
 
-@connection_app.command("rotate-secret")
-def rotate_connection_secret(connection_id: UUID, as_json: AsJson = False) -> None:
-    """Print a new secret for a webhook, once. For a day the one before it counts as well: messages are signed with both."""
-    show_record(lambda plane: plane.connections.rotate_secret(connection_id), as_json)
+add_command(
+    connection_app,
+    "rotate-secret",
+    routes.ROTATE_CONNECTION_SECRET,
+    lambda plane: plane.connections.rotate_secret,
+    "Print a new secret for a webhook, once. For a day the one before it counts as well: messages are signed with both.",
+)
 
 
 @connection_app.command("test")
@@ -133,28 +130,26 @@ def ingest_message(
 delivery_app = typer.Typer(no_args_is_help=True, help="Deliveries: what was sent to whom, and what did not arrive.")
 
 
-@delivery_app.command("list")
-def list_deliveries(
-    status: Annotated[DeliveryStatus | None, Option(help="`dead` for what was given up.")] = None,
-    approval: Annotated[UUID | None, Option(help="Of this request.")] = None,
-    limit: Limit = 50,
-    as_json: AsJson = False,
-) -> None:
-    """Messages to people, newest first."""
-    show_table(
-        lambda plane: plane.deliveries.list(limit, status=status, approval_id=approval),
-        "id status channel_type member address approval_id attempts sent_at last_error",
-        as_json,
-    )
-
-
-@delivery_app.command("show")
-def show_delivery(delivery_id: UUID, as_json: AsJson = False) -> None:
-    """One message: where it goes, how often it was tried, and what went wrong last."""
-    show_record(lambda plane: plane.deliveries.get(delivery_id), as_json)
-
-
-@delivery_app.command("resend")
-def resend_delivery(delivery_id: UUID, as_json: AsJson = False) -> None:
-    """Try again what was given up, at once."""
-    show_record(lambda plane: plane.deliveries.resend(delivery_id), as_json)
+add_command(
+    delivery_app,
+    "list",
+    notify_routes.LIST_DELIVERIES,
+    lambda plane: plane.deliveries.list,
+    "Messages to people, newest first.",
+    status="`dead` for what was given up.",
+    approval="Of this request.",
+)
+add_command(
+    delivery_app,
+    "show",
+    notify_routes.GET_DELIVERY,
+    lambda plane: plane.deliveries.get,
+    "One message: where it goes, how often it was tried, and what went wrong last.",
+)
+add_command(
+    delivery_app,
+    "resend",
+    notify_routes.RESEND_DELIVERY,
+    lambda plane: plane.deliveries.resend,
+    "Try again what was given up, at once.",
+)

@@ -12,23 +12,25 @@ from uuid import UUID
 import typer
 from typer import Argument, Option
 
-from cortex_plane.cli.inputs import parse_json
-from cortex_plane.cli.output import (
+from cortex_plane.cli.plane import harmless, run
+from cortex_plane.cli.terminal import (
     AsJson,
     Atlases,
     Limit,
+    add_command,
     count_text,
     fetch_list,
+    parse_json,
     print_line,
     print_record,
     print_table,
     say,
     short,
+    show_receipt,
     show_record,
     show_table,
 )
-from cortex_plane.cli.plane import harmless, run
-from cortex_plane.cli.steering import show_receipt
+from cortex_plane.jobs import routes
 from cortex_plane.jobs.model.effects import Answer, Verdict
 from cortex_plane.jobs.model.jobs import Job, JobStatus
 from cortex_plane.jobs.model.journal import MAX_PAYLOAD_BYTES, SignalReceipt
@@ -66,19 +68,9 @@ def submit_job(
     show_record(lambda plane: plane.jobs.submit(draft, idempotency_key=idempotency_key), as_json)
 
 
-@job_app.command("list")
-def list_jobs(
-    status: JobStatus | None = None,
-    session: UUID | None = None,
-    agent: Annotated[str | None, Option(help="Id or slug.")] = None,
-    limit: Limit = 50,
-    as_json: AsJson = False,
-) -> None:
-    show_table(
-        lambda plane: plane.jobs.list(limit, status=status, session_id=session, agent=agent),
-        "id status kind session_id created_at error_message",
-        as_json,
-    )
+add_command(
+    job_app, "list", routes.LIST_JOBS, lambda plane: plane.jobs.list, status="", session="", agent="Id or slug."
+)
 
 
 @job_app.command("show")
@@ -96,11 +88,7 @@ def show_job(job_id: UUID, as_json: AsJson = False) -> None:
     say(f"tokens: {tokens} ({usage.cache_read_tokens} from the cache) in {calls}; cost: {cost_text(usage)}")
 
 
-@job_app.command("history")
-def list_history(job_id: UUID, as_json: AsJson = False) -> None:
-    """Every change of its status."""
-    columns = "created_at previous_status new_status metadata"
-    show_table(lambda plane: plane.jobs.history(job_id), columns, as_json)
+add_command(job_app, "history", routes.GET_JOB_HISTORY, lambda plane: plane.jobs.history, "Every change of its status.")
 
 
 @job_app.command("steps")
@@ -128,8 +116,7 @@ def _step_rows(step: Step) -> Iterator[dict[str, Any]]:
 @job_app.command("journal")
 def list_journal(job_id: UUID, limit: Limit = 200, as_json: AsJson = False) -> None:
     """What the code of a job did so far: each operation, and what it came to."""
-    columns = "position key kind status result"
-    show_table(lambda plane: plane.jobs.journal(job_id, limit), columns, as_json, _journal_row)
+    show_table(routes.LIST_JOURNAL, lambda plane: plane.jobs.journal(job_id, limit), as_json, _journal_row)
 
 
 def _journal_row(entry: JournalEntry) -> dict[str, Any]:
@@ -147,11 +134,9 @@ def show_checkpoint(job_id: UUID, as_json: AsJson = False) -> None:
     sys.stdout.write(json.dumps(blob, indent=None if as_json else 2) + "\n")
 
 
-@job_app.command("waits")
-def list_waits(job_id: UUID, as_json: AsJson = False) -> None:
-    """The signals that it waits for, and what came."""
-    columns = "entry name key created_at arrived_at payload"
-    show_table(lambda plane: plane.jobs.waits(job_id), columns, as_json)
+add_command(
+    job_app, "waits", routes.LIST_WAITS, lambda plane: plane.jobs.waits, "The signals that it waits for, and what came."
+)
 
 
 @job_app.command("questions")
@@ -250,16 +235,15 @@ def send_signal(
     show_record(lambda plane: plane.signals.send(name, key, value, idempotency_key=idempotency_key), as_json, show)
 
 
-@signal_app.command("list")
-def list_signals(
-    name: Annotated[str | None, Option(help="Only those with this name.")] = None,
-    key: Annotated[str | None, Option(help="Only those with this key.")] = None,
-    limit: Limit = 50,
-    as_json: AsJson = False,
-) -> None:
-    """What was sent, newest first."""
-    columns = "created_at name key sent_by payload id"
-    show_table(lambda plane: plane.signals.list(limit, name=name, key=key), columns, as_json)
+add_command(
+    signal_app,
+    "list",
+    routes.LIST_SIGNALS,
+    lambda plane: plane.signals.list,
+    "What was sent, newest first.",
+    name="Only those with this name.",
+    key="Only those with this key.",
+)
 
 
 def _read_payload(text: str) -> Any:
@@ -277,11 +261,13 @@ def _read_payload(text: str) -> Any:
 workers_app = typer.Typer(no_args_is_help=True, help="Workers: the processes that run jobs.")
 
 
-@workers_app.command("list")
-def list_workers(as_json: AsJson = False) -> None:
-    """Who is there, newest first. Needs a platform key."""
-    columns = "id name alive apps concurrency started_at expires_at stopped_at"
-    show_table(lambda plane: plane.workers.list(), columns, as_json)
+add_command(
+    workers_app,
+    "list",
+    routes.LIST_WORKERS,
+    lambda plane: plane.workers.list,
+    "Who is there, newest first. Needs a platform key.",
+)
 
 
 usage_app = typer.Typer()
@@ -300,10 +286,10 @@ def list_usage(
 ) -> None:
     """What models were asked, what it took and what it cost. Times are UTC; `--until` itself is left out."""
     show_table(
+        routes.LIST_USAGE,
         lambda plane: plane.usage.list(by, limit, since=_utc(since), until=_utc(until), agent=agent),
-        f"{by.value} calls prompt cache_read cache_write completion cost",
         as_json,
-        _usage_row,
+        lambda usage: {by.value: usage.agent or usage.key, **_usage_row(usage)},
     )
 
 
@@ -313,8 +299,6 @@ def _utc(at: datetime | None) -> datetime | None:
 
 def _usage_row(usage: UsageRow) -> dict[str, Any]:
     return {
-        **dict.fromkeys(("day", "job", "model"), usage.key),
-        "agent": usage.agent or usage.key,
         "calls": usage.calls,
         "prompt": usage.prompt_tokens,
         "cache_read": usage.cache_read_tokens,

@@ -12,21 +12,23 @@ import typer
 from typer import Argument, Option
 
 from cortex_plane.agents.model.tools import Risk
-from cortex_plane.cli.inputs import QUOTE_JSON, parse_json, read_text
-from cortex_plane.cli.output import (
+from cortex_plane.cli.plane import harmless
+from cortex_plane.cli.terminal import (
+    QUOTE_JSON,
     AsJson,
-    Limit,
+    add_command,
+    parse_json,
     print_changes,
     print_line,
     print_table,
     print_warnings,
+    read_text,
     say,
     show_record,
-    show_table,
     utc_text,
 )
-from cortex_plane.cli.plane import harmless
 from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.policies import routes
 from cortex_plane.policies.model.policies import PolicyRow, Terms, quorum_said
 from cortex_plane.policies.model.versions import (
     DEFAULT_CALLS,
@@ -62,11 +64,13 @@ def apply_policies(
     show_record(lambda plane: plane.policies.apply(draft), as_json, _show_applied)
 
 
-@policy_app.command("list")
-def list_versions(limit: Limit = 50, as_json: AsJson = False) -> None:
-    """The versions that were applied, newest first."""
-    columns = "version rows applied_by created_at note digest"
-    show_table(lambda plane: plane.policies.versions(limit), columns, as_json)
+add_command(
+    policy_app,
+    "list",
+    routes.LIST_POLICY_VERSIONS,
+    lambda plane: plane.policies.versions,
+    "The versions that were applied, newest first.",
+)
 
 
 @policy_app.command("show")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import getpass
 import sys
 from typing import Annotated
-from uuid import UUID
 
 import typer
 from typer import Option
 
-from cortex_plane.cli.output import AsJson, Limit, print_record, say, show_record, show_table
 from cortex_plane.cli.plane import run
+from cortex_plane.cli.terminal import AsJson, add_command, print_record, say, show_record
 from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.tenancy import routes
 from cortex_plane.tenancy.model.credentials import Grantable, KeyDraft, OwnKeyDraft, Provider
 from cortex_plane.tenancy.model.orgs import OrgChange, OrgDraft, OrgSettingsChange, Role, TeamChange, TeamDraft
 
@@ -34,16 +34,10 @@ def create_org(
         say(f"  {new.enrolment.code}")
 
 
-@org_app.command("list")
-def list_orgs(limit: Limit = 50, as_json: AsJson = False) -> None:
-    """All orgs of the plane. Needs a platform key."""
-    show_table(lambda plane: plane.orgs.list(limit), "id slug name created_at", as_json)
-
-
-@org_app.command("show")
-def show_org(as_json: AsJson = False) -> None:
-    """The org of the key."""
-    show_record(lambda plane: plane.orgs.get(), as_json)
+add_command(
+    org_app, "list", routes.LIST_ORGS, lambda plane: plane.orgs.list, "All orgs of the plane. Needs a platform key."
+)
+add_command(org_app, "show", routes.GET_ORG, lambda plane: plane.orgs.get, "The org of the key.")
 
 
 @org_app.command("update")
@@ -94,14 +88,8 @@ def create_team(
     show_record(lambda plane: plane.teams.create(draft), as_json)
 
 
-@team_app.command("list")
-def list_teams(limit: Limit = 50, as_json: AsJson = False) -> None:
-    show_table(lambda plane: plane.teams.list(limit), "id slug name parent_id created_at", as_json)
-
-
-@team_app.command("show")
-def show_team(team: str, as_json: AsJson = False) -> None:
-    show_record(lambda plane: plane.teams.get(team), as_json)
+add_command(team_app, "list", routes.LIST_TEAMS, lambda plane: plane.teams.list)
+add_command(team_app, "show", routes.GET_TEAM, lambda plane: plane.teams.get)
 
 
 @team_app.command("rename")
@@ -147,21 +135,15 @@ def create_key(
         say(f"\nThe key, shown once:\n  {new.secret}")
 
 
-@key_app.command("list")
-def list_keys(limit: Limit = 50, as_json: AsJson = False) -> None:
-    columns = "id name kind last_characters last_used_at expires_at revoked_at"
-    show_table(lambda plane: plane.keys.list(limit), columns, as_json)
-
-
-@key_app.command("show")
-def show_key(key_id: UUID, as_json: AsJson = False) -> None:
-    show_record(lambda plane: plane.keys.get(key_id), as_json)
-
-
-@key_app.command("revoke")
-def revoke_key(key_id: UUID, as_json: AsJson = False) -> None:
-    """At once and for good, with the keys and browser sessions that came from it."""
-    show_record(lambda plane: plane.keys.revoke(key_id), as_json)
+add_command(key_app, "list", routes.LIST_KEYS, lambda plane: plane.keys.list)
+add_command(key_app, "show", routes.GET_KEY, lambda plane: plane.keys.get)
+add_command(
+    key_app,
+    "revoke",
+    routes.REVOKE_KEY,
+    lambda plane: plane.keys.revoke,
+    "At once and for good, with the keys and browser sessions that came from it.",
+)
 
 
 model_key_app = typer.Typer(no_args_is_help=True, help="The org's own keys for model providers.")
@@ -181,14 +163,8 @@ def set_model_key(provider: Provider, as_json: AsJson = False) -> None:
     show_record(lambda plane: plane.model_keys.set(provider, key.strip()), as_json)
 
 
-@model_key_app.command("list")
-def list_model_keys(as_json: AsJson = False) -> None:
-    show_table(lambda plane: plane.model_keys.list(), "provider last_characters set_by updated_at", as_json)
-
-
-@model_key_app.command("show")
-def show_model_key(provider: Provider, as_json: AsJson = False) -> None:
-    show_record(lambda plane: plane.model_keys.get(provider), as_json)
+add_command(model_key_app, "list", routes.LIST_MODEL_KEYS, lambda plane: plane.model_keys.list)
+add_command(model_key_app, "show", routes.GET_MODEL_KEY, lambda plane: plane.model_keys.get)
 
 
 @model_key_app.command("remove")

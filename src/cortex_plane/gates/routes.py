@@ -36,12 +36,18 @@ PUBLISH_ATLAS = Route(
     notes="""A manifest becomes a version, which new sessions are bound to. The same version with the same content again is
         answered with 200 and changes nothing; with other content it is refused.""",
 )
-LIST_ATLASES = ListRoute("GET /v1/atlases", atlases.AtlasSummary, notes="By id, one entry for each.")
+LIST_ATLASES = ListRoute(
+    "GET /v1/atlases",
+    atlases.AtlasSummary,
+    columns="atlas_id name holds newest versions published_at",
+    notes="By id, one entry for each.",
+)
 GET_ATLAS = Route("GET /v1/atlases/{atlas_id}", atlases.AtlasSummary, path_types={"atlas_id": AtlasPath})
 LIST_ATLAS_VERSIONS = ListRoute(
     "GET /v1/atlases/{atlas_id}/versions",
     atlases.NumberedVersion,
     path_types={"atlas_id": AtlasPath},
+    columns="version holds gates published_by published_at retired_at digest",
     notes="Newest first.",
 )
 GET_ATLAS_VERSION = Route(

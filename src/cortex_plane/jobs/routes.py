@@ -59,7 +59,12 @@ SUBMIT_JOB = Route(
     max_body=MAX_BODY_BYTES,
     notes="Without `session_id` the plane opens a session for the job.",
 )
-LIST_JOBS = ListRoute("GET /v1/jobs", jobs.Job, query=filters(status=jobs.JobStatus, session_id=UUID, agent=Ref))
+LIST_JOBS = ListRoute(
+    "GET /v1/jobs",
+    jobs.Job,
+    query=filters(status=jobs.JobStatus, session_id=UUID, agent=Ref),
+    columns="id status kind session_id created_at error_message",
+)
 GET_JOB = Route("GET /v1/jobs/{job_id}", jobs.Job)
 JOB_EVENTS = ListRoute(
     "GET /v1/jobs/{job_id}/events",
@@ -71,7 +76,11 @@ JOB_EVENTS = ListRoute(
     notes="What a job does, as server-sent events: what you missed first, then live, until the job ends.",
 )
 GET_JOB_HISTORY = ListRoute(
-    "GET /v1/jobs/{job_id}/history", jobs.JobChange, query=None, notes="Every change of status, oldest first."
+    "GET /v1/jobs/{job_id}/history",
+    jobs.JobChange,
+    query=None,
+    columns="created_at previous_status new_status metadata",
+    notes="Every change of status, oldest first.",
 )
 LIST_STEPS = ListRoute(
     "GET /v1/jobs/{job_id}/steps",
@@ -150,6 +159,7 @@ LIST_SIGNALS = ListRoute(
     "GET /v1/signals",
     journal.Signal,
     query=filters(name=journal.SignalName, key=journal.SignalKey),
+    columns="created_at name key sent_by payload id",
     notes="Newest first. Whoever is not staff sees what they sent themselves.",
 )
 LIST_WAITS = ListRoute(
@@ -157,6 +167,7 @@ LIST_WAITS = ListRoute(
     journal.Wait,
     query=None,
     tag="signals",
+    columns="entry name key created_at arrived_at payload",
     notes="The signals that a job waits for or waited for, oldest first, with what came.",
 )
 
@@ -186,5 +197,6 @@ LIST_WORKERS = ListRoute(
     "GET /v1/workers",
     jobs.Worker,
     query=None,
+    columns="id name alive apps concurrency started_at expires_at stopped_at",
     notes="The processes that run jobs, newest first; for platform keys, because they serve every org.",
 )

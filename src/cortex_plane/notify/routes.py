@@ -22,6 +22,7 @@ LIST_DELIVERIES = ListRoute(
     "GET /v1/deliveries",
     Delivery,
     query=filters(status=DeliveryStatus, approval_id=UUID),
+    columns="id status channel_type member address approval_id attempts sent_at last_error",
     notes="What was sent to whom, newest first. `status=dead` lists what was given up.",
 )
 GET_DELIVERY = Route("GET /v1/deliveries/{delivery_id}", Delivery)

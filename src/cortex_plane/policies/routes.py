@@ -25,7 +25,9 @@ APPLY_POLICIES = Route(
     notes="The org's rows become those of the file. With `dry_run` nothing is changed, and the answer says what would be.",
 )
 GET_POLICIES = Route("GET /v1/policies", versions.PolicyVersionDetails, notes="The version that holds now.")
-LIST_POLICY_VERSIONS = ListRoute("GET /v1/policies/versions", versions.PolicyVersion)
+LIST_POLICY_VERSIONS = ListRoute(
+    "GET /v1/policies/versions", versions.PolicyVersion, columns="version rows applied_by created_at note digest"
+)
 GET_POLICY_VERSION = Route(
     "GET /v1/policies/versions/{version}", versions.PolicyVersionDetails, path_types={"version": PolicyVersionPath}
 )

@@ -26,6 +26,7 @@ LIST_AUDIT = ListRoute(
     "GET /v1/audit",
     AuditRecord,
     query=filters(session_id=UUID),
+    columns="seq created_at action body hash",
     notes="The chain of a session, or without `session_id` the org's own.",
 )
 VERIFY_AUDIT = Route(
@@ -41,7 +42,12 @@ EXPORT_AUDIT = Route(
     answer="One JSON object a line; docs/reference/audit.md describes them.",
     notes="Every chain of the org, or that of one session, as a file that can be verified without the plane.",
 )
-LIST_ROOTS = ListRoute("GET /v1/audit/roots", AuditRoot, notes="Signed roots over all chains, newest first.")
+LIST_ROOTS = ListRoute(
+    "GET /v1/audit/roots",
+    AuditRoot,
+    columns="seq created_at covers chains hash fingerprint",
+    notes="Signed roots over all chains, newest first.",
+)
 MAKE_ROOT = Route(
     "POST /v1/audit/roots",
     RootMade,
@@ -51,6 +57,7 @@ LIST_SIGNING_KEYS = ListRoute(
     "GET /v1/audit/keys",
     SigningKey,
     query=None,
+    columns="id fingerprint public_key created_at retired_at",
     notes="The public keys that receipts and roots are signed with, oldest first. Retired ones stay: what they signed is valid.",
 )
 ROTATE_SIGNING_KEY = Route("POST /v1/audit/keys", SigningKey, status=201, notes="A new key signs from now on.")

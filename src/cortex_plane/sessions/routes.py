@@ -44,6 +44,7 @@ LIST_SESSIONS = ListRoute(
     "GET /v1/sessions",
     sessions.Session,
     query=filters(status=sessions.SessionStatus, agent=Ref, member_id=UUID),
+    columns="id kind status title last_activity_at",
     notes="Members and guests see their own sessions, everybody else those of the org.",
 )
 GET_SESSION = Route("GET /v1/sessions/{session_id}", sessions.Session)
@@ -69,7 +70,10 @@ POST_MESSAGE = Route(
     max_body=MAX_BODY_BYTES,
 )
 LIST_MESSAGES = ListRoute(
-    "GET /v1/sessions/{session_id}/messages", sessions.Message, notes="In the order they were said."
+    "GET /v1/sessions/{session_id}/messages",
+    sessions.Message,
+    columns="seq role text created_at",
+    notes="In the order they were said.",
 )
 
 # Memories ----------------------------------------------------------------------------------------------------
@@ -77,6 +81,7 @@ LIST_MESSAGES = ListRoute(
 LIST_MEMORIES = ListRoute(
     "GET /v1/sessions/{session_id}/memory",
     sessions.SessionMemory,
+    columns="number message_seq summary facts created_at",
     notes="""What is kept of the part that no longer fits into the model's window: the newest first, then how it came about.
 
         A model wrote it: it is data, not instructions.""",

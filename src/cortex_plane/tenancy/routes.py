@@ -9,6 +9,9 @@ from cortex_plane.kernel.fields import MAX_BODY_BYTES
 from cortex_plane.kernel.routes import ListRoute, RefPath, Route, filters
 from cortex_plane.tenancy.model import access, credentials, identities, orgs
 
+CHANNEL_COLUMNS = "id channel_type channel_user_id verified_at"
+SESSION_COLUMNS = "id created_at last_seen_at expires_at key_name"
+
 # Connections -------------------------------------------------------------------------------------------------
 
 CREATE_CONNECTION = Route(
@@ -19,7 +22,11 @@ CREATE_CONNECTION = Route(
     once=True,
     notes="A webhook has a `url`; the answer holds the secret that signs its messages, which is shown once.",
 )
-LIST_CONNECTIONS = ListRoute("GET /v1/connections", identities.Connection)
+LIST_CONNECTIONS = ListRoute(
+    "GET /v1/connections",
+    identities.Connection,
+    columns="id channel_type name url failing_since disabled_at created_at",
+)
 GET_CONNECTION = Route("GET /v1/connections/{connection_id}", identities.Connection)
 UPDATE_CONNECTION = Route(
     "PATCH /v1/connections/{connection_id}",
@@ -51,7 +58,7 @@ CREATE_OWN_LOGIN_LINK = Route(
     notes="A link that logs you in to the dashboard, once and within 15 minutes.",
 )
 LIST_OWN_BROWSER_SESSIONS = ListRoute(
-    "GET /v1/me/browser-sessions", credentials.BrowserSession, notes="Where you are logged in."
+    "GET /v1/me/browser-sessions", credentials.BrowserSession, columns=SESSION_COLUMNS, notes="Where you are logged in."
 )
 END_OWN_BROWSER_SESSIONS = Route(
     "DELETE /v1/me/browser-sessions",
@@ -67,7 +74,9 @@ CREATE_OWN_KEY = Route(
     once=True,
     notes="A key of your own. It ends with the key that you make it with; the secret is shown once.",
 )
-LIST_OWN_KEYS = ListRoute("GET /v1/me/keys", credentials.Key)
+LIST_OWN_KEYS = ListRoute(
+    "GET /v1/me/keys", credentials.Key, columns="id name last_characters last_used_at expires_at revoked_at"
+)
 REVOKE_OWN_KEY = Route(
     "POST /v1/me/keys/{key_id}/revoke",
     credentials.Key,
@@ -83,14 +92,14 @@ CREATE_ORG = Route(
     status=201,
     notes="Create an org with a first team, and an admin with a key that is shown once.",
 )
-LIST_ORGS = ListRoute("GET /v1/orgs", orgs.Org)
+LIST_ORGS = ListRoute("GET /v1/orgs", orgs.Org, columns="id slug name created_at")
 GET_ORG = Route("GET /v1/org", orgs.Org, tag="orgs", notes="The org of the key.")
 UPDATE_ORG = Route("PATCH /v1/org", orgs.Org, body=orgs.OrgChange, revision=True, max_body=MAX_BODY_BYTES, tag="orgs")
 
 # Teams -------------------------------------------------------------------------------------------------------
 
 CREATE_TEAM = Route("POST /v1/teams", orgs.Team, body=orgs.TeamDraft, status=201, once=True)
-LIST_TEAMS = ListRoute("GET /v1/teams", orgs.Team)
+LIST_TEAMS = ListRoute("GET /v1/teams", orgs.Team, columns="id slug name parent_id created_at")
 GET_TEAM = Route("GET /v1/teams/{team}", orgs.Team, path_types={"team": RefPath})
 UPDATE_TEAM = Route(
     "PATCH /v1/teams/{team}", orgs.Team, body=orgs.TeamChange, path_types={"team": RefPath}, revision=True
@@ -106,7 +115,12 @@ DELETE_TEAM = Route(
 # Members -----------------------------------------------------------------------------------------------------
 
 CREATE_MEMBER = Route("POST /v1/members", orgs.Member, body=orgs.MemberDraft, status=201, once=True)
-LIST_MEMBERS = ListRoute("GET /v1/members", orgs.Member, query=filters(role=orgs.Role))
+LIST_MEMBERS = ListRoute(
+    "GET /v1/members",
+    orgs.Member,
+    query=filters(role=orgs.Role),
+    columns="id display_name roles clearance deactivated_at",
+)
 GET_MEMBER = Route("GET /v1/members/{member_id}", orgs.Member)
 UPDATE_MEMBER = Route(
     "PATCH /v1/members/{member_id}",
@@ -117,7 +131,10 @@ UPDATE_MEMBER = Route(
         history stays.""",
 )
 LIST_MAPPINGS = ListRoute(
-    "GET /v1/members/{member_id}/mappings", identities.Mapping, notes="Where this person can be reached."
+    "GET /v1/members/{member_id}/mappings",
+    identities.Mapping,
+    columns=CHANNEL_COLUMNS,
+    notes="Where this person can be reached.",
 )
 CREATE_ENROLMENT_CODE = Route(
     "POST /v1/members/{member_id}/enrolment-codes",
@@ -127,7 +144,10 @@ CREATE_ENROLMENT_CODE = Route(
         It is shown this once.""",
 )
 LIST_MEMBER_BROWSER_SESSIONS = ListRoute(
-    "GET /v1/members/{member_id}/browser-sessions", credentials.BrowserSession, notes="Where this member is logged in."
+    "GET /v1/members/{member_id}/browser-sessions",
+    credentials.BrowserSession,
+    columns=SESSION_COLUMNS,
+    notes="Where this member is logged in.",
 )
 END_MEMBER_BROWSER_SESSIONS = Route(
     "DELETE /v1/members/{member_id}/browser-sessions",
@@ -168,7 +188,11 @@ UNLINK_MEMBER_MAPPING = Route(
     notes="A lost phone, an invitation to the wrong address: whoever writes from it is a stranger from now on.",
 )
 LIST_OWN_MAPPINGS = ListRoute(
-    "GET /v1/me/mappings", identities.Mapping, tag="identities", notes="Where you can be reached."
+    "GET /v1/me/mappings",
+    identities.Mapping,
+    tag="identities",
+    columns=CHANNEL_COLUMNS,
+    notes="Where you can be reached.",
 )
 UNLINK_OWN_MAPPING = Route("DELETE /v1/me/mappings/{mapping_id}", NoneType, status=204, tag="identities")
 ADD_OWN_ADDRESS = Route(
@@ -211,6 +235,7 @@ LIST_ABSENCES = ListRoute(
     "GET /v1/absences",
     orgs.Absence,
     query=filters(member_id=UUID, only_open=bool),
+    columns="id member delegate starts_at ends_at status reason",
     notes="Newest first. Staff see everybody's, others their own; `only_open` leaves out what is over or cancelled.",
 )
 GET_ABSENCE = Route("GET /v1/absences/{absence_id}", orgs.Absence)
@@ -230,7 +255,9 @@ CREATE_KEY = Route(
     once=True,
     notes="The secret is shown once; the plane keeps only its digest.",
 )
-LIST_KEYS = ListRoute("GET /v1/keys", credentials.Key)
+LIST_KEYS = ListRoute(
+    "GET /v1/keys", credentials.Key, columns="id name kind last_characters last_used_at expires_at revoked_at"
+)
 GET_KEY = Route("GET /v1/keys/{key_id}", credentials.Key)
 REVOKE_KEY = Route(
     "POST /v1/keys/{key_id}/revoke",
@@ -245,6 +272,7 @@ LIST_MODEL_KEYS = ListRoute(
     credentials.ModelKey,
     query=None,
     tag="models",
+    columns="provider last_characters set_by updated_at",
     notes="The org's own keys for model providers: who set them and how they end, never what they are.",
 )
 GET_MODEL_KEY = Route(
