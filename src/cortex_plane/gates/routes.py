@@ -32,24 +32,22 @@ PUBLISH_ATLAS = Route(
     body=atlases.AtlasFile,
     status=201,
     status_again="It was published before, as it is.",
-    max_body=atlases.MAX_ATLAS_BYTES * 3 // 2,  # a whole file in a JSON string, in which some characters are two
-    notes="""A manifest becomes a version, which new sessions are bound to. The same version with the same content again is
-        answered with 200 and changes nothing; with other content it is refused.""",
+    max_body=atlases.MAX_ATLAS_BYTES * 3 // 2,  # a whole file in a JSON string, in which some characters are two,
 )
+"""A manifest becomes a version, which new sessions are bound to. The same version with the same content again is
+answered with 200 and changes nothing; with other content it is refused."""
 LIST_ATLASES = ListRoute(
-    "GET /v1/atlases",
-    atlases.AtlasSummary,
-    columns="atlas_id name holds newest versions published_at",
-    notes="By id, one entry for each.",
+    "GET /v1/atlases", atlases.AtlasSummary, columns="atlas_id name holds newest versions published_at"
 )
+"""By id, one entry for each."""
 GET_ATLAS = Route("GET /v1/atlases/{atlas_id}", atlases.AtlasSummary, path_types={"atlas_id": AtlasPath})
 LIST_ATLAS_VERSIONS = ListRoute(
     "GET /v1/atlases/{atlas_id}/versions",
     atlases.NumberedVersion,
     path_types={"atlas_id": AtlasPath},
     columns="version holds gates published_by published_at retired_at digest",
-    notes="Newest first.",
 )
+"""Newest first."""
 GET_ATLAS_VERSION = Route(
     "GET /v1/atlases/{atlas_id}/versions/{version}",
     atlases.AtlasVersionDetails,
@@ -57,15 +55,12 @@ GET_ATLAS_VERSION = Route(
     path_types={"atlas_id": AtlasPath, "version": VersionPath},
 )
 DIFF_ATLAS = Route(
-    "GET /v1/atlases/{atlas_id}/diff",
-    atlases.AtlasDiff,
-    query=DiffQuery,
-    path_types={"atlas_id": AtlasPath},
-    notes="What version `to` has otherwise than version `from`.",
+    "GET /v1/atlases/{atlas_id}/diff", atlases.AtlasDiff, query=DiffQuery, path_types={"atlas_id": AtlasPath}
 )
+"""What version `to` has otherwise than version `from`."""
 RETIRE_ATLAS_VERSION = Route(
     "POST /v1/atlases/{atlas_id}/versions/{version}/retire",
     atlases.Retired,
     path_types={"atlas_id": AtlasPath, "version": VersionPath},
-    notes="New sessions are bound to the newest version that is left; those that are bound to this one go on with it.",
 )
+"""New sessions are bound to the newest version that is left; those that are bound to this one go on with it."""

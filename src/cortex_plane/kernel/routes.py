@@ -53,7 +53,8 @@ def filters(**kinds: Any) -> type[ListQuery]:
 
 @dataclass(frozen=True, eq=False)
 class Route(Generic[T]):
-    """One route. Its operation is named like its constant, and its permission is that of the verb it is bound to."""
+    """One route. Its operation is named like its constant and described by the string below it. Its permission is that of the verb
+    it is bound to."""
 
     address: str
     """Method and path: ``POST /v1/teams``."""
@@ -80,8 +81,6 @@ class Route(Generic[T]):
     errors: tuple[int, ...] = ERRORS
     tag: str = ""
     """The section of the document; by default the first word of the path."""
-    notes: str | None = None
-    """The description in the document."""
     also_at: str | None = None
     """Another prefix in the place of ``/v1``, which a specification names. The document does not list it."""
     in_document: bool = True

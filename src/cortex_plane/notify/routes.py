@@ -10,11 +10,8 @@ from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus
 
 # Connections -------------------------------------------------------------------------------------------------
 
-TEST_CONNECTION = Route(
-    "POST /v1/connections/{connection_id}/test",
-    Ping,
-    notes="Send a signed `ping` to a webhook now, and say what came back.",
-)
+TEST_CONNECTION = Route("POST /v1/connections/{connection_id}/test", Ping)
+"""Send a signed `ping` to a webhook now, and say what came back."""
 
 # Deliveries --------------------------------------------------------------------------------------------------
 
@@ -23,14 +20,11 @@ LIST_DELIVERIES = ListRoute(
     Delivery,
     query=filters(status=DeliveryStatus, approval_id=UUID),
     columns="id status channel_type member address approval_id attempts sent_at last_error",
-    notes="What was sent to whom, newest first. `status=dead` lists what was given up.",
 )
+"""What was sent to whom, newest first. `status=dead` lists what was given up."""
 GET_DELIVERY = Route("GET /v1/deliveries/{delivery_id}", Delivery)
-RESEND_DELIVERY = Route(
-    "POST /v1/deliveries/{delivery_id}/resend",
-    Delivery,
-    notes="What was given up is tried again, at once. An address to which nothing was sent any more is trusted again.",
-)
+RESEND_DELIVERY = Route("POST /v1/deliveries/{delivery_id}/resend", Delivery)
+"""What was given up is tried again, at once. An address to which nothing was sent any more is trusted again."""
 
 # Webhooks ----------------------------------------------------------------------------------------------------
 

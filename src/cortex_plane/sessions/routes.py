@@ -26,27 +26,22 @@ INGEST_MESSAGE = Route(
     status=201,
     once=True,
     max_body=MAX_BODY_BYTES,
-    notes="Take in a person's message: makes account, session and job where they do not exist.",
 )
+"""Take in a person's message: makes account, session and job where they do not exist."""
 
 # Sessions ----------------------------------------------------------------------------------------------------
 
 CREATE_SESSION = Route(
-    "POST /v1/sessions",
-    sessions.Session,
-    body=sessions.SessionDraft,
-    status=201,
-    once=True,
-    max_body=MAX_BODY_BYTES,
-    notes="Open a session from a program. A person's conversation opens by itself with the first message.",
+    "POST /v1/sessions", sessions.Session, body=sessions.SessionDraft, status=201, once=True, max_body=MAX_BODY_BYTES
 )
+"""Open a session from a program. A person's conversation opens by itself with the first message."""
 LIST_SESSIONS = ListRoute(
     "GET /v1/sessions",
     sessions.Session,
     query=filters(status=sessions.SessionStatus, agent=Ref, member_id=UUID),
     columns="id kind status title last_activity_at",
-    notes="Members and guests see their own sessions, everybody else those of the org.",
 )
+"""Members and guests see their own sessions, everybody else those of the org."""
 GET_SESSION = Route("GET /v1/sessions/{session_id}", sessions.Session)
 UPDATE_SESSION = Route(
     "PATCH /v1/sessions/{session_id}",
@@ -55,12 +50,8 @@ UPDATE_SESSION = Route(
     revision=True,
     max_body=MAX_BODY_BYTES,
 )
-TERMINATE_SESSION = Route(
-    "POST /v1/sessions/{session_id}/terminate",
-    sessions.Session,
-    body=sessions.Termination,
-    notes="End a session for good and cancel its open jobs.",
-)
+TERMINATE_SESSION = Route("POST /v1/sessions/{session_id}/terminate", sessions.Session, body=sessions.Termination)
+"""End a session for good and cancel its open jobs."""
 POST_MESSAGE = Route(
     "POST /v1/sessions/{session_id}/messages",
     sessions.IngestedMessage,
@@ -70,11 +61,9 @@ POST_MESSAGE = Route(
     max_body=MAX_BODY_BYTES,
 )
 LIST_MESSAGES = ListRoute(
-    "GET /v1/sessions/{session_id}/messages",
-    sessions.Message,
-    columns="seq role text created_at",
-    notes="In the order they were said.",
+    "GET /v1/sessions/{session_id}/messages", sessions.Message, columns="seq role text created_at"
 )
+"""In the order they were said."""
 
 # Memories ----------------------------------------------------------------------------------------------------
 
@@ -82,10 +71,10 @@ LIST_MEMORIES = ListRoute(
     "GET /v1/sessions/{session_id}/memory",
     sessions.SessionMemory,
     columns="number message_seq summary facts created_at",
-    notes="""What is kept of the part that no longer fits into the model's window: the newest first, then how it came about.
-
-        A model wrote it: it is data, not instructions.""",
 )
+"""What is kept of the part that no longer fits into the model's window: the newest first, then how it came about.
+
+A model wrote it: it is data, not instructions."""
 
 # Events ------------------------------------------------------------------------------------------------------
 
@@ -96,5 +85,5 @@ SESSION_EVENTS = ListRoute(
     stream=True,
     answer="A stream of events; with `Accept: application/json` one page of them.",
     tag="events",
-    notes="What happens in a session, as server-sent events: what you missed first, then live.",
 )
+"""What happens in a session, as server-sent events: what you missed first, then live."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,37 +25,18 @@ class Health:
     status: str = "ok"
 
 
-HEALTHZ = Route("GET /healthz", Health, tag="health", needs_key=False, errors=(), notes="The process answers.")
-READYZ = Route(
-    "GET /readyz",
-    Health,
-    tag="health",
-    needs_key=False,
-    errors=(503,),
-    notes="The database answers and has this release's schema.",
-)
-EXPOSITION = Route(
-    "GET /metrics",
-    bytes,
-    tag="health",
-    media_type="text/plain",
-    errors=(401, 403, 404, 422, 503),
-    notes="For Prometheus, with a platform key: the figures name every tenant.",
-)
+HEALTHZ = Route("GET /healthz", Health, tag="health", needs_key=False, errors=())
+"""The process answers."""
+READYZ = Route("GET /readyz", Health, tag="health", needs_key=False, errors=(503,))
+"""The database answers and has this release's schema."""
+EXPOSITION = Route("GET /metrics", bytes, tag="health", media_type="text/plain", errors=(401, 403, 404, 422, 503))
+"""For Prometheus, with a platform key: the figures name every tenant."""
 CHECKPOINT_SCHEMA = Route(
-    f"GET /schemas/checkpoint/v{checkpoints.SCHEMA_VERSION}.json",
-    dict[str, Any],
-    needs_key=False,
-    errors=(),
-    notes="The JSON Schema of a checkpoint, for everybody, as this document is.",
+    f"GET /schemas/checkpoint/v{checkpoints.SCHEMA_VERSION}.json", dict[str, Any], needs_key=False, errors=()
 )
-ATLAS_SCHEMA = Route(
-    f"GET /schemas/atlas/v{atlases.SCHEMA_VERSION}.json",
-    dict[str, Any],
-    needs_key=False,
-    errors=(),
-    notes="The JSON Schema of atlas files, for everybody.",
-)
+"""The JSON Schema of a checkpoint, for everybody, as this document is."""
+ATLAS_SCHEMA = Route(f"GET /schemas/atlas/v{atlases.SCHEMA_VERSION}.json", dict[str, Any], needs_key=False, errors=())
+"""The JSON Schema of atlas files, for everybody."""
 
 
 async def healthz(_: Exchange) -> Response:
@@ -98,11 +80,4 @@ BINDINGS: tuple[Binding, ...] = (
 def openapi_document() -> dict[str, Any]:
     from cortex_plane.http.openapi import document
 
-    modules = [vars(routes) for noun in NOUNS for routes in noun.DECLARATIONS]
-    names = {
-        route: name.lower()
-        for module in (*modules, globals())
-        for name, route in module.items()
-        if isinstance(route, Route)
-    }
-    return document(BINDINGS, names)
+    return document(BINDINGS, [*(routes for noun in NOUNS for routes in noun.DECLARATIONS), sys.modules[__name__]])
