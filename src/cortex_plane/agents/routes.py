@@ -7,7 +7,7 @@ from types import NoneType
 from cortex_plane.agents.model.agents import Agent, AgentChange, AgentDraft, AgentStatus, AgentVersion
 from cortex_plane.agents.model.tools import ConfirmationDraft, PublishedTool, ToolConfirmation, ToolServer, ToolVersion
 from cortex_plane.kernel.fields import MAX_BODY_BYTES, Slug
-from cortex_plane.kernel.routes import ListRoute, Query, RefPath, Route, filters
+from cortex_plane.kernel.routes import ListRoute, Query, Route, filters
 
 
 class ToolVersionQuery(Query):
@@ -27,27 +27,15 @@ LIST_AGENTS = ListRoute(
     columns="id slug name status role config_version",
 )
 """Archived agents are listed only when asked for."""
-GET_AGENT = Route("GET /v1/agents/{agent}", Agent, also_at="", path_types={"agent": RefPath})
+GET_AGENT = Route("GET /v1/agents/{agent}", Agent, also_at="")
 UPDATE_AGENT = Route(
-    "PATCH /v1/agents/{agent}",
-    Agent,
-    also_at="",
-    body=AgentChange,
-    path_types={"agent": RefPath},
-    revision=True,
-    max_body=MAX_BODY_BYTES,
+    "PATCH /v1/agents/{agent}", Agent, also_at="", body=AgentChange, revision=True, max_body=MAX_BODY_BYTES
 )
 """A changed configuration becomes a new version; running jobs keep theirs."""
-DELETE_AGENT = Route(
-    "DELETE /v1/agents/{agent}", NoneType, also_at="", path_types={"agent": RefPath}, status=204, revision=True
-)
+DELETE_AGENT = Route("DELETE /v1/agents/{agent}", NoneType, also_at="", status=204, revision=True)
 """Only an agent that was never used; otherwise the answer says what uses it."""
 LIST_AGENT_VERSIONS = ListRoute(
-    "GET /v1/agents/{agent}/versions",
-    AgentVersion,
-    also_at="",
-    path_types={"agent": RefPath},
-    columns="version model_config created_by created_at",
+    "GET /v1/agents/{agent}/versions", AgentVersion, also_at="", columns="version model_config created_by created_at"
 )
 
 # Tools -------------------------------------------------------------------------------------------------------

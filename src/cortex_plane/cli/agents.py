@@ -77,10 +77,8 @@ def create_agent(
     show_record(lambda plane: plane.agents.create(draft), as_json)
 
 
-add_command(
-    agent_app, "list", routes.LIST_AGENTS, lambda plane: plane.agents.list, status="Archived ones are hidden otherwise."
-)
-add_command(agent_app, "show", routes.GET_AGENT, lambda plane: plane.agents.get)
+add_command(agent_app, "list", routes.LIST_AGENTS, status="Archived ones are hidden otherwise.")
+add_command(agent_app, "show", routes.GET_AGENT)
 
 
 @agent_app.command("update")
@@ -110,13 +108,7 @@ def update_agent(
     show_record(lambda plane: plane.agents.update(agent, change, revision=revision), as_json)
 
 
-add_command(
-    agent_app,
-    "versions",
-    routes.LIST_AGENT_VERSIONS,
-    lambda plane: plane.agents.versions,
-    "The configurations it has had, newest first.",
-)
+add_command(agent_app, "versions", routes.LIST_AGENT_VERSIONS, "The configurations it has had, newest first.")
 
 
 @agent_app.command("delete")
@@ -178,7 +170,6 @@ add_command(
     tool_app,
     "servers",
     routes.LIST_TOOL_SERVERS,
-    lambda plane: plane.tools.servers,
     """The MCP servers of the workers that are there: up or down, since when, and why.
 
     Platform keys see the names of workers and the whole reasons.""",

@@ -142,7 +142,6 @@ add_command(
     standing_app,
     "show",
     routes.GET_STANDING_APPROVAL,
-    lambda plane: plane.standing_approvals.get,
     "What it covers, who gave it, how often it was used, and whether it still holds.",
 )
 

@@ -52,8 +52,8 @@ def _show_new_connection(new: NewConnection) -> None:
         say(f"\nThe secret that signs its messages, shown once:\n  {new.secret}")
 
 
-add_command(connection_app, "list", routes.LIST_CONNECTIONS, lambda plane: plane.connections.list)
-add_command(connection_app, "show", routes.GET_CONNECTION, lambda plane: plane.connections.get)
+add_command(connection_app, "list", routes.LIST_CONNECTIONS)
+add_command(connection_app, "show", routes.GET_CONNECTION)
 
 
 @connection_app.command("rename")
@@ -86,7 +86,6 @@ add_command(
     connection_app,
     "rotate-secret",
     routes.ROTATE_CONNECTION_SECRET,
-    lambda plane: plane.connections.rotate_secret,
     "Print a new secret for a webhook, once. For a day the one before it counts as well: messages are signed with both.",
 )
 
@@ -134,7 +133,6 @@ add_command(
     delivery_app,
     "list",
     notify_routes.LIST_DELIVERIES,
-    lambda plane: plane.deliveries.list,
     "Messages to people, newest first.",
     status="`dead` for what was given up.",
     approval="Of this request.",
@@ -143,13 +141,6 @@ add_command(
     delivery_app,
     "show",
     notify_routes.GET_DELIVERY,
-    lambda plane: plane.deliveries.get,
     "One message: where it goes, how often it was tried, and what went wrong last.",
 )
-add_command(
-    delivery_app,
-    "resend",
-    notify_routes.RESEND_DELIVERY,
-    lambda plane: plane.deliveries.resend,
-    "Try again what was given up, at once.",
-)
+add_command(delivery_app, "resend", notify_routes.RESEND_DELIVERY, "Try again what was given up, at once.")

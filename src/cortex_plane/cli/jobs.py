@@ -68,9 +68,17 @@ def submit_job(
     show_record(lambda plane: plane.jobs.submit(draft, idempotency_key=idempotency_key), as_json)
 
 
-add_command(
-    job_app, "list", routes.LIST_JOBS, lambda plane: plane.jobs.list, status="", session="", agent="Id or slug."
-)
+@job_app.command("list")
+def list_jobs(
+    status: JobStatus | None = None,
+    session: UUID | None = None,
+    agent: Annotated[str | None, Option(help="Id or slug.")] = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    show_table(
+        routes.LIST_JOBS, lambda plane: plane.jobs.list(limit, status=status, session_id=session, agent=agent), as_json
+    )
 
 
 @job_app.command("show")
@@ -88,7 +96,7 @@ def show_job(job_id: UUID, as_json: AsJson = False) -> None:
     say(f"tokens: {tokens} ({usage.cache_read_tokens} from the cache) in {calls}; cost: {cost_text(usage)}")
 
 
-add_command(job_app, "history", routes.GET_JOB_HISTORY, lambda plane: plane.jobs.history, "Every change of its status.")
+add_command(job_app, "history", routes.GET_JOB_HISTORY, "Every change of its status.")
 
 
 @job_app.command("steps")
@@ -134,9 +142,7 @@ def show_checkpoint(job_id: UUID, as_json: AsJson = False) -> None:
     sys.stdout.write(json.dumps(blob, indent=None if as_json else 2) + "\n")
 
 
-add_command(
-    job_app, "waits", routes.LIST_WAITS, lambda plane: plane.jobs.waits, "The signals that it waits for, and what came."
-)
+add_command(job_app, "waits", routes.LIST_WAITS, "The signals that it waits for, and what came.")
 
 
 @job_app.command("questions")
@@ -239,7 +245,6 @@ add_command(
     signal_app,
     "list",
     routes.LIST_SIGNALS,
-    lambda plane: plane.signals.list,
     "What was sent, newest first.",
     name="Only those with this name.",
     key="Only those with this key.",
@@ -261,13 +266,7 @@ def _read_payload(text: str) -> Any:
 workers_app = typer.Typer(no_args_is_help=True, help="Workers: the processes that run jobs.")
 
 
-add_command(
-    workers_app,
-    "list",
-    routes.LIST_WORKERS,
-    lambda plane: plane.workers.list,
-    "Who is there, newest first. Needs a platform key.",
-)
+add_command(workers_app, "list", routes.LIST_WORKERS, "Who is there, newest first. Needs a platform key.")
 
 
 usage_app = typer.Typer()

@@ -38,7 +38,7 @@ from cortex_plane.tenancy.model.orgs import Absence, AbsenceDraft, MemberChange,
 self_app = typer.Typer()
 
 
-add_command(self_app, "me", routes.GET_ME, lambda plane: plane.me, "Who the key stands for, and what it may do.")
+add_command(self_app, "me", routes.GET_ME, "Who the key stands for, and what it may do.")
 
 
 @self_app.command("enrol")
@@ -96,11 +96,7 @@ def _show_link_code(code: LinkCode) -> None:
 
 
 add_command(
-    user_app,
-    "channels",
-    routes.LIST_OWN_MAPPINGS,
-    lambda plane: plane.identities.mappings,
-    "Where you are reached. What is not verified yet receives nothing.",
+    user_app, "channels", routes.LIST_OWN_MAPPINGS, "Where you are reached. What is not verified yet receives nothing."
 )
 
 
@@ -114,13 +110,7 @@ def unlink_own_channel(mapping_id: UUID) -> None:
 AllSessions = Annotated[bool, Option("--all", help="Every one of them, and login links that were not used yet.")]
 
 
-add_command(
-    user_app,
-    "sessions",
-    routes.LIST_OWN_BROWSER_SESSIONS,
-    lambda plane: plane.members.browser_sessions,
-    "Where you are logged in.",
-)
+add_command(user_app, "sessions", routes.LIST_OWN_BROWSER_SESSIONS, "Where you are logged in.")
 
 
 @user_app.command("end-session")
@@ -143,12 +133,11 @@ def end_sessions(member_id: UUID | None, session_id: UUID | None, all_of_them: b
         say("ended")
 
 
-add_command(user_app, "keys", routes.LIST_OWN_KEYS, lambda plane: plane.keys.list_own, "Your keys.")
+add_command(user_app, "keys", routes.LIST_OWN_KEYS, "Your keys.")
 add_command(
     user_app,
     "revoke-key",
     routes.REVOKE_OWN_KEY,
-    lambda plane: plane.keys.revoke_own,
     "End a key of yours at once and for good, with the keys and browser sessions that came from it.",
 )
 
@@ -199,8 +188,8 @@ def unlink_member_channel(member_id: UUID, mapping_id: UUID) -> None:
     say("unlinked")
 
 
-add_command(member_app, "list", routes.LIST_MEMBERS, lambda plane: plane.members.list, role="Only those who have it.")
-add_command(member_app, "show", routes.GET_MEMBER, lambda plane: plane.members.get)
+add_command(member_app, "list", routes.LIST_MEMBERS, role="Only those who have it.")
+add_command(member_app, "show", routes.GET_MEMBER)
 
 
 @member_app.command("update")
@@ -220,16 +209,8 @@ def update_member(
     show_record(lambda plane: plane.members.update(member_id, change), as_json)
 
 
-add_command(
-    member_app, "channels", routes.LIST_MAPPINGS, lambda plane: plane.members.mappings, "Where a member can be reached."
-)
-add_command(
-    member_app,
-    "sessions",
-    routes.LIST_MEMBER_BROWSER_SESSIONS,
-    lambda plane: plane.members.browser_sessions,
-    "Where a member is logged in.",
-)
+add_command(member_app, "channels", routes.LIST_MAPPINGS, "Where a member can be reached.")
+add_command(member_app, "sessions", routes.LIST_MEMBER_BROWSER_SESSIONS, "Where a member is logged in.")
 
 
 @member_app.command("end-session")
@@ -342,18 +323,11 @@ def list_absences(
     show_table(routes.LIST_ABSENCES, find, as_json)
 
 
-add_command(
-    absence_app,
-    "cancel",
-    routes.CANCEL_ABSENCE,
-    lambda plane: plane.absences.cancel,
-    "Back early: what is asked from now on reaches you again.",
-)
+add_command(absence_app, "cancel", routes.CANCEL_ABSENCE, "Back early: what is asked from now on reaches you again.")
 add_command(
     absence_app,
     "delegates",
     LIST_DELEGATES,
-    lambda plane: plane.absences.delegates,
     "Colleagues to whom you may hand your part, by name; at most 200.",
     approval="Only those who could take your part in this request.",
 )

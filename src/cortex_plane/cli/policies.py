@@ -64,13 +64,7 @@ def apply_policies(
     show_record(lambda plane: plane.policies.apply(draft), as_json, _show_applied)
 
 
-add_command(
-    policy_app,
-    "list",
-    routes.LIST_POLICY_VERSIONS,
-    lambda plane: plane.policies.versions,
-    "The versions that were applied, newest first.",
-)
+add_command(policy_app, "list", routes.LIST_POLICY_VERSIONS, "The versions that were applied, newest first.")
 
 
 @policy_app.command("show")

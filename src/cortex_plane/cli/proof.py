@@ -191,7 +191,6 @@ add_command(
     audit_app,
     "list",
     routes.LIST_AUDIT,
-    lambda plane: plane.audit.list,
     "The entries of a chain, oldest first.",
     session="The chain of a session; the org's own if left out.",
     limit=200,
@@ -200,7 +199,6 @@ add_command(
     audit_app,
     "roots",
     routes.LIST_ROOTS,
-    lambda plane: plane.audit.roots,
     "Signed roots over all chains, newest first. Keep the hash of one elsewhere: nobody can take back what it covers.",
 )
 
@@ -223,14 +221,12 @@ add_command(
     audit_app,
     "keys",
     routes.LIST_SIGNING_KEYS,
-    lambda plane: plane.audit.keys,
     "The public keys that receipts and roots are signed with. Write their fingerprints down where others cannot.",
 )
 add_command(
     audit_app,
     "rotate-key",
     routes.ROTATE_SIGNING_KEY,
-    lambda plane: plane.audit.rotate_key,
     "Sign with a new key from now on. The old one stays listed, and what it signed stays valid.",
 )
 

@@ -37,16 +37,8 @@ def create_session(agent: str, title: str | None = None, atlas: Atlases = None, 
     show_record(lambda plane: plane.sessions.create(draft), as_json)
 
 
-add_command(
-    session_app,
-    "list",
-    routes.LIST_SESSIONS,
-    lambda plane: plane.sessions.list,
-    status="",
-    agent="Id or slug.",
-    member="",
-)
-add_command(session_app, "show", routes.GET_SESSION, lambda plane: plane.sessions.get)
+add_command(session_app, "list", routes.LIST_SESSIONS, status="", agent="Id or slug.", member="")
+add_command(session_app, "show", routes.GET_SESSION)
 
 
 @session_app.command("rename")
@@ -60,14 +52,7 @@ def send_message(session_id: UUID, text: str, idempotency_key: str | None = None
     show_record(lambda plane: plane.sessions.send(session_id, text, idempotency_key=idempotency_key), as_json)
 
 
-add_command(
-    session_app,
-    "messages",
-    routes.LIST_MESSAGES,
-    lambda plane: plane.sessions.messages,
-    "What was said, in order.",
-    limit=200,
-)
+add_command(session_app, "messages", routes.LIST_MESSAGES, "What was said, in order.", limit=200)
 
 
 @session_app.command("memory")
@@ -158,15 +143,7 @@ def terminate_session(session_id: UUID, reason: str | None = None, as_json: AsJs
 call_app = typer.Typer(no_args_is_help=True, help="Calls of agents that run elsewhere and ask before they act.")
 
 
-add_command(
-    call_app,
-    "list",
-    call_routes.LIST_CALLS,
-    lambda plane: plane.calls.list,
-    "Newest first.",
-    session="Only those of this session.",
-    status="",
-)
+add_command(call_app, "list", call_routes.LIST_CALLS, "Newest first.", session="Only those of this session.", status="")
 
 
 @call_app.command("show")

@@ -34,10 +34,8 @@ def create_org(
         say(f"  {new.enrolment.code}")
 
 
-add_command(
-    org_app, "list", routes.LIST_ORGS, lambda plane: plane.orgs.list, "All orgs of the plane. Needs a platform key."
-)
-add_command(org_app, "show", routes.GET_ORG, lambda plane: plane.orgs.get, "The org of the key.")
+add_command(org_app, "list", routes.LIST_ORGS, "All orgs of the plane. Needs a platform key.")
+add_command(org_app, "show", routes.GET_ORG, "The org of the key.")
 
 
 @org_app.command("update")
@@ -88,8 +86,8 @@ def create_team(
     show_record(lambda plane: plane.teams.create(draft), as_json)
 
 
-add_command(team_app, "list", routes.LIST_TEAMS, lambda plane: plane.teams.list)
-add_command(team_app, "show", routes.GET_TEAM, lambda plane: plane.teams.get)
+add_command(team_app, "list", routes.LIST_TEAMS)
+add_command(team_app, "show", routes.GET_TEAM)
 
 
 @team_app.command("rename")
@@ -135,14 +133,10 @@ def create_key(
         say(f"\nThe key, shown once:\n  {new.secret}")
 
 
-add_command(key_app, "list", routes.LIST_KEYS, lambda plane: plane.keys.list)
-add_command(key_app, "show", routes.GET_KEY, lambda plane: plane.keys.get)
+add_command(key_app, "list", routes.LIST_KEYS)
+add_command(key_app, "show", routes.GET_KEY)
 add_command(
-    key_app,
-    "revoke",
-    routes.REVOKE_KEY,
-    lambda plane: plane.keys.revoke,
-    "At once and for good, with the keys and browser sessions that came from it.",
+    key_app, "revoke", routes.REVOKE_KEY, "At once and for good, with the keys and browser sessions that came from it."
 )
 
 
@@ -163,8 +157,8 @@ def set_model_key(provider: Provider, as_json: AsJson = False) -> None:
     show_record(lambda plane: plane.model_keys.set(provider, key.strip()), as_json)
 
 
-add_command(model_key_app, "list", routes.LIST_MODEL_KEYS, lambda plane: plane.model_keys.list)
-add_command(model_key_app, "show", routes.GET_MODEL_KEY, lambda plane: plane.model_keys.get)
+add_command(model_key_app, "list", routes.LIST_MODEL_KEYS)
+add_command(model_key_app, "show", routes.GET_MODEL_KEY)
 
 
 @model_key_app.command("remove")

@@ -67,21 +67,13 @@ def console() -> Console:
 
 
 def add_command(
-    app: typer.Typer,
-    name: str,
-    route: Route[Any],
-    method: Callable[[Client], Callable[..., Any]],
-    summary: str | None = None,
-    /,
-    *,
-    limit: int = 50,
-    **filters: str,
+    app: typer.Typer, name: str, route: Route[Any], summary: str | None = None, /, *, limit: int = 50, **filters: str
 ) -> None:
-    """Add a command that sends the request of a route with a method of the client, and prints the answer.
+    """Add a command that sends the request of a route, and prints the answer.
 
     The values of the path are its arguments. ``filters`` are its options with their help; `session` stands for `session_id`.
     """
-    annotations: dict[str, Any] = {value: _plain_type(route.path_types.get(value, UUID)) for value in route.path_names}
+    annotations: dict[str, Any] = {value: _plain_type(route.path_types[value]) for value in route.path_names}
     defaults: dict[str, Any] = {}
     for option, text in filters.items():
         value_type = _plain_type(route.query.model_fields[_field(route, option)].annotation) | None
@@ -93,10 +85,12 @@ def add_command(
     def command(as_json: bool, **values: Any) -> None:
         arguments = [values.pop(value) for value in route.path_names]
         options = {_field(route, option): value for option, value in values.items()}
-        if isinstance(route, ListRoute):
-            show_table(route, lambda plane: method(plane)(*arguments, **options), as_json)
+        if not isinstance(route, ListRoute):
+            show_record(lambda plane: plane.transport.call(route, *arguments), as_json)
+        elif "limit" in options:
+            show_table(route, lambda plane: plane.transport.pages(route, *arguments, **options), as_json)
         else:
-            show_record(lambda plane: method(plane)(*arguments, **options), as_json)
+            show_table(route, lambda plane: plane.transport.all(route, *arguments, **options), as_json)
 
     empty, kind = inspect.Parameter.empty, inspect.Parameter.KEYWORD_ONLY
     parameters = [

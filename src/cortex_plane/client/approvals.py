@@ -1,8 +1,8 @@
-"""Approvals, standing approvals, and the messages about them."""
+"""Approvals, standing approvals, the messages about them, and the audit trail."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -11,8 +11,8 @@ from cortex_plane.approvals.model import approvals as model
 from cortex_plane.approvals.model.credentials import TokenDecision
 from cortex_plane.client.transport import Noun
 from cortex_plane.notify import routes as notify_routes
+from cortex_plane.proof import model as proof
 from cortex_plane.proof import routes as proof_routes
-from cortex_plane.proof.model import Receipt
 from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus
 
 
@@ -77,7 +77,7 @@ class Approvals(Noun):
         """Hand your part in it to somebody else."""
         return await self._plane.call(routes.DELEGATE_APPROVAL, id, body=draft)
 
-    async def receipt(self, id: UUID) -> Receipt:
+    async def receipt(self, id: UUID) -> proof.Receipt:
         """The signed proof of its decision; docs/why/proof.md tells how to verify it without the plane."""
         return await self._plane.call(proof_routes.GET_RECEIPT, id)
 
@@ -121,3 +121,31 @@ class Deliveries(Noun):
     async def resend(self, id: UUID) -> Delivery:
         """What was given up is tried again, at once."""
         return await self._plane.call(notify_routes.RESEND_DELIVERY, id)
+
+
+class Audit(Noun):
+    def list(self, session_id: UUID | None = None, limit: int | None = None) -> AsyncIterator[proof.AuditRecord]:
+        return self._plane.pages(proof_routes.LIST_AUDIT, limit=limit, session_id=session_id)
+
+    def export(self, session_id: UUID | None = None) -> AsyncGenerator[bytes, None]:
+        """The whole trail, or a session's chain, as it comes: nothing is kept. docs/reference/audit.md describes the lines."""
+        return self._plane.download(proof_routes.EXPORT_AUDIT, session_id=session_id)
+
+    async def verify(self) -> proof.Verification:
+        return await self._plane.call(proof_routes.VERIFY_AUDIT)
+
+    def roots(self, limit: int | None = None) -> AsyncIterator[proof.AuditRoot]:
+        """Signed roots over all chains, newest first."""
+        return self._plane.pages(proof_routes.LIST_ROOTS, limit=limit)
+
+    async def make_root(self) -> proof.RootMade:
+        """A root over everything so far, at once."""
+        return await self._plane.call(proof_routes.MAKE_ROOT)
+
+    async def keys(self) -> Sequence[proof.SigningKey]:
+        """The public keys that receipts and roots are signed with, oldest first."""
+        return await self._plane.all(proof_routes.LIST_SIGNING_KEYS)
+
+    async def rotate_key(self) -> proof.SigningKey:
+        """A new key signs from now on; what the old one signed stays valid."""
+        return await self._plane.call(proof_routes.ROTATE_SIGNING_KEY)

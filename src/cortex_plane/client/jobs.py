@@ -7,8 +7,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.client.events import Lost
-from cortex_plane.client.transport import Noun
+from cortex_plane.client.transport import Lost, Noun
 from cortex_plane.jobs import routes
 from cortex_plane.jobs.model.effects import Answer, Question
 from cortex_plane.jobs.model.job_drafts import Cancellation, JobDraft, Pause, Resumption

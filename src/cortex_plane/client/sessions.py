@@ -9,8 +9,7 @@ from uuid import UUID
 
 from cortex_plane.calls import model as calls
 from cortex_plane.calls import routes as call_routes
-from cortex_plane.client.events import Lost
-from cortex_plane.client.transport import Noun
+from cortex_plane.client.transport import Lost, Noun
 from cortex_plane.jobs import routes as job_routes
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import Pause, Resumption, SessionReceipt

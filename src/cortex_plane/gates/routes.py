@@ -7,10 +7,9 @@ from typing import Annotated
 from pydantic import Field
 
 from cortex_plane.gates.model import atlases
-from cortex_plane.kernel.fields import AtlasId, AtlasVersionName
+from cortex_plane.kernel.fields import AtlasVersionName
 from cortex_plane.kernel.routes import ListRoute, Query, Route
 
-AtlasPath = Annotated[AtlasId, Field(description="As its manifest names it.")]
 VersionPath = Annotated[AtlasVersionName, Field(description="As its manifest names it.")]
 
 
@@ -40,11 +39,10 @@ LIST_ATLASES = ListRoute(
     "GET /v1/atlases", atlases.AtlasSummary, columns="atlas_id name holds newest versions published_at"
 )
 """By id, one entry for each."""
-GET_ATLAS = Route("GET /v1/atlases/{atlas_id}", atlases.AtlasSummary, path_types={"atlas_id": AtlasPath})
+GET_ATLAS = Route("GET /v1/atlases/{atlas_id}", atlases.AtlasSummary)
 LIST_ATLAS_VERSIONS = ListRoute(
     "GET /v1/atlases/{atlas_id}/versions",
     atlases.NumberedVersion,
-    path_types={"atlas_id": AtlasPath},
     columns="version holds gates published_by published_at retired_at digest",
 )
 """Newest first."""
@@ -52,15 +50,11 @@ GET_ATLAS_VERSION = Route(
     "GET /v1/atlases/{atlas_id}/versions/{version}",
     atlases.AtlasVersionDetails,
     query=AtlasVersionQuery,
-    path_types={"atlas_id": AtlasPath, "version": VersionPath},
+    path_types={"version": VersionPath},
 )
-DIFF_ATLAS = Route(
-    "GET /v1/atlases/{atlas_id}/diff", atlases.AtlasDiff, query=DiffQuery, path_types={"atlas_id": AtlasPath}
-)
+DIFF_ATLAS = Route("GET /v1/atlases/{atlas_id}/diff", atlases.AtlasDiff, query=DiffQuery)
 """What version `to` has otherwise than version `from`."""
 RETIRE_ATLAS_VERSION = Route(
-    "POST /v1/atlases/{atlas_id}/versions/{version}/retire",
-    atlases.Retired,
-    path_types={"atlas_id": AtlasPath, "version": VersionPath},
+    "POST /v1/atlases/{atlas_id}/versions/{version}/retire", atlases.Retired, path_types={"version": VersionPath}
 )
 """New sessions are bound to the newest version that is left; those that are bound to this one go on with it."""

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from json.decoder import scanstring  # type: ignore[attr-defined, unused-ignore]
 from typing import Annotated, Any, TypeVar
-from uuid import UUID
 
 import orjson
 from pydantic import Field, TypeAdapter, ValidationError
@@ -127,7 +126,7 @@ class Binding:
         if route.revision:
             options["revision"] = _expected_revision(request)
         values = [
-            _validate(route.path_types.get(name, UUID), text, ("path", name), faults)
+            _validate(route.path_types[name], text, ("path", name), faults)
             for name, text in request.path_params.items()
         ]
         if route.query is not None:

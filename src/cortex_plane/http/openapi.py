@@ -158,7 +158,7 @@ def _responses(route: Route[Any], name: str, schemas: _Schemas) -> dict[str, Any
 
 def _parameters(route: Route[Any], schemas: _Schemas) -> Iterable[dict[str, Any]]:
     for name in route.path_names:
-        schema = schemas.input(route.path_types.get(name, UUID))
+        schema = schemas.input(route.path_types[name])
         yield _parameter("path", name, schema, required=True)
     if route.query is not None:
         for name, schema, required in schemas.parameters(route.query):

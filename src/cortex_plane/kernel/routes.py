@@ -16,13 +16,16 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from cortex_plane.kernel.fields import DRAFT, Ref
+from cortex_plane.kernel.fields import DRAFT, AtlasId, Ref
 
 T = TypeVar("T")
 
 SMALL_BODY_BYTES = 32 * 1024
 """Enough for a few names and a note of 2,000 characters in any encoding."""
 RefPath = Annotated[Ref, Field(description="Its id or its slug.")]
+AtlasPath = Annotated[AtlasId, Field(description="As its manifest names it.")]
+PATH_TYPES: Mapping[str, Any] = {"agent": RefPath, "team": RefPath, "atlas_id": AtlasPath}
+"""Values of paths that are no UUIDs, by name."""
 ERRORS = (400, 401, 403, 404, 409, 412, 413, 422, 429, 503)
 QUERY = ConfigDict(**DRAFT, frozen=True)
 
@@ -63,7 +66,7 @@ class Route(Generic[T]):
     body: Any = None
     query: Any = None
     path_types: Mapping[str, Any] = field(default_factory=dict)
-    """Values in the path that are not UUIDs."""
+    """Of the values in the path: UUIDs, if neither this nor `PATH_TYPES` says otherwise."""
     status: int = 200
     status_again: str | None = None
     """When the status is 200 although `status` says otherwise."""
@@ -94,7 +97,9 @@ class Route(Generic[T]):
         set_field = object.__setattr__
         set_field(self, "method", method)
         set_field(self, "path", path)
-        set_field(self, "path_names", tuple(re.findall(r"{(\w+)}", path)))
+        names = tuple(re.findall(r"{(\w+)}", path))
+        set_field(self, "path_names", names)
+        set_field(self, "path_types", {name: PATH_TYPES.get(name, UUID) for name in names} | dict(self.path_types))
         if not self.tag:
             set_field(self, "tag", path.removeprefix("/v1").split("/")[1].replace("-", " "))
 

@@ -6,7 +6,7 @@ from types import NoneType
 from uuid import UUID
 
 from cortex_plane.kernel.fields import MAX_BODY_BYTES
-from cortex_plane.kernel.routes import ListRoute, RefPath, Route, filters
+from cortex_plane.kernel.routes import ListRoute, Route, filters
 from cortex_plane.tenancy.model import access, credentials, identities, orgs
 
 CHANNEL_COLUMNS = "id channel_type channel_user_id verified_at"
@@ -68,11 +68,9 @@ UPDATE_ORG = Route("PATCH /v1/org", orgs.Org, body=orgs.OrgChange, revision=True
 
 CREATE_TEAM = Route("POST /v1/teams", orgs.Team, body=orgs.TeamDraft, status=201, once=True)
 LIST_TEAMS = ListRoute("GET /v1/teams", orgs.Team, columns="id slug name parent_id created_at")
-GET_TEAM = Route("GET /v1/teams/{team}", orgs.Team, path_types={"team": RefPath})
-UPDATE_TEAM = Route(
-    "PATCH /v1/teams/{team}", orgs.Team, body=orgs.TeamChange, path_types={"team": RefPath}, revision=True
-)
-DELETE_TEAM = Route("DELETE /v1/teams/{team}", NoneType, path_types={"team": RefPath}, status=204)
+GET_TEAM = Route("GET /v1/teams/{team}", orgs.Team)
+UPDATE_TEAM = Route("PATCH /v1/teams/{team}", orgs.Team, body=orgs.TeamChange, revision=True)
+DELETE_TEAM = Route("DELETE /v1/teams/{team}", NoneType, status=204)
 """Refused while agents or other teams use it; the answer counts them."""
 
 # Members -----------------------------------------------------------------------------------------------------
