@@ -13,8 +13,7 @@ from cortex_plane.agents.verbs import agents
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.calls.verbs import permissions as permission_verbs
 from cortex_plane.dashboard import pages
-from cortex_plane.dashboard.gates import GATE_ENTRIES, JobGates, gate_entries
-from cortex_plane.dashboard.timeline import gantt
+from cortex_plane.dashboard.timeline import GATE_ENTRIES, JobGates, gantt, gate_entries
 from cortex_plane.dashboard.visits import Visit, parse_filter, parse_form, parse_number, signed_in
 from cortex_plane.jobs.model.jobs import TERMINAL, Cancellation, Job, JobStatus, Pause, Resumption
 from cortex_plane.jobs.model.usage import cost_text

@@ -18,7 +18,7 @@ from cortex_plane.approvals.model.credentials import Link, Visitor, read_confirm
 from cortex_plane.approvals.rules.deciders import refusal
 from cortex_plane.approvals.verbs import approvals, credentials
 from cortex_plane.dashboard import pages, text
-from cortex_plane.dashboard.routes.approvals import edit_changes
+from cortex_plane.dashboard.approvals import edit_changes
 from cortex_plane.dashboard.visits import MAX_FIELDS, require_same_origin, session_cookie
 from cortex_plane.kernel.errors import (
     Conflict,
