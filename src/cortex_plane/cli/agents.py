@@ -13,18 +13,9 @@ from typer import Argument, Option
 from cortex_plane.agents import routes
 from cortex_plane.agents.model.agents import AgentChange, AgentDraft, AgentStatus, ModelConfig, ResourceLimits
 from cortex_plane.agents.model.tools import ConfirmationDraft, Risk, ToolConfirmation, ToolVersion
+from cortex_plane.cli import terminal
 from cortex_plane.cli.plane import harmless, run
-from cortex_plane.cli.terminal import (
-    AsJson,
-    Limit,
-    add_command,
-    parse_json,
-    print_line,
-    print_table,
-    say,
-    show_record,
-    show_table,
-)
+from cortex_plane.cli.terminal import AsJson, Limit, add_command, say, show_record, show_table
 from cortex_plane.client import Client
 from cortex_plane.kernel.errors import Conflict, InvalidInput, NotFound
 from cortex_plane.kernel.fields import parse
@@ -126,7 +117,7 @@ def _read_object(path: Path | None) -> dict[str, Any] | None:
 
 
 def _read_json(path: Path) -> Any:
-    return parse_json(path.read_text(), f"{path} is not valid JSON", hint="Correct the file.")
+    return terminal.parse_json(path.read_text(), f"{path} is not valid JSON", hint="Correct the file.")
 
 
 tool_app = typer.Typer(no_args_is_help=True, help="Tools: what agents may call, as workers published it.")
@@ -151,7 +142,7 @@ def list_tools(
         tools = run(lambda plane: plane.tools.list())
         if not as_json:
             tools = [replace(tool, digest=tool.digest[:DIGEST_SHOWN]) for tool in tools]
-        print_table(tools, routes.LIST_TOOLS.columns, as_json)
+        terminal.print_table(tools, routes.LIST_TOOLS.columns, as_json)
     if not as_json:
         _show_servers_down(of_app)
 
@@ -243,11 +234,11 @@ async def _find_tool(plane: Client, name: str, of_app: str | None, digest: str |
 
 def _show_tool(tool: ToolVersion) -> None:
     hints = ", ".join(f"{name}={str(value).lower()}" for name, value in (tool.hints or {}).items())
-    print_line(f"tool         {tool.name} of the app {tool.app}, offered by {harmless(str(tool.server))}")
-    print_line(f"server says  {harmless(tool.implementation or '–')}")
-    print_line(f"description  {harmless(tool.description)}")
-    print_line(f"hints        {harmless(hints) or 'none'} (the server's own words)")
-    print_line(f"digest       {tool.digest}")
+    terminal.print_line(f"tool         {tool.name} of the app {tool.app}, offered by {harmless(str(tool.server))}")
+    terminal.print_line(f"server says  {harmless(tool.implementation or '–')}")
+    terminal.print_line(f"description  {harmless(tool.description)}")
+    terminal.print_line(f"hints        {harmless(hints) or 'none'} (the server's own words)")
+    terminal.print_line(f"digest       {tool.digest}")
 
 
 @tool_app.command("unconfirm")

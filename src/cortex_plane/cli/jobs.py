@@ -12,24 +12,9 @@ from uuid import UUID
 import typer
 from typer import Argument, Option
 
+from cortex_plane.cli import terminal
 from cortex_plane.cli.plane import harmless, run
-from cortex_plane.cli.terminal import (
-    AsJson,
-    Atlases,
-    Limit,
-    add_command,
-    count_text,
-    fetch_list,
-    parse_json,
-    print_line,
-    print_record,
-    print_table,
-    say,
-    short,
-    show_receipt,
-    show_record,
-    show_table,
-)
+from cortex_plane.cli.terminal import AsJson, Atlases, Limit, add_command, say, show_record, show_table
 from cortex_plane.jobs import routes
 from cortex_plane.jobs.model.effects import Answer, Verdict
 from cortex_plane.jobs.model.jobs import Job, JobStatus
@@ -63,7 +48,7 @@ def submit_job(
     """Submit a job to an agent."""
     from cortex_plane.jobs.model.job_drafts import JobDraft
 
-    value = parse_json(payload, "--payload is not valid JSON")
+    value = terminal.parse_json(payload, "--payload is not valid JSON")
     draft = JobDraft(agent=agent, payload=value, session_id=session, max_retries=max_retries, atlases=atlas or [])
     show_record(lambda plane: plane.jobs.submit(draft, idempotency_key=idempotency_key), as_json)
 
@@ -90,9 +75,9 @@ def show_job(job_id: UUID, as_json: AsJson = False) -> None:
         show_record(lambda plane: plane.jobs.get(job_id), as_json)
         return
     job, usage = run(get_with_usage)
-    print_record(job)
+    terminal.print_record(job)
     tokens = f"{usage.prompt_tokens} prompt, {usage.completion_tokens} completion"
-    calls = count_text(usage.calls, "call")
+    calls = terminal.count_text(usage.calls, "call")
     say(f"tokens: {tokens} ({usage.cache_read_tokens} from the cache) in {calls}; cost: {cost_text(usage)}")
 
 
@@ -102,9 +87,9 @@ add_command(job_app, "history", routes.GET_JOB_HISTORY, "Every change of its sta
 @job_app.command("steps")
 def list_steps(job_id: UUID, limit: Limit = 200, as_json: AsJson = False) -> None:
     """What the model said and what its calls did, in order."""
-    steps = fetch_list(lambda plane: plane.jobs.steps(job_id, limit))
+    steps = terminal.fetch_list(lambda plane: plane.jobs.steps(job_id, limit))
     rows = steps if as_json else [row for step in steps for row in _step_rows(step)]
-    print_table(rows, "step tool arguments status result", as_json)
+    terminal.print_table(rows, "step tool arguments status result", as_json)
 
 
 def _step_rows(step: Step) -> Iterator[dict[str, Any]]:
@@ -113,10 +98,10 @@ def _step_rows(step: Step) -> Iterator[dict[str, Any]]:
 
     row = dict.fromkeys(("tool", "arguments", "status")) | {"step": step.step_index}
     if step.text:
-        yield row | {"result": short(step.text, TEXT)}
+        yield row | {"result": terminal.short(step.text, TEXT)}
     for call in step.calls:
         yield row | {
-            "tool": call.tool_name, "arguments": short(call.arguments, ARGUMENTS), "status": call.status,
+            "tool": call.tool_name, "arguments": terminal.short(call.arguments, ARGUMENTS), "status": call.status,
             "result": outcome(call)[: 2 * RESULT],
         }  # fmt: skip
 
@@ -130,7 +115,7 @@ def list_journal(job_id: UUID, limit: Limit = 200, as_json: AsJson = False) -> N
 def _journal_row(entry: JournalEntry) -> dict[str, Any]:
     from cortex_plane.cli.watch import RESULT
 
-    result = short(entry.error["message"] if entry.error else entry.result, 2 * RESULT)
+    result = terminal.short(entry.error["message"] if entry.error else entry.result, 2 * RESULT)
     return {name: getattr(entry, name) for name in ("position", "key", "kind", "status")} | {"result": result}
 
 
@@ -150,13 +135,13 @@ def list_questions(job_id: UUID, as_json: AsJson = False) -> None:
     """Calls of which nobody knows whether they happened, and the commands that settle them."""
     questions = run(lambda plane: plane.jobs.questions(job_id))
     if as_json or not questions:
-        print_table(questions, "", as_json)
+        terminal.print_table(questions, "", as_json)
         return
     from cortex_plane.cli.watch import question_lines
 
     for question in questions:
         for line in question_lines(question):
-            print_line(line)
+            terminal.print_line(line)
 
 
 @job_app.command("settle")
@@ -169,27 +154,27 @@ def settle_call(
     as_json: AsJson = False,
 ) -> None:
     """Answer a question: it happened, it did not (and is sent again), or give the job up."""
-    value = None if result is None else parse_json(result, "--result is not valid JSON")
+    value = None if result is None else terminal.parse_json(result, "--result is not valid JSON")
     answer = Answer(verdict=verdict, result=value, note=note)
-    show_record(lambda plane: plane.jobs.settle(job_id, call_id, answer), as_json, show_receipt)
+    show_record(lambda plane: plane.jobs.settle(job_id, call_id, answer), as_json, terminal.show_receipt)
 
 
 @job_app.command("pause")
 def pause_job(job_id: UUID, reason: str | None = None, as_json: AsJson = False) -> None:
     """Hold a job until it is resumed. One that runs stops at its next boundary."""
-    show_record(lambda plane: plane.jobs.pause(job_id, reason), as_json, show_receipt)
+    show_record(lambda plane: plane.jobs.pause(job_id, reason), as_json, terminal.show_receipt)
 
 
 @job_app.command("resume")
 def resume_job(job_id: UUID, note: str | None = None, as_json: AsJson = False) -> None:
     """Let a held job go on. A question is answered with `settle` instead."""
-    show_record(lambda plane: plane.jobs.resume(job_id, note), as_json, show_receipt)
+    show_record(lambda plane: plane.jobs.resume(job_id, note), as_json, terminal.show_receipt)
 
 
 @job_app.command("cancel")
 def cancel_job(job_id: UUID, reason: str | None = None, as_json: AsJson = False) -> None:
     """End a job. One that runs ends at its next boundary."""
-    show_record(lambda plane: plane.jobs.cancel(job_id, reason), as_json, show_receipt)
+    show_record(lambda plane: plane.jobs.cancel(job_id, reason), as_json, terminal.show_receipt)
 
 
 @job_app.command("watch")
@@ -235,7 +220,7 @@ def send_signal(
 
     def show(receipt: SignalReceipt) -> None:
         signal = f"{harmless(name)} {harmless(key)}"
-        woken = f"sent {signal}: {count_text(receipt.woken, 'job')} waited for it"
+        woken = f"sent {signal}: {terminal.count_text(receipt.woken, 'job')} waited for it"
         say(woken if receipt.changed else f"{signal} was sent before; nothing changed")
 
     show_record(lambda plane: plane.signals.send(name, key, value, idempotency_key=idempotency_key), as_json, show)

@@ -13,20 +13,9 @@ import typer
 from typer import Argument, Option
 
 from cortex_plane.approvals.routes import LIST_DELEGATES
+from cortex_plane.cli import terminal
 from cortex_plane.cli.plane import home, run
-from cortex_plane.cli.terminal import (
-    AsJson,
-    Limit,
-    add_command,
-    count_text,
-    member_id,
-    print_line,
-    print_record,
-    read_secret,
-    say,
-    show_record,
-    show_table,
-)
+from cortex_plane.cli.terminal import AsJson, Limit, add_command, say, show_record, show_table
 from cortex_plane.client import Client
 from cortex_plane.client.access import ACCESS_FILE, write_private
 from cortex_plane.kernel.errors import InvalidInput
@@ -51,13 +40,13 @@ def redeem_enrolment(
     """Redeem an enrolment code for a key of your own. In a folder without one the key is kept, else it is printed once."""
     if url is not None:
         os.environ["CORTEX_URL"] = url
-    secret = read_secret(code).rpartition("/")[2]
+    secret = terminal.read_secret(code).rpartition("/")[2]
 
     async def redeem(plane: Client) -> tuple[str, NewKey]:
         return plane.url, await plane.members.enrol(Redemption(code=secret, key_name=name))
 
     address, new = run(redeem, without_key=True)
-    print_record(new if as_json else new.key, as_json)
+    terminal.print_record(new if as_json else new.key, as_json)
     access = home() / ACCESS_FILE
     if as_json:
         return
@@ -91,7 +80,7 @@ def _show_address(mapping: Mapping) -> None:
 
 
 def _show_link_code(code: LinkCode) -> None:
-    print_line(code.code)
+    terminal.print_line(code.code)
     say(f"type it on the other channel; works once, until {code.expires_at.astimezone():%H:%M:%S}")
 
 
@@ -127,7 +116,7 @@ def end_sessions(member_id: UUID | None, session_id: UUID | None, all_of_them: b
         raise InvalidInput("Name one session, or give --all.", hint="See `cortex user sessions`.")
     if session_id is None:
         count = run(lambda plane: plane.members.end_browser_sessions(member_id)).ended
-        say(f"ended {count_text(count, 'session')}")
+        say(f"ended {terminal.count_text(count, 'session')}")
     else:
         run(lambda plane: plane.members.end_browser_session(session_id, member_id))
         say("ended")
@@ -176,7 +165,7 @@ def invite_member(
 
 
 def _show_invitation(invitation: Invited) -> None:
-    print_record(invitation.member)
+    terminal.print_record(invitation.member)
     mail = "the mail is sent again" if invitation.again else "a mail is on its way"
     say(f"{mail} to {invitation.mapping.channel_user_id}")
 
@@ -232,9 +221,9 @@ def create_login_link(as_json: AsJson = False) -> None:
 
     url, link = run(issue)
     if as_json:
-        print_record(link, as_json)
+        terminal.print_record(link, as_json)
         return
-    print_line(url.rstrip("/") + link.url_path)
+    terminal.print_line(url.rstrip("/") + link.url_path)
     say(f"works once, until {link.expires_at.astimezone():%H:%M:%S}")
 
 
@@ -249,9 +238,9 @@ def create_enrolment_code(member_id: UUID, as_json: AsJson = False) -> None:
 
     url, code = run(issue)
     if as_json:
-        print_record(code, as_json)
+        terminal.print_record(code, as_json)
         return
-    print_line(url.rstrip("/") + code.url_path)
+    terminal.print_line(url.rstrip("/") + code.url_path)
     say(f"works once, until {code.expires_at.astimezone():%Y-%m-%d %H:%M}; hand it to them alone")
     say(f"in a terminal:  cortex enrol --url {url} {code.code}")
 
@@ -277,8 +266,8 @@ def add_absence(
     ends_at = _end(until, lasting, starts_at)
 
     async def create(plane: Client) -> Absence:
-        absent_id = None if member is None else await member_id(plane, member)
-        delegate_id = await member_id(plane, to)
+        absent_id = None if member is None else await terminal.member_id(plane, member)
+        delegate_id = await terminal.member_id(plane, to)
         draft = AbsenceDraft(
             delegate_id=delegate_id, starts_at=starts_at, ends_at=ends_at, member_id=absent_id, reason=reason
         )
@@ -316,7 +305,7 @@ def list_absences(
     """Your own; staff see everybody's."""
 
     async def find(plane: Client) -> AsyncIterator[Absence]:
-        absent_id = None if member is None else await member_id(plane, member)
+        absent_id = None if member is None else await terminal.member_id(plane, member)
         async for absence in plane.absences.list(limit, member_id=absent_id, only_open=not every):
             yield absence
 

@@ -10,20 +10,9 @@ from typer import Option
 
 from cortex_plane.calls import routes as call_routes
 from cortex_plane.calls.model import Permissions
+from cortex_plane.cli import terminal
 from cortex_plane.cli.plane import harmless
-from cortex_plane.cli.terminal import (
-    AsJson,
-    Atlases,
-    Limit,
-    add_command,
-    console,
-    fetch_list,
-    print_record,
-    print_table,
-    say,
-    show_record,
-    show_session_receipt,
-)
+from cortex_plane.cli.terminal import AsJson, Atlases, Limit, add_command, say, show_record
 from cortex_plane.sessions import routes
 from cortex_plane.sessions.model.sessions import SessionChange, SessionDraft
 
@@ -63,11 +52,11 @@ def show_memory(
     as_json: AsJson = False,
 ) -> None:
     """What is kept of the part that no longer fits into the model's window. A model wrote it."""
-    memories = fetch_list(lambda plane: plane.sessions.memory(session_id, limit if history else 1))
+    memories = terminal.fetch_list(lambda plane: plane.sessions.memory(session_id, limit if history else 1))
     if history or not memories:
-        print_table(memories, routes.LIST_MEMORIES.columns, as_json)
+        terminal.print_table(memories, routes.LIST_MEMORIES.columns, as_json)
     else:
-        print_record(memories[0], as_json)
+        terminal.print_record(memories[0], as_json)
 
 
 @session_app.command("permissions")
@@ -77,7 +66,7 @@ def list_permissions(session_id: UUID, as_json: AsJson = False) -> None:
 
 
 def _show_permissions(permissions: Permissions) -> None:
-    print_table(permissions.actions, "action state whom rule reason risk")
+    terminal.print_table(permissions.actions, "action state whom rule reason risk")
     if permissions.more_actions:
         say(f"and {permissions.more_actions} more actions")
     _show_part("asked first", [_question_line(gate) for gate in permissions.asking])
@@ -97,8 +86,8 @@ def _show_permissions(permissions: Permissions) -> None:
 def _show_part(title: str, lines: list[str]) -> None:
     if not lines:
         return
-    console().print()
-    console().print(title, style="dim")
+    terminal.console().print()
+    terminal.console().print(title, style="dim")
     for line in lines:
         say(f"  {harmless(line)}")
 
@@ -125,13 +114,13 @@ def _limit_line(kind: str, name: str, detail: dict[str, Any]) -> str:
 @session_app.command("pause")
 def pause_session(session_id: UUID, reason: str | None = None, as_json: AsJson = False) -> None:
     """Hold a session: its jobs wait until it is resumed. Those that run stop at their next boundary."""
-    show_record(lambda plane: plane.sessions.pause(session_id, reason), as_json, show_session_receipt)
+    show_record(lambda plane: plane.sessions.pause(session_id, reason), as_json, terminal.show_session_receipt)
 
 
 @session_app.command("resume")
 def resume_session(session_id: UUID, note: str | None = None, as_json: AsJson = False) -> None:
     """Let a held session go on."""
-    show_record(lambda plane: plane.sessions.resume(session_id, note), as_json, show_session_receipt)
+    show_record(lambda plane: plane.sessions.resume(session_id, note), as_json, terminal.show_session_receipt)
 
 
 @session_app.command("terminate")

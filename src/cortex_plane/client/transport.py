@@ -14,20 +14,8 @@ import httpx
 import orjson
 
 from cortex_plane.jobs.model.journal import GateClosed
-from cortex_plane.kernel.errors import (
-    AlreadyExists,
-    Conflict,
-    CortexError,
-    Forbidden,
-    InUse,
-    InvalidInput,
-    NotFound,
-    Stale,
-    TooLarge,
-    TooMany,
-    Unauthenticated,
-    Unavailable,
-)
+from cortex_plane.kernel import errors
+from cortex_plane.kernel.errors import CortexError, TooMany, Unavailable
 from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.kernel.routes import ListRoute, Route
 
@@ -43,12 +31,22 @@ LONGEST_PAUSE = 5.0
 Lost = Callable[[CortexError], None]
 """Called once for each time that the plane is away."""
 
-_KINDS = (Unauthenticated, Forbidden, NotFound, Conflict, Stale, TooLarge, InvalidInput, TooMany, Unavailable)
+_KINDS = (
+    errors.Unauthenticated,
+    errors.Forbidden,
+    errors.NotFound,
+    errors.Conflict,
+    errors.Stale,
+    errors.TooLarge,
+    errors.InvalidInput,
+    TooMany,
+    Unavailable,
+)
 _BY_STATUS: dict[int, type[CortexError]] = {
     **{kind.http_status: kind for kind in _KINDS},
     **dict.fromkeys((502, 504), Unavailable),  # of proxies
 }
-_BY_CODE: dict[str, type[CortexError]] = {kind.code: kind for kind in (AlreadyExists, InUse, GateClosed)}
+_BY_CODE: dict[str, type[CortexError]] = {kind.code: kind for kind in (errors.AlreadyExists, errors.InUse, GateClosed)}
 
 
 def certificates(url: str) -> ssl.SSLContext | bool:
@@ -224,9 +222,9 @@ def problem(answer: httpx.Response) -> CortexError:
             hint="Is this the address of a Cortex Plane?",
         )
     kind = _BY_CODE.get(code) or _BY_STATUS.get(answer.status_code, CortexError)
-    errors = "".join(f" {error['field']}: {error['message']}." for error in fields.get("errors", []))
+    faults = "".join(f" {error['field']}: {error['message']}." for error in fields.get("errors", []))
     questions = {"questions": fields["questions"]} if "questions" in fields else {}
-    return kind(message + errors, code=code, hint=hint, request_id=fields.get("request_id"), **questions)
+    return kind(message + faults, code=code, hint=hint, request_id=fields.get("request_id"), **questions)
 
 
 class Noun:
