@@ -14,8 +14,6 @@ class ToolVersionQuery(Query):
     app: Slug
 
 
-# Agents ------------------------------------------------------------------------------------------------------
-
 CREATE_AGENT = Route(
     "POST /v1/agents", Agent, also_at="", body=AgentDraft, status=201, once=True, max_body=MAX_BODY_BYTES
 )
@@ -37,8 +35,6 @@ DELETE_AGENT = Route("DELETE /v1/agents/{agent}", NoneType, also_at="", status=2
 LIST_AGENT_VERSIONS = ListRoute(
     "GET /v1/agents/{agent}/versions", AgentVersion, also_at="", columns="version model_config created_by created_at"
 )
-
-# Tools -------------------------------------------------------------------------------------------------------
 
 LIST_TOOLS = ListRoute(
     "GET /v1/tools",

@@ -16,8 +16,6 @@ class DelegateQuery(Query):
     name: Name | None = None
 
 
-# Approvals ---------------------------------------------------------------------------------------------------
-
 LIST_APPROVALS = ListRoute(
     "GET /v1/approvals",
     approvals.Approval,
@@ -50,8 +48,6 @@ ANSWER_APPROVAL = Route(
 )
 """For the card of an uncertain effect: it happened, it did not, or give the job up."""
 
-# Credentials -------------------------------------------------------------------------------------------------
-
 ROTATE_SIGNING_SECRET = Route(
     "POST /v1/org/signing-secret", credentials.SecretRotation, body=credentials.SecretRotationDraft, tag="approvals"
 )
@@ -63,8 +59,6 @@ DECIDE_BY_TOKEN = Route(
 
 Needs no key. The token goes into the body and nowhere else. Used again it answers with what was recorded: the same
 decision is `DUPLICATE`, another one the error `approval_conflict`."""
-
-# Standing approvals ------------------------------------------------------------------------------------------
 
 LIST_STANDING_APPROVALS = ListRoute(
     "GET /v1/standing-approvals",
@@ -82,16 +76,12 @@ REVOKE_STANDING_APPROVAL = Route(
 )
 """From now on it covers nothing. For whoever gave it, admins and operators; once more changes nothing."""
 
-# Absences ----------------------------------------------------------------------------------------------------
-
 LIST_DELEGATES = ListRoute(
     "GET /v1/delegates", approvals.Delegate, query=DelegateQuery, tag="absences", columns="id display_name"
 )
 """Colleagues to whom you may hand your part, by name, at most 200; `name` is the whole name.
 
 With `approval_id`, those who could take your part in that request."""
-
-# Requests ----------------------------------------------------------------------------------------------------
 
 EXECUTE_REQUEST = Route("POST /v1/agent-requests/{request_id}/execute", Job, status=202, tag="requests", also_at="/api")
 """Spec 3's way to start or resume a request, which is a job. What waits for a decision is refused with 409."""

@@ -20,8 +20,6 @@ class WaitQuery(Query):
     ] = 0
 
 
-# Calls -------------------------------------------------------------------------------------------------------
-
 AUTHORIZE_CALL = Route(
     "POST /v1/sessions/{session_id}/calls",
     model.ExternalCall,
@@ -54,8 +52,6 @@ FAIL_SESSION = Route(
     "POST /v1/sessions/{session_id}/fail", Session, body=model.Ending, max_body=MAX_BODY_BYTES, tag="calls"
 )
 """The agent that runs elsewhere gives up: nobody is asked any more."""
-
-# Resolutions -------------------------------------------------------------------------------------------------
 
 RESOLVE_REQUEST = Route(
     "POST /v1/sessions/{session_id}/resolve",

@@ -73,16 +73,11 @@ def _own_vote(details: model.ApprovalDetails, actor: Actor) -> model.Vote | None
     """The visitor's yes to this version. An answer about an uncertain effect may still be changed."""
     if details.approval.kind is model.ApprovalKind.UNCERTAIN_EFFECT:
         return None
-    return next(
-        (
-            vote
-            for vote in details.votes
-            if vote.member_id == actor.user_account_id
-            and vote.version == details.approval.version
-            and details.approval.status is model.ApprovalStatus.PENDING
-        ),
-        None,
-    )
+    approval = details.approval
+    own = [
+        vote for vote in details.votes if vote.member_id == actor.user_account_id and vote.version == approval.version
+    ]
+    return own[0] if own and approval.status is model.ApprovalStatus.PENDING else None
 
 
 def _offers_standing(approval: model.Approval) -> bool:
@@ -159,8 +154,9 @@ async def decide(visit: Visit) -> Response:
     id, form = _id(visit), visit.form
     try:
         decision = _decision(visit)
-        if await _needs_confirmation(visit, id, decision):
-            return await _ask_again(visit, id, decision)
+        question = await _ask_again(visit, id, decision)
+        if question is not None:
+            return question
         await decisions.decide(visit.db, visit.actor, id, decision, model.Channel.DASHBOARD)
     except Conflict as error:
         return await _show_what_happened(visit, id, form, error)
@@ -196,20 +192,17 @@ def _number(text: str) -> int | str:
     return text if number is None else number
 
 
-async def _needs_confirmation(visit: Visit, id: UUID, decision: model.Decision) -> bool:
+async def _ask_again(visit: Visit, id: UUID, decision: model.Decision) -> Response | None:
     """High risk is approved with a second press: on the page by its script, or here on a page of its own. A standing
     approval is always confirmed in words."""
     form = visit.form
     allows_more = decision.standing is not None and form.get("standing_confirmed") != "yes"
     if decision.decision is not model.Choice.APPROVED or (form.get("confirmed") == "yes" and not allows_more):
-        return False
-    approval = (await _read(visit, id)).approval
-    return approval.status is model.ApprovalStatus.PENDING and (allows_more or approval.risk in ASKED_TWICE)
-
-
-async def _ask_again(visit: Visit, id: UUID, decision: model.Decision) -> Response:
+        return None
     details = await _read(visit, id)
     approval = details.approval
+    if approval.status is not model.ApprovalStatus.PENDING or not (allows_more or approval.risk in ASKED_TWICE):
+        return None
     arguments = approval.arguments if decision.arguments is None else decision.arguments
     return visit.page(
         "approval_confirm.html", decision=decision, approval=approval, tree=text.tree(arguments), now=details.now,

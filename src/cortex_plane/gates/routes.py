@@ -23,8 +23,6 @@ class DiffQuery(Query):
     after: Annotated[AtlasVersionName, Field(alias="to")]
 
 
-# Atlases -----------------------------------------------------------------------------------------------------
-
 PUBLISH_ATLAS = Route(
     "POST /v1/atlases",
     atlases.Published,

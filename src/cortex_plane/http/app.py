@@ -196,9 +196,11 @@ class RequestMiddleware:
             if message["type"] == "http.response.start":
                 has_begun = True
                 status = message["status"]
-                message.setdefault("headers", [])
-                message["headers"] += [*_missing_headers(message), (b"x-request-id", request_id.encode())]
-                is_stream = _is_stream(message)
+                sent = {name.lower(): value for name, value in message.setdefault("headers", [])}
+                # A page has a policy of its own.
+                message["headers"] += [header for header in SAFE_HEADERS if header[0] not in sent]
+                message["headers"].append((b"x-request-id", request_id.encode()))
+                is_stream = sent.get(b"content-type", b"").startswith(b"text/event-stream")
                 if is_stream:
                     # It is answered now. How long somebody goes on listening says nothing about the plane.
                     self._record(scope, request.method, status, time.perf_counter() - start)
@@ -240,20 +242,10 @@ def _require_within(limit: int, size: int) -> None:
         raise BodyTooLarge(limit)
 
 
-def _missing_headers(message: Message) -> list[tuple[bytes, bytes]]:
-    """The safe headers, except those that the response has set itself: a page needs a policy of its own."""
-    names = {name.lower() for name, _ in message["headers"]}
-    return [header for header in SAFE_HEADERS if header[0] not in names]
-
-
 def _route(scope: Scope) -> str:
     """The path as it is declared."""
     path: str = getattr(scope.get("route"), "path", "unmatched")
     return path
-
-
-def _is_stream(start: Message) -> bool:
-    return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in start["headers"])
 
 
 def _declared_size(request: Request) -> int:

@@ -69,16 +69,14 @@ class OpenStreams:
     def open(self, actor: Actor) -> Callable[[], None]:
         """Counts one more; call what is returned when it ends. Too many are refused, and not counted."""
         who = actor.user_account_id or actor.key_id
-        if self.of[who] >= MOST_OF_ONE:
-            raise TooMany(
-                f"You have {MOST_OF_ONE} streams open already.",
-                code="too_many_streams",
-                hint="Close those that nobody reads, or follow a whole session instead of each of its jobs.",
-            )
         count = self._of_org[actor.org_id]
-        if count >= self._most_of_org:
+        if self.of[who] >= MOST_OF_ONE or count >= self._most_of_org:
+            own = self.of[who] >= MOST_OF_ONE
+            opened = (
+                f"You have {MOST_OF_ONE} streams open" if own else f"Your org has {count} streams open in this process"
+            )
             raise TooMany(
-                f"Your org has {count} streams open in this process already.",
+                f"{opened} already.",
                 code="too_many_streams",
                 hint="Close those that nobody reads, or follow a whole session instead of each of its jobs.",
             )

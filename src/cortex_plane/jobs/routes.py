@@ -33,14 +33,10 @@ class JobEventQuery(ListQuery):
     ] = "job"
 
 
-# Sessions ----------------------------------------------------------------------------------------------------
-
 PAUSE_SESSION = Route("POST /v1/sessions/{session_id}/pause", jobs.SessionReceipt, body=jobs.Pause)
 """Hold a session: its open jobs, and whatever it is asked to do until it is resumed."""
 RESUME_SESSION = Route("POST /v1/sessions/{session_id}/resume", jobs.SessionReceipt, body=jobs.Resumption)
 """Lift the hold of a session, and with it that of its jobs."""
-
-# Jobs --------------------------------------------------------------------------------------------------------
 
 SUBMIT_JOB = Route("POST /v1/jobs", jobs.Job, body=jobs.JobDraft, status=201, once=True, max_body=MAX_BODY_BYTES)
 """Without `session_id` the plane opens a session for the job."""
@@ -90,8 +86,6 @@ CANCEL_JOB = Route("POST /v1/jobs/{job_id}/cancel", jobs.SteeringResult, body=jo
 RESUBMIT_JOB = Route("POST /v1/jobs/{job_id}/resubmit", jobs.Job, status=201, once=True)
 """A failed or cancelled job once more: a new job that is linked to the old one."""
 
-# Signals -----------------------------------------------------------------------------------------------------
-
 SEND_SIGNAL = Route(
     "POST /v1/signals", journal.SignalReceipt, body=journal.SignalDraft, once=True, max_body=MAX_BODY_BYTES
 )
@@ -114,8 +108,6 @@ LIST_WAITS = ListRoute(
 )
 """The signals that a job waits for or waited for, oldest first, with what came."""
 
-# Usage -------------------------------------------------------------------------------------------------------
-
 LIST_USAGE = ListRoute("GET /v1/usage", usage.UsageRow, query=UsageQuery, tag="models")
 """What models were asked, what it took and what it cost, by day of UTC, agent, job or model; the newest day first.
 
@@ -123,9 +115,6 @@ Whoever is not staff sees what their own jobs used. `cost_micros` is in milliont
 price is known; `unpriced_calls` says how many others there were."""
 GET_JOB_USAGE = Route("GET /v1/jobs/{job_id}/usage", usage.UsageTotals, tag="models")
 """What the models of one job took, over all its attempts."""
-
-
-# Workers -----------------------------------------------------------------------------------------------------
 
 LIST_WORKERS = ListRoute(
     "GET /v1/workers",

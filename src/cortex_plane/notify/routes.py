@@ -8,12 +8,8 @@ from cortex_plane.kernel.routes import ListRoute, Route, filters
 from cortex_plane.notify.model.webhooks import MAX_INBOUND_BYTES, EventAnswer, Ping
 from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus
 
-# Connections -------------------------------------------------------------------------------------------------
-
 TEST_CONNECTION = Route("POST /v1/connections/{connection_id}/test", Ping)
 """Send a signed `ping` to a webhook now, and say what came back."""
-
-# Deliveries --------------------------------------------------------------------------------------------------
 
 LIST_DELIVERIES = ListRoute(
     "GET /v1/deliveries",
@@ -25,8 +21,6 @@ LIST_DELIVERIES = ListRoute(
 GET_DELIVERY = Route("GET /v1/deliveries/{delivery_id}", Delivery)
 RESEND_DELIVERY = Route("POST /v1/deliveries/{delivery_id}/resend", Delivery)
 """What was given up is tried again, at once. An address to which nothing was sent any more is trusted again."""
-
-# Webhooks ----------------------------------------------------------------------------------------------------
 
 RECEIVE_EVENT = Route(
     "POST /v1/webhooks/{connection_id}",

@@ -14,8 +14,6 @@ POLICY_BODY_BYTES = 2 * versions.MAX_FILE_BYTES
 """A whole file in a JSON string, in which some characters are two."""
 PolicyVersionPath = Annotated[int, Field(ge=0, le=2**62, description="0 is the org before its first file.")]
 
-# Policies ----------------------------------------------------------------------------------------------------
-
 APPLY_POLICIES = Route(
     "POST /v1/policies", versions.Applied, body=versions.PolicyFile, once=True, max_body=POLICY_BODY_BYTES
 )

@@ -12,12 +12,8 @@ class ExportQuery(Query):
     session_id: UUID | None = None
 
 
-# Receipts ----------------------------------------------------------------------------------------------------
-
 GET_RECEIPT = Route("GET /v1/approvals/{approval_id}/receipt", Receipt)
 """The signed proof of the decision, which verifies without the plane; docs/why/proof.md describes it."""
-
-# Audit -------------------------------------------------------------------------------------------------------
 
 LIST_AUDIT = ListRoute(
     "GET /v1/audit", AuditRecord, query=filters(session_id=UUID), columns="seq created_at action body hash"

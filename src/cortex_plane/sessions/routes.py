@@ -17,8 +17,6 @@ class EventQuery(ListQuery):
     after: Annotated[EventNumber, Field(description="Only events after this number.")] = 0
 
 
-# Connections -------------------------------------------------------------------------------------------------
-
 INGEST_MESSAGE = Route(
     "POST /v1/connections/{connection_id}/messages",
     sessions.IngestedMessage,
@@ -28,8 +26,6 @@ INGEST_MESSAGE = Route(
     max_body=MAX_BODY_BYTES,
 )
 """Take in a person's message: makes account, session and job where they do not exist."""
-
-# Sessions ----------------------------------------------------------------------------------------------------
 
 CREATE_SESSION = Route(
     "POST /v1/sessions", sessions.Session, body=sessions.SessionDraft, status=201, once=True, max_body=MAX_BODY_BYTES
@@ -65,8 +61,6 @@ LIST_MESSAGES = ListRoute(
 )
 """In the order they were said."""
 
-# Memories ----------------------------------------------------------------------------------------------------
-
 LIST_MEMORIES = ListRoute(
     "GET /v1/sessions/{session_id}/memory",
     sessions.SessionMemory,
@@ -75,8 +69,6 @@ LIST_MEMORIES = ListRoute(
 """What is kept of the part that no longer fits into the model's window: the newest first, then how it came about.
 
 A model wrote it: it is data, not instructions."""
-
-# Events ------------------------------------------------------------------------------------------------------
 
 SESSION_EVENTS = ListRoute(
     "GET /v1/sessions/{session_id}/events",

@@ -12,8 +12,6 @@ from cortex_plane.tenancy.model import access, credentials, identities, orgs
 CHANNEL_COLUMNS = "id channel_type channel_user_id verified_at"
 SESSION_COLUMNS = "id created_at last_seen_at expires_at key_name"
 
-# Connections -------------------------------------------------------------------------------------------------
-
 CREATE_CONNECTION = Route(
     "POST /v1/connections", identities.NewConnection, body=identities.ConnectionDraft, status=201, once=True
 )
@@ -35,8 +33,6 @@ MAP_CONNECTION_MEMBER = Route(
 )
 """Say whose a name in the system behind a webhook is: from then on that member is told there, and decides there."""
 
-# Me ----------------------------------------------------------------------------------------------------------
-
 GET_ME = Route("GET /v1/me", access.Me)
 CREATE_OWN_LOGIN_LINK = Route("POST /v1/me/login-links", credentials.LoginLink, status=201)
 """A link that logs you in to the dashboard, once and within 15 minutes."""
@@ -55,8 +51,6 @@ LIST_OWN_KEYS = ListRoute(
 REVOKE_OWN_KEY = Route("POST /v1/me/keys/{key_id}/revoke", credentials.Key)
 """At once and for good, with the keys that were made with it and the browser sessions that came from them."""
 
-# Orgs --------------------------------------------------------------------------------------------------------
-
 CREATE_ORG = Route("POST /v1/orgs", credentials.NewOrg, body=orgs.OrgDraft, status=201)
 """Create an org with a first team, and an admin with a key that is shown once."""
 LIST_ORGS = ListRoute("GET /v1/orgs", orgs.Org, columns="id slug name created_at")
@@ -64,16 +58,12 @@ GET_ORG = Route("GET /v1/org", orgs.Org, tag="orgs")
 """The org of the key."""
 UPDATE_ORG = Route("PATCH /v1/org", orgs.Org, body=orgs.OrgChange, revision=True, max_body=MAX_BODY_BYTES, tag="orgs")
 
-# Teams -------------------------------------------------------------------------------------------------------
-
 CREATE_TEAM = Route("POST /v1/teams", orgs.Team, body=orgs.TeamDraft, status=201, once=True)
 LIST_TEAMS = ListRoute("GET /v1/teams", orgs.Team, columns="id slug name parent_id created_at")
 GET_TEAM = Route("GET /v1/teams/{team}", orgs.Team)
 UPDATE_TEAM = Route("PATCH /v1/teams/{team}", orgs.Team, body=orgs.TeamChange, revision=True)
 DELETE_TEAM = Route("DELETE /v1/teams/{team}", NoneType, status=204)
 """Refused while agents or other teams use it; the answer counts them."""
-
-# Members -----------------------------------------------------------------------------------------------------
 
 CREATE_MEMBER = Route("POST /v1/members", orgs.Member, body=orgs.MemberDraft, status=201, once=True)
 LIST_MEMBERS = ListRoute(
@@ -111,8 +101,6 @@ REDEEM_ENROLMENT_CODE = Route(
 )
 """Redeem an enrolment code for a key. Needs no key. Earlier keys and sessions of the person end."""
 
-# Identities --------------------------------------------------------------------------------------------------
-
 INVITE_MEMBER = Route(
     "POST /v1/members/invite",
     identities.Invited,
@@ -145,8 +133,6 @@ REDEEM_LINK_CODE = Route(
 )
 """For a channel's program: somebody typed a code. Their sender is the code's member from now on."""
 
-# Absences ----------------------------------------------------------------------------------------------------
-
 CREATE_ABSENCE = Route("POST /v1/absences", orgs.Absence, body=orgs.AbsenceDraft, status=201, once=True)
 """Out of office: what is asked of you in this time goes to your delegate, where their clearance allows it.
 
@@ -162,8 +148,6 @@ GET_ABSENCE = Route("GET /v1/absences/{absence_id}", orgs.Absence)
 CANCEL_ABSENCE = Route("POST /v1/absences/{absence_id}/cancel", orgs.Absence)
 """Back early. Requests that the delegate has already stay with them."""
 
-# Keys --------------------------------------------------------------------------------------------------------
-
 CREATE_KEY = Route("POST /v1/keys", credentials.NewKey, body=credentials.KeyDraft, status=201, once=True)
 """The secret is shown once; the plane keeps only its digest."""
 LIST_KEYS = ListRoute(
@@ -172,8 +156,6 @@ LIST_KEYS = ListRoute(
 GET_KEY = Route("GET /v1/keys/{key_id}", credentials.Key)
 REVOKE_KEY = Route("POST /v1/keys/{key_id}/revoke", credentials.Key)
 """At once and for good, with the keys that were made with it and the browser sessions that came from them."""
-
-# Model keys --------------------------------------------------------------------------------------------------
 
 LIST_MODEL_KEYS = ListRoute(
     "GET /v1/model-keys",
