@@ -128,7 +128,6 @@ def ingest_message(
 
 delivery_app = typer.Typer(no_args_is_help=True, help="Deliveries: what was sent to whom, and what did not arrive.")
 
-
 add_command(
     delivery_app,
     "list",

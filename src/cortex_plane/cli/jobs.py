@@ -17,18 +17,14 @@ from cortex_plane.cli.plane import harmless, run
 from cortex_plane.cli.terminal import AsJson, Atlases, Limit, add_command, say, show_record, show_table
 from cortex_plane.jobs import routes
 from cortex_plane.jobs.model.effects import Answer, Verdict
-from cortex_plane.jobs.model.jobs import Job, JobStatus
-from cortex_plane.jobs.model.journal import MAX_PAYLOAD_BYTES, SignalReceipt
-from cortex_plane.jobs.model.usage import Grouping, UsageRow, cost_text
+from cortex_plane.jobs.model.jobs import Job, JobDraft, JobStatus, Step
+from cortex_plane.jobs.model.journal import MAX_PAYLOAD_BYTES, JournalEntry, SignalReceipt
+from cortex_plane.jobs.model.usage import Grouping, UsageRow, UsageTotals, cost_text
 from cortex_plane.kernel.canonical import unique
 from cortex_plane.kernel.errors import InvalidInput
 
 if TYPE_CHECKING:
     from cortex_plane.client import Client
-    from cortex_plane.jobs.model.jobs import Job, Step
-    from cortex_plane.jobs.model.journal import JournalEntry
-    from cortex_plane.jobs.model.usage import UsageTotals
-
 
 job_app = typer.Typer(no_args_is_help=True, help="Jobs: the units of durable work.")
 
@@ -46,8 +42,6 @@ def submit_job(
     as_json: AsJson = False,
 ) -> None:
     """Submit a job to an agent."""
-    from cortex_plane.jobs.model.job_drafts import JobDraft
-
     value = terminal.parse_json(payload, "--payload is not valid JSON")
     draft = JobDraft(agent=agent, payload=value, session_id=session, max_retries=max_retries, atlases=atlas or [])
     show_record(lambda plane: plane.jobs.submit(draft, idempotency_key=idempotency_key), as_json)
@@ -249,7 +243,6 @@ def _read_payload(text: str) -> Any:
 
 
 workers_app = typer.Typer(no_args_is_help=True, help="Workers: the processes that run jobs.")
-
 
 add_command(workers_app, "list", routes.LIST_WORKERS, "Who is there, newest first. Needs a platform key.")
 

@@ -26,7 +26,6 @@ from cortex_plane.tenancy.model.orgs import Absence, AbsenceDraft, MemberChange,
 
 self_app = typer.Typer()
 
-
 add_command(self_app, "me", routes.GET_ME, "Who the key stands for, and what it may do.")
 
 
@@ -97,7 +96,6 @@ def unlink_own_channel(mapping_id: UUID) -> None:
 
 
 AllSessions = Annotated[bool, Option("--all", help="Every one of them, and login links that were not used yet.")]
-
 
 add_command(user_app, "sessions", routes.LIST_OWN_BROWSER_SESSIONS, "Where you are logged in.")
 
@@ -221,7 +219,7 @@ def create_login_link(as_json: AsJson = False) -> None:
 
     url, link = run(issue)
     if as_json:
-        terminal.print_record(link, as_json)
+        terminal.print_json(link)
         return
     terminal.print_line(url.rstrip("/") + link.url_path)
     say(f"works once, until {link.expires_at.astimezone():%H:%M:%S}")
@@ -238,7 +236,7 @@ def create_enrolment_code(member_id: UUID, as_json: AsJson = False) -> None:
 
     url, code = run(issue)
     if as_json:
-        terminal.print_record(code, as_json)
+        terminal.print_json(code)
         return
     terminal.print_line(url.rstrip("/") + code.url_path)
     say(f"works once, until {code.expires_at.astimezone():%Y-%m-%d %H:%M}; hand it to them alone")

@@ -186,7 +186,6 @@ def _unknown_keys(result: Verification, keys: Sequence[str]) -> list[str]:
 
 audit_app = typer.Typer(no_args_is_help=True, help="The audit trail.")
 
-
 add_command(
     audit_app,
     "list",

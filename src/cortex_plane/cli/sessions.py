@@ -131,7 +131,6 @@ def terminate_session(session_id: UUID, reason: str | None = None, as_json: AsJs
 
 call_app = typer.Typer(no_args_is_help=True, help="Calls of agents that run elsewhere and ask before they act.")
 
-
 add_command(call_app, "list", call_routes.LIST_CALLS, "Newest first.", session="Only those of this session.", status="")
 
 

@@ -156,6 +156,8 @@ class Invocation:
     sender: str = field(default_factory=lambda: uuid4().hex)
     pid: int = field(default_factory=os.getpid)
     ends: float = 0.0
+    sent_at: float = 0.0
+    """When the last request was sent."""
     last_moment: float = 0.0
     """On our own clock: after it the call may not begin any more."""
 
@@ -282,20 +284,18 @@ class Invocation:
 
     def _send_timed(self, send: Send) -> Dialogue:
         """Every try counts its own time: the one that is answered says how long the call may still begin."""
-        attempt = _Attempt()
-        answer = yield from self._insist(send, attempt)
+        answer = yield from self._insist(send)
         if answer["dispatch_before"] is not None:
             span = datetime.fromisoformat(answer["dispatch_before"]) - datetime.fromisoformat(answer["now"])
-            self.last_moment = attempt.at + span.total_seconds()
+            self.last_moment = self.sent_at + span.total_seconds()
         return answer
 
-    def _insist(self, send: Send, attempt: _Attempt | None = None) -> Dialogue:
+    def _insist(self, send: Send) -> Dialogue:
         """A plane that does not answer is asked again for a while; then nothing runs."""
         ends = time.monotonic() + self.patience
         pause = 0.05
         while True:
-            if attempt is not None:
-                attempt.at = time.monotonic()
+            self.sent_at = time.monotonic()
             try:
                 return (yield send)
             except (Unavailable, TooMany):
@@ -347,11 +347,6 @@ class Invocation:
                 "the outcome of %s (call %s: %s) could not be reported: %s Somebody may be asked whether it happened.",
                 call["tool"], call["id"], outcome["status"], error,
             )  # fmt: skip
-
-
-@dataclass(slots=True)
-class _Attempt:
-    at: float = 0.0
 
 
 _LOOK_AGAIN = frozenset(
