@@ -128,7 +128,7 @@ class Audit(Noun):
         return self._plane.pages(proof_routes.LIST_AUDIT, limit=limit, session_id=session_id)
 
     def export(self, session_id: UUID | None = None) -> AsyncGenerator[bytes, None]:
-        """The whole trail, or a session's chain, as it comes: nothing is kept. docs/reference/audit.md describes the lines."""
+        """The whole trail, or a session's chain, as a stream of bytes. docs/reference/audit.md describes the lines."""
         return self._plane.download(proof_routes.EXPORT_AUDIT, session_id=session_id)
 
     async def verify(self) -> proof.Verification:

@@ -109,7 +109,7 @@ class Client:
 
     @classmethod
     def without_key(cls, home: Path = HOME) -> Self:
-        """For whoever has a token and no key: a client of CORTEX_URL, or of the plane in this folder."""
+        """For people with a token and no key: a client of CORTEX_URL, or of the plane in this folder."""
         url = os.environ.get("CORTEX_URL") or read_access(home).get("url")
         if not url:
             raise Unavailable(

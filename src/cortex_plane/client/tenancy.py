@@ -69,7 +69,7 @@ class Members(Noun):
         return self._plane.pages(routes.LIST_MAPPINGS, id, limit=limit)
 
     async def login_link(self) -> credentials.LoginLink:
-        """Logs whoever holds the key in to the dashboard once."""
+        """A link that logs the holder of the key in to the dashboard, once."""
         return await self._plane.call(routes.CREATE_OWN_LOGIN_LINK)
 
     async def enrolment_code(self, id: UUID) -> credentials.EnrolmentCode:
@@ -83,7 +83,7 @@ class Members(Noun):
     def browser_sessions(
         self, id: UUID | None = None, limit: int | None = None
     ) -> AsyncIterator[credentials.BrowserSession]:
-        """Where a member is logged in; without an id, whoever holds the key."""
+        """Where a member is logged in; without an id, the holder of the key."""
         if id is None:
             return self._plane.pages(routes.LIST_OWN_BROWSER_SESSIONS, limit=limit)
         return self._plane.pages(routes.LIST_MEMBER_BROWSER_SESSIONS, id, limit=limit)
@@ -116,7 +116,7 @@ class Keys(Noun):
     async def create_own(
         self, draft: credentials.OwnKeyDraft, *, idempotency_key: str | None = None
     ) -> credentials.NewKey:
-        """A key for whoever asks. It ends with the key that it is made with."""
+        """A key for the caller. It ends with the key that it is made with."""
         return await self._plane.call(routes.CREATE_OWN_KEY, body=draft, idempotency_key=idempotency_key)
 
     def list_own(self, limit: int | None = None) -> AsyncIterator[credentials.Key]:
@@ -212,7 +212,7 @@ class Connections(Noun):
         return await self._plane.call(routes.UPDATE_CONNECTION, id, body=change, revision=revision)
 
     async def rotate_secret(self, id: UUID) -> identities.NewSecret:
-        """A new secret for a webhook, told once; the one before it counts for a day."""
+        """A new secret for a webhook, shown once. The one before it stays valid for a day."""
         return await self._plane.call(routes.ROTATE_CONNECTION_SECRET, id)
 
     async def test(self, id: UUID) -> Ping:

@@ -31,7 +31,7 @@ from cortex_plane.tenancy.model.orgs import Absence
 
 
 def ago(at: datetime, now: datetime) -> Markup:
-    """How long ago, with the exact time for whoever points at it; kept current by the page's script."""
+    """How long ago, with the exact time as its tooltip; the page's script keeps it current."""
     seconds = (now - at).total_seconds()
     return _time_element(at, "ago", "just now" if seconds < 5 else f"{span(seconds, 1)} ago")
 

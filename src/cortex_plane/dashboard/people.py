@@ -221,7 +221,7 @@ async def _access_of_others(visit: Visit) -> dict[str, Any]:
         **colleagues,
         "for_others": True,
         "member_id": member_id,
-        "given": name,
+        "member_name": name,
         "theirs": page.items if page else [],
     }
 

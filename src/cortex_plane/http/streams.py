@@ -209,7 +209,7 @@ class _Reader:
         if not over:
             yield control("dropped", after=self.cursor, reason="slow_reader" if live.overflowed else "shutdown")
             return
-        # What else its last commit said.
+        # The other events of its last commit.
         page = await _whole(self._read(self.cursor))
         if text := self._render(page.events, page.job_id):
             yield text
@@ -323,7 +323,7 @@ async def _until_gone(receive: Receive) -> None:
 # Waiting ---------------------------------------------------------------------------------------------------------
 
 POLL_SECONDS = 5.0
-"""How long at most until it looks whether whoever asked is still there."""
+"""The longest time between two checks that the caller is still connected."""
 
 
 async def wait_for_decision(
@@ -348,7 +348,7 @@ async def wait_for_decision(
 
 
 def _until_settled(call: ExternalCall) -> float:
-    """Nothing is told when an attempt cannot be under way any more: only the clock knows."""
+    """No event says that an attempt cannot be under way any more: the clock decides it."""
     if call.settle_after is None or call.settle_after <= call.now:
         return POLL_SECONDS
     return (call.settle_after - call.now).total_seconds() + 0.01

@@ -1,7 +1,7 @@
 """Routes as declarations: what the API takes and answers, stated once.
 
 Each noun declares its routes in ``<noun>/routes.py``. ``http/routes`` binds each route to its verb, the OpenAPI document is
-generated from the declarations, and the client sends its requests by them.
+generated from the declarations, the client sends its requests by them, and commands print the columns that they name.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,10 +40,6 @@ ATLAS_SCHEMA = Route(f"GET /schemas/atlas/v{atlases.SCHEMA_VERSION}.json", dict[
 """The JSON Schema of atlas files, for everybody."""
 
 
-async def healthz(_: Exchange) -> Response:
-    return reply(Health())
-
-
 async def readyz(exchange: Exchange) -> Response:
     try:
         await schema.require_ready(exchange.db)
@@ -58,22 +55,21 @@ async def exposition(exchange: Exchange) -> Response:
     return Response(metrics.exposition(), media_type="text/plain")
 
 
-async def checkpoint_schema(_: Exchange) -> Response:
-    return reply(checkpoints.schema())
+def _constant(route: Route[Any], make: Callable[[], Any]) -> Binding:
+    async def answer(_: Exchange) -> Response:
+        return reply(make())
 
-
-async def atlas_schema(_: Exchange) -> Response:
-    return reply(atlases.schema())
+    return handle(route, None, answer)
 
 
 NOUNS = (tenancy, agents, sessions, approvals)
 BINDINGS: tuple[Binding, ...] = (
     *(binding for noun in NOUNS for binding in noun.BINDINGS),
-    handle(HEALTHZ, None, healthz),
+    _constant(HEALTHZ, Health),
     handle(READYZ, None, readyz),
     handle(EXPOSITION, Permission.METRICS_READ, exposition),
-    handle(CHECKPOINT_SCHEMA, None, checkpoint_schema),
-    handle(ATLAS_SCHEMA, None, atlas_schema),
+    _constant(CHECKPOINT_SCHEMA, checkpoints.schema),
+    _constant(ATLAS_SCHEMA, atlases.schema),
 )
 
 
