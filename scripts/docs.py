@@ -14,7 +14,7 @@ from typing import TypeVar
 from tests.acceptance.requirements import REQUIREMENTS, proofs
 
 from cortex_plane.approvals.model import approvals
-from cortex_plane.http.app import openapi_document
+from cortex_plane.http.routes import openapi_document
 from cortex_plane.jobs.model import jobs
 from cortex_plane.sessions.model import events, sessions
 from cortex_plane.tenancy.model.access import (

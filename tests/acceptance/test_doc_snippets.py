@@ -23,7 +23,7 @@ from typer.main import get_command
 from cortex_plane import Client
 from cortex_plane.client import client as client_module
 from cortex_plane.gates.files import atlases, scenarios
-from cortex_plane.http.app import openapi_document
+from cortex_plane.http.routes import openapi_document
 from cortex_plane.main.main import app
 from cortex_plane.policies import files as policies
 

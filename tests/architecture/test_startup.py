@@ -21,10 +21,7 @@ WORKER = {"asyncpg", "structlog"}
 MODELS = {"anthropic", "mcp", "mcp_types", "openai", "pydantic_ai", "cel", "httpx2"}
 CLIENT = {"httpx", "httpcore", "orjson", "pydantic"}
 TERMINAL = {"pygments", "rich", "typer"}
-NOUN_CLIENTS = {
-    f"cortex_plane.client.{noun}"
-    for noun in ("agents", "approvals", "audit", "jobs", "policies", "sessions", "tenancy")
-}
+NOUN_CLIENTS = {f"cortex_plane.client.{noun}" for noun in ("agents", "approvals", "jobs", "sessions", "tenancy")}
 
 
 def loaded(code: str, **environment: str) -> set[str]:

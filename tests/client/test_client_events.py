@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from cortex_plane import Client, CortexError
-from cortex_plane.client import events as reconnecting
+from cortex_plane.client import transport as reconnecting
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import NotFound, TooMany, Unauthenticated, Unavailable

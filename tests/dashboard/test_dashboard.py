@@ -12,8 +12,8 @@ import asyncpg
 import httpx
 import pytest
 
-from cortex_plane.dashboard.assets import ASSETS, address
-from cortex_plane.dashboard.routes import inbox
+from cortex_plane.dashboard import inbox
+from cortex_plane.dashboard.pages import ASSETS, address
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.sessions.model.events import Event, EventType
 from cortex_plane.sessions.verbs.events import Subscription

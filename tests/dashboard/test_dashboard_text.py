@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cortex_plane.approvals.model.approvals import Excerpt
-from cortex_plane.dashboard import labels, text
-from cortex_plane.dashboard.assets import ASSETS, FOLDER
-from cortex_plane.dashboard.routes import approvals
+from cortex_plane.dashboard import approvals, labels, text
+from cortex_plane.dashboard.pages import ASSETS, FOLDER
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.text import span
 

@@ -188,10 +188,10 @@ async def test_file_of_policies_with_too_many_values_is_not_read(
 async def test_api_document_is_rendered_once_however_many_strangers_ask(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with process(world.db) as (http, app):
+    async with process(world.db) as (http, _):
         first = await http.get("/openapi.json")
         assert first.json()["openapi"] == "3.1.0"
-        monkeypatch.setattr(app, "openapi", lambda: pytest.fail("rendered again"))
+        monkeypatch.setattr("cortex_plane.http.app.openapi_document", lambda: pytest.fail("rendered again"))
         assert (await http.get("/openapi.json")).content == first.content
 
 

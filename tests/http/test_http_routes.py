@@ -15,7 +15,7 @@ from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import AgentDraft, ModelConfig
 from cortex_plane.calls.model import CallDraft, ResolutionRequest
 from cortex_plane.calls.verbs import calls, resolutions
-from cortex_plane.dashboard.routes import PAGES
+from cortex_plane.dashboard import PAGES
 from cortex_plane.db.database import Database
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.http.metrics import Metrics

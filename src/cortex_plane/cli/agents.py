@@ -10,11 +10,12 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
+from cortex_plane.agents import routes
 from cortex_plane.agents.model.agents import AgentChange, AgentDraft, AgentStatus, ModelConfig, ResourceLimits
 from cortex_plane.agents.model.tools import ConfirmationDraft, Risk, ToolConfirmation, ToolVersion
-from cortex_plane.cli.inputs import parse_json
-from cortex_plane.cli.output import AsJson, Limit, print_line, print_table, say, show_record, show_table
+from cortex_plane.cli import terminal
 from cortex_plane.cli.plane import harmless, run
+from cortex_plane.cli.terminal import AsJson, Limit, add_command, say, show_record, show_table
 from cortex_plane.client import Client
 from cortex_plane.kernel.errors import Conflict, InvalidInput, NotFound
 from cortex_plane.kernel.fields import parse
@@ -67,19 +68,8 @@ def create_agent(
     show_record(lambda plane: plane.agents.create(draft), as_json)
 
 
-@agent_app.command("list")
-def list_agents(
-    status: Annotated[AgentStatus | None, Option(help="Archived ones are hidden otherwise.")] = None,
-    limit: Limit = 50,
-    as_json: AsJson = False,
-) -> None:
-    columns = "id slug name status role config_version"
-    show_table(lambda plane: plane.agents.list(limit, status), columns, as_json)
-
-
-@agent_app.command("show")
-def show_agent(agent: str, as_json: AsJson = False) -> None:
-    show_record(lambda plane: plane.agents.get(agent), as_json)
+add_command(agent_app, "list", routes.LIST_AGENTS, status="Archived ones are hidden otherwise.")
+add_command(agent_app, "show", routes.GET_AGENT)
 
 
 @agent_app.command("update")
@@ -109,11 +99,7 @@ def update_agent(
     show_record(lambda plane: plane.agents.update(agent, change, revision=revision), as_json)
 
 
-@agent_app.command("versions")
-def list_agent_versions(agent: str, limit: Limit = 50, as_json: AsJson = False) -> None:
-    """The configurations it has had, newest first."""
-    columns = "version model_config created_by created_at"
-    show_table(lambda plane: plane.agents.versions(agent, limit), columns, as_json)
+add_command(agent_app, "versions", routes.LIST_AGENT_VERSIONS, "The configurations it has had, newest first.")
 
 
 @agent_app.command("delete")
@@ -131,7 +117,7 @@ def _read_object(path: Path | None) -> dict[str, Any] | None:
 
 
 def _read_json(path: Path) -> Any:
-    return parse_json(path.read_text(), f"{path} is not valid JSON", hint="Correct the file.")
+    return terminal.parse_json(path.read_text(), f"{path} is not valid JSON", hint="Correct the file.")
 
 
 tool_app = typer.Typer(no_args_is_help=True, help="Tools: what agents may call, as workers published it.")
@@ -151,14 +137,12 @@ def list_tools(
 ) -> None:
     """The newest version of each tool, and which MCP servers are down; with --app, every version of its tools."""
     if of_app is not None:
-        columns = "name digest published_at newest changed server implementation hints description"
-        show_table(lambda plane: plane.tools.versions(of_app), columns, as_json)
+        show_table(routes.LIST_TOOL_VERSIONS, lambda plane: plane.tools.versions(of_app), as_json)
     else:
-        columns = "app name digest risk read_only hints on_uncertain timeout_seconds description"
         tools = run(lambda plane: plane.tools.list())
         if not as_json:
             tools = [replace(tool, digest=tool.digest[:DIGEST_SHOWN]) for tool in tools]
-        print_table(tools, columns, as_json)
+        terminal.print_table(tools, routes.LIST_TOOLS.columns, as_json)
     if not as_json:
         _show_servers_down(of_app)
 
@@ -173,13 +157,14 @@ def _show_servers_down(of_app: str | None) -> None:
             say(f"server {place}: {server.state}, since {since}{why}")
 
 
-@tool_app.command("servers")
-def list_servers(as_json: AsJson = False) -> None:
+add_command(
+    tool_app,
+    "servers",
+    routes.LIST_TOOL_SERVERS,
     """The MCP servers of the workers that are there: up or down, since when, and why.
 
-    Platform keys see the names of workers and the whole reasons.
-    """
-    show_table(lambda plane: plane.tools.servers(), "app name worker state since tools reason", as_json)
+    Platform keys see the names of workers and the whole reasons.""",
+)
 
 
 @tool_app.command("confirm")
@@ -249,11 +234,11 @@ async def _find_tool(plane: Client, name: str, of_app: str | None, digest: str |
 
 def _show_tool(tool: ToolVersion) -> None:
     hints = ", ".join(f"{name}={str(value).lower()}" for name, value in (tool.hints or {}).items())
-    print_line(f"tool         {tool.name} of the app {tool.app}, offered by {harmless(str(tool.server))}")
-    print_line(f"server says  {harmless(tool.implementation or '–')}")
-    print_line(f"description  {harmless(tool.description)}")
-    print_line(f"hints        {harmless(hints) or 'none'} (the server's own words)")
-    print_line(f"digest       {tool.digest}")
+    terminal.print_line(f"tool         {tool.name} of the app {tool.app}, offered by {harmless(str(tool.server))}")
+    terminal.print_line(f"server says  {harmless(tool.implementation or '–')}")
+    terminal.print_line(f"description  {harmless(tool.description)}")
+    terminal.print_line(f"hints        {harmless(hints) or 'none'} (the server's own words)")
+    terminal.print_line(f"digest       {tool.digest}")
 
 
 @tool_app.command("unconfirm")
@@ -285,7 +270,5 @@ def list_confirmations(
 ) -> None:
     """What was confirmed, newest first; where `current` is false the tool has changed, and is asked about again."""
     show_table(
-        lambda plane: plane.tool_confirmations.list(limit, holding=not every),
-        "id app tool_name read_only idempotent risk current confirmed_by created_at revoked_at",
-        as_json,
+        routes.LIST_CONFIRMATIONS, lambda plane: plane.tool_confirmations.list(limit, holding=not every), as_json
     )

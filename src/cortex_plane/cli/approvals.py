@@ -16,34 +16,12 @@ import typer
 from rich.text import Text
 from typer import Argument, Option
 
-from cortex_plane.approvals.model.approvals import (
-    Approval,
-    ApprovalDetails,
-    ApprovalKind,
-    ApprovalStatus,
-    Choice,
-    DecisionReceipt,
-    DelegationDraft,
-    EffectAnswer,
-    StandingApproval,
-    StandingDraft,
-    shaped_by,
-)
+from cortex_plane.approvals import routes
+from cortex_plane.approvals.model import approvals as model
 from cortex_plane.approvals.rules import in_words
-from cortex_plane.cli.inputs import member_id, parse_json, read_secret
-from cortex_plane.cli.output import (
-    COLOURS,
-    AsJson,
-    Limit,
-    count_text,
-    print_json,
-    print_line,
-    say,
-    short,
-    show_record,
-    show_table,
-)
+from cortex_plane.cli import terminal
 from cortex_plane.cli.plane import harmless, run
+from cortex_plane.cli.terminal import AsJson, Limit, add_command, say, show_record, show_table
 from cortex_plane.jobs.model.effects import MAX_REPEATS, Verdict
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.policies.model.policies import ONE_HUMAN, quorum_said
@@ -68,14 +46,14 @@ def require_id(approval_id: UUID | None) -> UUID:
     return approval_id
 
 
-def decide_by_token(choice: Choice, token: str, reason: str | None, as_json: bool, *others: Any) -> None:
+def decide_by_token(choice: model.Choice, token: str, reason: str | None, as_json: bool, *others: Any) -> None:
     """A token names the request and the version that it decides, so none of the ``others`` may be set."""
     if any(option not in (None, False) for option in others):
         raise InvalidInput(
             "A token decides its own request, as its message showed it.",
             hint="Give `--token` with `--reason` at most; decide by id to name a version or to edit.",
         )
-    secret = read_secret(token)
+    secret = terminal.read_secret(token)
     if not secret:
         raise InvalidInput("There is no token.", hint="Copy it whole from the message.")
     show_record(
@@ -104,12 +82,12 @@ StandingWhen = Annotated[
 ]
 
 
-def standing_draft(calls: int | None, span: str | None, same: bool, when: str | None) -> StandingDraft | None:
+def standing_draft(calls: int | None, span: str | None, same: bool, when: str | None) -> model.StandingDraft | None:
     """None where none of the options is set."""
     if calls is None and span is None and not same and when is None:
         return None
     seconds = None if span is None else _seconds(span)
-    return StandingDraft(same_arguments=same, calls=calls, seconds=seconds, condition=when)
+    return model.StandingDraft(same_arguments=same, calls=calls, seconds=seconds, condition=when)
 
 
 def _seconds(span: str) -> int:
@@ -128,16 +106,18 @@ def list_standing(
 ) -> None:
     """Standing approvals that may still cover something, newest first."""
     show_table(
+        routes.LIST_STANDING_APPROVALS,
         lambda plane: plane.standing_approvals.list(limit, session_id=session, active=not every),
-        "id tool_name agent granted_by used_calls max_calls expires_at condition usable why_not",
         as_json,
     )
 
 
-@standing_app.command("show")
-def show_standing(standing_id: UUID, as_json: AsJson = False) -> None:
-    """What it covers, who gave it, how often it was used, and whether it still holds."""
-    show_record(lambda plane: plane.standing_approvals.get(standing_id), as_json)
+add_command(
+    standing_app,
+    "show",
+    routes.GET_STANDING_APPROVAL,
+    "What it covers, who gave it, how often it was used, and whether it still holds.",
+)
 
 
 @standing_app.command("revoke")
@@ -148,8 +128,8 @@ def revoke_standing(
 ) -> None:
     """Take it back: from now on each call is asked about again. What was sent was sent."""
 
-    def show(standing: StandingApproval) -> None:
-        calls = count_text(standing.used_calls, "call")
+    def show(standing: model.StandingApproval) -> None:
+        calls = terminal.count_text(standing.used_calls, "call")
         say(f"{harmless(standing.tool_name)} is asked about again; it covered {calls}")
 
     show_record(lambda plane: plane.standing_approvals.revoke(standing_id, reason=reason), as_json, show)
@@ -164,16 +144,15 @@ RISKS = {"low": "green", "medium": "yellow", "high": "red", "critical": "bold re
 
 @approval_app.command("list")
 def list_approvals(
-    status: Annotated[ApprovalStatus | None, Option(help="Pending ones if left out.")] = None,
+    status: Annotated[model.ApprovalStatus | None, Option(help="Pending ones if left out.")] = None,
     every: Annotated[bool, Option("--all", help="Whatever their status.")] = False,
     job: UUID | None = None,
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
     """Requests, newest first."""
-    only = None if every else status or ApprovalStatus.PENDING
-    columns = "id status risk tool_name agent deadline may_decide resolved_by_name"
-    show_table(lambda plane: plane.approvals.list(limit, status=only, job_id=job), columns, as_json)
+    only = None if every else status or model.ApprovalStatus.PENDING
+    show_table(routes.LIST_APPROVALS, lambda plane: plane.approvals.list(limit, status=only, job_id=job), as_json)
 
 
 @approval_app.command("show")
@@ -200,15 +179,15 @@ def approve_call(
     """Let the call be sent, exactly as the card shows it, or as you edit it; with --standing-… also some that follow."""
     if token is not None:
         others = (approval_id, edit, version, standing_calls, standing_for, standing_same, standing_when)
-        decide_by_token(Choice.APPROVED, token, reason, as_json, *others)
+        decide_by_token(model.Choice.APPROVED, token, reason, as_json, *others)
         return
     id = require_id(approval_id)
-    arguments = None if edit is None else parse_json(edit, "This is not JSON", hint="See --help.")
+    arguments = None if edit is None else terminal.parse_json(edit, "This is not JSON", hint="See --help.")
     if not isinstance(arguments, dict | None):
         raise InvalidInput("--edit takes a JSON object.", hint='For example: --edit \'{"version": "2.4.1"}\'.')
     standing = standing_draft(standing_calls, standing_for, standing_same, standing_when)
 
-    async def decide(plane: Client) -> DecisionReceipt:
+    async def decide(plane: Client) -> model.DecisionReceipt:
         details = await plane.approvals.get(id)
         if version is None and not as_json:
             await asyncio.to_thread(_confirm, details)
@@ -228,11 +207,11 @@ def deny_call(
 ) -> None:
     """Refuse the call. Its job fails, or goes another way where the policy says so."""
     if token is not None:
-        decide_by_token(Choice.DENIED, token, reason, as_json, approval_id, version)
+        decide_by_token(model.Choice.DENIED, token, reason, as_json, approval_id, version)
         return
     id = require_id(approval_id)
 
-    async def decide(plane: Client) -> DecisionReceipt:
+    async def decide(plane: Client) -> model.DecisionReceipt:
         approval = _at_version((await plane.approvals.get(id)).approval, version)
         return await plane.approvals.deny(approval, reason=reason)
 
@@ -248,11 +227,11 @@ def delegate_approval(
 ) -> None:
     """Hand your part in a request to somebody with the clearance for it. You decide no more."""
 
-    async def hand_on(plane: Client) -> Approval:
-        draft = DelegationDraft(to=await member_id(plane, to), reason=reason)
+    async def hand_on(plane: Client) -> model.Approval:
+        draft = model.DelegationDraft(to=await terminal.member_id(plane, to), reason=reason)
         return await plane.approvals.delegate(approval_id, draft)
 
-    def show(approval: Approval) -> None:
+    def show(approval: model.Approval) -> None:
         say(f"{harmless(approval.tool_name)} waits for {harmless(to)} instead of you")
 
     show_record(hand_on, as_json, show)
@@ -267,8 +246,8 @@ def answer_uncertain(
     as_json: AsJson = False,
 ) -> None:
     """About an uncertain effect: it happened, it did not (and is sent again), or give the job up."""
-    value = None if result is None else parse_json(result, "This is not JSON", hint="See --help.")
-    answer = EffectAnswer(verdict=verdict, result=value, note=note)
+    value = None if result is None else terminal.parse_json(result, "This is not JSON", hint="See --help.")
+    answer = model.EffectAnswer(verdict=verdict, result=value, note=note)
     show_record(lambda plane: plane.approvals.answer(approval_id, answer), as_json, _show_decision)
 
 
@@ -281,7 +260,7 @@ def watch_approvals(
     async def follow(plane: Client) -> None:
         versions: dict[UUID, int] = {}
         while True:
-            requests = plane.approvals.list(200, status=ApprovalStatus.PENDING)
+            requests = plane.approvals.list(200, status=model.ApprovalStatus.PENDING)
             for approval in reversed([request async for request in requests]):
                 if versions.get(approval.id) != approval.version:
                     versions[approval.id] = approval.version
@@ -293,28 +272,28 @@ def watch_approvals(
     run(follow)
 
 
-def _show_arrival(approval: Approval, as_json: bool) -> None:
+def _show_arrival(approval: model.Approval, as_json: bool) -> None:
     if as_json:
-        print_json(approval)
+        terminal.print_json(approval)
         sys.stdout.flush()
         return
-    print_line(_head(approval).append(f" {short(approval.arguments, 120)}"))
-    if approval.kind is ApprovalKind.UNCERTAIN_EFFECT:
-        print_line(f"   cortex approval answer {approval.id} happened|did_not_happen|fail")
+    terminal.print_line(_head(approval).append(f" {terminal.short(approval.arguments, 120)}"))
+    if approval.kind is model.ApprovalKind.UNCERTAIN_EFFECT:
+        terminal.print_line(f"   cortex approval answer {approval.id} happened|did_not_happen|fail")
     else:
         words = f"{approval.id} --version {approval.version}"
-        print_line(f"   cortex approval approve {words}   or   deny {words} --reason …")
+        terminal.print_line(f"   cortex approval approve {words}   or   deny {words} --reason …")
 
 
 # The card --------------------------------------------------------------------------------------------------------
 
 
-def _print_card(details: ApprovalDetails) -> None:
+def _print_card(details: model.ApprovalDetails) -> None:
     for line in _card_lines(details):
-        print_line(line)
+        terminal.print_line(line)
 
 
-def _card_lines(details: ApprovalDetails) -> Iterator[str | Text]:
+def _card_lines(details: model.ApprovalDetails) -> Iterator[str | Text]:
     """In the order in which an approver needs it."""
     approval = details.approval
     yield _head(approval)
@@ -324,7 +303,7 @@ def _card_lines(details: ApprovalDetails) -> Iterator[str | Text]:
         yield from _block("the agent sent", approval.original_arguments)
     yield _fact("agent", f"{approval.agent_name} ({approval.agent}), job {approval.job_id}")
     quotes = (("was asked", approval.asked_for), ("agent says", approval.agent_says), ("job says", approval.action))
-    yield from (_fact(name, short(text, 300)) for name, text in quotes if text)
+    yield from (_fact(name, terminal.short(text, 300)) for name, text in quotes if text)
     if approval.details:
         yield from _block("job says besides", approval.details)
     if approval.question:
@@ -336,7 +315,7 @@ def _card_lines(details: ApprovalDetails) -> Iterator[str | Text]:
         times = f"{approval.repeats} of at most {MAX_REPEATS} times"
         yield _fact("sent again", f"{times}, after an answer that it did not happen")
     if approval.caused or approval.programs:
-        yield _fact("shaped by", shaped_by(approval))
+        yield _fact("shaped by", model.shaped_by(approval))
     yield from _people_lines(details)
     if approval.deadline is not None:
         yield _fact("deadline", _deadline(approval, details.now))
@@ -355,7 +334,7 @@ def _reason(text: str | None) -> str:
     return f": {text}" if text else ""
 
 
-def _people_lines(details: ApprovalDetails) -> Iterator[Text]:
+def _people_lines(details: model.ApprovalDetails) -> Iterator[Text]:
     """Votes, delegations, escalation and deliveries."""
     approval = details.approval
     if approval.quorum.votes > 1 or approval.quorum.roles:
@@ -376,12 +355,12 @@ def _people_lines(details: ApprovalDetails) -> Iterator[Text]:
         yield _fact(delivery.channel_type, f"{delivery.member} · {delivery.status} · {tries}")
 
 
-def _head(approval: Approval) -> Text:
+def _head(approval: model.Approval) -> Text:
     line = Text(approval.risk.upper(), style=RISKS.get(approval.risk, ""))
     times = f" ×{approval.invocations}" if approval.invocations > 1 else ""
     line.append(f"  {harmless(approval.tool_name)}{times}", style="bold")
     line.append(f"  {approval.id}", style="dim")
-    line.append(f"  {approval.status.value}", style=COLOURS.get(approval.status.value, ""))
+    line.append(f"  {approval.status.value}", style=terminal.COLOURS.get(approval.status.value, ""))
     line.append(f"  v{approval.version}", style="dim")
     return line
 
@@ -398,7 +377,7 @@ def _fact(name: str, value: str) -> Text:
     return Text(f"{name:<{WIDTH}}", style="dim").append(text, style="default")
 
 
-def _deadline(approval: Approval, now: datetime) -> str:
+def _deadline(approval: model.Approval, now: datetime) -> str:
     if approval.deadline is None:
         return "none"
     at = approval.deadline.strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -410,19 +389,19 @@ def _deadline(approval: Approval, now: datetime) -> str:
     return f"{at}, in {in_words(seconds - seconds % unit)}; then {then}"
 
 
-def _confirm(details: ApprovalDetails) -> None:
+def _confirm(details: model.ApprovalDetails) -> None:
     """On a terminal, an approver who names no version sees the card and confirms it."""
     if details.approval.may_decide and sys.stdin.isatty() and sys.stdout.isatty():
         _print_card(details)
         typer.confirm("Approve exactly this?", abort=True)
 
 
-def _at_version(approval: Approval, version: int | None) -> Approval:
+def _at_version(approval: model.Approval, version: int | None) -> model.Approval:
     return approval if version is None else replace(approval, version=version)
 
 
-def _show_decision(receipt: DecisionReceipt) -> None:
+def _show_decision(receipt: model.DecisionReceipt) -> None:
     approval = receipt.approval
     again = " (it was before)" if receipt.result == "DUPLICATE" else ""
-    others = ": others are still to decide" if approval.status is ApprovalStatus.PENDING else ""
+    others = ": others are still to decide" if approval.status is model.ApprovalStatus.PENDING else ""
     say(f"{approval.tool_name} is {approval.status}{again}{others}; job {approval.job_id}")

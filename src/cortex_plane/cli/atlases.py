@@ -11,19 +11,11 @@ import typer
 from rich.text import Text
 from typer import Argument, Option
 
-from cortex_plane.cli.inputs import read_text
-from cortex_plane.cli.output import (
-    AsJson,
-    Limit,
-    print_changes,
-    print_line,
-    print_warnings,
-    say,
-    show_record,
-    show_table,
-)
+from cortex_plane.cli import terminal
 from cortex_plane.cli.plane import EXIT_CODES, harmless
+from cortex_plane.cli.terminal import AsJson, Limit, say, show_record, show_table
 from cortex_plane.client import Client
+from cortex_plane.gates import routes
 from cortex_plane.gates.model.atlases import AtlasDiff, AtlasFile, AtlasVersionDetails, Published, Retired
 from cortex_plane.kernel.errors import CortexError, InvalidInput
 
@@ -42,7 +34,7 @@ _KINDS = ("gates", "capabilities", "contexts", "policies", "actions")
 @atlas_app.command("publish")
 def publish_atlas(file: AtlasPath, as_json: AsJson = False) -> None:
     """Make a file a version, which new sessions are bound to. The same file again changes nothing."""
-    draft = AtlasFile(manifest=read_text(file), name="stdin" if str(file) == "-" else file.name[:200])
+    draft = AtlasFile(manifest=terminal.read_text(file), name="stdin" if str(file) == "-" else file.name[:200])
     show_record(lambda plane: plane.atlases.publish(draft), as_json, _show_published)
 
 
@@ -54,11 +46,9 @@ def list_atlases(
 ) -> None:
     """The atlases of the org; with an id the versions of one."""
     if atlas is None:
-        columns = "atlas_id name holds newest versions published_at"
-        show_table(lambda plane: plane.atlases.list(limit), columns, as_json)
+        show_table(routes.LIST_ATLASES, lambda plane: plane.atlases.list(limit), as_json)
     else:
-        columns = "version holds gates published_by published_at retired_at digest"
-        show_table(lambda plane: plane.atlases.versions(atlas, limit), columns, as_json)
+        show_table(routes.LIST_ATLAS_VERSIONS, lambda plane: plane.atlases.versions(atlas, limit), as_json)
 
 
 @atlas_app.command("get")
@@ -111,7 +101,7 @@ async def _current_version(plane: Client, atlas: str) -> str:
 
 
 def _show_published(publication: Published) -> None:
-    print_warnings(publication.warnings)
+    terminal.print_warnings(publication.warnings)
     version = publication.version
     name = f"{version.atlas_id} {version.version}"
     if publication.created:
@@ -131,11 +121,11 @@ def _show_retired(retirement: Retired) -> None:
         return
     say("no version holds: agents that name the atlas take no new work until one is published")
     for slug in retirement.agents:
-        print_line(f"  {harmless(slug)}")
+        terminal.print_line(f"  {harmless(slug)}")
 
 
 def _show_diff(diff: AtlasDiff) -> None:
-    print_changes(diff, lambda change: f"{_MARKS[change.change]} {change.kind} {harmless(change.id)}")
+    terminal.print_changes(diff, lambda change: f"{_MARKS[change.change]} {change.kind} {harmless(change.id)}")
     say(f"{diff.before} → {diff.after}: {diff.added} added, {diff.removed} removed, {diff.changed} changed")
 
 
@@ -160,7 +150,7 @@ def run_scenarios(
     from cortex_plane.gates.files.atlases import read
     from cortex_plane.gates.rules.index import CompiledAtlases
 
-    atlases = CompiledAtlases([read(read_text(file), name=str(file)).atlas for file in files])
+    atlases = CompiledAtlases([read(terminal.read_text(file), name=str(file)).atlas for file in files])
     outcomes = [(path, outcome) for path in _scenario_paths(files, scenarios) for outcome in _play_file(atlases, path)]
     failures = sum(not outcome.passed for _, outcome in outcomes)
     if as_json:
@@ -170,7 +160,7 @@ def run_scenarios(
         for path, outcome in outcomes:
             _show_outcome(path, outcome)
         summary = f"{len(outcomes) - failures} of {len(outcomes)} are as expected"
-        print_line(Text(summary, style="red" if failures else "green"))
+        terminal.print_line(Text(summary, style="red" if failures else "green"))
     if failures:
         raise typer.Exit(1)
 
@@ -191,22 +181,22 @@ def _scenario_paths(files: list[Path], paths: list[Path] | None) -> list[Path]:
 def _play_file(atlases: Any, path: Path) -> list[ScenarioOutcome]:
     from cortex_plane.gates.files.scenarios import play, read
 
-    return [play(atlases, scenario) for scenario in read(read_text(path), name=str(path))]
+    return [play(atlases, scenario) for scenario in read(terminal.read_text(path), name=str(path))]
 
 
 def _show_outcome(path: Path, outcome: ScenarioOutcome) -> None:
     mark = ("✓", "green") if outcome.passed else ("✗", "red")
-    print_line(Text.assemble(mark, f" {harmless(outcome.name)}"))
+    terminal.print_line(Text.assemble(mark, f" {harmless(outcome.name)}"))
     if outcome.passed:
         return
-    print_line(Text(f"    {harmless(str(path))}:{outcome.line}", style="dim"))
+    terminal.print_line(Text(f"    {harmless(str(path))}:{outcome.line}", style="dim"))
     for fault in outcome.faults:
-        print_line(f"    {harmless(fault)}")
+        terminal.print_line(f"    {harmless(fault)}")
     for name in _OUTCOME_KEYS:
         value = outcome.found.get(name)
         if value:
             text = ", ".join(value) if isinstance(value, list) else str(value)
-            print_line(Text(f"      {name}: {harmless(text)}", style="dim"))
+            terminal.print_line(Text(f"      {name}: {harmless(text)}", style="dim"))
 
 
 @atlas_app.command("validate")
@@ -245,7 +235,7 @@ def _validate_file(file: Path) -> dict[str, Any]:
 
     name = "stdin" if str(file) == "-" else str(file)
     try:
-        document = read(read_text(file), name=name)
+        document = read(terminal.read_text(file), name=name)
     except CortexError as error:
         at_line = error.code == "invalid_atlas"
         faults = error.message.splitlines() if at_line else [f"{name}: {error.message}"]
@@ -265,4 +255,4 @@ def _show_validation(result: dict[str, Any]) -> None:
         typer.echo(harmless(result["hint"] or ""), err=True)
         return
     counts = ", ".join(f"{result[kind]} {kind}" for kind in _KINDS)
-    print_line(harmless(f"{result['file']}: ok, {result['atlas_id']} {result['version']}: {counts}"))
+    terminal.print_line(harmless(f"{result['file']}: ok, {result['atlas_id']} {result['version']}: {counts}"))

@@ -12,36 +12,19 @@ from uuid import UUID
 import typer
 from typer import Argument, Option
 
-from cortex_plane.cli.inputs import parse_json
-from cortex_plane.cli.output import (
-    AsJson,
-    Atlases,
-    Limit,
-    count_text,
-    fetch_list,
-    print_line,
-    print_record,
-    print_table,
-    say,
-    short,
-    show_record,
-    show_table,
-)
+from cortex_plane.cli import terminal
 from cortex_plane.cli.plane import harmless, run
-from cortex_plane.cli.steering import show_receipt
+from cortex_plane.cli.terminal import AsJson, Atlases, Limit, add_command, say, show_record, show_table
+from cortex_plane.jobs import routes
 from cortex_plane.jobs.model.effects import Answer, Verdict
-from cortex_plane.jobs.model.jobs import Job, JobStatus
-from cortex_plane.jobs.model.journal import MAX_PAYLOAD_BYTES, SignalReceipt
-from cortex_plane.jobs.model.usage import Grouping, UsageRow, cost_text
+from cortex_plane.jobs.model.jobs import Job, JobDraft, JobStatus, Step
+from cortex_plane.jobs.model.journal import MAX_PAYLOAD_BYTES, JournalEntry, SignalReceipt
+from cortex_plane.jobs.model.usage import Grouping, UsageRow, UsageTotals, cost_text
 from cortex_plane.kernel.canonical import unique
 from cortex_plane.kernel.errors import InvalidInput
 
 if TYPE_CHECKING:
     from cortex_plane.client import Client
-    from cortex_plane.jobs.model.jobs import Job, Step
-    from cortex_plane.jobs.model.journal import JournalEntry
-    from cortex_plane.jobs.model.usage import UsageTotals
-
 
 job_app = typer.Typer(no_args_is_help=True, help="Jobs: the units of durable work.")
 
@@ -59,9 +42,7 @@ def submit_job(
     as_json: AsJson = False,
 ) -> None:
     """Submit a job to an agent."""
-    from cortex_plane.jobs.model.jobs import JobDraft
-
-    value = parse_json(payload, "--payload is not valid JSON")
+    value = terminal.parse_json(payload, "--payload is not valid JSON")
     draft = JobDraft(agent=agent, payload=value, session_id=session, max_retries=max_retries, atlases=atlas or [])
     show_record(lambda plane: plane.jobs.submit(draft, idempotency_key=idempotency_key), as_json)
 
@@ -75,9 +56,7 @@ def list_jobs(
     as_json: AsJson = False,
 ) -> None:
     show_table(
-        lambda plane: plane.jobs.list(limit, status=status, session_id=session, agent=agent),
-        "id status kind session_id created_at error_message",
-        as_json,
+        routes.LIST_JOBS, lambda plane: plane.jobs.list(limit, status=status, session_id=session, agent=agent), as_json
     )
 
 
@@ -90,25 +69,21 @@ def show_job(job_id: UUID, as_json: AsJson = False) -> None:
         show_record(lambda plane: plane.jobs.get(job_id), as_json)
         return
     job, usage = run(get_with_usage)
-    print_record(job)
+    terminal.print_record(job)
     tokens = f"{usage.prompt_tokens} prompt, {usage.completion_tokens} completion"
-    calls = count_text(usage.calls, "call")
+    calls = terminal.count_text(usage.calls, "call")
     say(f"tokens: {tokens} ({usage.cache_read_tokens} from the cache) in {calls}; cost: {cost_text(usage)}")
 
 
-@job_app.command("history")
-def list_history(job_id: UUID, as_json: AsJson = False) -> None:
-    """Every change of its status."""
-    columns = "created_at previous_status new_status metadata"
-    show_table(lambda plane: plane.jobs.history(job_id), columns, as_json)
+add_command(job_app, "history", routes.GET_JOB_HISTORY, "Every change of its status.")
 
 
 @job_app.command("steps")
 def list_steps(job_id: UUID, limit: Limit = 200, as_json: AsJson = False) -> None:
     """What the model said and what its calls did, in order."""
-    steps = fetch_list(lambda plane: plane.jobs.steps(job_id, limit))
+    steps = terminal.fetch_list(lambda plane: plane.jobs.steps(job_id, limit))
     rows = steps if as_json else [row for step in steps for row in _step_rows(step)]
-    print_table(rows, "step tool arguments status result", as_json)
+    terminal.print_table(rows, "step tool arguments status result", as_json)
 
 
 def _step_rows(step: Step) -> Iterator[dict[str, Any]]:
@@ -117,10 +92,10 @@ def _step_rows(step: Step) -> Iterator[dict[str, Any]]:
 
     row = dict.fromkeys(("tool", "arguments", "status")) | {"step": step.step_index}
     if step.text:
-        yield row | {"result": short(step.text, TEXT)}
+        yield row | {"result": terminal.short(step.text, TEXT)}
     for call in step.calls:
         yield row | {
-            "tool": call.tool_name, "arguments": short(call.arguments, ARGUMENTS), "status": call.status,
+            "tool": call.tool_name, "arguments": terminal.short(call.arguments, ARGUMENTS), "status": call.status,
             "result": outcome(call)[: 2 * RESULT],
         }  # fmt: skip
 
@@ -128,14 +103,13 @@ def _step_rows(step: Step) -> Iterator[dict[str, Any]]:
 @job_app.command("journal")
 def list_journal(job_id: UUID, limit: Limit = 200, as_json: AsJson = False) -> None:
     """What the code of a job did so far: each operation, and what it came to."""
-    columns = "position key kind status result"
-    show_table(lambda plane: plane.jobs.journal(job_id, limit), columns, as_json, _journal_row)
+    show_table(routes.LIST_JOURNAL, lambda plane: plane.jobs.journal(job_id, limit), as_json, _journal_row)
 
 
 def _journal_row(entry: JournalEntry) -> dict[str, Any]:
     from cortex_plane.cli.watch import RESULT
 
-    result = short(entry.error["message"] if entry.error else entry.result, 2 * RESULT)
+    result = terminal.short(entry.error["message"] if entry.error else entry.result, 2 * RESULT)
     return {name: getattr(entry, name) for name in ("position", "key", "kind", "status")} | {"result": result}
 
 
@@ -147,11 +121,7 @@ def show_checkpoint(job_id: UUID, as_json: AsJson = False) -> None:
     sys.stdout.write(json.dumps(blob, indent=None if as_json else 2) + "\n")
 
 
-@job_app.command("waits")
-def list_waits(job_id: UUID, as_json: AsJson = False) -> None:
-    """The signals that it waits for, and what came."""
-    columns = "entry name key created_at arrived_at payload"
-    show_table(lambda plane: plane.jobs.waits(job_id), columns, as_json)
+add_command(job_app, "waits", routes.LIST_WAITS, "The signals that it waits for, and what came.")
 
 
 @job_app.command("questions")
@@ -159,13 +129,13 @@ def list_questions(job_id: UUID, as_json: AsJson = False) -> None:
     """Calls of which nobody knows whether they happened, and the commands that settle them."""
     questions = run(lambda plane: plane.jobs.questions(job_id))
     if as_json or not questions:
-        print_table(questions, "", as_json)
+        terminal.print_table(questions, "", as_json)
         return
     from cortex_plane.cli.watch import question_lines
 
     for question in questions:
         for line in question_lines(question):
-            print_line(line)
+            terminal.print_line(line)
 
 
 @job_app.command("settle")
@@ -178,27 +148,27 @@ def settle_call(
     as_json: AsJson = False,
 ) -> None:
     """Answer a question: it happened, it did not (and is sent again), or give the job up."""
-    value = None if result is None else parse_json(result, "--result is not valid JSON")
+    value = None if result is None else terminal.parse_json(result, "--result is not valid JSON")
     answer = Answer(verdict=verdict, result=value, note=note)
-    show_record(lambda plane: plane.jobs.settle(job_id, call_id, answer), as_json, show_receipt)
+    show_record(lambda plane: plane.jobs.settle(job_id, call_id, answer), as_json, terminal.show_receipt)
 
 
 @job_app.command("pause")
 def pause_job(job_id: UUID, reason: str | None = None, as_json: AsJson = False) -> None:
     """Hold a job until it is resumed. One that runs stops at its next boundary."""
-    show_record(lambda plane: plane.jobs.pause(job_id, reason), as_json, show_receipt)
+    show_record(lambda plane: plane.jobs.pause(job_id, reason), as_json, terminal.show_receipt)
 
 
 @job_app.command("resume")
 def resume_job(job_id: UUID, note: str | None = None, as_json: AsJson = False) -> None:
     """Let a held job go on. A question is answered with `settle` instead."""
-    show_record(lambda plane: plane.jobs.resume(job_id, note), as_json, show_receipt)
+    show_record(lambda plane: plane.jobs.resume(job_id, note), as_json, terminal.show_receipt)
 
 
 @job_app.command("cancel")
 def cancel_job(job_id: UUID, reason: str | None = None, as_json: AsJson = False) -> None:
     """End a job. One that runs ends at its next boundary."""
-    show_record(lambda plane: plane.jobs.cancel(job_id, reason), as_json, show_receipt)
+    show_record(lambda plane: plane.jobs.cancel(job_id, reason), as_json, terminal.show_receipt)
 
 
 @job_app.command("watch")
@@ -244,22 +214,20 @@ def send_signal(
 
     def show(receipt: SignalReceipt) -> None:
         signal = f"{harmless(name)} {harmless(key)}"
-        woken = f"sent {signal}: {count_text(receipt.woken, 'job')} waited for it"
+        woken = f"sent {signal}: {terminal.count_text(receipt.woken, 'job')} waited for it"
         say(woken if receipt.changed else f"{signal} was sent before; nothing changed")
 
     show_record(lambda plane: plane.signals.send(name, key, value, idempotency_key=idempotency_key), as_json, show)
 
 
-@signal_app.command("list")
-def list_signals(
-    name: Annotated[str | None, Option(help="Only those with this name.")] = None,
-    key: Annotated[str | None, Option(help="Only those with this key.")] = None,
-    limit: Limit = 50,
-    as_json: AsJson = False,
-) -> None:
-    """What was sent, newest first."""
-    columns = "created_at name key sent_by payload id"
-    show_table(lambda plane: plane.signals.list(limit, name=name, key=key), columns, as_json)
+add_command(
+    signal_app,
+    "list",
+    routes.LIST_SIGNALS,
+    "What was sent, newest first.",
+    name="Only those with this name.",
+    key="Only those with this key.",
+)
 
 
 def _read_payload(text: str) -> Any:
@@ -276,12 +244,7 @@ def _read_payload(text: str) -> Any:
 
 workers_app = typer.Typer(no_args_is_help=True, help="Workers: the processes that run jobs.")
 
-
-@workers_app.command("list")
-def list_workers(as_json: AsJson = False) -> None:
-    """Who is there, newest first. Needs a platform key."""
-    columns = "id name alive apps concurrency started_at expires_at stopped_at"
-    show_table(lambda plane: plane.workers.list(), columns, as_json)
+add_command(workers_app, "list", routes.LIST_WORKERS, "Who is there, newest first. Needs a platform key.")
 
 
 usage_app = typer.Typer()
@@ -300,10 +263,10 @@ def list_usage(
 ) -> None:
     """What models were asked, what it took and what it cost. Times are UTC; `--until` itself is left out."""
     show_table(
+        routes.LIST_USAGE,
         lambda plane: plane.usage.list(by, limit, since=_utc(since), until=_utc(until), agent=agent),
-        f"{by.value} calls prompt cache_read cache_write completion cost",
         as_json,
-        _usage_row,
+        lambda usage: {by.value: usage.agent or usage.key, **_usage_row(usage)},
     )
 
 
@@ -313,8 +276,6 @@ def _utc(at: datetime | None) -> datetime | None:
 
 def _usage_row(usage: UsageRow) -> dict[str, Any]:
     return {
-        **dict.fromkeys(("day", "job", "model"), usage.key),
-        "agent": usage.agent or usage.key,
         "calls": usage.calls,
         "prompt": usage.prompt_tokens,
         "cache_read": usage.cache_read_tokens,

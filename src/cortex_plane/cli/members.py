@@ -12,27 +12,21 @@ from uuid import UUID
 import typer
 from typer import Argument, Option
 
-from cortex_plane.cli.inputs import member_id, read_secret
-from cortex_plane.cli.output import AsJson, Limit, count_text, print_line, print_record, say, show_record, show_table
+from cortex_plane.approvals.routes import LIST_DELEGATES
+from cortex_plane.cli import terminal
 from cortex_plane.cli.plane import home, run
+from cortex_plane.cli.terminal import AsJson, Limit, add_command, say, show_record, show_table
 from cortex_plane.client import Client
 from cortex_plane.client.access import ACCESS_FILE, write_private
 from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.tenancy import routes
 from cortex_plane.tenancy.model.access import EnrolmentCode, LoginLink, NewKey, Redemption
 from cortex_plane.tenancy.model.identities import AddressDraft, InvitationDraft, Invited, LinkCode, Mapping
 from cortex_plane.tenancy.model.orgs import Absence, AbsenceDraft, MemberChange, MemberDraft, Role
 
-CHANNEL_COLUMNS = "id channel_type channel_user_id verified_at"
-SESSION_COLUMNS = "id created_at last_seen_at expires_at key_name"
-KEY_COLUMNS = "id name last_characters last_used_at expires_at revoked_at"
-
 self_app = typer.Typer()
 
-
-@self_app.command("me")
-def show_self(as_json: AsJson = False) -> None:
-    """Who the key stands for, and what it may do."""
-    show_record(lambda plane: plane.me(), as_json)
+add_command(self_app, "me", routes.GET_ME, "Who the key stands for, and what it may do.")
 
 
 @self_app.command("enrol")
@@ -45,13 +39,13 @@ def redeem_enrolment(
     """Redeem an enrolment code for a key of your own. In a folder without one the key is kept, else it is printed once."""
     if url is not None:
         os.environ["CORTEX_URL"] = url
-    secret = read_secret(code).rpartition("/")[2]
+    secret = terminal.read_secret(code).rpartition("/")[2]
 
     async def redeem(plane: Client) -> tuple[str, NewKey]:
         return plane.url, await plane.members.enrol(Redemption(code=secret, key_name=name))
 
     address, new = run(redeem, without_key=True)
-    print_record(new if as_json else new.key, as_json)
+    terminal.print_record(new if as_json else new.key, as_json)
     access = home() / ACCESS_FILE
     if as_json:
         return
@@ -85,14 +79,13 @@ def _show_address(mapping: Mapping) -> None:
 
 
 def _show_link_code(code: LinkCode) -> None:
-    print_line(code.code)
+    terminal.print_line(code.code)
     say(f"type it on the other channel; works once, until {code.expires_at.astimezone():%H:%M:%S}")
 
 
-@user_app.command("channels")
-def list_own_channels(limit: Limit = 50, as_json: AsJson = False) -> None:
-    """Where you are reached. What is not verified yet receives nothing."""
-    show_table(lambda plane: plane.identities.mappings(limit), CHANNEL_COLUMNS, as_json)
+add_command(
+    user_app, "channels", routes.LIST_OWN_MAPPINGS, "Where you are reached. What is not verified yet receives nothing."
+)
 
 
 @user_app.command("unlink")
@@ -104,11 +97,7 @@ def unlink_own_channel(mapping_id: UUID) -> None:
 
 AllSessions = Annotated[bool, Option("--all", help="Every one of them, and login links that were not used yet.")]
 
-
-@user_app.command("sessions")
-def list_own_sessions(limit: Limit = 50, as_json: AsJson = False) -> None:
-    """Where you are logged in."""
-    show_table(lambda plane: plane.members.browser_sessions(limit=limit), SESSION_COLUMNS, as_json)
+add_command(user_app, "sessions", routes.LIST_OWN_BROWSER_SESSIONS, "Where you are logged in.")
 
 
 @user_app.command("end-session")
@@ -125,22 +114,19 @@ def end_sessions(member_id: UUID | None, session_id: UUID | None, all_of_them: b
         raise InvalidInput("Name one session, or give --all.", hint="See `cortex user sessions`.")
     if session_id is None:
         count = run(lambda plane: plane.members.end_browser_sessions(member_id)).ended
-        say(f"ended {count_text(count, 'session')}")
+        say(f"ended {terminal.count_text(count, 'session')}")
     else:
         run(lambda plane: plane.members.end_browser_session(session_id, member_id))
         say("ended")
 
 
-@user_app.command("keys")
-def list_own_keys(limit: Limit = 50, as_json: AsJson = False) -> None:
-    """Your keys."""
-    show_table(lambda plane: plane.keys.list_own(limit), KEY_COLUMNS, as_json)
-
-
-@user_app.command("revoke-key")
-def revoke_own_key(key_id: UUID, as_json: AsJson = False) -> None:
-    """End a key of yours at once and for good, with the keys and browser sessions that came from it."""
-    show_record(lambda plane: plane.keys.revoke_own(key_id), as_json)
+add_command(user_app, "keys", routes.LIST_OWN_KEYS, "Your keys.")
+add_command(
+    user_app,
+    "revoke-key",
+    routes.REVOKE_OWN_KEY,
+    "End a key of yours at once and for good, with the keys and browser sessions that came from it.",
+)
 
 
 member_app = typer.Typer(no_args_is_help=True, help="Members: the people of the org.")
@@ -177,7 +163,7 @@ def invite_member(
 
 
 def _show_invitation(invitation: Invited) -> None:
-    print_record(invitation.member)
+    terminal.print_record(invitation.member)
     mail = "the mail is sent again" if invitation.again else "a mail is on its way"
     say(f"{mail} to {invitation.mapping.channel_user_id}")
 
@@ -189,19 +175,8 @@ def unlink_member_channel(member_id: UUID, mapping_id: UUID) -> None:
     say("unlinked")
 
 
-@member_app.command("list")
-def list_members(
-    role: Annotated[Role | None, Option(help="Only those who have it.")] = None,
-    limit: Limit = 50,
-    as_json: AsJson = False,
-) -> None:
-    columns = "id display_name roles clearance deactivated_at"
-    show_table(lambda plane: plane.members.list(limit, role), columns, as_json)
-
-
-@member_app.command("show")
-def show_member(member_id: UUID, as_json: AsJson = False) -> None:
-    show_record(lambda plane: plane.members.get(member_id), as_json)
+add_command(member_app, "list", routes.LIST_MEMBERS, role="Only those who have it.")
+add_command(member_app, "show", routes.GET_MEMBER)
 
 
 @member_app.command("update")
@@ -221,16 +196,8 @@ def update_member(
     show_record(lambda plane: plane.members.update(member_id, change), as_json)
 
 
-@member_app.command("channels")
-def list_member_channels(member_id: UUID, limit: Limit = 50, as_json: AsJson = False) -> None:
-    """Where a member can be reached."""
-    show_table(lambda plane: plane.members.mappings(member_id, limit), CHANNEL_COLUMNS, as_json)
-
-
-@member_app.command("sessions")
-def list_member_sessions(member_id: UUID, limit: Limit = 50, as_json: AsJson = False) -> None:
-    """Where a member is logged in."""
-    show_table(lambda plane: plane.members.browser_sessions(member_id, limit), SESSION_COLUMNS, as_json)
+add_command(member_app, "channels", routes.LIST_MAPPINGS, "Where a member can be reached.")
+add_command(member_app, "sessions", routes.LIST_MEMBER_BROWSER_SESSIONS, "Where a member is logged in.")
 
 
 @member_app.command("end-session")
@@ -252,9 +219,9 @@ def create_login_link(as_json: AsJson = False) -> None:
 
     url, link = run(issue)
     if as_json:
-        print_record(link, as_json)
+        terminal.print_json(link)
         return
-    print_line(url.rstrip("/") + link.url_path)
+    terminal.print_line(url.rstrip("/") + link.url_path)
     say(f"works once, until {link.expires_at.astimezone():%H:%M:%S}")
 
 
@@ -269,9 +236,9 @@ def create_enrolment_code(member_id: UUID, as_json: AsJson = False) -> None:
 
     url, code = run(issue)
     if as_json:
-        print_record(code, as_json)
+        terminal.print_json(code)
         return
-    print_line(url.rstrip("/") + code.url_path)
+    terminal.print_line(url.rstrip("/") + code.url_path)
     say(f"works once, until {code.expires_at.astimezone():%Y-%m-%d %H:%M}; hand it to them alone")
     say(f"in a terminal:  cortex enrol --url {url} {code.code}")
 
@@ -297,8 +264,8 @@ def add_absence(
     ends_at = _end(until, lasting, starts_at)
 
     async def create(plane: Client) -> Absence:
-        absent_id = None if member is None else await member_id(plane, member)
-        delegate_id = await member_id(plane, to)
+        absent_id = None if member is None else await terminal.member_id(plane, member)
+        delegate_id = await terminal.member_id(plane, to)
         draft = AbsenceDraft(
             delegate_id=delegate_id, starts_at=starts_at, ends_at=ends_at, member_id=absent_id, reason=reason
         )
@@ -336,23 +303,18 @@ def list_absences(
     """Your own; staff see everybody's."""
 
     async def find(plane: Client) -> AsyncIterator[Absence]:
-        absent_id = None if member is None else await member_id(plane, member)
+        absent_id = None if member is None else await terminal.member_id(plane, member)
         async for absence in plane.absences.list(limit, member_id=absent_id, only_open=not every):
             yield absence
 
-    show_table(find, "id member delegate starts_at ends_at status reason", as_json)
+    show_table(routes.LIST_ABSENCES, find, as_json)
 
 
-@absence_app.command("cancel")
-def cancel_absence(absence_id: UUID, as_json: AsJson = False) -> None:
-    """Back early: what is asked from now on reaches you again."""
-    show_record(lambda plane: plane.absences.cancel(absence_id), as_json)
-
-
-@absence_app.command("delegates")
-def list_delegates(
-    approval: Annotated[UUID | None, Option(help="Only those who could take your part in this request.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Colleagues to whom you may hand your part, by name; at most 200."""
-    show_table(lambda plane: plane.absences.delegates(approval_id=approval), "id display_name", as_json)
+add_command(absence_app, "cancel", routes.CANCEL_ABSENCE, "Back early: what is asked from now on reaches you again.")
+add_command(
+    absence_app,
+    "delegates",
+    LIST_DELEGATES,
+    "Colleagues to whom you may hand your part, by name; at most 200.",
+    approval="Only those who could take your part in this request.",
+)

@@ -14,16 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 import typer
 
 from cortex_plane.client.access import HOME
-from cortex_plane.kernel.errors import (
-    Conflict,
-    CortexError,
-    Forbidden,
-    InvalidInput,
-    NotFound,
-    Unauthenticated,
-    Unavailable,
-    extra,
-)
+from cortex_plane.kernel import errors
+from cortex_plane.kernel.errors import CortexError, InvalidInput, extra
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -37,11 +29,11 @@ T = TypeVar("T")
 EXIT_CODES: dict[type[CortexError], int] = {
     CortexError: 1,
     InvalidInput: 2,
-    NotFound: 3,
-    Conflict: 4,
-    Unauthenticated: 5,
-    Forbidden: 5,
-    Unavailable: 6,
+    errors.NotFound: 3,
+    errors.Conflict: 4,
+    errors.Unauthenticated: 5,
+    errors.Forbidden: 5,
+    errors.Unavailable: 6,
 }
 
 

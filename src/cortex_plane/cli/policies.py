@@ -12,35 +12,14 @@ import typer
 from typer import Argument, Option
 
 from cortex_plane.agents.model.tools import Risk
-from cortex_plane.cli.inputs import QUOTE_JSON, parse_json, read_text
-from cortex_plane.cli.output import (
-    AsJson,
-    Limit,
-    print_changes,
-    print_line,
-    print_table,
-    print_warnings,
-    say,
-    show_record,
-    show_table,
-    utc_text,
-)
+from cortex_plane.cli import terminal
 from cortex_plane.cli.plane import harmless
+from cortex_plane.cli.terminal import AsJson, add_command, say, show_record
 from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.policies import routes
+from cortex_plane.policies.model import versions
 from cortex_plane.policies.model.policies import PolicyRow, Terms, quorum_said
-from cortex_plane.policies.model.versions import (
-    DEFAULT_CALLS,
-    MAX_CALLS,
-    Applied,
-    ChangeGroup,
-    Explained,
-    ExplainRequest,
-    PolicyFile,
-    PolicyVersionDetails,
-    RowChange,
-    Simulation,
-    SimulationRequest,
-)
+from cortex_plane.policies.model.versions import DEFAULT_CALLS, MAX_CALLS
 from cortex_plane.policies.rules.terms import approvers_said, term_said
 
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
@@ -58,15 +37,11 @@ def apply_policies(
     as_json: AsJson = False,
 ) -> None:
     """Make the org's policies those of a file. What is not in the file is gone; every version is kept."""
-    draft = PolicyFile(text=read_text(file), dry_run=dry_run, note=note, expected_version=expect)
+    draft = versions.PolicyFile(text=terminal.read_text(file), dry_run=dry_run, note=note, expected_version=expect)
     show_record(lambda plane: plane.policies.apply(draft), as_json, _show_applied)
 
 
-@policy_app.command("list")
-def list_versions(limit: Limit = 50, as_json: AsJson = False) -> None:
-    """The versions that were applied, newest first."""
-    columns = "version rows applied_by created_at note digest"
-    show_table(lambda plane: plane.policies.versions(limit), columns, as_json)
+add_command(policy_app, "list", routes.LIST_POLICY_VERSIONS, "The versions that were applied, newest first.")
 
 
 @policy_app.command("show")
@@ -77,7 +52,7 @@ def show_policies(
 ) -> None:
     """The policies of a version, in the order in which they are tried."""
 
-    def show(policies: PolicyVersionDetails) -> None:
+    def show(policies: versions.PolicyVersionDetails) -> None:
         if source:
             sys.stdout.write(policies.source)
             return
@@ -86,7 +61,7 @@ def show_policies(
         rows = [
             _policy_row(f"team {entry.team}" if entry.team else str(entry.level), entry.row) for entry in policies.rows
         ]
-        print_table([*rows, *(_policy_row("platform", row) for row in policies.platform)])
+        terminal.print_table([*rows, *(_policy_row("platform", row) for row in policies.platform)])
         if policies.total > len(policies.rows):
             say(f"the first {len(policies.rows)} of them; --source prints the whole file")
 
@@ -105,8 +80,8 @@ def simulate_policies(
 ) -> None:
     """What a file would change about the calls of the last days. Nothing is applied, and nothing recorded."""
     seconds = _seconds(since)
-    request = SimulationRequest(
-        text=read_text(file),
+    request = versions.SimulationRequest(
+        text=terminal.read_text(file),
         since=None if seconds is not None else _moment("--since", since),
         within_seconds=seconds,
         until=None if until is None else _moment("--until", until),
@@ -125,17 +100,17 @@ def explain_call(
     as_json: AsJson = False,
 ) -> None:
     """What would be said about a call, and why: the walk through the levels, row by row."""
-    arguments = parse_json(args, "--args is not valid JSON")
+    arguments = terminal.parse_json(args, "--args is not valid JSON")
     if not isinstance(arguments, dict):
-        raise InvalidInput("--args is not a JSON object.", hint=QUOTE_JSON)
-    request = ExplainRequest(agent=agent, tool=tool, arguments=arguments, risk=risk, read_only=read_only)
+        raise InvalidInput("--args is not a JSON object.", hint=terminal.QUOTE_JSON)
+    request = versions.ExplainRequest(agent=agent, tool=tool, arguments=arguments, risk=risk, read_only=read_only)
     show_record(lambda plane: plane.policies.explain(request), as_json, _show_explanation)
 
 
-def _show_applied(result: Applied) -> None:
+def _show_applied(result: versions.Applied) -> None:
     diff = result.diff
-    print_warnings(result.warnings)
-    print_changes(diff, _change_line)
+    terminal.print_warnings(result.warnings)
+    terminal.print_changes(diff, _change_line)
     counts = f"{diff.added} added, {diff.removed} removed, {diff.changed} changed"
     if not result.changed:
         say(f"nothing changes: version {result.version} holds")
@@ -145,7 +120,7 @@ def _show_applied(result: Applied) -> None:
         say(f"applied: {counts}; version {result.version} holds now")
 
 
-def _change_line(change: RowChange) -> str:
+def _change_line(change: versions.RowChange) -> str:
     mark = {"added": "+", "removed": "-"}.get(change.change, "~")
     where = f"team {change.team}" if change.team else "org"
     return f"{mark} {harmless(where)}: {harmless(change.name)}"
@@ -182,12 +157,12 @@ def _policy_row(level: str, row: PolicyRow) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _show_explanation(answer: Explained) -> None:
+def _show_explanation(answer: versions.Explained) -> None:
     walk = answer.explanation
     kind = "read-only" if answer.read_only else "has side effects"
     publisher = "" if answer.published else ", published by no worker"
     properties = f"{kind}, {answer.risk} risk{publisher}"
-    print_line(f"{harmless(answer.tool)} of {answer.agent} ({properties}), policies {walk.version}")
+    terminal.print_line(f"{harmless(answer.tool)} of {answer.agent} ({properties}), policies {walk.version}")
     if walk.considered:
         rows = [
             {
@@ -196,17 +171,17 @@ def _show_explanation(answer: Explained) -> None:
             }
             for step in walk.considered
         ]  # fmt: skip
-        print_table(rows)
+        terminal.print_table(rows)
     else:
-        print_line("no policy is about this tool")
-    print_line(f"decided by {harmless(walk.decided_by)}")
+        terminal.print_line("no policy is about this tool")
+    terminal.print_line(f"decided by {harmless(walk.decided_by)}")
     for limit in walk.limits:
         changes = "; ".join(limit.changes) or "changes nothing"
-        print_line(f"limit {limit.level}:{harmless(limit.name)} ({limit.why}): {harmless(changes)}")
-    print_line(f"verdict: {walk.decision.verdict} by {harmless(walk.decision.rule)}")
+        terminal.print_line(f"limit {limit.level}:{harmless(limit.name)} ({limit.why}): {harmless(changes)}")
+    terminal.print_line(f"verdict: {walk.decision.verdict} by {harmless(walk.decision.rule)}")
     if walk.decision.terms is not None:
         values = {name: _term_value(name, getattr(walk.decision.terms, name)) for name in Terms.__slots__}
-        print_table(
+        terminal.print_table(
             [
                 {"term": _term_name(name), "value": value, "source": walk.origins.get(name, "default")}
                 for name, value in values.items()
@@ -233,31 +208,33 @@ def _time(seconds: int) -> str:
     return "".join(parts) or "0s"
 
 
-def _show_simulation(simulation: Simulation) -> None:
-    print_warnings(simulation.warnings)
+def _show_simulation(simulation: versions.Simulation) -> None:
+    terminal.print_warnings(simulation.warnings)
     if simulation.groups:
-        print_table([_simulation_row(group) for group in simulation.groups])
+        terminal.print_table([_simulation_row(group) for group in simulation.groups])
     hidden = simulation.total_groups - len(simulation.groups)
     if hidden > 0:
-        print_line(f"… and {hidden} more kinds of changes")
+        terminal.print_line(f"… and {hidden} more kinds of changes")
     totals = simulation.totals
-    span = f"from {utc_text(simulation.since)} to {utc_text(simulation.until)}"
-    print_line(f"{totals.looked_at} calls {span}, compared with policies {simulation.version}")
+    span = f"from {terminal.utc_text(simulation.since)} to {terminal.utc_text(simulation.until)}"
+    terminal.print_line(f"{totals.looked_at} calls {span}, compared with policies {simulation.version}")
     if simulation.stopped and simulation.oldest is not None:
-        print_line(f"stopped at {utc_text(simulation.oldest)}: there are more calls; --limit takes more of them")
+        terminal.print_line(
+            f"stopped at {terminal.utc_text(simulation.oldest)}: there are more calls; --limit takes more of them"
+        )
     if totals.unknown:
-        print_line(f"{totals.unknown} of them named no tool that is known, or arguments that do not fit it")
+        terminal.print_line(f"{totals.unknown} of them named no tool that is known, or arguments that do not fit it")
     if totals.drifted:
-        print_line(f"{totals.drifted} of them were judged otherwise then than by the policies of now")
+        terminal.print_line(f"{totals.drifted} of them were judged otherwise then than by the policies of now")
     if totals.other_rule:
-        print_line(f"{totals.other_rule} of the unchanged are decided by another policy, with the same result")
+        terminal.print_line(f"{totals.other_rule} of the unchanged are decided by another policy, with the same result")
     say(
         f"{totals.changed} would change: {totals.stricter} stricter, {totals.looser} looser,"
         f" {totals.changed - totals.stricter - totals.looser} otherwise; {totals.unchanged} unchanged"
     )
 
 
-def _simulation_row(group: ChangeGroup) -> dict[str, Any]:
+def _simulation_row(group: versions.ChangeGroup) -> dict[str, Any]:
     verdicts = [
         f"{past.calls} × {past.verdict} by {past.rule}" if past.verdict else f"{past.calls} × not recorded"
         for past in group.recorded

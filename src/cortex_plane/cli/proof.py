@@ -14,11 +14,11 @@ import typer
 from typer import Argument, Option
 
 from cortex_plane.cli.approvals import approval_app
-from cortex_plane.cli.inputs import new_file, read_bytes
-from cortex_plane.cli.output import AsJson, Limit, print_line, print_table, show_record, show_table
 from cortex_plane.cli.plane import harmless, run
+from cortex_plane.cli.terminal import AsJson, add_command, new_file, print_line, print_table, read_bytes, show_record
 from cortex_plane.client import Client
 from cortex_plane.kernel.errors import InvalidInput, Unavailable
+from cortex_plane.proof import routes
 from cortex_plane.proof.model import KEY_BYTES, RootMade, Verification, fingerprint, from_base64
 from cortex_plane.proof.rules.receipts import Checked, as_file, check_file
 
@@ -186,22 +186,20 @@ def _unknown_keys(result: Verification, keys: Sequence[str]) -> list[str]:
 
 audit_app = typer.Typer(no_args_is_help=True, help="The audit trail.")
 
-
-@audit_app.command("list")
-def list_entries(
-    session: Annotated[UUID | None, Option(help="The chain of a session; the org's own if left out.")] = None,
-    limit: Limit = 200,
-    as_json: AsJson = False,
-) -> None:
-    """The entries of a chain, oldest first."""
-    show_table(lambda plane: plane.audit.list(session, limit), "seq created_at action body hash", as_json)
-
-
-@audit_app.command("roots")
-def list_roots(limit: Limit = 50, as_json: AsJson = False) -> None:
-    """Signed roots over all chains, newest first. Keep the hash of one elsewhere: nobody can take back what it covers."""
-    columns = "seq created_at covers chains hash fingerprint"
-    show_table(lambda plane: plane.audit.roots(limit), columns, as_json)
+add_command(
+    audit_app,
+    "list",
+    routes.LIST_AUDIT,
+    "The entries of a chain, oldest first.",
+    session="The chain of a session; the org's own if left out.",
+    limit=200,
+)
+add_command(
+    audit_app,
+    "roots",
+    routes.LIST_ROOTS,
+    "Signed roots over all chains, newest first. Keep the hash of one elsewhere: nobody can take back what it covers.",
+)
 
 
 @audit_app.command("root")
@@ -218,16 +216,18 @@ def _show_root(answer: RootMade) -> None:
     print_line(f"  signed with  {new.fingerprint}")
 
 
-@audit_app.command("keys")
-def list_signing_keys(as_json: AsJson = False) -> None:
-    """The public keys that receipts and roots are signed with. Write their fingerprints down where others cannot."""
-    show_table(lambda plane: plane.audit.keys(), "id fingerprint public_key created_at retired_at", as_json)
-
-
-@audit_app.command("rotate-key")
-def rotate_signing_key(as_json: AsJson = False) -> None:
-    """Sign with a new key from now on. The old one stays listed, and what it signed stays valid."""
-    show_record(lambda plane: plane.audit.rotate_key(), as_json)
+add_command(
+    audit_app,
+    "keys",
+    routes.LIST_SIGNING_KEYS,
+    "The public keys that receipts and roots are signed with. Write their fingerprints down where others cannot.",
+)
+add_command(
+    audit_app,
+    "rotate-key",
+    routes.ROTATE_SIGNING_KEY,
+    "Sign with a new key from now on. The old one stays listed, and what it signed stays valid.",
+)
 
 
 @audit_app.command("export")

@@ -8,23 +8,13 @@ from uuid import UUID
 import typer
 from typer import Option
 
+from cortex_plane.calls import routes as call_routes
 from cortex_plane.calls.model import Permissions
-from cortex_plane.cli.output import (
-    AsJson,
-    Atlases,
-    Limit,
-    console,
-    fetch_list,
-    print_record,
-    print_table,
-    say,
-    show_record,
-    show_table,
-)
+from cortex_plane.cli import terminal
 from cortex_plane.cli.plane import harmless
-from cortex_plane.cli.steering import show_session_receipt
-from cortex_plane.jobs.model.effects import CallStatus
-from cortex_plane.sessions.model.sessions import SessionChange, SessionDraft, SessionStatus
+from cortex_plane.cli.terminal import AsJson, Atlases, Limit, add_command, say, show_record
+from cortex_plane.sessions import routes
+from cortex_plane.sessions.model.sessions import SessionChange, SessionDraft
 
 session_app = typer.Typer(no_args_is_help=True, help="Sessions: the conversation of one user with one agent.")
 
@@ -36,24 +26,8 @@ def create_session(agent: str, title: str | None = None, atlas: Atlases = None, 
     show_record(lambda plane: plane.sessions.create(draft), as_json)
 
 
-@session_app.command("list")
-def list_sessions(
-    status: SessionStatus | None = None,
-    agent: Annotated[str | None, Option(help="Id or slug.")] = None,
-    member: UUID | None = None,
-    limit: Limit = 50,
-    as_json: AsJson = False,
-) -> None:
-    show_table(
-        lambda plane: plane.sessions.list(limit, status=status, agent=agent, member_id=member),
-        "id kind status title last_activity_at",
-        as_json,
-    )
-
-
-@session_app.command("show")
-def show_session(session_id: UUID, as_json: AsJson = False) -> None:
-    show_record(lambda plane: plane.sessions.get(session_id), as_json)
+add_command(session_app, "list", routes.LIST_SESSIONS, status="", agent="Id or slug.", member="")
+add_command(session_app, "show", routes.GET_SESSION)
 
 
 @session_app.command("rename")
@@ -67,10 +41,7 @@ def send_message(session_id: UUID, text: str, idempotency_key: str | None = None
     show_record(lambda plane: plane.sessions.send(session_id, text, idempotency_key=idempotency_key), as_json)
 
 
-@session_app.command("messages")
-def list_messages(session_id: UUID, limit: Limit = 200, as_json: AsJson = False) -> None:
-    """What was said, in order."""
-    show_table(lambda plane: plane.sessions.messages(session_id, limit), "seq role text created_at", as_json)
+add_command(session_app, "messages", routes.LIST_MESSAGES, "What was said, in order.", limit=200)
 
 
 @session_app.command("memory")
@@ -81,11 +52,11 @@ def show_memory(
     as_json: AsJson = False,
 ) -> None:
     """What is kept of the part that no longer fits into the model's window. A model wrote it."""
-    memories = fetch_list(lambda plane: plane.sessions.memory(session_id, limit if history else 1))
+    memories = terminal.fetch_list(lambda plane: plane.sessions.memory(session_id, limit if history else 1))
     if history or not memories:
-        print_table(memories, "number message_seq summary facts created_at", as_json)
+        terminal.print_table(memories, routes.LIST_MEMORIES.columns, as_json)
     else:
-        print_record(memories[0], as_json)
+        terminal.print_record(memories[0], as_json)
 
 
 @session_app.command("permissions")
@@ -95,7 +66,7 @@ def list_permissions(session_id: UUID, as_json: AsJson = False) -> None:
 
 
 def _show_permissions(permissions: Permissions) -> None:
-    print_table(permissions.actions, "action state whom rule reason risk")
+    terminal.print_table(permissions.actions, "action state whom rule reason risk")
     if permissions.more_actions:
         say(f"and {permissions.more_actions} more actions")
     _show_part("asked first", [_question_line(gate) for gate in permissions.asking])
@@ -115,8 +86,8 @@ def _show_permissions(permissions: Permissions) -> None:
 def _show_part(title: str, lines: list[str]) -> None:
     if not lines:
         return
-    console().print()
-    console().print(title, style="dim")
+    terminal.console().print()
+    terminal.console().print(title, style="dim")
     for line in lines:
         say(f"  {harmless(line)}")
 
@@ -143,13 +114,13 @@ def _limit_line(kind: str, name: str, detail: dict[str, Any]) -> str:
 @session_app.command("pause")
 def pause_session(session_id: UUID, reason: str | None = None, as_json: AsJson = False) -> None:
     """Hold a session: its jobs wait until it is resumed. Those that run stop at their next boundary."""
-    show_record(lambda plane: plane.sessions.pause(session_id, reason), as_json, show_session_receipt)
+    show_record(lambda plane: plane.sessions.pause(session_id, reason), as_json, terminal.show_session_receipt)
 
 
 @session_app.command("resume")
 def resume_session(session_id: UUID, note: str | None = None, as_json: AsJson = False) -> None:
     """Let a held session go on."""
-    show_record(lambda plane: plane.sessions.resume(session_id, note), as_json, show_session_receipt)
+    show_record(lambda plane: plane.sessions.resume(session_id, note), as_json, terminal.show_session_receipt)
 
 
 @session_app.command("terminate")
@@ -160,20 +131,7 @@ def terminate_session(session_id: UUID, reason: str | None = None, as_json: AsJs
 
 call_app = typer.Typer(no_args_is_help=True, help="Calls of agents that run elsewhere and ask before they act.")
 
-
-@call_app.command("list")
-def list_calls(
-    session: Annotated[UUID | None, Option(help="Only those of this session.")] = None,
-    status: CallStatus | None = None,
-    limit: Limit = 50,
-    as_json: AsJson = False,
-) -> None:
-    """Newest first."""
-    show_table(
-        lambda plane: plane.calls.list(limit, session_id=session, status=status),
-        "id agent tool status rule attempt key created_at",
-        as_json,
-    )
+add_command(call_app, "list", call_routes.LIST_CALLS, "Newest first.", session="Only those of this session.", status="")
 
 
 @call_app.command("show")

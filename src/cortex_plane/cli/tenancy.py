@@ -1,19 +1,30 @@
-"""`cortex org`, `team`, `key` and `model-key`."""
+"""`cortex org`, `team`, `key`, `model-key`, `connection` and `delivery`."""
 
 from __future__ import annotations
 
 import getpass
 import sys
+from dataclasses import fields
 from typing import Annotated
 from uuid import UUID
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
-from cortex_plane.cli.output import AsJson, Limit, print_record, say, show_record, show_table
 from cortex_plane.cli.plane import run
+from cortex_plane.cli.terminal import AsJson, add_command, print_record, say, show_record
 from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.notify import routes as notify_routes
+from cortex_plane.sessions.model.sessions import InboundMessage
+from cortex_plane.tenancy import routes
 from cortex_plane.tenancy.model.access import Grantable, KeyDraft, OwnKeyDraft, Provider
+from cortex_plane.tenancy.model.identities import (
+    Connection,
+    ConnectionChange,
+    ConnectionDraft,
+    MappingDraft,
+    NewConnection,
+)
 from cortex_plane.tenancy.model.orgs import OrgChange, OrgDraft, OrgSettingsChange, Role, TeamChange, TeamDraft
 
 org_app = typer.Typer(no_args_is_help=True, help="Orgs: the tenants of a plane.")
@@ -34,16 +45,8 @@ def create_org(
         say(f"  {new.enrolment.code}")
 
 
-@org_app.command("list")
-def list_orgs(limit: Limit = 50, as_json: AsJson = False) -> None:
-    """All orgs of the plane. Needs a platform key."""
-    show_table(lambda plane: plane.orgs.list(limit), "id slug name created_at", as_json)
-
-
-@org_app.command("show")
-def show_org(as_json: AsJson = False) -> None:
-    """The org of the key."""
-    show_record(lambda plane: plane.orgs.get(), as_json)
+add_command(org_app, "list", routes.LIST_ORGS, "All orgs of the plane. Needs a platform key.")
+add_command(org_app, "show", routes.GET_ORG, "The org of the key.")
 
 
 @org_app.command("update")
@@ -94,14 +97,8 @@ def create_team(
     show_record(lambda plane: plane.teams.create(draft), as_json)
 
 
-@team_app.command("list")
-def list_teams(limit: Limit = 50, as_json: AsJson = False) -> None:
-    show_table(lambda plane: plane.teams.list(limit), "id slug name parent_id created_at", as_json)
-
-
-@team_app.command("show")
-def show_team(team: str, as_json: AsJson = False) -> None:
-    show_record(lambda plane: plane.teams.get(team), as_json)
+add_command(team_app, "list", routes.LIST_TEAMS)
+add_command(team_app, "show", routes.GET_TEAM)
 
 
 @team_app.command("rename")
@@ -147,21 +144,11 @@ def create_key(
         say(f"\nThe key, shown once:\n  {new.secret}")
 
 
-@key_app.command("list")
-def list_keys(limit: Limit = 50, as_json: AsJson = False) -> None:
-    columns = "id name kind last_characters last_used_at expires_at revoked_at"
-    show_table(lambda plane: plane.keys.list(limit), columns, as_json)
-
-
-@key_app.command("show")
-def show_key(key_id: UUID, as_json: AsJson = False) -> None:
-    show_record(lambda plane: plane.keys.get(key_id), as_json)
-
-
-@key_app.command("revoke")
-def revoke_key(key_id: UUID, as_json: AsJson = False) -> None:
-    """At once and for good, with the keys and browser sessions that came from it."""
-    show_record(lambda plane: plane.keys.revoke(key_id), as_json)
+add_command(key_app, "list", routes.LIST_KEYS)
+add_command(key_app, "show", routes.GET_KEY)
+add_command(
+    key_app, "revoke", routes.REVOKE_KEY, "At once and for good, with the keys and browser sessions that came from it."
+)
 
 
 model_key_app = typer.Typer(no_args_is_help=True, help="The org's own keys for model providers.")
@@ -181,14 +168,8 @@ def set_model_key(provider: Provider, as_json: AsJson = False) -> None:
     show_record(lambda plane: plane.model_keys.set(provider, key.strip()), as_json)
 
 
-@model_key_app.command("list")
-def list_model_keys(as_json: AsJson = False) -> None:
-    show_table(lambda plane: plane.model_keys.list(), "provider last_characters set_by updated_at", as_json)
-
-
-@model_key_app.command("show")
-def show_model_key(provider: Provider, as_json: AsJson = False) -> None:
-    show_record(lambda plane: plane.model_keys.get(provider), as_json)
+add_command(model_key_app, "list", routes.LIST_MODEL_KEYS)
+add_command(model_key_app, "show", routes.GET_MODEL_KEY)
 
 
 @model_key_app.command("remove")
@@ -196,3 +177,126 @@ def remove_model_key(provider: Provider) -> None:
     """Within seconds no worker uses it any more."""
     run(lambda plane: plane.model_keys.remove(provider))
     say(f"The org's own key for {provider.value} is removed; the workers' is used, where they have one.")
+
+
+connection_app = typer.Typer(no_args_is_help=True, help="Channel connections: bots, workspaces, mailboxes, webhooks.")
+
+
+@connection_app.command("create")
+def create_connection(
+    first: Annotated[str, Argument(metavar="CHANNEL|NAME")],
+    second: Annotated[str | None, Argument(metavar="[NAME]")] = None,
+    channel: Annotated[
+        str | None, Option(help="The type of the channel, where only the name stands before it.")
+    ] = None,
+    url: Annotated[str | None, Option(help="Where the messages of a webhook go.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a connection: `cortex connection create web site`, or
+    `cortex connection create hook --channel webhook --url https://…`, which prints its secret once."""
+    if (second is None) == (channel is None):
+        raise InvalidInput(
+            "A connection has one channel and one name.",
+            hint="Say `create CHANNEL NAME` or `create NAME --channel CHANNEL`.",
+        )
+    draft = ConnectionDraft(channel_type=channel or first, name=second or first, url=url)
+    show_record(lambda plane: plane.connections.create(draft), as_json, _show_new_connection)
+
+
+def _show_new_connection(new: NewConnection) -> None:
+    print_record(Connection(**{field.name: getattr(new, field.name) for field in fields(Connection)}))
+    if new.secret is not None:
+        say(f"\nThe secret that signs its messages, shown once:\n  {new.secret}")
+
+
+add_command(connection_app, "list", routes.LIST_CONNECTIONS)
+add_command(connection_app, "show", routes.GET_CONNECTION)
+
+
+@connection_app.command("rename")
+def rename_connection(connection_id: UUID, name: str, as_json: AsJson = False) -> None:
+    _update(connection_id, ConnectionChange(name=name), as_json)
+
+
+def _update(connection_id: UUID, change: ConnectionChange, as_json: bool) -> None:
+    show_record(lambda plane: plane.connections.update(connection_id, change), as_json)
+
+
+@connection_app.command("enable")
+def enable_connection(connection_id: UUID, as_json: AsJson = False) -> None:
+    _update(connection_id, ConnectionChange(enabled=True), as_json)
+
+
+@connection_app.command("disable")
+def disable_connection(connection_id: UUID, as_json: AsJson = False) -> None:
+    """Refuse messages over it until it is enabled again."""
+    _update(connection_id, ConnectionChange(enabled=False), as_json)
+
+
+@connection_app.command("set-url")
+def set_connection_url(connection_id: UUID, url: str, as_json: AsJson = False) -> None:
+    """Send the messages of a webhook somewhere else. Its secret stays."""
+    _update(connection_id, ConnectionChange(url=url), as_json)
+
+
+add_command(
+    connection_app,
+    "rotate-secret",
+    routes.ROTATE_CONNECTION_SECRET,
+    "Print a new secret for a webhook, once. For a day the one before it counts as well: messages are signed with both.",
+)
+
+
+@connection_app.command("test")
+def send_ping(connection_id: UUID, as_json: AsJson = False) -> None:
+    """Send a signed `ping` to a webhook now, and say what came back. Exits with 1 where it did not arrive."""
+    if not show_record(lambda plane: plane.connections.test(connection_id), as_json).delivered:
+        raise typer.Exit(1)
+
+
+@connection_app.command("map")
+def map_member(
+    connection_id: UUID,
+    member: Annotated[UUID, Option(help="The member's id.")],
+    external_user: Annotated[str, Option(help="The name that the system behind the webhook has for them.")],
+    as_json: AsJson = False,
+) -> None:
+    """Say whose a name in the system behind a webhook is: they are told there from now on, and decide there."""
+    draft = MappingDraft(member_id=member, external_user=external_user)
+    show_record(lambda plane: plane.connections.map(connection_id, draft), as_json)
+
+
+@connection_app.command("ingest")
+def ingest_message(
+    connection_id: UUID,
+    user: Annotated[str, Option(help="The person's id on that channel.")],
+    agent: Annotated[str, Option(help="The agent's id or slug.")],
+    text: str,
+    name: Annotated[str | None, Option(help="The person's name, for the first contact.")] = None,
+    idempotency_key: str | None = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hand over a person's message, as a channel would. Needs a service key."""
+    message = InboundMessage(external_user_id=user, agent=agent, text=text, display_name=name)
+    show_record(
+        lambda plane: plane.connections.ingest(connection_id, message, idempotency_key=idempotency_key), as_json
+    )
+
+
+delivery_app = typer.Typer(no_args_is_help=True, help="Deliveries: what was sent to whom, and what did not arrive.")
+
+add_command(
+    delivery_app,
+    "list",
+    notify_routes.LIST_DELIVERIES,
+    "Messages to people, newest first.",
+    status="`dead` for what was given up.",
+    approval="Of this request.",
+)
+add_command(
+    delivery_app,
+    "show",
+    notify_routes.GET_DELIVERY,
+    "One message: where it goes, how often it was tried, and what went wrong last.",
+)
+add_command(delivery_app, "resend", notify_routes.RESEND_DELIVERY, "Try again what was given up, at once.")

@@ -12,8 +12,7 @@ from uuid import UUID
 from rich.console import Console
 from rich.text import Text
 
-from cortex_plane.cli.output import COLOURS, print_json, print_line, short
-from cortex_plane.cli.steering import job_standing
+from cortex_plane.cli.terminal import COLOURS, job_standing, print_json, print_line, short
 from cortex_plane.client import Client
 from cortex_plane.gates.rules.prompts import NewsKind, news
 from cortex_plane.jobs.model.effects import Question, Verdict

@@ -18,12 +18,10 @@ from cortex_plane.client.transport import Transport, certificates
 from cortex_plane.kernel.errors import Unavailable
 
 if TYPE_CHECKING:
-    from cortex_plane.client.agents import Agents, ToolConfirmations, Tools
-    from cortex_plane.client.approvals import Approvals, Deliveries, StandingApprovals
-    from cortex_plane.client.audit import Audit
+    from cortex_plane.client.agents import Agents, Atlases, Policies, ToolConfirmations, Tools
+    from cortex_plane.client.approvals import Approvals, Audit, Deliveries, StandingApprovals
     from cortex_plane.client.guarding import Answers, F, Lines, OnGate
     from cortex_plane.client.jobs import Jobs, Signals, Usage, Workers
-    from cortex_plane.client.policies import Atlases, Policies
     from cortex_plane.client.sessions import Calls, Resolutions, Sessions
     from cortex_plane.client.tenancy import Absences, Connections, Identities, Keys, Members, ModelKeys, Orgs, Teams
     from cortex_plane.tenancy.model.access import Me
@@ -32,11 +30,9 @@ WAIT_SECONDS = 300.0
 PATIENCE_SECONDS = 10.0
 
 _MODULES = {
-    "agents": ("agents", "tools", "tool_confirmations"),
-    "approvals": ("approvals", "deliveries", "standing_approvals"),
-    "audit": ("audit",),
+    "agents": ("agents", "atlases", "policies", "tools", "tool_confirmations"),
+    "approvals": ("approvals", "audit", "deliveries", "standing_approvals"),
     "jobs": ("jobs", "signals", "usage", "workers"),
-    "policies": ("atlases", "policies"),
     "sessions": ("calls", "resolutions", "sessions"),
     "tenancy": ("absences", "connections", "identities", "keys", "members", "model_keys", "orgs", "teams"),
 }
@@ -94,7 +90,7 @@ class Client:
             verify=certificates(url),
             trust_env=False,
         )
-        self._transport = Transport(self._http)
+        self.transport = Transport(self._http)
         self._headers, self._http_transport = headers, transport
 
     @classmethod
@@ -113,7 +109,7 @@ class Client:
 
     @classmethod
     def without_key(cls, home: Path = HOME) -> Self:
-        """For whoever has a token and no key: a client of CORTEX_URL, or of the plane in this folder."""
+        """For people with a token and no key: a client of CORTEX_URL, or of the plane in this folder."""
         url = os.environ.get("CORTEX_URL") or read_access(home).get("url")
         if not url:
             raise Unavailable(
@@ -176,7 +172,7 @@ class Client:
         """Who the key stands for, and what it may do."""
         from cortex_plane.tenancy.routes import GET_ME
 
-        return await self._transport.call(GET_ME)
+        return await self.transport.call(GET_ME)
 
     async def close(self) -> None:
         if "_lines" in self.__dict__:
@@ -197,7 +193,7 @@ def _noun(module: str, name: str) -> cached_property[Any]:
 
     def make(client: Client) -> Any:
         kind = getattr(import_module(f"cortex_plane.client.{module}"), Client.__annotations__[name])
-        return kind(client._transport)
+        return kind(client.transport)
 
     noun = cached_property(make)
     noun.__set_name__(Client, name)

@@ -32,14 +32,14 @@ POLL_SECONDS = 30.0
 HELD_SECONDS = 1.0
 MAX_RENEWALS = 3
 MAX_GATES = 20
-"""Rounds of questions that are answered before one call; gates that ask more than that are left to whoever called."""
+"""Rounds of questions that are answered before one call; the caller answers the gates that ask more than that."""
 _TOLD = "_told_of_a_call"
 UNSTORABLE = "unstorable"
 NO_CALL: Mapping[str, Any] = {"id": "", "approval_id": None, "key": None, "deadline": None}
 
 
 class Denied(Forbidden):
-    """A policy or a person said no. Nothing ran."""
+    """A policy or a person denied the call. Nothing ran."""
 
     code = "call_denied"
     default_hint = "Do not call it again with the same arguments; go another way."
@@ -82,13 +82,13 @@ class InDoubt(UncertainOutcome):
 
 
 class TimedOut(UncertainOutcome):
-    """The function did not return in its time. It may still act; the plane was told that nobody knows."""
+    """The function did not return in its time. It may still act; the outcome is reported as unknown."""
 
     code = "call_timed_out"
 
 
 class NotJson(InvalidInput, TypeError):
-    """An argument cannot be shown to whoever decides. Nothing was sent."""
+    """An argument cannot be shown to the approver. Nothing was sent."""
 
     code = "not_json"
     default_hint = "Pass plain JSON values, or name the parameter in `leave_out`."
@@ -156,6 +156,8 @@ class Invocation:
     sender: str = field(default_factory=lambda: uuid4().hex)
     pid: int = field(default_factory=os.getpid)
     ends: float = 0.0
+    sent_at: float = 0.0
+    """When the last request was sent."""
     last_moment: float = 0.0
     """On our own clock: after it the call may not begin any more."""
 
@@ -220,13 +222,13 @@ class Invocation:
         if call["held"]:
             yield Delay(min(HELD_SECONDS, seconds))
             if call["status"] == "intended":
-                # It may be ours, begun before somebody held it: only its sender is told.
+                # It may be ours, begun before somebody held it: the plane answers only its sender.
                 return (yield from self._begin(call))
         try:
             query = {"wait": f"{seconds:.3f}"}
             return (yield Send(routes.GET_CALL, (call["id"],), query=query, seconds=seconds + 30))
         except (Unavailable, TooMany):
-            # The decision is kept there; whoever waits for it has time.
+            # The plane keeps the decision, so waiting loses nothing.
             yield Delay(min(HELD_SECONDS, seconds))
             return call
 
@@ -259,7 +261,7 @@ class Invocation:
         answers = self.answers.get(name, self.answers.get(gate["gate"]))
         has_answers = answers is not None
         if not has_answers and gate.get("more_questions"):
-            return  # Too much is asked at once to be told: its turn comes with the next try.
+            return  # The error lists only some questions: the others come with the next try.
         if not has_answers and self.has_answerer:
             answers = yield Ask(gate)
         if answers is None:
@@ -272,7 +274,7 @@ class Invocation:
                 raise
             return  # Somebody else answered it meanwhile: the call says what is left.
         if not receipt["passed"] and (has_answers or receipt["shut"]):
-            # What is written down does not get better by being said again.
+            # The same answers again would be refused again.
             faults = "; ".join(f"{id}: {fault}" for id, fault in receipt["faults"].items())
             raise GateClosed(
                 f"The gate `{gate['gate']}` did not accept its answers: {faults}.",
@@ -282,20 +284,18 @@ class Invocation:
 
     def _send_timed(self, send: Send) -> Dialogue:
         """Every try counts its own time: the one that is answered says how long the call may still begin."""
-        attempt = _Attempt()
-        answer = yield from self._insist(send, attempt)
+        answer = yield from self._insist(send)
         if answer["dispatch_before"] is not None:
             span = datetime.fromisoformat(answer["dispatch_before"]) - datetime.fromisoformat(answer["now"])
-            self.last_moment = attempt.at + span.total_seconds()
+            self.last_moment = self.sent_at + span.total_seconds()
         return answer
 
-    def _insist(self, send: Send, attempt: _Attempt | None = None) -> Dialogue:
+    def _insist(self, send: Send) -> Dialogue:
         """A plane that does not answer is asked again for a while; then nothing runs."""
         ends = time.monotonic() + self.patience
         pause = 0.05
         while True:
-            if attempt is not None:
-                attempt.at = time.monotonic()
+            self.sent_at = time.monotonic()
             try:
                 return (yield send)
             except (Unavailable, TooMany):
@@ -349,11 +349,6 @@ class Invocation:
             )  # fmt: skip
 
 
-@dataclass(slots=True)
-class _Attempt:
-    at: float = 0.0
-
-
 _LOOK_AGAIN = frozenset(
     {"arguments_changed", "call_in_doubt", "call_awaiting", "call_refused", "call_settled", "external_held"}
 )
@@ -376,7 +371,7 @@ def returned(value: Any, tool: str) -> dict[str, Any]:
 
 
 def encoded(value: Any) -> tuple[Any, bool]:
-    """As the plane keeps it; what cannot be kept does not undo that it happened."""
+    """As the plane stores it. A result that cannot be stored does not undo the call."""
     try:
         check_json(value, "result", MAX_OBJECT_BYTES)
         return orjson.loads(canonical(value)), True

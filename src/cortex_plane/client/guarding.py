@@ -71,7 +71,7 @@ class CurrentCall:
     """The call that is running."""
 
     id: str
-    """Send it as idempotency key to whoever is called: an attempt that is made again has the same one."""
+    """Send it as idempotency key to the service that is called: every attempt has the same one."""
     attempt: int
 
 
@@ -288,7 +288,7 @@ class Guarded:
                     _current.reset(token)
 
     async def _send_async(self, step: Send) -> Any:
-        """Whoever cancels the call does not cancel the request: it may have arrived."""
+        """Cancelling the call does not cancel the request: it may have arrived."""
         sending = asyncio.ensure_future(self._lines.send_async(step))
         try:
             return await asyncio.shield(sending)
@@ -323,7 +323,7 @@ class Guarded:
     # Arguments ---------------------------------------------------------------------------------------------------
 
     def _open(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[inspect.BoundArguments, Invocation]:
-        """Whatever is wrong with a call is said before anything is sent."""
+        """Raises for an invalid call before anything is sent."""
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments = {name: value for name, value in bound.arguments.items() if self._is_shown(name)}

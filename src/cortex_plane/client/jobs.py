@@ -7,8 +7,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.client.events import Lost
-from cortex_plane.client.transport import Noun
+from cortex_plane.client.transport import Lost, Noun
 from cortex_plane.jobs import routes
 from cortex_plane.jobs.model.effects import Answer, Question
 from cortex_plane.jobs.model.jobs import (
@@ -61,7 +60,7 @@ class Jobs(Noun):
     ) -> AsyncIterator[Event]:
         """What it does after number ``after``, until it ends; a lost connection is made again.
 
-        ``follow="session"`` gives everything in its session, without end. ``on_lost`` is told of a plane that is away.
+        ``follow="session"`` gives everything in its session, without end. ``on_lost`` is called when the plane is away.
         """
         return self._plane.events(routes.JOB_EVENTS, id, after=after, on_lost=on_lost, follow=follow)
 
@@ -108,7 +107,7 @@ class Signals(Noun):
     def list(
         self, limit: int | None = None, *, name: str | None = None, key: str | None = None
     ) -> AsyncIterator[Signal]:
-        """Newest first; whoever is not staff sees their own."""
+        """Newest first. People who are not staff see their own."""
         return self._plane.pages(routes.LIST_SIGNALS, limit=limit, name=name, key=key)
 
 

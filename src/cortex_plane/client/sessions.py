@@ -7,46 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from cortex_plane.calls import model as calls
 from cortex_plane.calls import routes as call_routes
-from cortex_plane.calls.model import (
-    AnswerDraft,
-    AnswerReceipt,
-    CallDraft,
-    CallShown,
-    Ending,
-    ExternalCall,
-    IntentDraft,
-    OutcomeDraft,
-    OutcomeReceipt,
-    OutcomeStatus,
-    Permissions,
-    ReportDraft,
-    Resolution,
-    ResolutionRequest,
-)
-from cortex_plane.client.events import Lost
-from cortex_plane.client.transport import Noun
+from cortex_plane.client.transport import Lost, Noun
 from cortex_plane.jobs import routes as job_routes
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import Pause, Resumption, SessionReceipt
 from cortex_plane.sessions import routes
+from cortex_plane.sessions.model import sessions as model
 from cortex_plane.sessions.model.events import Event
-from cortex_plane.sessions.model.sessions import (
-    IngestedMessage,
-    Message,
-    MessageDraft,
-    Session,
-    SessionChange,
-    SessionDraft,
-    SessionKind,
-    SessionMemory,
-    SessionStatus,
-    Termination,
-)
 
 
 class Sessions(Noun):
-    async def create(self, draft: SessionDraft, *, idempotency_key: str | None = None) -> Session:
+    async def create(self, draft: model.SessionDraft, *, idempotency_key: str | None = None) -> model.Session:
         return await self._plane.call(routes.CREATE_SESSION, body=draft, idempotency_key=idempotency_key)
 
     async def open_external(
@@ -58,28 +31,28 @@ class Sessions(Noun):
         idempotency_key: str | None = None,
     ) -> ExternalSession:
         """For an agent that runs here: it asks with `authorize` before it acts."""
-        draft = SessionDraft(agent=agent, kind=SessionKind.EXTERNAL, title=title, context=context or {})
+        draft = model.SessionDraft(agent=agent, kind=model.SessionKind.EXTERNAL, title=title, context=context or {})
         session = await self.create(draft, idempotency_key=idempotency_key)
         return ExternalSession(session, Calls(self._plane))
 
-    async def get(self, id: UUID) -> Session:
+    async def get(self, id: UUID) -> model.Session:
         return await self._plane.call(routes.GET_SESSION, id)
 
     def list(
         self,
         limit: int | None = None,
         *,
-        status: SessionStatus | None = None,
+        status: model.SessionStatus | None = None,
         agent: str | None = None,
         member_id: UUID | None = None,
-    ) -> AsyncIterator[Session]:
+    ) -> AsyncIterator[model.Session]:
         return self._plane.pages(routes.LIST_SESSIONS, limit=limit, status=status, agent=agent, member_id=member_id)
 
-    async def update(self, id: UUID, change: SessionChange, *, revision: int | None = None) -> Session:
+    async def update(self, id: UUID, change: model.SessionChange, *, revision: int | None = None) -> model.Session:
         return await self._plane.call(routes.UPDATE_SESSION, id, body=change, revision=revision)
 
-    async def terminate(self, id: UUID, reason: str | None = None) -> Session:
-        body = Termination(reason=reason)
+    async def terminate(self, id: UUID, reason: str | None = None) -> model.Session:
+        body = model.Termination(reason=reason)
         return await self._plane.call(routes.TERMINATE_SESSION, id, body=body)
 
     async def pause(self, id: UUID, reason: str | None = None) -> SessionReceipt:
@@ -89,26 +62,28 @@ class Sessions(Noun):
     async def resume(self, id: UUID, note: str | None = None) -> SessionReceipt:
         return await self._plane.call(job_routes.RESUME_SESSION, id, body=Resumption(note=note))
 
-    async def permissions(self, id: UUID) -> Permissions:
+    async def permissions(self, id: UUID) -> calls.Permissions:
         """What is allowed in it now, and what did it."""
         return await Resolutions(self._plane).permissions(id)
 
-    async def resolve(self, id: UUID, request: ResolutionRequest) -> Resolution:
+    async def resolve(self, id: UUID, request: calls.ResolutionRequest) -> calls.Resolution:
         return await Resolutions(self._plane).resolve(id, request)
 
-    async def answer(self, id: UUID, gate: str, answers: dict[str, Any], *, call: str | None = None) -> AnswerReceipt:
+    async def answer(
+        self, id: UUID, gate: str, answers: dict[str, Any], *, call: str | None = None
+    ) -> calls.AnswerReceipt:
         """Of an agent that runs elsewhere."""
         return await Resolutions(self._plane).answer(id, gate, answers, call=call)
 
-    async def send(self, id: UUID, text: str, *, idempotency_key: str | None = None) -> IngestedMessage:
+    async def send(self, id: UUID, text: str, *, idempotency_key: str | None = None) -> model.IngestedMessage:
         return await self._plane.call(
-            routes.POST_MESSAGE, id, body=MessageDraft(text=text), idempotency_key=idempotency_key
+            routes.POST_MESSAGE, id, body=model.MessageDraft(text=text), idempotency_key=idempotency_key
         )
 
-    def messages(self, id: UUID, limit: int | None = None) -> AsyncIterator[Message]:
+    def messages(self, id: UUID, limit: int | None = None) -> AsyncIterator[model.Message]:
         return self._plane.pages(routes.LIST_MESSAGES, id, limit=limit)
 
-    def memory(self, id: UUID, limit: int | None = None) -> AsyncIterator[SessionMemory]:
+    def memory(self, id: UUID, limit: int | None = None) -> AsyncIterator[model.SessionMemory]:
         """What is kept of what no longer fits into the model's window: the newest first, then how it came about."""
         return self._plane.pages(routes.LIST_MEMORIES, id, limit=limit)
 
@@ -118,38 +93,38 @@ class Sessions(Noun):
 
 
 class Calls(Noun):
-    async def authorize(self, session_id: UUID, draft: CallDraft) -> ExternalCall:
+    async def authorize(self, session_id: UUID, draft: calls.CallDraft) -> calls.ExternalCall:
         """Ask before acting; the answer's `next` says what to do."""
         return await self._plane.call(call_routes.AUTHORIZE_CALL, session_id, body=draft)
 
-    async def get(self, id: UUID, *, wait: float = 0) -> ExternalCall:
+    async def get(self, id: UUID, *, wait: float = 0) -> calls.ExternalCall:
         """With ``wait``, once there is something to do, or after so many seconds (at most 60)."""
         query = {"wait": wait} if wait else None
         return await self._plane.call(call_routes.GET_CALL, id, query=query)
 
     def list(
         self, limit: int | None = None, *, session_id: UUID | None = None, status: CallStatus | None = None
-    ) -> AsyncIterator[CallShown]:
+    ) -> AsyncIterator[calls.CallShown]:
         return self._plane.pages(call_routes.LIST_CALLS, limit=limit, session_id=session_id, status=status)
 
     async def intent(
-        self, call: ExternalCall, *, sender: str | None = None, did_not_happen: bool = False
-    ) -> ExternalCall:
+        self, call: calls.ExternalCall, *, sender: str | None = None, did_not_happen: bool = False
+    ) -> calls.ExternalCall:
         """Begin with the arguments that ``call`` shows. Act only where the answer says `run`."""
-        draft = IntentDraft(input_hash=call.input_hash, sender=sender, did_not_happen=did_not_happen)
+        draft = calls.IntentDraft(input_hash=call.input_hash, sender=sender, did_not_happen=did_not_happen)
         return await self._plane.call(call_routes.INTEND_CALL, call.id, body=draft)
 
     async def outcome(
         self,
-        call: ExternalCall,
-        status: OutcomeStatus | str,
+        call: calls.ExternalCall,
+        status: calls.OutcomeStatus | str,
         *,
         result: Any = None,
         error: str | None = None,
         probed: bool = False,
-    ) -> OutcomeReceipt:
-        draft = OutcomeDraft(
-            status=OutcomeStatus(status), result=result, error=error, attempt=call.attempt, probed=probed
+    ) -> calls.OutcomeReceipt:
+        draft = calls.OutcomeDraft(
+            status=calls.OutcomeStatus(status), result=result, error=error, attempt=call.attempt, probed=probed
         )
         return await self._plane.call(call_routes.SETTLE_CALL, call.id, body=draft)
 
@@ -158,85 +133,93 @@ class Calls(Noun):
 class ExternalSession:
     """The session of an agent that runs here and asks there."""
 
-    session: Session
+    session: model.Session
     _calls: Calls
 
     @property
     def id(self) -> UUID:
         return self.session.id
 
-    async def authorize(self, tool: str, arguments: dict[str, Any] | None = None, **more: Any) -> ExternalCall:
+    async def authorize(self, tool: str, arguments: dict[str, Any] | None = None, **more: Any) -> calls.ExternalCall:
         """``more`` are the fields of `CallDraft`: risk, key, on_uncertain, dispatch …"""
-        return await self._calls.authorize(self.id, CallDraft(tool=tool, arguments=arguments or {}, **more))
+        return await self._calls.authorize(self.id, calls.CallDraft(tool=tool, arguments=arguments or {}, **more))
 
     async def resolve(
         self, goal: str | None = None, action: str | None = None, arguments: dict[str, Any] | None = None, **more: Any
-    ) -> Resolution:  # fmt: skip
+    ) -> calls.Resolution:  # fmt: skip
         """What may be done now. ``more`` are the other fields of `ResolutionRequest`: request, risk, ttl_seconds."""
-        request = ResolutionRequest(goal=goal, action=action, arguments=arguments or {}, **more)
+        request = calls.ResolutionRequest(goal=goal, action=action, arguments=arguments or {}, **more)
         return await self._resolutions.resolve(self.id, request)
 
     async def execute(
-        self, resolution: Resolution, tool: str, arguments: dict[str, Any] | None = None, **more: Any
-    ) -> ExternalCall:
+        self, resolution: calls.Resolution, tool: str, arguments: dict[str, Any] | None = None, **more: Any
+    ) -> calls.ExternalCall:
         """Begin a call that the resolution covers."""
-        draft = CallDraft(tool=tool, arguments=arguments or {}, **more)
+        draft = calls.CallDraft(tool=tool, arguments=arguments or {}, **more)
         return await self._resolutions.execute(resolution.id, draft)
 
     async def report(
         self,
-        resolution: Resolution,
-        call: ExternalCall,
-        status: OutcomeStatus | str,
+        resolution: calls.Resolution,
+        call: calls.ExternalCall,
+        status: calls.OutcomeStatus | str,
         *,
         result: Any = None,
         error: str | None = None,
-    ) -> OutcomeReceipt:
+    ) -> calls.OutcomeReceipt:
         return await self._resolutions.report(resolution.id, call, status, result=result, error=error)
 
-    async def answer(self, gate: str, answers: dict[str, Any], *, call: str | None = None) -> AnswerReceipt:
+    async def answer(self, gate: str, answers: dict[str, Any], *, call: str | None = None) -> calls.AnswerReceipt:
         return await self._resolutions.answer(self.id, gate, answers, call=call)
 
-    async def permissions(self) -> Permissions:
+    async def permissions(self) -> calls.Permissions:
         return await self._resolutions.permissions(self.id)
 
     @property
     def _resolutions(self) -> Resolutions:
         return Resolutions(self._calls._plane)
 
-    async def complete(self, result: dict[str, Any] | None = None) -> Session:
-        ending = Ending(result=result)
+    async def complete(self, result: dict[str, Any] | None = None) -> model.Session:
+        ending = calls.Ending(result=result)
         return await self._calls._plane.call(call_routes.COMPLETE_SESSION, self.id, body=ending)
 
-    async def fail(self, error: str | None = None) -> Session:
-        return await self._calls._plane.call(call_routes.FAIL_SESSION, self.id, body=Ending(error=error))
+    async def fail(self, error: str | None = None) -> model.Session:
+        return await self._calls._plane.call(call_routes.FAIL_SESSION, self.id, body=calls.Ending(error=error))
 
 
 class Resolutions(Noun):
-    async def resolve(self, session_id: UUID, request: ResolutionRequest) -> Resolution:
+    async def resolve(self, session_id: UUID, request: calls.ResolutionRequest) -> calls.Resolution:
         """What may be done now, and what must be known and answered first. Asking uses nothing up."""
         return await self._plane.call(call_routes.RESOLVE_REQUEST, session_id, body=request)
 
-    async def get(self, id: UUID) -> Resolution:
+    async def get(self, id: UUID) -> calls.Resolution:
         return await self._plane.call(call_routes.GET_RESOLUTION, id)
 
-    async def execute(self, id: UUID, draft: CallDraft) -> ExternalCall:
+    async def execute(self, id: UUID, draft: calls.CallDraft) -> calls.ExternalCall:
         """Begin a call that the resolution covers. Act only where the answer says `run`."""
         return await self._plane.call(call_routes.EXECUTE_RESOLUTION, id, body=draft)
 
     async def report(
-        self, id: UUID, call: ExternalCall, status: OutcomeStatus | str, *, result: Any = None, error: str | None = None
-    ) -> OutcomeReceipt:
-        outcome = OutcomeDraft(status=OutcomeStatus(status), result=result, error=error, attempt=call.attempt)
-        body = ReportDraft(call=call.id, outcome=outcome)
+        self,
+        id: UUID,
+        call: calls.ExternalCall,
+        status: calls.OutcomeStatus | str,
+        *,
+        result: Any = None,
+        error: str | None = None,
+    ) -> calls.OutcomeReceipt:
+        outcome = calls.OutcomeDraft(
+            status=calls.OutcomeStatus(status), result=result, error=error, attempt=call.attempt
+        )
+        body = calls.ReportDraft(call=call.id, outcome=outcome)
         return await self._plane.call(call_routes.REPORT_RESOLUTION, id, body=body)
 
     async def answer(
         self, session_id: UUID, gate: str, answers: dict[str, Any], *, call: str | None = None
-    ) -> AnswerReceipt:
+    ) -> calls.AnswerReceipt:
         """Answer a gate that stops the session or one of its calls."""
-        body = AnswerDraft(gate=gate, answers=answers, call=call)
+        body = calls.AnswerDraft(gate=gate, answers=answers, call=call)
         return await self._plane.call(call_routes.ANSWER_GATE, session_id, body=body)
 
-    async def permissions(self, session_id: UUID) -> Permissions:
+    async def permissions(self, session_id: UUID) -> calls.Permissions:
         return await self._plane.call(call_routes.GET_PERMISSIONS, session_id)

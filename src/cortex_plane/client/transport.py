@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
@@ -11,35 +14,39 @@ import httpx
 import orjson
 
 from cortex_plane.jobs.model.journal import GateClosed
-from cortex_plane.kernel.errors import (
-    AlreadyExists,
-    Conflict,
-    CortexError,
-    Forbidden,
-    InUse,
-    InvalidInput,
-    NotFound,
-    Stale,
-    TooLarge,
-    TooMany,
-    Unauthenticated,
-    Unavailable,
-)
+from cortex_plane.kernel import errors
+from cortex_plane.kernel.errors import CortexError, TooMany, Unavailable
 from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.kernel.routes import ListRoute, Route
 
 if TYPE_CHECKING:
-    from cortex_plane.client.events import Lost
     from cortex_plane.sessions.model.events import Event
 
 T = TypeVar("T")
 
-_KINDS = (Unauthenticated, Forbidden, NotFound, Conflict, Stale, TooLarge, InvalidInput, TooMany, Unavailable)
+SILENCE_SECONDS = 45.0
+"""The plane sends something every 15 s; a stream that is silent for this long is lost."""
+FIRST_PAUSE = 0.2
+LONGEST_PAUSE = 5.0
+Lost = Callable[[CortexError], None]
+"""Called once for each time that the plane is away."""
+
+_KINDS = (
+    errors.Unauthenticated,
+    errors.Forbidden,
+    errors.NotFound,
+    errors.Conflict,
+    errors.Stale,
+    errors.TooLarge,
+    errors.InvalidInput,
+    TooMany,
+    Unavailable,
+)
 _BY_STATUS: dict[int, type[CortexError]] = {
     **{kind.http_status: kind for kind in _KINDS},
     **dict.fromkeys((502, 504), Unavailable),  # of proxies
 }
-_BY_CODE: dict[str, type[CortexError]] = {kind.code: kind for kind in (AlreadyExists, InUse, GateClosed)}
+_BY_CODE: dict[str, type[CortexError]] = {kind.code: kind for kind in (errors.AlreadyExists, errors.InUse, GateClosed)}
 
 
 def certificates(url: str) -> ssl.SSLContext | bool:
@@ -136,13 +143,58 @@ class Transport:
                 hint="What has come is not whole: throw it away and ask again.",
             ) from error
 
-    def events(
+    async def events(
         self, route: ListRoute[Event], id: UUID, *, after: int, on_lost: Lost | None, **query: Any
     ) -> AsyncIterator[Event]:
-        """Events after a number, for as long as they come."""
-        from cortex_plane.client.events import follow
+        """Events after a number, without gaps or duplicates, however often the connection breaks, until the plane ends them.
 
-        return follow(self._http, route.path_to(id), _query(query), after, problem, on_lost)
+        A plane that does not answer at all is an error the first time and waited for afterwards.
+        """
+        is_new, away = True, False
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                async with aclosing(self._frames(route.path_to(id), _query(query), after)) as frames:
+                    async for name, data in frames:
+                        is_new, away, pause = False, False, FIRST_PAUSE
+                        if data is None:
+                            continue
+                        if name == "end":
+                            return
+                        if name == "dropped":
+                            break
+                        event = parse(route.output, orjson.loads(data))
+                        after = event.seq
+                        yield event
+            except (Unavailable, TooMany) as error:
+                if is_new:
+                    raise
+                if on_lost is not None and not away:
+                    on_lost(error)
+                away = True
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 -- jitter
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def _frames(
+        self, path: str, query: dict[str, str], after: int
+    ) -> AsyncGenerator[tuple[str, bytes | None], None]:
+        """The name and data of each message of a stream. One that only says that the stream lives has no data."""
+        headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
+        timeout = httpx.Timeout(SILENCE_SECONDS, connect=10)
+        try:
+            async with self._http.stream("GET", path, params=query, headers=headers, timeout=timeout) as answer:
+                if answer.status_code >= 400:
+                    await answer.aread()
+                    raise problem(answer)
+                # By hand: the driver's lines end at characters that may stand in JSON.
+                rest = b""
+                async for piece in answer.aiter_bytes():
+                    *whole, rest = (rest + piece).split(b"\n\n")
+                    for block in whole:
+                        fields = dict(line.split(b": ", 1) for line in block.split(b"\n") if b": " in line)
+                        yield fields.get(b"event", b"message").decode(), fields.get(b"data")
+        except httpx.HTTPError as error:
+            raise self._silent(error) from error
 
     def _silent(self, error: httpx.HTTPError) -> Unavailable:
         return Unavailable(
@@ -170,9 +222,9 @@ def problem(answer: httpx.Response) -> CortexError:
             hint="Is this the address of a Cortex Plane?",
         )
     kind = _BY_CODE.get(code) or _BY_STATUS.get(answer.status_code, CortexError)
-    errors = "".join(f" {error['field']}: {error['message']}." for error in fields.get("errors", []))
+    faults = "".join(f" {error['field']}: {error['message']}." for error in fields.get("errors", []))
     questions = {"questions": fields["questions"]} if "questions" in fields else {}
-    return kind(message + errors, code=code, hint=hint, request_id=fields.get("request_id"), **questions)
+    return kind(message + faults, code=code, hint=hint, request_id=fields.get("request_id"), **questions)
 
 
 class Noun:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,7 +20,9 @@ from cortex_plane.approvals.model.approvals import (
     shaped_by,
 )
 from cortex_plane.approvals.rules import in_words
-from cortex_plane.gates.rules.prompts import gate_of_rule
+from cortex_plane.calls.model import ActionAnswer, ActionState, Whom
+from cortex_plane.gates.model.atlases import MatchMode, Trigger, TriggerType
+from cortex_plane.gates.rules.prompts import NewsKind, gate_of_rule
 from cortex_plane.jobs.model.effects import MAX_REPEATS
 from cortex_plane.kernel.text import span, stamp
 from cortex_plane.policies.model.policies import Approvers, OnDeny
@@ -28,7 +31,7 @@ from cortex_plane.tenancy.model.orgs import Absence
 
 
 def ago(at: datetime, now: datetime) -> Markup:
-    """How long ago, with the exact time for whoever points at it; kept current by the page's script."""
+    """How long ago, with the exact time as its tooltip; the page's script keeps it current."""
     seconds = (now - at).total_seconds()
     return _time_element(at, "ago", "just now" if seconds < 5 else f"{span(seconds, 1)} ago")
 
@@ -48,18 +51,7 @@ def is_soon(at: datetime, now: datetime) -> bool:
     return at - now < timedelta(minutes=5)
 
 
-_RISKS = {"low": "Low risk", "medium": "Medium risk", "high": "High risk", "critical": "Critical"}
-_STATUSES = {
-    "PENDING": "Queued",
-    "RUNNING": "Running",
-    "RETRY": "Retrying",
-    "WAITING_FOR_APPROVAL": "Waiting for a person",
-    "SLEEPING": "Sleeping",
-    "PAUSED": "Paused",
-    "COMPLETED": "Completed",
-    "FAILED": "Failed",
-    "CANCELLED": "Cancelled",
-}
+_STATUSES = {"PENDING": "Queued", "RETRY": "Retrying", "WAITING_FOR_APPROVAL": "Waiting for a person"}
 _CALLS = {
     "awaiting_approval": "waiting for a person",
     "awaiting": "waiting for a person",
@@ -70,30 +62,22 @@ _CALLS = {
     "cleared": "is sent again",
 }
 _EVENTS = {
-    "requested": "Requested",
     "joined": "An identical call joined",
     "dispatched": "Delivered",
     "undeliverable": "Could not be delivered",
     "delegated": "Handed on",
-    "escalated": "Escalated",
     "voted": "Voted yes",
     "reminded": "Reminder",
     "edited": "Arguments edited",
-    "approved": "Approved",
-    "denied": "Denied",
-    "answered": "Answered",
-    "expired": "Expired",
-    "cancelled": "Cancelled",
     "refused": "A decision was refused",
     "channel_duplicate": "The same decision came again",
     "channel_conflict": "A later decision came too late",
 }
 _DOORS = {"dashboard": "in the dashboard", "api": "over the API", "email": "by mail", "webhook": "over a webhook"}
-_CHANNELS = {"email": "Mail", "webhook": "Webhook"}
 
 
 def risk(name: str) -> str:
-    return _RISKS.get(name, name.capitalize())
+    return f"{name.capitalize()} risk" if name in ("low", "medium", "high") else name.capitalize()
 
 
 def job_status(status: str) -> str:
@@ -133,7 +117,7 @@ def plain_reason(reason: str, automatic: Any) -> str:
 
 
 def channel(name: str) -> str:
-    return _CHANNELS.get(str(name), str(name).capitalize())
+    return "Mail" if name == "email" else str(name).capitalize()
 
 
 def delivery(message: Delivery) -> str:
@@ -219,11 +203,8 @@ def standing_count(standing: StandingApproval) -> str:
     return f"{standing.used_calls} of {standing.max_calls} calls used"
 
 
-_ABSENCES = {"planned": "Planned", "current": "Out of office", "over": "Over", "cancelled": "Cancelled"}
-
-
 def absence(away: Absence) -> str:
-    return _ABSENCES[away.status]
+    return "Out of office" if away.status == "current" else away.status.capitalize()
 
 
 def afterwards(approval: Approval) -> str:
@@ -242,13 +223,7 @@ def on_deny(approval: Approval) -> str:
 def outcome(approval: Approval) -> str:
     """How it ended, in one line."""
     by = approval.resolved_by_name
-    words = {
-        ApprovalStatus.PENDING: "Pending",
-        ApprovalStatus.APPROVED: "Approved",
-        ApprovalStatus.DENIED: "Denied",
-        ApprovalStatus.EXPIRED: "Expired",
-        ApprovalStatus.CANCELLED: "Cancelled",
-    }[approval.status]
+    words = approval.status.capitalize()
     if approval.kind is ApprovalKind.UNCERTAIN_EFFECT and approval.status is not ApprovalStatus.PENDING:
         words = "Answered" if by else words
     return f"{words} by {by}" if by else words
@@ -273,11 +248,96 @@ def short_id(id: Any) -> str:
     return str(id)[-8:]
 
 
+# Gates ---------------------------------------------------------------------------------------------------------------
+
+NAMES_LISTED = 20
+_ACTION_STATES = {
+    ActionState.ALLOWED: "Allowed now",
+    ActionState.ASKS_FIRST: "Asks first",
+    ActionState.DENIED: "Denied",
+}
+_ASKED = {Whom.AGENT: "Asks the agent first", Whom.PERSON: "Asks a person first"}
+_NEWS = {NewsKind.REFUSED: "Not accepted", NewsKind.SKIPPED: "Left out"}
+_TRIGGERS = {
+    TriggerType.SESSION_START: "as a session begins",
+    TriggerType.SESSION_END: "as a session ends",
+    TriggerType.INTERACTIVE: "before anything goes on",
+    TriggerType.ACTION_PRE: "before {patterns} runs",
+    TriggerType.ACTION_POST: "after {patterns} ended",
+    TriggerType.CAPABILITY_ACCESS: "before an action of {capabilities} runs",
+    TriggerType.RISK_THRESHOLD: "before an action runs whose risk is {trigger.min_tier} or more",
+    TriggerType.KEYWORD: "when {match} {patterns} is said",
+    TriggerType.TIME_INTERVAL: "every {trigger.seconds:g} seconds",
+    TriggerType.COUNT_INTERVAL: "every {trigger.actions} actions",
+    TriggerType.EXPLICIT_REQUEST: "when the agent asks for {wish}",
+    TriggerType.ERROR_OCCURRED: "when something went wrong",
+    TriggerType.CUSTOM: "when {trigger.trigger_id} says so",
+}
+_MATCHES = {
+    MatchMode.ANY: "any of",
+    MatchMode.ALL: "each of",
+    MatchMode.PHRASE: "the phrase",
+    MatchMode.REGEX: "what matches",
+}
+
+
+def gate_word(kind: NewsKind) -> str:
+    return _NEWS.get(kind, kind.capitalize())
+
+
+def may_words(answer: ActionAnswer) -> str:
+    """What happens to an action that is called now; where someone is asked first, who."""
+    return _ACTION_STATES[answer.state] if answer.whom is None else _ASKED[answer.whom]
+
+
+def rule_words(rule: str) -> str:
+    """The gate, policy or capability behind a verdict."""
+    kind, _, key = rule.partition(":")
+    atlas, _, name = key.rpartition("/")
+    match kind:
+        case "gate":
+            return f"gate {name or atlas}"
+        case "atlas" if key == "default":
+            return "nothing allows it"
+        case "atlas":
+            return f"policy {name}"
+        case "capability":
+            return f"capability {name}"
+        case "action":
+            return "its declaration"
+    return rule
+
+
+def own_name(key: str) -> str:
+    """Without the atlas that it belongs to."""
+    return str(key).rpartition("/")[2]
+
+
+def trigger_words(trigger: Trigger) -> str:
+    """When a gate fires, as its atlas has it."""
+    if trigger.type is TriggerType.TIME_INTERVAL and not trigger.seconds:
+        return "now and then"
+    patterns = _list_names(trigger.patterns)
+    return _TRIGGERS[trigger.type].format(
+        trigger=trigger,
+        patterns=patterns,
+        wish=patterns or "it",
+        capabilities=_list_names(trigger.capability_ids),
+        match=_MATCHES[trigger.match_mode],
+    )
+
+
+def _list_names(names: Sequence[str]) -> str:
+    text = ", ".join(names[:NAMES_LISTED])
+    return text if len(names) <= NAMES_LISTED else f"{text} and {len(names) - NAMES_LISTED} more"
+
+
 FILTERS: dict[str, Any] = {
     function.__name__: function
     for function in (
         happened, plain_reason, channel, delivery, tries, votes, quorum_roles, escalation, people, gate,
         standing_offer, standing_scope, standing_count, absence, risk, job_status, call_status, door, event,
         approvers, shaped_by, repeats, afterwards, on_deny, outcome, aftermath, what_went_wrong, short_id,
+        gate_word, may_words, rule_words, own_name, trigger_words,
     )
 }  # fmt: skip

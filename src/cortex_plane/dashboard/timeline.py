@@ -1,4 +1,4 @@
-"""A job's life as bars on one time axis: where it ran, and where it waited for a person."""
+"""A job's life as bars on one time axis: where it ran, where it waited for a person, and what gates did."""
 
 from __future__ import annotations
 
@@ -7,12 +7,39 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from cortex_plane.approvals.model.approvals import Approval
-from cortex_plane.dashboard.gates import GateEntry
+from cortex_plane.calls.model import Permissions
+from cortex_plane.gates.rules.prompts import GateNews, news
 from cortex_plane.jobs.model.jobs import TERMINAL, Job, JobChange, Step
+from cortex_plane.sessions.model.events import Event
+from cortex_plane.sessions.model.sessions import BoundAtlas
 
 WIDTH = 1000
 """Of the drawing, in its own units: it is stretched to the page."""
 _LEAST = 4
+GATE_ENTRIES = 100
+"""Entries on a job's page, the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateEntry:
+    news: GateNews
+    seq: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class JobGates:
+    """The atlases of a job's session, what their gates did, and what they allow now; empty where there are none."""
+
+    atlases: Sequence[BoundAtlas] = ()
+    entries: Sequence[GateEntry] = ()
+    permissions: Permissions | None = None
+
+
+def gate_entries(events: Sequence[Event]) -> list[GateEntry]:
+    """The events about gates, in order."""
+    pairs = ((news(event.type, event.data), event) for event in events)
+    return [GateEntry(entry, event.seq, event.created_at) for entry, event in pairs if entry is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +55,7 @@ class TimelineRow:
     label: str
     bars: list[Bar]
     link: str | None = None
-    said: str | None = None
+    summary: str | None = None
     """Instead of the titles of its bars, which then are whole sentences."""
 
 

@@ -112,6 +112,20 @@ def signed_in(handler: Handler, *, by_itself: bool = False) -> Endpoint:
     return endpoint
 
 
+def errors_as_pages(endpoint: Endpoint) -> Endpoint:
+    """A route for everybody."""
+
+    @functools.wraps(endpoint)
+    async def answer(request: Request, **values: str) -> Response:
+        try:
+            response: Response = await endpoint(request, **values)
+        except CortexError as error:
+            return pages.error_page(error)
+        return response
+
+    return answer
+
+
 def _session_ended(request: Request, error: Unauthenticated, *, was_in: bool) -> Response:
     if request.headers.get("hx-request"):
         # A part of a page that outlived its session: the whole page asks for the login.

@@ -5,70 +5,54 @@ from __future__ import annotations
 from typing import Annotated
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass as draft
 
-from cortex_plane.gates.model.atlases import (
-    MAX_ATLAS_BYTES,
-    AtlasDiff,
-    AtlasFile,
-    AtlasSummary,
-    AtlasVersionDetails,
-    NumberedVersion,
-    Published,
-    Retired,
-)
-from cortex_plane.kernel.fields import DRAFT, AtlasId, AtlasVersionName
-from cortex_plane.kernel.routes import ListRoute, Route
+from cortex_plane.gates.model import atlases
+from cortex_plane.kernel.fields import AtlasVersionName
+from cortex_plane.kernel.routes import ListRoute, Query, Route
 
-AtlasPath = Annotated[AtlasId, Field(description="As its manifest names it.")]
 VersionPath = Annotated[AtlasVersionName, Field(description="As its manifest names it.")]
 
 
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class AtlasVersionQuery:
+class AtlasVersionQuery(Query):
     source: bool = False
     """Also the file as it was published."""
 
 
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class DiffQuery:
+class DiffQuery(Query):
     before: Annotated[AtlasVersionName, Field(alias="from")]
     after: Annotated[AtlasVersionName, Field(alias="to")]
 
 
-# Atlases -----------------------------------------------------------------------------------------------------
-
 PUBLISH_ATLAS = Route(
     "POST /v1/atlases",
-    Published,
-    body=AtlasFile,
+    atlases.Published,
+    body=atlases.AtlasFile,
     status=201,
     status_again="It was published before, as it is.",
-    max_body=MAX_ATLAS_BYTES * 3 // 2,  # a whole file in a JSON string, in which some characters are two
-    notes="""A manifest becomes a version, which new sessions are bound to. The same version with the same content again is
-        answered with 200 and changes nothing; with other content it is refused.""",
+    max_body=atlases.MAX_ATLAS_BYTES * 3 // 2,  # a whole file in a JSON string, in which some characters are two,
 )
-LIST_ATLASES = ListRoute("GET /v1/atlases", AtlasSummary, notes="By id, one entry for each.")
-GET_ATLAS = Route("GET /v1/atlases/{atlas_id}", AtlasSummary, path_types={"atlas_id": AtlasPath})
+"""A manifest becomes a version, which new sessions are bound to. The same version with the same content again is
+answered with 200 and changes nothing; with other content it is refused."""
+LIST_ATLASES = ListRoute(
+    "GET /v1/atlases", atlases.AtlasSummary, columns="atlas_id name holds newest versions published_at"
+)
+"""By id, one entry for each."""
+GET_ATLAS = Route("GET /v1/atlases/{atlas_id}", atlases.AtlasSummary)
 LIST_ATLAS_VERSIONS = ListRoute(
-    "GET /v1/atlases/{atlas_id}/versions", NumberedVersion, path_types={"atlas_id": AtlasPath}, notes="Newest first."
+    "GET /v1/atlases/{atlas_id}/versions",
+    atlases.NumberedVersion,
+    columns="version holds gates published_by published_at retired_at digest",
 )
+"""Newest first."""
 GET_ATLAS_VERSION = Route(
     "GET /v1/atlases/{atlas_id}/versions/{version}",
-    AtlasVersionDetails,
+    atlases.AtlasVersionDetails,
     query=AtlasVersionQuery,
-    path_types={"atlas_id": AtlasPath, "version": VersionPath},
+    path_types={"version": VersionPath},
 )
-DIFF_ATLAS = Route(
-    "GET /v1/atlases/{atlas_id}/diff",
-    AtlasDiff,
-    query=DiffQuery,
-    path_types={"atlas_id": AtlasPath},
-    notes="What version `to` has otherwise than version `from`.",
-)
+DIFF_ATLAS = Route("GET /v1/atlases/{atlas_id}/diff", atlases.AtlasDiff, query=DiffQuery)
+"""What version `to` has otherwise than version `from`."""
 RETIRE_ATLAS_VERSION = Route(
-    "POST /v1/atlases/{atlas_id}/versions/{version}/retire",
-    Retired,
-    path_types={"atlas_id": AtlasPath, "version": VersionPath},
-    notes="New sessions are bound to the newest version that is left; those that are bound to this one go on with it.",
+    "POST /v1/atlases/{atlas_id}/versions/{version}/retire", atlases.Retired, path_types={"version": VersionPath}
 )
+"""New sessions are bound to the newest version that is left; those that are bound to this one go on with it."""

@@ -1,48 +1,48 @@
-"""The HTTP application: the bound routes, found by their path, and what they share in this process."""
+"""The HTTP application: routes found by their path, what they share in this process, and what is around every request.
+
+The middleware is plain ASGI: a middleware class of the framework would cost more than the request itself.
+"""
 
 from __future__ import annotations
 
+import re
+import time
+import uuid
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
+import structlog
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cortex_plane.db.database import Database
 from cortex_plane.http import problems
-from cortex_plane.http.exchange import Binding
-from cortex_plane.http.in_flight import DEFAULT_LIMITS, InFlight, RequestLimits
+from cortex_plane.http.in_flight import DEFAULT_LIMITS, InFlight, RequestLimits, leave
 from cortex_plane.http.metrics import Metrics
-from cortex_plane.http.middleware import RequestMiddleware
-from cortex_plane.http.routes import (
-    agents,
-    approvals,
-    calls,
-    gates,
-    health,
-    jobs,
-    notify,
-    policies,
-    proof,
-    sessions,
-    tenancy,
-)
+from cortex_plane.http.routes import BINDINGS, openapi_document
 from cortex_plane.http.streams import OpenStreams
-from cortex_plane.kernel.routes import PageRoute, Route
+from cortex_plane.kernel.errors import TooLarge
+from cortex_plane.kernel.routes import SMALL_BODY_BYTES, PageRoute
 from cortex_plane.kernel.shares import Throttle
 from cortex_plane.notify.verbs.webhooks import Webhooks
 from cortex_plane.sessions.verbs.events import EventFeed
 from cortex_plane.tenancy.verbs.keys import RequestRates
 
-NOUNS = (tenancy, proof, agents, policies, sessions, jobs, gates, approvals, calls, notify)
-BINDINGS: tuple[Binding, ...] = (*(binding for noun in NOUNS for binding in noun.BINDINGS), *health.BINDINGS)
+log = structlog.get_logger()
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
+SAFE_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +126,9 @@ class Api(Starlette):
 
         self._table.add(PathEntry(page.path, page.methods, app, in_document=False))
 
-    def openapi(self) -> dict[str, Any]:
-        return openapi_document()
-
     async def _send_document(self, _: Request) -> Response:
         if self._document is None:
-            self._document = orjson.dumps(self.openapi())
+            self._document = orjson.dumps(openapi_document())
         return Response(self._document, media_type="application/json")
 
 
@@ -156,14 +153,104 @@ def create_api(
     return app
 
 
-def openapi_document() -> dict[str, Any]:
-    from cortex_plane.http.openapi import document
+class BodyTooLarge(HTTPException):
+    """One of the framework's own, because it answers any other that is raised while it reads a body with 400."""
 
-    modules = [*(noun.routes for noun in NOUNS), health]
-    names = {
-        route: name.lower() for module in modules for name, route in vars(module).items() if isinstance(route, Route)
-    }
-    return document(BINDINGS, names)
+    def __init__(self, limit: int) -> None:
+        super().__init__(413, f"The body is larger than {limit} bytes.")
+
+
+class RequestMiddleware:
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        request_id = request.headers.get("x-request-id", "")
+        if not _REQUEST_ID.fullmatch(request_id):
+            request_id = uuid.uuid4().hex
+        state = scope.setdefault("state", {})
+        state["request_id"] = request_id
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(request_id=request_id)
+        start = time.perf_counter()
+        status = 500
+        size, declared_size = 0, _declared_size(request)
+        state["max_body_bytes"] = SMALL_BODY_BYTES  # until the route says how much it takes
+        has_begun = is_stream = False
+
+        async def receive_limited() -> Message:
+            nonlocal size
+            _require_within(state["max_body_bytes"], declared_size)
+            message = await receive()
+            size += len(message.get("body", b""))
+            _require_within(state["max_body_bytes"], size)
+            return message
+
+        async def send_framed(message: Message) -> None:
+            nonlocal status, has_begun, is_stream
+            if message["type"] == "http.response.start":
+                has_begun = True
+                status = message["status"]
+                sent = {name.lower(): value for name, value in message.setdefault("headers", [])}
+                # A page has a policy of its own.
+                message["headers"] += [header for header in SAFE_HEADERS if header[0] not in sent]
+                message["headers"].append((b"x-request-id", request_id.encode()))
+                is_stream = sent.get(b"content-type", b"").startswith(b"text/event-stream")
+                if is_stream:
+                    # It is answered now. How long somebody goes on listening says nothing about the plane.
+                    self._record(scope, request.method, status, time.perf_counter() - start)
+            await send(message)
+
+        try:
+            await self._app(scope, receive_limited, send_framed)
+        except BodyTooLarge as error:
+            if not has_begun:
+                refusal = problems.problem(request, 413, TooLarge.code, error.detail, TooLarge.default_hint)
+                await refusal(scope, receive, send_framed)
+        finally:
+            leave(scope)
+            seconds = time.perf_counter() - start
+            if is_stream:
+                log.info("stream ended", route=_route(scope), seconds=round(seconds, 1))
+            else:
+                self._record(scope, request.method, status, seconds)
+
+    def _record(self, scope: Scope, method: str, status: int, seconds: float) -> None:
+        path = _route(scope)
+        labels: dict[str, str | int] = {"method": method, "route": path, "status": status}
+        self._metrics.requests.add(1, labels)
+        self._metrics.request_seconds.record(seconds, {"method": method, "route": path})
+        actor = scope["state"].get("actor")
+        log.info(
+            "request",
+            method=method,
+            route=path,
+            status=status,
+            ms=round(seconds * 1000, 1),
+            org=str(actor.org_id) if actor else None,
+            key=str(actor.key_id) if actor else None,
+        )
+
+
+def _require_within(limit: int, size: int) -> None:
+    if size > limit:
+        raise BodyTooLarge(limit)
+
+
+def _route(scope: Scope) -> str:
+    """The path as it is declared."""
+    path: str = getattr(scope.get("route"), "path", "unmatched")
+    return path
+
+
+def _declared_size(request: Request) -> int:
+    length = request.headers.get("content-length", "0")
+    return int(length) if length.isascii() and length.isdigit() else 0
 
 
 def framed(app: Api) -> ASGIApp:

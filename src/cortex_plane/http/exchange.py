@@ -1,8 +1,8 @@
 """One request: who calls, what it brings, the verb that answers it, and how the answer is rendered.
 
 A `Binding` puts a declared route before its verb. It reads and validates everything that the declaration names and reports all
-faults at once; then the verb is called with the values of the path, the body, the idempotency key and the revision, in this
-order, and with the query parameters by name.
+faults at once; then the verb is called with the values of the path and the body, in this order, and by name with the idempotency
+key (``once``), the ``revision`` and the query parameters.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from json.decoder import scanstring  # type: ignore[attr-defined, unused-ignore]
 from typing import Annotated, Any, TypeVar
-from uuid import UUID
 
 import orjson
 from pydantic import Field, TypeAdapter, ValidationError
@@ -84,8 +83,9 @@ class Exchange:
         return self.request.app.state
 
 
-Run = Callable[[Exchange, list[Any], Any], Awaitable[Response]]
-"""Answers a request from its values and its query."""
+Options = dict[str, Any]
+Run = Callable[[Exchange, list[Any], Options], Awaitable[Response]]
+"""Answers a request from its values, and from its options by name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,19 +119,20 @@ class Binding:
         body = await _read_body(request) if route.body is not None else None
         if route.needs_key and not faults:
             exchange.actor = await authenticated(request, org)
-        headers: list[Any] = []
+        options: Options = {}
         if route.once:
             key = _read_header(request, ONCE, faults)
-            headers.append(None if key is None else await _idempotency_key(request, key))
+            options["once"] = None if key is None else await _idempotency_key(request, key)
         if route.revision:
-            headers.append(_expected_revision(request))
+            options["revision"] = _expected_revision(request)
         values = [
-            _validate(route.path_types.get(name, UUID), text, ("path", name), faults)
+            _validate(route.path_types[name], text, ("path", name), faults)
             for name, text in request.path_params.items()
         ]
-        query = None
         if route.query is not None:
             query = _validate(route.query, dict(request.query_params), ("query",), faults)
+            if query is not None:
+                options |= vars(query)
         if route.stream:
             values.append(_read_header(request, LAST_EVENT, faults))
         if route.body is not None:
@@ -140,7 +141,7 @@ class Binding:
             faults += body_faults
         if faults:
             raise InvalidRequest(faults)
-        return await self.run(exchange, values + headers, query)
+        return await self.run(exchange, values, options)
 
     async def _admit(self, exchange: Exchange, org: str | None) -> None:
         actor = await authenticated(exchange.request, org)
@@ -153,12 +154,15 @@ class Binding:
 # Bindings --------------------------------------------------------------------------------------------------------
 
 
-def answer(route: Route[T], verb: Verb[..., T]) -> Binding:
-    """Answer with what the verb returns."""
+def answer(
+    route: Route[T], verb: Verb[..., T], more: Callable[[Exchange], Options] | None = None, **fixed: Any
+) -> Binding:
+    """Answer with what the verb returns. ``more`` and ``fixed`` are options that do not come from the request."""
 
-    async def run(exchange: Exchange, values: list[Any], query: Any) -> Response:
-        filters = {} if query is None else vars(query)
-        result = await verb(exchange.db, exchange.actor, *values, **filters)
+    async def run(exchange: Exchange, values: list[Any], options: Options) -> Response:
+        if more is not None:
+            options |= more(exchange)
+        result = await verb(exchange.db, exchange.actor, *values, **options, **fixed)
         return Response(status_code=204) if route.status == 204 else reply(result, route.status)
 
     return Binding(route, verb.permission, run, verb.heavy)
@@ -167,10 +171,10 @@ def answer(route: Route[T], verb: Verb[..., T]) -> Binding:
 def handle(
     route: Route[Any], verb: Verb[..., Any] | Permission | None, handler: Callable[..., Awaitable[Response]]
 ) -> Binding:
-    """Answer with a function. It gets the exchange, the values and the query, if there is one. ``verb`` names the permission."""
+    """Answer with a function of the exchange, the values and the options. ``verb`` names the permission."""
 
-    async def run(exchange: Exchange, values: list[Any], query: Any) -> Response:
-        return await (handler(exchange, *values) if query is None else handler(exchange, *values, query))
+    async def run(exchange: Exchange, values: list[Any], options: Options) -> Response:
+        return await handler(exchange, *values, **options)
 
     if verb is None or isinstance(verb, Permission):
         return Binding(route, verb, run)
@@ -180,10 +184,9 @@ def handle(
 def pages(route: ListRoute[T], verb: Verb[..., Page[T]], noun: str) -> Binding:
     """Answer with a page, newest first. The noun marks its cursors."""
 
-    async def run(exchange: Exchange, values: list[Any], query: Any) -> Response:
-        filters = dict(vars(query))
-        position, limit = cursors.decode_position(noun, filters.pop("cursor")), filters.pop("limit")
-        return reply_page(noun, await verb(exchange.db, exchange.actor, *values, position, limit, **filters))
+    async def run(exchange: Exchange, values: list[Any], options: Options) -> Response:
+        position, limit = cursors.decode_position(noun, options.pop("cursor")), options.pop("limit")
+        return reply_page(noun, await verb(exchange.db, exchange.actor, *values, position, limit, **options))
 
     return Binding(route, verb.permission, run, verb.heavy)
 
@@ -200,13 +203,12 @@ def ordered(
 ) -> Binding:
     """Answer with a page of a list that is ordered by a key of its own, above or below the last one: ``bound``."""
 
-    async def run(exchange: Exchange, values: list[Any], query: Any) -> Response:
-        filters = dict(vars(query))
-        last, limit = decode(noun, filters.pop("cursor")), filters.pop("limit")
-        filters.setdefault(bound, start)
+    async def run(exchange: Exchange, values: list[Any], options: Options) -> Response:
+        last, limit = decode(noun, options.pop("cursor")), options.pop("limit")
+        options.setdefault(bound, start)
         if last is not None:
-            filters[bound] = last
-        items = await verb(exchange.db, exchange.actor, *values, limit=limit + 1, **filters)
+            options[bound] = last
+        items = await verb(exchange.db, exchange.actor, *values, limit=limit + 1, **options)
         return reply_ordered(noun, items, limit, key)
 
     return Binding(route, verb.permission, run, verb.heavy)
@@ -215,9 +217,8 @@ def ordered(
 def whole(route: ListRoute[T], verb: Verb[..., Sequence[T]]) -> Binding:
     """Answer with a list that is short by nature: one page, and no cursor."""
 
-    async def run(exchange: Exchange, values: list[Any], query: Any) -> Response:
-        filters = {} if query is None else vars(query)
-        items = await verb(exchange.db, exchange.actor, *values, **filters)
+    async def run(exchange: Exchange, values: list[Any], options: Options) -> Response:
+        items = await verb(exchange.db, exchange.actor, *values, **options)
         return _render_list([to_json(item) for item in items], None)
 
     return Binding(route, verb.permission, run, verb.heavy)

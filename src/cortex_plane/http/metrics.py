@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
-from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.resources import Resource
 from prometheus_client import CollectorRegistry, generate_latest
@@ -24,36 +24,24 @@ class SpecMeters(Meters):
     """Counts in OpenTelemetry. The exporter adds `_total` to counters and the unit to histograms."""
 
     def __init__(self, meter: Meter) -> None:
-        count, measure = meter.create_counter, meter.create_histogram
+        count = meter.create_counter
+
+        def measure(name: str, description: str, boundaries: Sequence[float] = MOMENTS) -> Histogram:
+            return meter.create_histogram(name, "s", description, explicit_bucket_boundaries_advisory=boundaries)
+
         self._paused = count("runtime_sessions_paused", description="Pauses, by who asked.")
         self._resumed = count("runtime_sessions_resumed", description="Resumes, by who asked.")
-        self._pause_latency = measure(
-            "runtime_pause_latency",
-            unit="s",
-            description="From the wish to pause until the session stands still.",
-            explicit_bucket_boundaries_advisory=MOMENTS,
-        )
+        self._pause_latency = measure("runtime_pause_latency", "From the wish to pause until the session stands still.")
         self._resume_latency = measure(
-            "runtime_resume_latency",
-            unit="s",
-            description="From the decision or resume until the session runs again.",
-            explicit_bucket_boundaries_advisory=MOMENTS,
+            "runtime_resume_latency", "From the decision or resume until the session runs again."
         )
         self._requests = count("approval_requests", description="Approvals that were asked for.")
         self._decisions = count("approval_decisions", description="Decisions, by the door they came through.")
-        self._resolution = measure(
-            "approval_resolution",
-            unit="s",
-            description="From the request to the decision.",
-            explicit_bucket_boundaries_advisory=HOURS,
-        )
+        self._resolution = measure("approval_resolution", "From the request to the decision.", HOURS)
         self._expiries = count("approval_expiries", description="Approvals that nobody decided in time.")
         self._joins = count("approval_dedup_hits", description="Calls that joined an identical pending request.")
         self._ticks = measure(
-            "approval_scheduler_tick_duration",
-            unit="s",
-            description="How long a scheduler took to look for what is due and to do it.",
-            explicit_bucket_boundaries_advisory=MOMENTS,
+            "approval_scheduler_tick_duration", "How long a scheduler took to look for what is due and to do it."
         )
         self._escalations = count("approval_escalations", description="Approvals that went one level up.")
         self._delegations = count("approval_delegations", description="Parts in approvals handed to others.")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
+from itertools import pairwise
+from types import ModuleType
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
@@ -28,14 +31,15 @@ class Listing(BaseModel, Generic[T]):
     next_cursor: str | None = Field(description="Send it as `cursor` for the next page; null at the end.")
 
 
-def document(bindings: Iterable[Binding], names: Mapping[Route[Any], str]) -> dict[str, Any]:
-    """``names`` are those of the operations."""
+def document(bindings: Iterable[Binding], declarations: Iterable[ModuleType]) -> dict[str, Any]:
+    """``declarations`` are the modules that declare the routes."""
+    operations = {route: (name, text) for module in declarations for route, name, text in _declared(module)}
     entries = [binding for binding in bindings if binding.route.in_document]
     schemas = _Schemas([binding.route for binding in entries])
     paths: dict[str, dict[str, Any]] = {}
     for binding in entries:
         route = binding.route
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(binding, names[route], schemas)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(binding, *operations[route], schemas)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -46,6 +50,21 @@ def document(bindings: Iterable[Binding], names: Mapping[Route[Any], str]) -> di
         "paths": paths,
         "components": {"schemas": schemas.components, "securitySchemes": _SECURITY},
     }
+
+
+def _declared(module: ModuleType) -> Iterable[tuple[Route[Any], str, str | None]]:
+    """Each route of a module with the name of its constant and the string below it."""
+    texts: dict[str, str] = {}
+    for statement, below in pairwise(ast.parse(inspect.getsource(module)).body):
+        match statement, below:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                texts[name] = inspect.cleandoc(text)
+    for name, route in vars(module).items():
+        if isinstance(route, Route):
+            yield route, name.lower(), texts.get(name)
 
 
 class _Schemas:
@@ -92,7 +111,7 @@ def _output(route: Route[Any]) -> Any:
     return Listing[route.output] if isinstance(route, ListRoute) else route.output  # type: ignore[name-defined]
 
 
-def _operation(binding: Binding, name: str, schemas: _Schemas) -> dict[str, Any]:
+def _operation(binding: Binding, name: str, text: str | None, schemas: _Schemas) -> dict[str, Any]:
     route = binding.route
     operation: dict[str, Any] = {
         "tags": [route.tag],
@@ -100,8 +119,8 @@ def _operation(binding: Binding, name: str, schemas: _Schemas) -> dict[str, Any]
         "operationId": re.sub(r"\W", "_", f"{name}{route.path}_{route.method.lower()}"),
         "responses": _responses(route, name, schemas),
     }
-    if route.notes is not None:
-        operation["description"] = inspect.cleandoc(route.notes)
+    if text is not None:
+        operation["description"] = text
     if parameters := list(_parameters(route, schemas)):
         operation["parameters"] = parameters
     if route.body is not None:
@@ -139,7 +158,7 @@ def _responses(route: Route[Any], name: str, schemas: _Schemas) -> dict[str, Any
 
 def _parameters(route: Route[Any], schemas: _Schemas) -> Iterable[dict[str, Any]]:
     for name in route.path_names:
-        schema = schemas.input(route.path_types.get(name, UUID))
+        schema = schemas.input(route.path_types[name])
         yield _parameter("path", name, schema, required=True)
     if route.query is not None:
         for name, schema, required in schemas.parameters(route.query):

@@ -92,9 +92,7 @@ def problem(
     return Response(content, status, headers, MEDIA_TYPE)
 
 
-async def _answer_refusal(request: Request, error: Exception) -> Response:
-    if not isinstance(error, CortexError):
-        raise error
+async def _answer_refusal(request: Request, error: CortexError) -> Response:
     status = error.http_status
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     if status in (429, 503):
@@ -115,9 +113,7 @@ async def _answer_refusal(request: Request, error: Exception) -> Response:
     )
 
 
-async def _answer_invalid(request: Request, error: Exception) -> Response:
-    if not isinstance(error, InvalidRequest):
-        raise error
+async def _answer_invalid(request: Request, error: InvalidRequest) -> Response:
     faults = error.faults
     errors = [
         FieldError(field=".".join(str(part) for part in fault["loc"])[:_SHOWN_FIELD], message=_describe(fault))
@@ -144,9 +140,7 @@ def _describe(fault: Mapping[str, Any]) -> str:
     return "There is no such field." if is_unknown else str(fault["msg"])[:_SHOWN_MESSAGE]
 
 
-async def _answer_http_error(request: Request, error: Exception) -> Response:
-    if not isinstance(error, HTTPException):
-        raise error
+async def _answer_http_error(request: Request, error: HTTPException) -> Response:
     codes = {
         404: ("route_not_found", "There is no such route.", "The routes are listed in /openapi.json."),
         405: ("method_not_allowed", "This route does not take this method.", "See /openapi.json."),
@@ -162,7 +156,7 @@ async def _answer_defect(request: Request, error: Exception) -> Response:
     return problem(request, 500, "internal", "Something went wrong in the plane.", "Report it with the request id.")
 
 
-HANDLERS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
+HANDLERS: Mapping[Any, Callable[[Request, Any], Awaitable[Response]]] = {
     CortexError: _answer_refusal,
     InvalidRequest: _answer_invalid,
     HTTPException: _answer_http_error,

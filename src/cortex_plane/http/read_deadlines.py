@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from cortex_plane.http.middleware import SAFE_HEADERS
+from cortex_plane.http.app import SAFE_HEADERS
 from cortex_plane.http.problems import MEDIA_TYPE, TITLES
 
 

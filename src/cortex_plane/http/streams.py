@@ -69,16 +69,14 @@ class OpenStreams:
     def open(self, actor: Actor) -> Callable[[], None]:
         """Counts one more; call what is returned when it ends. Too many are refused, and not counted."""
         who = actor.user_account_id or actor.key_id
-        if self.of[who] >= MOST_OF_ONE:
-            raise TooMany(
-                f"You have {MOST_OF_ONE} streams open already.",
-                code="too_many_streams",
-                hint="Close those that nobody reads, or follow a whole session instead of each of its jobs.",
-            )
         count = self._of_org[actor.org_id]
-        if count >= self._most_of_org:
+        if self.of[who] >= MOST_OF_ONE or count >= self._most_of_org:
+            own = self.of[who] >= MOST_OF_ONE
+            opened = (
+                f"You have {MOST_OF_ONE} streams open" if own else f"Your org has {count} streams open in this process"
+            )
             raise TooMany(
-                f"Your org has {count} streams open in this process already.",
+                f"{opened} already.",
                 code="too_many_streams",
                 hint="Close those that nobody reads, or follow a whole session instead of each of its jobs.",
             )
@@ -211,7 +209,7 @@ class _Reader:
         if not over:
             yield control("dropped", after=self.cursor, reason="slow_reader" if live.overflowed else "shutdown")
             return
-        # What else its last commit said.
+        # The other events of its last commit.
         page = await _whole(self._read(self.cursor))
         if text := self._render(page.events, page.job_id):
             yield text
@@ -325,7 +323,7 @@ async def _until_gone(receive: Receive) -> None:
 # Waiting ---------------------------------------------------------------------------------------------------------
 
 POLL_SECONDS = 5.0
-"""How long at most until it looks whether whoever asked is still there."""
+"""The longest time between two checks that the caller is still connected."""
 
 
 async def wait_for_decision(
@@ -350,7 +348,7 @@ async def wait_for_decision(
 
 
 def _until_settled(call: ExternalCall) -> float:
-    """Nothing is told when an attempt cannot be under way any more: only the clock knows."""
+    """No event says that an attempt cannot be under way any more: the clock decides it."""
     if call.settle_after is None or call.settle_after <= call.now:
         return POLL_SECONDS
     return (call.settle_after - call.now).total_seconds() + 0.01

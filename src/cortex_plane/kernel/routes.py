@@ -1,7 +1,7 @@
 """Routes as declarations: what the API takes and answers, stated once.
 
 Each noun declares its routes in ``<noun>/routes.py``. ``http/routes`` binds each route to its verb, the OpenAPI document is
-generated from the declarations, and the client sends its requests by them.
+generated from the declarations, the client sends its requests by them, and commands print the columns that they name.
 """
 
 from __future__ import annotations
@@ -9,34 +9,55 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import cache
 from typing import Annotated, Any, Generic, TypeVar
 from urllib.parse import quote
 from uuid import UUID
 
-from pydantic import Field
-from pydantic.dataclasses import dataclass as draft
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from cortex_plane.kernel.fields import DRAFT, Ref
+from cortex_plane.kernel.fields import DRAFT, AtlasId, Ref
 
 T = TypeVar("T")
 
 SMALL_BODY_BYTES = 32 * 1024
 """Enough for a few names and a note of 2,000 characters in any encoding."""
 RefPath = Annotated[Ref, Field(description="Its id or its slug.")]
+AtlasPath = Annotated[AtlasId, Field(description="As its manifest names it.")]
+PATH_TYPES: Mapping[str, Any] = {"agent": RefPath, "team": RefPath, "atlas_id": AtlasPath}
+"""Values of paths that are no UUIDs, by name."""
 ERRORS = (400, 401, 403, 404, 409, 412, 413, 422, 429, 503)
+QUERY = ConfigDict(**DRAFT, frozen=True)
 
 
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class ListQuery:
+class Query(BaseModel):
+    """The query parameters of a route."""
+
+    model_config = QUERY
+
+
+class ListQuery(BaseModel):
     """Where a page starts and how long it is."""
+
+    model_config = QUERY
 
     cursor: Annotated[str, Field(min_length=1, max_length=500, pattern=r"^[A-Za-z0-9_-]+$")] | None = None
     limit: Annotated[int, Field(ge=1, le=200)] = 50
 
 
+@cache
+def filters(**kinds: Any) -> type[ListQuery]:
+    """The query of a list with filters, by name. All are optional; a bool is false by default."""
+    fields: dict[str, Any] = {
+        name: (bool, False) if kind is bool else (kind | None, None) for name, kind in kinds.items()
+    }
+    return create_model("_".join(kinds), __base__=ListQuery, **fields)
+
+
 @dataclass(frozen=True, eq=False)
 class Route(Generic[T]):
-    """One route. Its operation is named like its constant, and its permission is that of the verb it is bound to."""
+    """One route. Its operation is named like its constant and described by the string below it. Its permission is that of the verb
+    it is bound to."""
 
     address: str
     """Method and path: ``POST /v1/teams``."""
@@ -45,7 +66,7 @@ class Route(Generic[T]):
     body: Any = None
     query: Any = None
     path_types: Mapping[str, Any] = field(default_factory=dict)
-    """Values in the path that are not UUIDs."""
+    """Of the values in the path: UUIDs, if neither this nor `PATH_TYPES` says otherwise."""
     status: int = 200
     status_again: str | None = None
     """When the status is 200 although `status` says otherwise."""
@@ -63,8 +84,6 @@ class Route(Generic[T]):
     errors: tuple[int, ...] = ERRORS
     tag: str = ""
     """The section of the document; by default the first word of the path."""
-    notes: str | None = None
-    """The description in the document."""
     also_at: str | None = None
     """Another prefix in the place of ``/v1``, which a specification names. The document does not list it."""
     in_document: bool = True
@@ -78,7 +97,9 @@ class Route(Generic[T]):
         set_field = object.__setattr__
         set_field(self, "method", method)
         set_field(self, "path", path)
-        set_field(self, "path_names", tuple(re.findall(r"{(\w+)}", path)))
+        names = tuple(re.findall(r"{(\w+)}", path))
+        set_field(self, "path_names", names)
+        set_field(self, "path_types", {name: PATH_TYPES.get(name, UUID) for name in names} | dict(self.path_types))
         if not self.tag:
             set_field(self, "tag", path.removeprefix("/v1").split("/")[1].replace("-", " "))
 
@@ -94,6 +115,8 @@ class ListRoute(Route[T]):
 
     query: Any = ListQuery
     """None: the list is short by nature, and comes in one page."""
+    columns: str = ""
+    """The fields that a table of it shows, with spaces between."""
 
 
 Endpoint = Callable[..., Awaitable[Any]]

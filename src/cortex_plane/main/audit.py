@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from cortex_plane.cli import proof
-from cortex_plane.cli.output import AsJson
 from cortex_plane.cli.plane import run
 from cortex_plane.cli.proof import audit_app
+from cortex_plane.cli.terminal import AsJson
 from cortex_plane.kernel.errors import InvalidInput, extra
 from cortex_plane.proof.rules.roots import read_copies, read_times
 

@@ -14,8 +14,8 @@ from uuid import UUID
 import typer
 from typer import Argument, Option
 
-from cortex_plane.cli.output import AsJson, console, print_line, say, short
 from cortex_plane.cli.plane import fail, home, importing, run
+from cortex_plane.cli.terminal import AsJson, console, print_line, say, short
 from cortex_plane.kernel.errors import AlreadyExists, CortexError, SetupError, extra
 
 if TYPE_CHECKING:

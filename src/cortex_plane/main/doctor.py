@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cortex_plane.cli.output import print_line, short
+from cortex_plane.cli.terminal import print_line, short
 from cortex_plane.client import Client
 from cortex_plane.client.access import ACCESS_FILE
 from cortex_plane.db.database import Database

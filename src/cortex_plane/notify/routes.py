@@ -4,44 +4,23 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from pydantic.dataclasses import dataclass as draft
-
-from cortex_plane.kernel.fields import DRAFT
-from cortex_plane.kernel.routes import ListQuery, ListRoute, Route
+from cortex_plane.kernel.routes import ListRoute, Route, filters
 from cortex_plane.notify.model import MAX_INBOUND_BYTES, EventAnswer, Ping
 from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus
 
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class DeliveryQuery(ListQuery):
-    status: DeliveryStatus | None = None
-    approval_id: UUID | None = None
-
-
-# Connections -------------------------------------------------------------------------------------------------
-
-TEST_CONNECTION = Route(
-    "POST /v1/connections/{connection_id}/test",
-    Ping,
-    notes="Send a signed `ping` to a webhook now, and say what came back.",
-)
-
-# Deliveries --------------------------------------------------------------------------------------------------
+TEST_CONNECTION = Route("POST /v1/connections/{connection_id}/test", Ping)
+"""Send a signed `ping` to a webhook now, and say what came back."""
 
 LIST_DELIVERIES = ListRoute(
     "GET /v1/deliveries",
     Delivery,
-    query=DeliveryQuery,
-    notes="What was sent to whom, newest first. `status=dead` lists what was given up.",
+    query=filters(status=DeliveryStatus, approval_id=UUID),
+    columns="id status channel_type member address approval_id attempts sent_at last_error",
 )
+"""What was sent to whom, newest first. `status=dead` lists what was given up."""
 GET_DELIVERY = Route("GET /v1/deliveries/{delivery_id}", Delivery)
-RESEND_DELIVERY = Route(
-    "POST /v1/deliveries/{delivery_id}/resend",
-    Delivery,
-    notes="What was given up is tried again, at once. An address to which nothing was sent any more is trusted again.",
-)
-
-# Webhooks ----------------------------------------------------------------------------------------------------
+RESEND_DELIVERY = Route("POST /v1/deliveries/{delivery_id}/resend", Delivery)
+"""What was given up is tried again, at once. An address to which nothing was sent any more is trusted again."""
 
 RECEIVE_EVENT = Route(
     "POST /v1/webhooks/{connection_id}",

@@ -8,48 +8,29 @@ from pydantic import Field
 
 from cortex_plane.kernel.fields import MAX_BODY_BYTES
 from cortex_plane.kernel.routes import ListRoute, Route
-from cortex_plane.policies.model.versions import (
-    MAX_FILE_BYTES,
-    Applied,
-    Explained,
-    ExplainRequest,
-    PolicyFile,
-    PolicyVersion,
-    PolicyVersionDetails,
-    Simulation,
-    SimulationRequest,
-)
+from cortex_plane.policies.model import versions
 
-POLICY_BODY_BYTES = 2 * MAX_FILE_BYTES
+POLICY_BODY_BYTES = 2 * versions.MAX_FILE_BYTES
 """A whole file in a JSON string, in which some characters are two."""
 PolicyVersionPath = Annotated[int, Field(ge=0, le=2**62, description="0 is the org before its first file.")]
 
-# Policies ----------------------------------------------------------------------------------------------------
-
 APPLY_POLICIES = Route(
-    "POST /v1/policies",
-    Applied,
-    body=PolicyFile,
-    once=True,
-    max_body=POLICY_BODY_BYTES,
-    notes="The org's rows become those of the file. With `dry_run` nothing is changed, and the answer says what would be.",
+    "POST /v1/policies", versions.Applied, body=versions.PolicyFile, once=True, max_body=POLICY_BODY_BYTES
 )
-GET_POLICIES = Route("GET /v1/policies", PolicyVersionDetails, notes="The version that holds now.")
-LIST_POLICY_VERSIONS = ListRoute("GET /v1/policies/versions", PolicyVersion)
+"""The org's rows become those of the file. With `dry_run` nothing is changed, and the answer says what would be."""
+GET_POLICIES = Route("GET /v1/policies", versions.PolicyVersionDetails)
+"""The version that holds now."""
+LIST_POLICY_VERSIONS = ListRoute(
+    "GET /v1/policies/versions", versions.PolicyVersion, columns="version rows applied_by created_at note digest"
+)
 GET_POLICY_VERSION = Route(
-    "GET /v1/policies/versions/{version}", PolicyVersionDetails, path_types={"version": PolicyVersionPath}
+    "GET /v1/policies/versions/{version}", versions.PolicyVersionDetails, path_types={"version": PolicyVersionPath}
 )
 EXPLAIN_POLICIES = Route(
-    "POST /v1/policies/explain",
-    Explained,
-    body=ExplainRequest,
-    max_body=MAX_BODY_BYTES,
-    notes="What would be said about a call that nobody made, and why. Nothing is recorded.",
+    "POST /v1/policies/explain", versions.Explained, body=versions.ExplainRequest, max_body=MAX_BODY_BYTES
 )
+"""What would be said about a call that nobody made, and why. Nothing is recorded."""
 SIMULATE_POLICIES = Route(
-    "POST /v1/policies/simulate",
-    Simulation,
-    body=SimulationRequest,
-    max_body=POLICY_BODY_BYTES,
-    notes="Judges the calls of a time span by a file that is not applied, and says what would change. Nothing is recorded.",
+    "POST /v1/policies/simulate", versions.Simulation, body=versions.SimulationRequest, max_body=POLICY_BODY_BYTES
 )
+"""Judges the calls of a time span by a file that is not applied, and says what would change. Nothing is recorded."""

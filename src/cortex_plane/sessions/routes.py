@@ -6,27 +6,16 @@ from typing import Annotated
 from uuid import UUID
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass as draft
 
-from cortex_plane.kernel.fields import DRAFT, MAX_BODY_BYTES, Ref
-from cortex_plane.kernel.routes import ListQuery, ListRoute, Route
+from cortex_plane.kernel.fields import MAX_BODY_BYTES, Ref
+from cortex_plane.kernel.routes import ListQuery, ListRoute, Route, filters
 from cortex_plane.sessions.model import sessions
 from cortex_plane.sessions.model.events import Event, EventNumber
 
 
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class SessionQuery(ListQuery):
-    status: sessions.SessionStatus | None = None
-    agent: Ref | None = None
-    member_id: UUID | None = None
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
 class EventQuery(ListQuery):
     after: Annotated[EventNumber, Field(description="Only events after this number.")] = 0
 
-
-# Connections -------------------------------------------------------------------------------------------------
 
 INGEST_MESSAGE = Route(
     "POST /v1/connections/{connection_id}/messages",
@@ -35,26 +24,20 @@ INGEST_MESSAGE = Route(
     status=201,
     once=True,
     max_body=MAX_BODY_BYTES,
-    notes="Take in a person's message: makes account, session and job where they do not exist.",
 )
-
-# Sessions ----------------------------------------------------------------------------------------------------
+"""Take in a person's message: makes account, session and job where they do not exist."""
 
 CREATE_SESSION = Route(
-    "POST /v1/sessions",
-    sessions.Session,
-    body=sessions.SessionDraft,
-    status=201,
-    once=True,
-    max_body=MAX_BODY_BYTES,
-    notes="Open a session from a program. A person's conversation opens by itself with the first message.",
+    "POST /v1/sessions", sessions.Session, body=sessions.SessionDraft, status=201, once=True, max_body=MAX_BODY_BYTES
 )
+"""Open a session from a program. A person's conversation opens by itself with the first message."""
 LIST_SESSIONS = ListRoute(
     "GET /v1/sessions",
     sessions.Session,
-    query=SessionQuery,
-    notes="Members and guests see their own sessions, everybody else those of the org.",
+    query=filters(status=sessions.SessionStatus, agent=Ref, member_id=UUID),
+    columns="id kind status title last_activity_at",
 )
+"""Members and guests see their own sessions, everybody else those of the org."""
 GET_SESSION = Route("GET /v1/sessions/{session_id}", sessions.Session)
 UPDATE_SESSION = Route(
     "PATCH /v1/sessions/{session_id}",
@@ -63,12 +46,8 @@ UPDATE_SESSION = Route(
     revision=True,
     max_body=MAX_BODY_BYTES,
 )
-TERMINATE_SESSION = Route(
-    "POST /v1/sessions/{session_id}/terminate",
-    sessions.Session,
-    body=sessions.Termination,
-    notes="End a session for good and cancel its open jobs.",
-)
+TERMINATE_SESSION = Route("POST /v1/sessions/{session_id}/terminate", sessions.Session, body=sessions.Termination)
+"""End a session for good and cancel its open jobs."""
 POST_MESSAGE = Route(
     "POST /v1/sessions/{session_id}/messages",
     sessions.IngestedMessage,
@@ -78,20 +57,18 @@ POST_MESSAGE = Route(
     max_body=MAX_BODY_BYTES,
 )
 LIST_MESSAGES = ListRoute(
-    "GET /v1/sessions/{session_id}/messages", sessions.Message, notes="In the order they were said."
+    "GET /v1/sessions/{session_id}/messages", sessions.Message, columns="seq role text created_at"
 )
-
-# Memories ----------------------------------------------------------------------------------------------------
+"""In the order they were said."""
 
 LIST_MEMORIES = ListRoute(
     "GET /v1/sessions/{session_id}/memory",
     sessions.SessionMemory,
-    notes="""What is kept of the part that no longer fits into the model's window: the newest first, then how it came about.
-
-        A model wrote it: it is data, not instructions.""",
+    columns="number message_seq summary facts created_at",
 )
+"""What is kept of the part that no longer fits into the model's window: the newest first, then how it came about.
 
-# Events ------------------------------------------------------------------------------------------------------
+A model wrote it: it is data, not instructions."""
 
 SESSION_EVENTS = ListRoute(
     "GET /v1/sessions/{session_id}/events",
@@ -100,5 +77,5 @@ SESSION_EVENTS = ListRoute(
     stream=True,
     answer="A stream of events; with `Accept: application/json` one page of them.",
     tag="events",
-    notes="What happens in a session, as server-sent events: what you missed first, then live.",
 )
+"""What happens in a session, as server-sent events: what you missed first, then live."""

@@ -1,12 +1,27 @@
-"""The routes of agents, bound to their verbs."""
+"""Agents, policies and atlases: routes and their verbs."""
 
 from __future__ import annotations
 
+from starlette.responses import Response
+
 from cortex_plane.agents import routes
 from cortex_plane.agents import verbs as agents
-from cortex_plane.http.exchange import Binding, answer, ordered, pages, whole
+from cortex_plane.gates import routes as gate_routes
+from cortex_plane.gates.model.atlases import AtlasFile
+from cortex_plane.gates.verbs import atlases
+from cortex_plane.http.exchange import Binding, Exchange, answer, handle, ordered, pages, reply, whole
 from cortex_plane.jobs.verbs import workers
+from cortex_plane.kernel.pages import decode_text
+from cortex_plane.policies import routes as policy_routes
+from cortex_plane.policies.verbs import policies, simulations
 
+
+async def publish_atlas(exchange: Exchange, file: AtlasFile) -> Response:
+    version = await atlases.publish_atlas(exchange.db, exchange.actor, file)
+    return reply(version, 201 if version.created else 200)
+
+
+DECLARATIONS = (routes, policy_routes, gate_routes)
 BINDINGS: tuple[Binding, ...] = (
     answer(routes.CREATE_AGENT, agents.create_agent),
     pages(routes.LIST_AGENTS, agents.list_agents, "agents"),
@@ -21,4 +36,36 @@ BINDINGS: tuple[Binding, ...] = (
     pages(routes.LIST_CONFIRMATIONS, agents.list_confirmations, "tool_confirmations"),
     answer(routes.GET_CONFIRMATION, agents.get_confirmation),
     answer(routes.REVOKE_CONFIRMATION, agents.revoke_confirmation),
+    answer(policy_routes.APPLY_POLICIES, policies.apply_policies),
+    answer(policy_routes.GET_POLICIES, policies.get_policies),
+    ordered(
+        policy_routes.LIST_POLICY_VERSIONS,
+        policies.list_policy_versions,
+        "policies",
+        "below",
+        lambda version: version.version,
+    ),
+    answer(policy_routes.GET_POLICY_VERSION, policies.get_policies),
+    answer(policy_routes.EXPLAIN_POLICIES, simulations.explain_policies),
+    answer(policy_routes.SIMULATE_POLICIES, simulations.simulate_policies),
+    handle(gate_routes.PUBLISH_ATLAS, atlases.publish_atlas, publish_atlas),
+    ordered(
+        gate_routes.LIST_ATLASES,
+        atlases.list_atlases,
+        "atlases",
+        "above",
+        lambda atlas: atlas.atlas_id,
+        decode=decode_text,
+    ),
+    answer(gate_routes.GET_ATLAS, atlases.get_atlas),
+    ordered(
+        gate_routes.LIST_ATLAS_VERSIONS,
+        atlases.list_atlas_versions,
+        "atlas versions",
+        "below",
+        lambda version: version.number,
+    ),
+    answer(gate_routes.GET_ATLAS_VERSION, atlases.get_atlas_version),
+    answer(gate_routes.DIFF_ATLAS, atlases.diff_atlases),
+    answer(gate_routes.RETIRE_ATLAS_VERSION, atlases.retire_atlas),
 )

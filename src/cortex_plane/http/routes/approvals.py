@@ -1,4 +1,4 @@
-"""The routes of approvals, bound to their verbs."""
+"""Approvals, receipts, the audit trail and deliveries: routes and their verbs."""
 
 from __future__ import annotations
 
@@ -7,23 +7,17 @@ from uuid import UUID
 from starlette.responses import Response
 
 from cortex_plane.approvals import routes
-from cortex_plane.approvals.model.approvals import ApprovalDecision, Channel, EffectAnswer
+from cortex_plane.approvals.model.approvals import Channel
 from cortex_plane.approvals.model.credentials import TokenDecision
 from cortex_plane.approvals.verbs import approvals, credentials, decisions, settlements, standing_approvals
-from cortex_plane.http.exchange import Binding, Exchange, answer, handle, pages, reply, throttled, whole
+from cortex_plane.http.exchange import Binding, Exchange, answer, handle, ordered, pages, reply, throttled, whole
 from cortex_plane.http.problems import problem
-from cortex_plane.kernel.ids import IdempotencyKey
+from cortex_plane.http.streams import Download
+from cortex_plane.notify import routes as notify_routes
+from cortex_plane.notify.verbs import deliveries, webhooks
+from cortex_plane.proof import routes as proof_routes
+from cortex_plane.proof.verbs import audit, receipts, roots
 from cortex_plane.tenancy.model.access import Permission
-
-
-async def decide_approval(
-    exchange: Exchange, approval_id: UUID, decision: ApprovalDecision, once: IdempotencyKey | None
-) -> Response:
-    return reply(await decisions.decide(exchange.db, exchange.actor, approval_id, decision, Channel.API, once))
-
-
-async def answer_approval(exchange: Exchange, approval_id: UUID, answer: EffectAnswer) -> Response:
-    return reply(await settlements.answer(exchange.db, exchange.actor, approval_id, answer, Channel.API))
 
 
 async def decide_by_token(exchange: Exchange, decision: TokenDecision) -> Response:
@@ -41,12 +35,32 @@ async def refuse_token_in_path(exchange: Exchange, _: str) -> Response:
     )
 
 
+async def export_audit(exchange: Exchange, session_id: UUID | None) -> Response:
+    chunks = await audit.export_trail(exchange.db, exchange.actor, session_id)
+    return Download(chunks, str(proof_routes.EXPORT_AUDIT.media_type), "audit.ndjson")
+
+
+async def receive_event(exchange: Exchange, connection_id: UUID) -> Response:
+    """The signature says who sends it, so there is no key, and nothing of the body is read before it."""
+    request = exchange.request
+    return reply(await webhooks.receive(exchange.db, connection_id, request.headers, await request.body()))
+
+
+DECLARATIONS = (proof_routes, routes, notify_routes)
 BINDINGS: tuple[Binding, ...] = (
+    answer(proof_routes.GET_RECEIPT, receipts.get_receipt),
+    ordered(proof_routes.LIST_AUDIT, audit.list_entries, "audit", "above", lambda entry: entry.seq, start=0),
+    answer(proof_routes.VERIFY_AUDIT, audit.verify),
+    handle(proof_routes.EXPORT_AUDIT, audit.export_trail, export_audit),
+    ordered(proof_routes.LIST_ROOTS, roots.list_roots, "roots", "below", lambda root: root.seq),
+    answer(proof_routes.MAKE_ROOT, roots.make_root_now),
+    whole(proof_routes.LIST_SIGNING_KEYS, receipts.list_signing_keys),
+    answer(proof_routes.ROTATE_SIGNING_KEY, receipts.rotate_signing_key),
     pages(routes.LIST_APPROVALS, approvals.list_approvals, "approvals"),
     answer(routes.GET_APPROVAL, approvals.get_approval),
-    handle(routes.DECIDE_APPROVAL, decisions.decide, decide_approval),
+    answer(routes.DECIDE_APPROVAL, decisions.decide, channel=Channel.API),
     answer(routes.DELEGATE_APPROVAL, approvals.delegate),
-    handle(routes.ANSWER_APPROVAL, settlements.answer, answer_approval),
+    answer(routes.ANSWER_APPROVAL, settlements.answer, channel=Channel.API),
     handle(routes.DECIDE_BY_TOKEN, Permission.APPROVAL_DECIDE, decide_by_token),
     answer(routes.ROTATE_SIGNING_SECRET, credentials.rotate_secret),
     pages(routes.LIST_STANDING_APPROVALS, standing_approvals.list_page, "standing_approvals"),
@@ -57,4 +71,9 @@ BINDINGS: tuple[Binding, ...] = (
     answer(routes.APPROVE_TOOL, settlements.approve_tool),
     handle(routes.APPROVE_BY_PATH, None, refuse_token_in_path),
     handle(routes.DENY_BY_PATH, None, refuse_token_in_path),
+    answer(notify_routes.TEST_CONNECTION, webhooks.try_out, lambda exchange: {"channel": exchange.state.webhooks}),
+    handle(notify_routes.RECEIVE_EVENT, None, receive_event),
+    pages(notify_routes.LIST_DELIVERIES, deliveries.list_deliveries, "deliveries"),
+    answer(notify_routes.GET_DELIVERY, deliveries.get_delivery),
+    answer(notify_routes.RESEND_DELIVERY, deliveries.resend_delivery),
 )

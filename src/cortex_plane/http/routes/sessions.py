@@ -1,12 +1,16 @@
-"""The routes of sessions, bound to their verbs."""
+"""Sessions, jobs, their events, and the calls of agents that run elsewhere: routes and their verbs."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 from uuid import UUID
 
 from starlette.responses import Response
 
+from cortex_plane.calls import routes as call_routes
+from cortex_plane.calls.model import ExternalCall
+from cortex_plane.calls.verbs import calls, doubts, external, gate_answers, outcomes, permissions, resolutions
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.http.exchange import (
     ORG,
@@ -19,11 +23,16 @@ from cortex_plane.http.exchange import (
     pages,
     reply,
     reply_ordered,
+    whole,
 )
-from cortex_plane.http.streams import MEDIA_TYPE, EventStream, OpenStreams, stream
+from cortex_plane.http.in_flight import leave
+from cortex_plane.http.streams import MEDIA_TYPE, EventStream, OpenStreams, stream, wait_for_decision
 from cortex_plane.jobs import routes as job_routes
+from cortex_plane.jobs.model.jobs import Job, JobDraft
+from cortex_plane.jobs.model.usage import Grouping
+from cortex_plane.jobs.verbs import jobs, steering, workers
 from cortex_plane.kernel.ids import IdempotencyKey
-from cortex_plane.kernel.pages import decode_number
+from cortex_plane.kernel.pages import decode_number, decode_text
 from cortex_plane.sessions import routes
 from cortex_plane.sessions.model.sessions import InboundMessage, IngestedMessage, MessageDraft
 from cortex_plane.sessions.verbs import events, sessions
@@ -57,36 +66,39 @@ def _count_job(exchange: Exchange, message: IngestedMessage) -> None:
         exchange.state.metrics.jobs.add(1, {"tenant_id": str(exchange.actor.org_id)})
 
 
-async def session_events(exchange: Exchange, session_id: UUID, last: int | None, query: routes.EventQuery) -> Response:
+async def session_events(exchange: Exchange, session_id: UUID, last: int | None, **options: Any) -> Response:
     async def read(actor: Actor, after: int, limit: int) -> EventReplay:
         return await events.of_session(exchange.db, actor, session_id, after, limit)
 
-    return await _send_events(exchange, query, last, read)
+    return await _send_events(exchange, last, read, **options)
 
 
-async def job_events(exchange: Exchange, job_id: UUID, last: int | None, query: job_routes.JobEventQuery) -> Response:
-    verb = events.of_job if query.follow == "job" else events.of_jobs_session
+async def job_events(exchange: Exchange, job_id: UUID, last: int | None, follow: str, **options: Any) -> Response:
+    verb = events.of_job if follow == "job" else events.of_jobs_session
 
     async def read(actor: Actor, after: int, limit: int) -> EventReplay:
         return await verb(exchange.db, actor, job_id, after, limit)
 
-    return await _send_events(exchange, query, last, read)
+    return await _send_events(exchange, last, read, **options)
 
 
 async def _send_events(
     exchange: Exchange,
-    query: routes.EventQuery | job_routes.JobEventQuery,
     last: int | None,
     read: Callable[[Actor, int, int], Awaitable[EventReplay]],
+    *,
+    after: int,
+    cursor: str | None,
+    limit: int,
 ) -> Response:
     request = exchange.request
     # A browser that connects again repeats its first address, so what it says of its last event goes first.
-    after = query.after if last is None else last
+    after = after if last is None else last
     accepts = request.headers.get("accept", "")
     if "application/json" in accepts and MEDIA_TYPE not in accepts:
-        after = decode_number("events", query.cursor) or after
-        page = await read(exchange.actor, after, query.limit + 1)
-        return reply_ordered("events", page.events, query.limit, lambda event: event.seq)
+        after = decode_number("events", cursor) or after
+        page = await read(exchange.actor, after, limit + 1)
+        return reply_ordered("events", page.events, limit, lambda event: event.seq)
     org = request.headers.get(ORG)
 
     async def read_page(after: int) -> EventReplay:
@@ -102,6 +114,52 @@ async def _send_events(
     return EventStream(content, streams.open(exchange.actor))
 
 
+async def submit_job(exchange: Exchange, draft: JobDraft, once: IdempotencyKey | None) -> Response:
+    return _reply_created(exchange, await jobs.submit(exchange.db, exchange.actor, draft, once))
+
+
+async def resubmit_job(exchange: Exchange, job_id: UUID, once: IdempotencyKey | None) -> Response:
+    return _reply_created(exchange, await jobs.resubmit(exchange.db, exchange.actor, job_id, once))
+
+
+def _reply_created(exchange: Exchange, job: Job) -> Response:
+    exchange.state.metrics.jobs.add(1, {"tenant_id": str(exchange.actor.org_id)})
+    return reply(job, 201)
+
+
+async def get_result(exchange: Exchange, job_id: UUID, result_id: UUID) -> Response:
+    content = await steering.get_stored_result(exchange.db, exchange.actor, job_id, result_id)
+    # Whatever a tool fetched: a browser must save it, never show it.
+    headers = {"Content-Disposition": f'attachment; filename="{result_id}.json"'}
+    return Response(content, headers=headers, media_type="application/json")
+
+
+async def list_usage(exchange: Exchange, by: Grouping, cursor: str | None, limit: int, **filters: Any) -> Response:
+    noun = f"usage by {by}"
+    below = decode_text(noun, cursor)
+    rows = await workers.list_usage(exchange.db, exchange.actor, by, limit + 1, below=below, **filters)
+    return reply_ordered(noun, rows, limit, lambda row: row.key)
+
+
+async def get_call(exchange: Exchange, call_id: UUID, wait: float) -> Response:
+    if not wait:
+        return reply(await calls.get_call(exchange.db, exchange.actor, call_id))
+
+    async def read() -> tuple[ExternalCall, int]:
+        return await calls.watch_call(exchange.db, exchange.actor, call_id)
+
+    request, streams = exchange.request, exchange.state.streams
+    end = streams.open(exchange.actor)
+    leave(request.scope)
+    try:
+        return reply(
+            await wait_for_decision(exchange.state.feed, exchange.actor.org_id, read, wait, request.is_disconnected)
+        )
+    finally:
+        end()
+
+
+DECLARATIONS = (routes, job_routes, call_routes)
 BINDINGS: tuple[Binding, ...] = (
     handle(routes.INGEST_MESSAGE, sessions.ingest_message, ingest_message),
     answer(routes.CREATE_SESSION, session_lifecycle.create),
@@ -114,4 +172,39 @@ BINDINGS: tuple[Binding, ...] = (
     ordered(routes.LIST_MEMORIES, sessions.list_memories, "memories", "below", lambda memory: memory.number),
     handle(routes.SESSION_EVENTS, events.of_session, session_events),
     handle(job_routes.JOB_EVENTS, events.of_job, job_events),
+    answer(job_routes.PAUSE_SESSION, steering.pause_session),
+    answer(job_routes.RESUME_SESSION, steering.resume_session),
+    handle(job_routes.SUBMIT_JOB, jobs.submit, submit_job),
+    pages(job_routes.LIST_JOBS, jobs.list_page, "jobs"),
+    answer(job_routes.GET_JOB, jobs.get),
+    whole(job_routes.GET_JOB_HISTORY, jobs.history),
+    ordered(job_routes.LIST_STEPS, steering.list_steps, "steps", "above", lambda step: step.step_index),
+    ordered(job_routes.LIST_JOURNAL, workers.list_journal, "journal", "above", lambda entry: entry.position),
+    answer(job_routes.GET_CHECKPOINT, steering.get_checkpoint),
+    handle(job_routes.GET_RESULT, steering.get_stored_result, get_result),
+    whole(job_routes.LIST_QUESTIONS, steering.list_questions),
+    answer(job_routes.SETTLE_CALL, doubts.answer_doubt),
+    answer(job_routes.PAUSE_JOB, steering.pause),
+    answer(job_routes.RESUME_JOB, steering.resume),
+    answer(job_routes.CANCEL_JOB, steering.cancel),
+    handle(job_routes.RESUBMIT_JOB, jobs.resubmit, resubmit_job),
+    answer(job_routes.SEND_SIGNAL, steering.send_signal),
+    pages(job_routes.LIST_SIGNALS, steering.list_signals, "signals"),
+    whole(job_routes.LIST_WAITS, steering.list_waits),
+    handle(job_routes.LIST_USAGE, workers.list_usage, list_usage),
+    answer(job_routes.GET_JOB_USAGE, workers.list_job_usage),
+    whole(job_routes.LIST_WORKERS, workers.list_workers),
+    answer(call_routes.AUTHORIZE_CALL, calls.authorize_call),
+    pages(call_routes.LIST_CALLS, calls.list_calls, "calls"),
+    handle(call_routes.GET_CALL, calls.get_call, get_call),
+    answer(call_routes.INTEND_CALL, calls.begin_call),
+    answer(call_routes.SETTLE_CALL, outcomes.settle_call),
+    answer(call_routes.COMPLETE_SESSION, external.complete),
+    answer(call_routes.FAIL_SESSION, external.fail),
+    answer(call_routes.RESOLVE_REQUEST, resolutions.resolve),
+    answer(call_routes.GET_RESOLUTION, resolutions.get_resolution),
+    answer(call_routes.EXECUTE_RESOLUTION, resolutions.execute_resolution),
+    answer(call_routes.REPORT_RESOLUTION, resolutions.report_resolution),
+    answer(call_routes.ANSWER_GATE, gate_answers.give_answers),
+    answer(call_routes.GET_PERMISSIONS, permissions.get_permissions),
 )

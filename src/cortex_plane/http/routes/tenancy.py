@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from starlette.responses import Response
 
-from cortex_plane.http.exchange import Binding, Exchange, answer, handle, pages, reply, throttled, whole
-from cortex_plane.kernel.ids import IdempotencyKey
+from cortex_plane.http.exchange import Binding, Exchange, Options, answer, handle, pages, reply, throttled, whole
 from cortex_plane.tenancy import routes
 from cortex_plane.tenancy.model.access import Me, Permission, Redemption
-from cortex_plane.tenancy.model.identities import AddressDraft, ConnectionChange, ConnectionDraft, InvitationDraft
 from cortex_plane.tenancy.verbs import connections, invitations, keys, logins, orgs
 
 
-async def create_connection(exchange: Exchange, draft: ConnectionDraft, once: IdempotencyKey | None) -> Response:
-    webhooks = exchange.state.webhooks
-    connection = await connections.create_connection(exchange.db, exchange.actor, draft, once, allowed=webhooks.allowed)
-    return reply(connection, 201)
+def _sends_mail(exchange: Exchange) -> Options:
+    return {"mailing": bool(getattr(exchange.state, "mailing", False))}
 
 
-async def update_connection(
-    exchange: Exchange, connection_id: UUID, change: ConnectionChange, revision: int | None
-) -> Response:
-    webhooks = exchange.state.webhooks
-    connection = await connections.update_connection(
-        exchange.db, exchange.actor, connection_id, change, revision, allowed=webhooks.allowed
-    )
-    return reply(connection)
+def _allowed_addresses(exchange: Exchange) -> Options:
+    return {"allowed": exchange.state.webhooks.allowed}
 
 
 async def get_me(exchange: Exchange) -> Response:
@@ -51,25 +39,12 @@ async def redeem_enrolment_code(exchange: Exchange, redemption: Redemption) -> R
     return reply(await throttled(exchange, logins.redeem_for_key(exchange.db, redemption)), 201)
 
 
-async def invite_member(exchange: Exchange, draft: InvitationDraft, once: IdempotencyKey | None) -> Response:
-    mailing = _sends_mail(exchange)
-    return reply(await invitations.invite(exchange.db, exchange.actor, draft, once, mailing=mailing), 201)
-
-
-async def add_own_address(exchange: Exchange, draft: AddressDraft) -> Response:
-    mailing = _sends_mail(exchange)
-    return reply(await invitations.add_address(exchange.db, exchange.actor, draft, mailing=mailing), 201)
-
-
-def _sends_mail(exchange: Exchange) -> bool:
-    return bool(getattr(exchange.state, "mailing", False))
-
-
+DECLARATIONS = (routes,)
 BINDINGS: tuple[Binding, ...] = (
-    handle(routes.CREATE_CONNECTION, connections.create_connection, create_connection),
+    answer(routes.CREATE_CONNECTION, connections.create_connection, _allowed_addresses),
     pages(routes.LIST_CONNECTIONS, connections.list_connections, "connections"),
     answer(routes.GET_CONNECTION, connections.get_connection),
-    handle(routes.UPDATE_CONNECTION, connections.update_connection, update_connection),
+    answer(routes.UPDATE_CONNECTION, connections.update_connection, _allowed_addresses),
     answer(routes.ROTATE_CONNECTION_SECRET, connections.rotate_secret),
     answer(routes.MAP_CONNECTION_MEMBER, connections.map_member),
     handle(routes.GET_ME, orgs.get_org, get_me),
@@ -99,11 +74,11 @@ BINDINGS: tuple[Binding, ...] = (
     pages(routes.LIST_MEMBER_BROWSER_SESSIONS, logins.list_member_sessions, "browser_sessions"),
     answer(routes.END_MEMBER_BROWSER_SESSIONS, logins.end_member_sessions),
     answer(routes.END_MEMBER_BROWSER_SESSION, logins.end_member_session),
-    handle(routes.INVITE_MEMBER, invitations.invite, invite_member),
+    answer(routes.INVITE_MEMBER, invitations.invite, _sends_mail),
     answer(routes.UNLINK_MEMBER_MAPPING, connections.unlink_member),
     pages(routes.LIST_OWN_MAPPINGS, connections.list_own_mappings, "own_mappings"),
     answer(routes.UNLINK_OWN_MAPPING, connections.unlink_own),
-    handle(routes.ADD_OWN_ADDRESS, invitations.add_address, add_own_address),
+    answer(routes.ADD_OWN_ADDRESS, invitations.add_address, _sends_mail),
     answer(routes.CREATE_LINK_CODE, connections.issue_link_code),
     answer(routes.REDEEM_LINK_CODE, connections.redeem_link_code),
     answer(routes.CREATE_ABSENCE, orgs.create_absence),

@@ -1,27 +1,37 @@
-"""Tables for people, JSON for programs."""
+"""The terminal: commands of declared routes, tables for people and JSON for programs, and what people type."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
+import json
+import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar, get_args
 from uuid import UUID
 
 import orjson
+import typer
 from typer import Option
 
 from cortex_plane.cli.plane import harmless, run
+from cortex_plane.kernel.canonical import unique
+from cortex_plane.kernel.errors import AlreadyExists, InvalidInput, NotFound
 from cortex_plane.kernel.fields import to_json
+from cortex_plane.kernel.routes import ListQuery, ListRoute, Route
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
     from cortex_plane.client import Client
+    from cortex_plane.jobs.model.jobs import Job, SessionReceipt, SteeringResult
 
 T = TypeVar("T")
 
@@ -32,6 +42,7 @@ Atlases = Annotated[
 ]
 Limit = Annotated[int, Option(min=1, max=10_000, help="How many at most.")]
 
+QUOTE_JSON = "Quote it: '{\"a\": 1}'."
 Cell = tuple[str, str]
 """A text and its style."""
 COLOURS = {
@@ -55,6 +66,52 @@ def console() -> Console:
 # Requests to the plane, and their answers --------------------------------------------------------------------------
 
 
+def add_command(
+    app: typer.Typer, name: str, route: Route[Any], summary: str | None = None, /, *, limit: int = 50, **filters: str
+) -> None:
+    """Add a command that sends the request of a route, and prints the answer.
+
+    The values of the path are its arguments. ``filters`` are its options with their help; `session` stands for `session_id`.
+    """
+    annotations: dict[str, Any] = {value: _plain_type(route.path_types[value]) for value in route.path_names}
+    defaults: dict[str, Any] = {}
+    for option, text in filters.items():
+        value_type = _plain_type(route.query.model_fields[_field(route, option)].annotation) | None
+        annotations[option], defaults[option] = Annotated[value_type, Option(help=text or None)], None
+    if isinstance(route, ListRoute) and issubclass(route.query or object, ListQuery):
+        annotations["limit"], defaults["limit"] = Limit, limit
+    annotations["as_json"], defaults["as_json"] = AsJson, False
+
+    def command(as_json: bool, **values: Any) -> None:
+        arguments = [values.pop(value) for value in route.path_names]
+        options = {_field(route, option): value for option, value in values.items()}
+        if not isinstance(route, ListRoute):
+            show_record(lambda plane: plane.transport.call(route, *arguments), as_json)
+        elif "limit" in options:
+            show_table(route, lambda plane: plane.transport.pages(route, *arguments, **options), as_json)
+        else:
+            show_table(route, lambda plane: plane.transport.all(route, *arguments, **options), as_json)
+
+    empty, kind = inspect.Parameter.empty, inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter(parameter, kind, default=defaults.get(parameter, empty), annotation=annotation)
+        for parameter, annotation in annotations.items()
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    app.command(name, help=summary)(command)
+
+
+def _field(route: Route[Any], option: str) -> str:
+    return option if option in route.query.model_fields else f"{option}_id"
+
+
+def _plain_type(kind: Any) -> Any:
+    """Without bounds, which the plane checks, and without None."""
+    while args := get_args(kind):
+        kind = args[0]
+    return kind
+
+
 def show_record(
     request: Callable[[Client], Awaitable[T]],
     as_json: bool,
@@ -72,14 +129,17 @@ def show_record(
 
 
 def show_table(
+    route: ListRoute[T],
     request: Callable[[Client], AsyncIterator[T] | Awaitable[Sequence[T]]],
-    columns: str,
     as_json: bool,
     row: Callable[[T], Mapping[str, Any]] | None = None,
 ) -> None:
-    """Send a request for a list and print it. ``row`` makes a row of the table from an item; JSON has the items."""
+    """Send a request for a list and print the columns that its route declares. ``row`` makes a row of its own from an item."""
     items = fetch_list(request)
-    print_table(items if row is None or as_json else [row(item) for item in items], columns, as_json)
+    if row is None or as_json:
+        print_table(items, route.columns, as_json)
+    else:
+        print_table([row(item) for item in items])
 
 
 def fetch_list(request: Callable[[Client], AsyncIterator[T] | Awaitable[Sequence[T]]]) -> Sequence[T]:
@@ -222,3 +282,115 @@ def print_changes(diff: Any, headline: Callable[[Any], str]) -> None:
     hidden = diff.added + diff.removed + diff.changed - len(diff.changes)
     if hidden > 0:
         print_line(f"… and {hidden} more changes")
+
+
+# What becomes of a job that is paused, resumed, cancelled or settled -------------------------------------------------
+
+
+def show_receipt(receipt: SteeringResult) -> None:
+    _show_change(f"job {receipt.job.id} is {receipt.job.status}", receipt.changed)
+    for line in job_standing(receipt.job):
+        print_line(f"  {line}")
+    print_line(f"  settled: {_call_count(receipt.settled)}")
+    print_line(f"  uncertain: {_call_count(receipt.uncertain)}{_advice(receipt)}")
+
+
+def show_session_receipt(receipt: SessionReceipt) -> None:
+    state = "held" if receipt.session.held_at else "not held"
+    _show_change(f"session {receipt.session.id} is {state}", receipt.changed)
+    if receipt.pending:
+        print_line("  pending: some of its jobs run to their next boundary")
+    for job in receipt.jobs:
+        print_line("  " + ", ".join([f"job {job.id} is {job.status}", *job_standing(job)]))
+
+
+def job_standing(job: Job) -> Iterator[str]:
+    """Requests that a job has not followed yet, and what holds it."""
+    if job.pending_cancel:
+        yield "pending_cancel: running to its next boundary"
+    if job.pending_pause:
+        yield "pending_pause: running to its next boundary"
+    if job.holds:
+        yield f"held by {', '.join(job.holds)}"
+
+
+def _show_change(what: str, changed: bool) -> None:
+    print_line(what if changed else f"{what}; nothing changed")
+
+
+def _call_count(calls: list[UUID]) -> str:
+    return f"{count_text(len(calls), 'call')} ({', '.join(map(str, calls))})" if calls else "nothing"
+
+
+def _advice(receipt: SteeringResult) -> str:
+    from cortex_plane.jobs.model.jobs import TERMINAL
+
+    if not receipt.uncertain:
+        return ""
+    if receipt.job.status in TERMINAL:
+        return ": look at the outside world, it may have happened"
+    return ": under way" if receipt.pending else f": see `cortex job questions {receipt.job.id}`"
+
+
+# What people type ----------------------------------------------------------------------------------------------------
+
+
+def read_text(file: Path) -> str:
+    """A file as text; `-` is standard input."""
+    try:
+        return read_bytes(file, hint="Name a file.").decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{file} is not UTF-8: {error}.", hint="Save it as UTF-8.") from error
+
+
+def read_bytes(file: Path, hint: str = "Check its name.") -> bytes:
+    try:
+        return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"{file} cannot be read: {error.strerror}.", hint=hint) from error
+
+
+@contextlib.contextmanager
+def new_file(file: str | Path) -> Iterator[BinaryIO]:
+    """A new file for its owner alone, removed again if it is not completed. An existing file is not overwritten."""
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except FileExistsError as error:
+        raise AlreadyExists(f"{file} is there already.", hint="Choose another name, or remove it.") from error
+    except OSError as error:
+        raise InvalidInput(f"{file} cannot be written: {error.strerror}.", hint="Choose another place.") from error
+    try:
+        with os.fdopen(descriptor, "wb") as output:
+            yield output
+    except BaseException:
+        Path(file).unlink(missing_ok=True)
+        raise
+
+
+def read_secret(text: str) -> str:
+    """An argument that no shell need remember: `-` reads it from standard input."""
+    return (sys.stdin.readline() if text == "-" else text).strip()
+
+
+def parse_json(text: str, complaint: str, hint: str = QUOTE_JSON) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=unique)
+    except ValueError as error:
+        raise InvalidInput(f"{complaint}: {error}.", hint=hint) from error
+
+
+async def member_id(plane: Client, text: str) -> UUID:
+    """The id of a colleague, who is named by id or by the whole name."""
+    with contextlib.suppress(ValueError):
+        return UUID(text)
+    colleagues = await plane.absences.delegates(name=text)
+    if not colleagues:
+        raise NotFound(
+            f"There is no active member called {text!r} besides you.",
+            code="member_not_found",
+            hint="`cortex absence delegates` lists them; write the whole name, or the id.",
+        )
+    if len(colleagues) > 1:
+        ids = ", ".join(str(colleague.id) for colleague in colleagues)
+        raise InvalidInput(f"Several members are called {text!r}: {ids}.", hint="Use the id of one.")
+    return colleagues[0].id

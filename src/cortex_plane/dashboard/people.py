@@ -22,6 +22,7 @@ from cortex_plane.dashboard.visits import (
     Visit,
     clear_cookie,
     count_rejection,
+    errors_as_pages,
     find_member,
     form_fields,
     parse_form,
@@ -58,33 +59,31 @@ async def show_login(_: Request) -> Response:
 
 
 @router.at("/login/{token}", "GET")
+@errors_as_pages
 async def show_link(request: Request, token: str) -> Response:
-    try:
-        holder = await logins.link_holder(request.app.state.db, token)
-    except CortexError as error:
-        return pages.error_page(error)
+    holder = await logins.link_holder(request.app.state.db, token)
     if holder is None:
         return pages.page("link_refused.html", 401)
     return pages.page("link.html", token=token, holder=holder)
 
 
 @router.at("/login/{token}", "POST")
+@errors_as_pages
 async def use_link(request: Request, token: str) -> Response:
     return await _log_in(request, logins.log_in, token, "link_refused.html", "/")
 
 
 @router.at("/enrol/{code}", "GET")
+@errors_as_pages
 async def show_enrolment(request: Request, code: str) -> Response:
-    try:
-        enrolment = await logins.show_enrolment_code(request.app.state.db, code)
-    except CortexError as error:
-        return pages.error_page(error)
+    enrolment = await logins.show_enrolment_code(request.app.state.db, code)
     if enrolment is None:
         return pages.page("enrol_refused.html", 401)
     return pages.page("enrol.html", code=code, enrolment=enrolment)
 
 
 @router.at("/enrol/{code}", "POST")
+@errors_as_pages
 async def redeem_enrolment(request: Request, code: str) -> Response:
     return await _log_in(request, logins.redeem_for_session, code, "enrol_refused.html", ACCESS)
 
@@ -101,10 +100,9 @@ async def _log_in(
     except Unauthenticated as error:
         count_rejection(request, error)
         return pages.page(refusal_page, 401)
-    except CortexError as error:
-        if isinstance(error, Forbidden):
-            count_rejection(request, error)
-        return pages.error_page(error)
+    except Forbidden as error:
+        count_rejection(request, error)
+        raise
     answer = pages.redirect(destination)
     set_cookie(answer, request, secret)
     return answer
@@ -124,15 +122,13 @@ router.add("/logout", signed_in(log_out), "POST")
 
 
 @router.at("/verify/{code}", "GET", "HEAD")
+@errors_as_pages
 async def show_verification(request: Request, code: str) -> Response:
-    try:
-        verification = await invitations.shown(request.app.state.db, code)
-        return await _verification_page(request, code, verification)
-    except CortexError as error:
-        return pages.error_page(error)
+    return await _verification_page(request, code, await invitations.shown(request.app.state.db, code))
 
 
 @router.at("/verify/{code}", "POST")
+@errors_as_pages
 async def confirm_verification(request: Request, code: str) -> Response:
     db = request.app.state.db
     try:
@@ -146,10 +142,9 @@ async def confirm_verification(request: Request, code: str) -> Response:
             await logins.end_sessions(db, session_cookie(request))
     except Unauthenticated:
         return pages.link_page("verify_refused.html", 401)
-    except CortexError as error:
-        if isinstance(error, Forbidden):
-            count_rejection(request, error)
-        return pages.error_page(error)
+    except Forbidden as error:
+        count_rejection(request, error)
+        raise
     answer = RedirectResponse("/", 303, pages.LINK_HEADERS)
     if secret is not None:
         set_cookie(answer, request, secret)
@@ -225,7 +220,7 @@ async def _access_of_others(visit: Visit) -> dict[str, Any]:
         **colleagues,
         "for_others": True,
         "member_id": member_id,
-        "given": name,
+        "member_name": name,
         "theirs": page.items if page else [],
     }
 

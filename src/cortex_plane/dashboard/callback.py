@@ -18,17 +18,10 @@ from cortex_plane.approvals.model.credentials import Link, Visitor, read_confirm
 from cortex_plane.approvals.rules import refusal
 from cortex_plane.approvals.verbs import approvals, credentials
 from cortex_plane.dashboard import pages, text
-from cortex_plane.dashboard.routes.approvals import edit_changes
+from cortex_plane.dashboard.approvals import edit_changes
 from cortex_plane.dashboard.visits import MAX_FIELDS, require_same_origin, session_cookie
-from cortex_plane.kernel.errors import (
-    Conflict,
-    CortexError,
-    Forbidden,
-    InvalidInput,
-    NotFound,
-    TooLarge,
-    Unauthenticated,
-)
+from cortex_plane.kernel import errors
+from cortex_plane.kernel.errors import CortexError, InvalidInput, NotFound, Unauthenticated
 from cortex_plane.kernel.fields import Note, adapter
 from cortex_plane.kernel.routes import PageRoutes
 from cortex_plane.kernel.shares import Throttle
@@ -134,8 +127,8 @@ def _error_page(error: CortexError, again: str | None = None) -> Response:
         return _message(error.http_status, "Nothing was decided", error.message, error.hint, again=again)
     headline = {
         Unauthenticated: "This link does not work",
-        Forbidden: "You may not decide this",
-        Conflict: "Nothing was decided",
+        errors.Forbidden: "You may not decide this",
+        errors.Conflict: "Nothing was decided",
     }
     title = next((headline[kind] for kind in type(error).__mro__ if kind in headline), "That did not work")
     return _message(error.http_status, title, error.message, error.hint)
@@ -172,7 +165,7 @@ async def _form(request: Request) -> dict[str, str]:
     async for piece in request.stream():
         body += piece
         if len(body) > MAX_FORM_BYTES:
-            raise TooLarge(f"The form is larger than {MAX_FORM_BYTES} bytes.", hint="Give a shorter reason.")
+            raise errors.TooLarge(f"The form is larger than {MAX_FORM_BYTES} bytes.", hint="Give a shorter reason.")
     if kind != FORM and (kind or body):
         raise InvalidInput("This takes a form, and nothing else.", code="not_a_form", hint="Open the link.")
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -13,10 +14,9 @@ from cortex_plane.agents.model.agents import Agent
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.calls.verbs import permissions as permission_verbs
 from cortex_plane.dashboard import pages
-from cortex_plane.dashboard.gates import GATE_ENTRIES, JobGates, gate_entries
-from cortex_plane.dashboard.timeline import gantt
+from cortex_plane.dashboard.timeline import GATE_ENTRIES, JobGates, gantt, gate_entries
 from cortex_plane.dashboard.visits import Visit, parse_filter, parse_form, parse_number, signed_in
-from cortex_plane.jobs.model.jobs import TERMINAL, Cancellation, Job, JobStatus, Pause, Resumption
+from cortex_plane.jobs.model.jobs import TERMINAL, Cancellation, Job, JobStatus, Pause, Resumption, SteeringResult
 from cortex_plane.jobs.model.usage import cost_text
 from cortex_plane.jobs.verbs import jobs, steering, workers
 from cortex_plane.kernel.errors import NotFound
@@ -27,6 +27,11 @@ from cortex_plane.tenancy.model.access import Permission
 
 router = PageRoutes()
 
+STEERING: dict[str, tuple[Callable[..., Awaitable[SteeringResult]], type[Any], str]] = {
+    "pause": (steering.pause, Pause, "reason"),
+    "resume": (steering.resume, Resumption, "note"),
+    "cancel": (steering.cancel, Cancellation, "reason"),
+}
 PAGE = 50
 STEPS = 50
 """How many steps a page shows; older ones are a page further."""
@@ -149,18 +154,10 @@ async def show_step(visit: Visit) -> Response:
 async def steer(visit: Visit) -> Response:
     id = visit.path_id("job_id", "job")
     reason = visit.form.get("reason", "").strip() or None
-    match visit.request.path_params["act"]:
-        case "pause":
-            pause = parse_form(Pause, {"reason": reason}, too_long=True)
-            await steering.pause(visit.db, visit.actor, id, pause)
-        case "resume":
-            resumption = parse_form(Resumption, {"note": reason}, too_long=True)
-            await steering.resume(visit.db, visit.actor, id, resumption)
-        case "cancel":
-            cancellation = parse_form(Cancellation, {"reason": reason}, too_long=True)
-            await steering.cancel(visit.db, visit.actor, id, cancellation)
-        case _:
-            raise NotFound("A job can be paused, resumed and cancelled.", code="route_not_found")
+    if visit.request.path_params["act"] not in STEERING:
+        raise NotFound("A job can be paused, resumed and cancelled.", code="route_not_found")
+    verb, kind, field = STEERING[visit.request.path_params["act"]]
+    await verb(visit.db, visit.actor, id, parse_form(kind, {field: reason}, too_long=True))
     return pages.redirect(f"/jobs/{id}")
 
 

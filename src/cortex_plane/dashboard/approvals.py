@@ -9,21 +9,7 @@ from uuid import UUID
 from starlette.responses import Response
 
 from cortex_plane.agents.model.tools import ToolVersion
-from cortex_plane.approvals.model.approvals import (
-    AT_MOST,
-    NEVER,
-    Approval,
-    ApprovalDecision,
-    ApprovalDetails,
-    ApprovalKind,
-    ApprovalStatus,
-    Channel,
-    Choice,
-    Delegate,
-    DelegationDraft,
-    EffectAnswer,
-    Vote,
-)
+from cortex_plane.approvals.model import approvals as model
 from cortex_plane.approvals.rules import refusal
 from cortex_plane.approvals.verbs import approvals, decisions, settlements
 from cortex_plane.dashboard import pages, text
@@ -42,7 +28,7 @@ SPANS = {3600: "1 hour", 8 * 3600: "8 hours", 24 * 3600: "1 day", 7 * 24 * 3600:
 """How long a standing approval may last, as the card offers it."""
 
 
-def card_context(details: ApprovalDetails, tool: ToolVersion | None, actor: Actor) -> dict[str, Any]:
+def card_context(details: model.ApprovalDetails, tool: ToolVersion | None, actor: Actor) -> dict[str, Any]:
     """What the templates of a card show."""
     approval = details.approval
     tree = text.tree(approval.arguments)
@@ -60,19 +46,19 @@ def card_context(details: ApprovalDetails, tool: ToolVersion | None, actor: Acto
         "may_deny": _may_deny(approval, actor),
         # A vote that adds nothing can be repeated, once its voter has proven a channel.
         "voted": own_vote if own_vote is not None and own_vote.counts_with is None else None,
-        "may_delegate": approval.may_decide and approval.kind is ApprovalKind.CALL and own_vote is None,
+        "may_delegate": approval.may_decide and approval.kind is model.ApprovalKind.CALL and own_vote is None,
         "standing_spans": SPANS if _offers_standing(approval) else {},
         "seen": seen_of(details),
         "now": details.now,
     }
 
 
-def edit_changes(approval: Approval) -> list[text.Change]:
+def edit_changes(approval: model.Approval) -> list[text.Change]:
     edited = approval.original_arguments is not None
     return text.changes(approval.original_arguments, approval.arguments) if edited else []
 
 
-def seen_of(details: ApprovalDetails) -> str:
+def seen_of(details: model.ApprovalDetails) -> str:
     """Made from what is read anyway: a card is polled far more often than it is rendered."""
     approval = details.approval
     last = details.events[-1].created_at if details.events else None
@@ -83,32 +69,27 @@ def seen_of(details: ApprovalDetails) -> str:
     )
 
 
-def _own_vote(details: ApprovalDetails, actor: Actor) -> Vote | None:
+def _own_vote(details: model.ApprovalDetails, actor: Actor) -> model.Vote | None:
     """The visitor's yes to this version. An answer about an uncertain effect may still be changed."""
-    if details.approval.kind is ApprovalKind.UNCERTAIN_EFFECT:
+    if details.approval.kind is model.ApprovalKind.UNCERTAIN_EFFECT:
         return None
-    return next(
-        (
-            vote
-            for vote in details.votes
-            if vote.member_id == actor.user_account_id
-            and vote.version == details.approval.version
-            and details.approval.status is ApprovalStatus.PENDING
-        ),
-        None,
-    )
+    approval = details.approval
+    own = [
+        vote for vote in details.votes if vote.member_id == actor.user_account_id and vote.version == approval.version
+    ]
+    return own[0] if own and approval.status is model.ApprovalStatus.PENDING else None
 
 
-def _offers_standing(approval: Approval) -> bool:
+def _offers_standing(approval: model.Approval) -> bool:
     """Whether its policy lets one person approve more than this call; the verb decides again."""
     by_one = approval.quorum.votes == 1 and sum(role.votes for role in approval.quorum.roles) <= 1
-    return approval.standing and by_one and approval.template not in NEVER and approval.tool_digest is not None
+    return approval.standing and by_one and approval.template not in model.NEVER and approval.tool_digest is not None
 
 
-def _may_deny(approval: Approval, actor: Actor) -> bool:
+def _may_deny(approval: model.Approval, actor: Actor) -> bool:
     """The person who caused a call may always deny it, even where somebody else must approve it."""
-    is_call = approval.kind is not ApprovalKind.UNCERTAIN_EFFECT
-    return is_call and refusal(approval, actor, Choice.DENIED) is None
+    is_call = approval.kind is not model.ApprovalKind.UNCERTAIN_EFFECT
+    return is_call and refusal(approval, actor, model.Choice.DENIED) is None
 
 
 router = PageRoutes()
@@ -118,20 +99,20 @@ def _id(visit: Visit) -> UUID:
     return visit.path_id("approval_id", "approval")
 
 
-async def _read(visit: Visit, id: UUID) -> ApprovalDetails:
+async def _read(visit: Visit, id: UUID) -> model.ApprovalDetails:
     return await approvals.get_approval(visit.db, visit.actor, id)
 
 
-async def _full_card(visit: Visit, details: ApprovalDetails) -> dict[str, Any]:
+async def _full_card(visit: Visit, details: model.ApprovalDetails) -> dict[str, Any]:
     approval = details.approval
     card = card_context(details, await _tool(visit, approval), visit.actor)
-    delegates: list[Delegate] = []
+    delegates: list[model.Delegate] = []
     if card["may_delegate"]:
         delegates = await approvals.list_delegates(visit.db, visit.actor, approval_id=approval.id)
     next_level = None
     if approval.escalate_at is not None:
         next_level = await approvals.next_level(visit.db, visit.actor, approval.id)
-    many = len(delegates) == AT_MOST
+    many = len(delegates) == model.AT_MOST
     return {**card, "takers": delegates, "too_many_takers": many, "next_level": next_level}
 
 
@@ -140,7 +121,7 @@ async def _card_page(visit: Visit, id: UUID, status: int = 200, notice: dict[str
     return visit.page("approval.html", status, notice=notice, **await _full_card(visit, details))
 
 
-async def _tool(visit: Visit, approval: Approval) -> ToolVersion | None:
+async def _tool(visit: Visit, approval: model.Approval) -> ToolVersion | None:
     """The tool in the very version that the request names."""
     if not visit.actor.may(Permission.TOOL_READ):
         return None
@@ -159,7 +140,7 @@ async def show_card_again(visit: Visit) -> Response:
     details = await _read(visit, _id(visit))
     approval = details.approval
     read = visit.request.query_params.get("version", "")
-    if approval.status is ApprovalStatus.PENDING and read != str(approval.version):
+    if approval.status is model.ApprovalStatus.PENDING and read != str(approval.version):
         if visit.request.query_params.get("told") == str(approval.version):
             return pages.unchanged()  # a screen reader announces it once
         answer = visit.page("approval_changed.html", approval=approval, now=details.now)
@@ -173,9 +154,10 @@ async def decide(visit: Visit) -> Response:
     id, form = _id(visit), visit.form
     try:
         decision = _decision(visit)
-        if await _needs_confirmation(visit, id, decision):
-            return await _ask_again(visit, id, decision)
-        await decisions.decide(visit.db, visit.actor, id, decision, Channel.DASHBOARD)
+        question = await _ask_again(visit, id, decision)
+        if question is not None:
+            return question
+        await decisions.decide(visit.db, visit.actor, id, decision, model.Channel.DASHBOARD)
     except Conflict as error:
         return await _show_what_happened(visit, id, form, error)
     except (InvalidInput, Forbidden) as error:
@@ -185,7 +167,7 @@ async def decide(visit: Visit) -> Response:
     return pages.redirect(f"/approvals/{id}")
 
 
-def _decision(visit: Visit) -> ApprovalDecision:
+def _decision(visit: Visit) -> model.ApprovalDecision:
     form = visit.form
     fields: dict[str, Any] = {
         "decision": form.get("decision", ""),
@@ -202,7 +184,7 @@ def _decision(visit: Visit) -> ApprovalDecision:
             "calls": _number(calls) if calls else None,
             "seconds": _number(form.get("standing_seconds", "")),
         }
-    return parse_form(ApprovalDecision, fields)
+    return parse_form(model.ApprovalDecision, fields)
 
 
 def _number(text: str) -> int | str:
@@ -210,20 +192,17 @@ def _number(text: str) -> int | str:
     return text if number is None else number
 
 
-async def _needs_confirmation(visit: Visit, id: UUID, decision: ApprovalDecision) -> bool:
+async def _ask_again(visit: Visit, id: UUID, decision: model.ApprovalDecision) -> Response | None:
     """High risk is approved with a second press: on the page by its script, or here on a page of its own. A standing
     approval is always confirmed in words."""
     form = visit.form
     allows_more = decision.standing is not None and form.get("standing_confirmed") != "yes"
-    if decision.decision is not Choice.APPROVED or (form.get("confirmed") == "yes" and not allows_more):
-        return False
-    approval = (await _read(visit, id)).approval
-    return approval.status is ApprovalStatus.PENDING and (allows_more or approval.risk in ASKED_TWICE)
-
-
-async def _ask_again(visit: Visit, id: UUID, decision: ApprovalDecision) -> Response:
+    if decision.decision is not model.Choice.APPROVED or (form.get("confirmed") == "yes" and not allows_more):
+        return None
     details = await _read(visit, id)
     approval = details.approval
+    if approval.status is not model.ApprovalStatus.PENDING or not (allows_more or approval.risk in ASKED_TWICE):
+        return None
     arguments = approval.arguments if decision.arguments is None else decision.arguments
     return visit.page(
         "approval_confirm.html", decision=decision, approval=approval, tree=text.tree(arguments), now=details.now,
@@ -238,8 +217,8 @@ async def _show_what_happened(visit: Visit, id: UUID, form: dict[str, str], erro
     return visit.page("approval.html", 409, notice=notice, **await _full_card(visit, details))
 
 
-def notice_of(approval: Approval, form: dict[str, str], error: CortexError) -> dict[str, str]:
-    if approval.status is not ApprovalStatus.PENDING:
+def notice_of(approval: model.Approval, form: dict[str, str], error: CortexError) -> dict[str, str]:
+    if approval.status is not model.ApprovalStatus.PENDING:
         who = approval.resolved_by_name or "The plane"
         return {
             "title": f"{who} was faster: this request is {approval.status}.",
@@ -276,7 +255,7 @@ async def delegate(visit: Visit) -> Response:
         to = await find_member(visit, visit.form.get("to", ""))
     except (InvalidInput, NotFound) as error:
         return await _show_refusal(visit, id, error)
-    draft = parse_form(DelegationDraft, {"to": to, "reason": reason})
+    draft = parse_form(model.DelegationDraft, {"to": to, "reason": reason})
     try:
         await approvals.delegate(visit.db, visit.actor, id, draft)
     except (Conflict, Forbidden, InvalidInput, NotFound) as error:
@@ -300,7 +279,7 @@ async def edit(visit: Visit) -> Response:
 async def _edit_page(visit: Visit, id: UUID, draft: str | None, error: CortexError | None) -> Response:
     details = await _read(visit, id)
     approval = details.approval
-    if approval.status is not ApprovalStatus.PENDING or not approval.may_decide:
+    if approval.status is not model.ApprovalStatus.PENDING or not approval.may_decide:
         return pages.redirect(f"/approvals/{id}")
     if draft is None:
         draft = text.escaped_json(approval.arguments, indent=2)
@@ -320,7 +299,7 @@ async def preview_edit(visit: Visit) -> Response:
         return await _edit_page(visit, id, draft, error)
     approval = details.approval
     stale = visit.form.get("version") != str(approval.version)
-    if stale or approval.status is not ApprovalStatus.PENDING:
+    if stale or approval.status is not model.ApprovalStatus.PENDING:
         conflict = Conflict("It has changed in the meantime.")
         return await _show_what_happened(visit, id, visit.form, conflict)
     difference = text.changes(approval.arguments, arguments)
@@ -360,9 +339,9 @@ def _no_constant(word: str) -> Any:
 async def answer(visit: Visit) -> Response:
     id, form = _id(visit), visit.form
     fields = {"verdict": form.get("verdict", ""), "note": form.get("note", "").strip() or None}
-    verdict = parse_form(EffectAnswer, fields)
+    verdict = parse_form(model.EffectAnswer, fields)
     try:
-        await settlements.answer(visit.db, visit.actor, id, verdict, Channel.DASHBOARD)
+        await settlements.answer(visit.db, visit.actor, id, verdict, model.Channel.DASHBOARD)
     except Conflict as error:
         return await _show_what_happened(visit, id, form, error)
     except Forbidden as error:
