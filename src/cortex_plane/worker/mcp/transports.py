@@ -10,7 +10,6 @@ import contextlib
 import os
 import shutil
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ import anyio
 import orjson
 import structlog
 
+from cortex_plane.kernel.child_process import bound_to_parent
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.worker.limits import ticks
 from cortex_plane.worker.mcp.servers import McpServer, Redaction
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-_SCRIPT = Path(__file__).with_name("child.py")
 _CHUNK = 64 * 1024
 LEAVE_SECONDS, TERM_SECONDS, KILL_SECONDS = 2.0, 1.0, 5.0
 LOGGED_LINE, LOGGED_LINES, LOG_SECONDS = 500, 20, 10.0
@@ -87,7 +86,7 @@ async def _start_child(server: McpServer) -> Child:
             hint="Make it, or correct `cwd=`.",
         )
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-I", "-S", str(_SCRIPT), str(os.getpid()), program, *server.command[1:],
+        *bound_to_parent([program, *server.command[1:]], signal.SIGKILL),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -95,7 +94,7 @@ async def _start_child(server: McpServer) -> Child:
         cwd=server.cwd,
         start_new_session=True,
         limit=_CHUNK,
-    )  # fmt: skip
+    )
     if process.stdin is None or process.stdout is None or process.stderr is None:
         raise AssertionError("all three are pipes")
     return Child(process, process.stdin, process.stdout, process.stderr)
