@@ -23,8 +23,7 @@ from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.verbs import master_key, workers
 from cortex_plane.kernel.errors import SetupError
-from cortex_plane.main.databases import open_database
-from cortex_plane.main.master_key import KEY_FILE, NEXT_KEY_FILE
+from cortex_plane.main.databases import KEY_FILE, NEXT_KEY_FILE, open_database
 from cortex_plane.main.settings import Settings
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.credentials import ModelKeyDraft, Provider

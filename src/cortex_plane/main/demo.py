@@ -56,8 +56,7 @@ async def check_health(environment: str) -> dict[str, Any]:
 
 async def tag_release(version: str, ctx: ToolContext) -> dict[str, Any]:
     """Tag a version. Whoever tags with the same key twice has tagged once."""
-    if not has_acted(ctx):
-        act(ctx, {"act": "tag", "version": version})
+    act_once(ctx, {"act": "tag", "version": version})
     return {"tag": f"v{version}"}
 
 
@@ -102,6 +101,11 @@ def _file() -> Path:
 def has_acted(ctx: ToolContext) -> bool:
     """Whether this very call did what it does, in this attempt or an earlier one."""
     return any(act["key"] == ctx.idempotency_key for act in acts())
+
+
+def act_once(ctx: ToolContext, what: Mapping[str, Any]) -> None:
+    if not has_acted(ctx):
+        act(ctx, what)
 
 
 def act(ctx: ToolContext, what: Mapping[str, Any]) -> None:
@@ -158,34 +162,36 @@ policies:
 
 def sooner(seconds: int) -> list[RequestPolicy]:
     """What a single run may ask for beyond that: less time to decide."""
-    return [
-        RequestPolicy(name="sooner", target="deploy", effect=PolicyVerdict.REQUIRES_APPROVAL, timeout_seconds=seconds)
-    ]
+    effect = PolicyVerdict.REQUIRES_APPROVAL
+    return [RequestPolicy(name="sooner", target="deploy", effect=effect, timeout_seconds=seconds)]
 
 
 # The agent -----------------------------------------------------------------------------------------------------------
 
-_RELEASE_SCRIPT: list[dict[str, Any]] = [
-    {
-        "text": "I read what changed in {message} and look at production.",
-        "delay_ms": 400,
-        "calls": [
-            {"tool": "read_changelog", "arguments": {"version": "{message}"}},
-            {"tool": "check_health", "arguments": {"environment": "production"}},
-        ],
-    },
-    {
-        "text": "Production is healthy. I tag the release.",
-        "delay_ms": 400,
-        "calls": [{"tool": "tag_release", "arguments": {"version": "{message}"}}],
-    },
-    {
-        "text": "Now I deploy it to production.",
-        "delay_ms": 400,
-        "calls": [{"tool": "deploy", "arguments": {"version": "{message}", "environment": "production"}}],
-    },
-    {"text": "{message} is in production.", "delay_ms": 200},
+
+def _turn(text: str, *calls: dict[str, Any], delay_ms: int = 400) -> dict[str, Any]:
+    return {"text": text, "delay_ms": delay_ms, "calls": list(calls)}
+
+
+def _call(tool: str, **arguments: Any) -> dict[str, Any]:
+    return {"tool": tool, "arguments": arguments}
+
+
+_RELEASE_SCRIPT = [
+    _turn(
+        "I read what changed in {message} and look at production.",
+        _call("read_changelog", version="{message}"),
+        _call("check_health", environment="production"),
+    ),
+    _turn("Production is healthy. I tag the release.", _call("tag_release", version="{message}")),
+    _turn("Now I deploy it to production.", _call("deploy", version="{message}", environment="production")),
+    _turn("{message} is in production.", delay_ms=200),
 ]
+
+
+def _scripted(script: list[dict[str, Any]]) -> ModelConfig:
+    config: ModelConfig = adapter(ModelConfig).validate_python({"model": "scripted", "script": script})
+    return config
 
 
 def release_agent(*, crash: bool = False) -> AgentDraft:
@@ -195,7 +201,7 @@ def release_agent(*, crash: bool = False) -> AgentDraft:
         role="DevOps",
         team="main",
         description="A demo that needs no key: it plans a release, tags it and deploys it.",
-        model_config=adapter(ModelConfig).validate_python({"model": "scripted", "script": _RELEASE_SCRIPT}),
+        model_config=_scripted(_RELEASE_SCRIPT),
         skill_config={"app": (crash_app if crash else app).name},
     )
 
@@ -205,11 +211,15 @@ async def prepare_release_demo(db: Database, actor: Actor) -> None:
     with contextlib.suppress(CortexError):
         file = PolicyFile(text=POLICIES, note="the demo's", expected_version=0)
         await policies.apply_policies(db, actor, file)
+    await _ensure_agent(db, actor, release_agent())
+
+
+async def _ensure_agent(db: Database, actor: Actor, draft: AgentDraft) -> None:
     try:
-        await agents.get_agent(db, actor, AGENT)
+        await agents.get_agent(db, actor, draft.slug)
     except CortexError:
         with contextlib.suppress(CortexError):
-            await agents.create_agent(db, actor, release_agent())
+            await agents.create_agent(db, actor, draft)
 
 
 GATES_REFERENCE = "cortex_plane.main.demo:gates_app"
@@ -235,24 +245,21 @@ async def get_ticket(ticket: str) -> dict[str, Any]:
 @gates_app.tool(name="ticket.comment", risk="low", timeout=2, on_uncertain="retry_with_key")
 async def comment_ticket(ticket: str, text: str, ctx: ToolContext) -> dict[str, Any]:
     """Write something under a ticket."""
-    if not has_acted(ctx):
-        act(ctx, {"act": "comment", "ticket": ticket, "text": text})
+    act_once(ctx, {"act": "comment", "ticket": ticket, "text": text})
     return {"ticket": ticket}
 
 
 @gates_app.tool(name="ticket.delete", risk="high", timeout=2, on_uncertain="retry_with_key")
 async def delete_ticket(ticket: str, ctx: ToolContext) -> dict[str, Any]:
     """Delete a ticket, for ever."""
-    if not has_acted(ctx):
-        act(ctx, {"act": "delete", "ticket": ticket})
+    act_once(ctx, {"act": "delete", "ticket": ticket})
     return {"deleted": ticket}
 
 
 @gates_app.tool(name="refund.pay", risk="high", timeout=2, on_uncertain="retry_with_key")
 async def pay_refund(ticket: str, amount: int, ctx: ToolContext) -> dict[str, Any]:
     """Pay a customer's money back."""
-    if not has_acted(ctx):
-        act(ctx, {"act": "refund", "ticket": ticket, "amount": amount})
+    act_once(ctx, {"act": "refund", "ticket": ticket, "amount": amount})
     return {"ticket": ticket, "paid": amount}
 
 
@@ -264,39 +271,23 @@ def atlas_text() -> str:
 
 
 def _answer(gate: str, **answers: Any) -> dict[str, Any]:
-    return {"tool": "plane.answer", "arguments": {"gate": gate, "answers": answers}}
+    return _call("plane.answer", gate=gate, answers=answers)
 
 
-_DELETE = {"tool": "ticket.delete", "arguments": {"ticket": "8"}}
-_SUPPORT_SCRIPT: list[dict[str, Any]] = [
-    {
-        "text": "I look at ticket 7 at once.",
-        "delay_ms": 400,
-        "calls": [{"tool": "ticket.get", "arguments": {"ticket": "7"}}],
-    },
-    {
-        "text": "The house rules come first. I keep to them.",
-        "delay_ms": 400,
-        "calls": [_answer("onboarding", agree=True)],
-    },
-    {
-        "text": "Now I look.",
-        "delay_ms": 400,
-        "calls": [{"tool": "ticket.get", "arguments": {"ticket": ticket}} for ticket in _TICKETS],
-    },
-    {"text": "Ticket 8 is a double. I delete it.", "delay_ms": 400, "calls": [_DELETE]},
-    {
-        "text": "That is an administrator's act, and for ever. I know both.",
-        "delay_ms": 400,
-        "calls": [_answer("admin-access", admin="understood"), _answer("delete-confirm", **{"for-ever": "understood"})],
-    },
-    {"text": "So I delete ticket 8.", "delay_ms": 400, "calls": [_DELETE]},
-    {
-        "text": "Mia is owed 40. A person must agree to that.",
-        "delay_ms": 400,
-        "calls": [{"tool": "refund.pay", "arguments": {"ticket": "7", "amount": 40}}],
-    },
-    {"text": "Mia has her money back, and ticket 8 is gone.", "delay_ms": 200},
+_DELETE = _call("ticket.delete", ticket="8")
+_SUPPORT_SCRIPT = [
+    _turn("I look at ticket 7 at once.", _call("ticket.get", ticket="7")),
+    _turn("The house rules come first. I keep to them.", _answer("onboarding", agree=True)),
+    _turn("Now I look.", *(_call("ticket.get", ticket=ticket) for ticket in _TICKETS)),
+    _turn("Ticket 8 is a double. I delete it.", _DELETE),
+    _turn(
+        "That is an administrator's act, and for ever. I know both.",
+        _answer("admin-access", admin="understood"),
+        _answer("delete-confirm", **{"for-ever": "understood"}),
+    ),
+    _turn("So I delete ticket 8.", _DELETE),
+    _turn("Mia is owed 40. A person must agree to that.", _call("refund.pay", ticket="7", amount=40)),
+    _turn("Mia has her money back, and ticket 8 is gone.", delay_ms=200),
 ]
 
 
@@ -307,7 +298,7 @@ def support_agent() -> AgentDraft:
         role="Support",
         team="main",
         description="A demo that needs no key: its gates ask it, tell it, watch it, and call a person.",
-        model_config=adapter(ModelConfig).validate_python({"model": "scripted", "script": _SUPPORT_SCRIPT}),
+        model_config=_scripted(_SUPPORT_SCRIPT),
         skill_config={"app": gates_app.name, "atlases": [GATES_ATLAS]},
     )
 
@@ -316,8 +307,4 @@ async def prepare_gates_demo(db: Database, actor: Actor) -> None:
     """The atlas and its agent, unless they are there. An org that is set up differently does without them."""
     with contextlib.suppress(CortexError):
         await atlases.publish_atlas(db, actor, AtlasFile(manifest=atlas_text()))
-    try:
-        await agents.get_agent(db, actor, GATES_AGENT)
-    except CortexError:
-        with contextlib.suppress(CortexError):
-            await agents.create_agent(db, actor, support_agent())
+    await _ensure_agent(db, actor, support_agent())

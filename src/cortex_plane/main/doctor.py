@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from cortex_plane.cli.output import print_line, short
 from cortex_plane.client import Client
 from cortex_plane.client.access import ACCESS_FILE
-from cortex_plane.db.database import Database
 from cortex_plane.db.schema import pending
 from cortex_plane.db.vault import Vault
 from cortex_plane.embedded.account import choose_account
@@ -25,7 +24,7 @@ from cortex_plane.jobs.verbs.workers import list_every_parked
 from cortex_plane.kernel.errors import CortexError, SetupError
 from cortex_plane.kernel.fields import to_json
 from cortex_plane.main import databases
-from cortex_plane.main.master_key import existing_master_key
+from cortex_plane.main.databases import existing_master_key, opened
 from cortex_plane.main.settings import Settings
 from cortex_plane.policies.verbs import policies
 
@@ -42,26 +41,13 @@ class CheckResult:
 
 
 def examine(settings: Settings) -> list[CheckResult]:
-    checks: list[tuple[str, Callable[[Settings], str]]] = [
-        ("python", _python),
-        ("directory", _directory),
-        ("postgres", _postgres),
-        ("database", _database),
-        ("policies", _policies),
-        ("api", _api),
-    ]
-    return [_check(name, check, settings) for name, check in checks]
-
-
-def _check(name: str, check: Callable[[Settings], str], settings: Settings) -> CheckResult:
-    try:
-        return CheckResult(name, True, check(settings))
-    except CortexError as error:
-        return CheckResult(name, False, error.message, error.hint)
-
-
-def _python(_: Settings) -> str:
-    return platform.python_version()
+    results = [CheckResult("python", True, platform.python_version())]
+    for name, check in _CHECKS.items():
+        try:
+            results.append(CheckResult(name, True, check(settings)))
+        except CortexError as error:
+            results.append(CheckResult(name, False, error.message, error.hint))
+    return results
 
 
 def _directory(settings: Settings) -> str:
@@ -89,14 +75,11 @@ def _database(settings: Settings) -> str:
 
 
 async def _examine_database(url: str) -> str:
-    db = await Database.open(url, max_size=2)
-    try:
+    async with opened(url, max_size=2) as db:
         missing = await pending(db)
         if missing:
             raise CortexError(f"It lacks {', '.join(missing)}.", hint="Run `cortex db migrate`.")
         await db.check()
-    finally:
-        await db.close()
     return "reachable, the login is safe, the schema is current, every query fits"
 
 
@@ -109,11 +92,8 @@ def _policies(settings: Settings) -> str:
 
 
 async def _examine_policies(url: str, key: bytes) -> str:
-    db = await Database.open(url, max_size=2, vault=Vault(key), reads_only=True)
-    try:
+    async with opened(url, max_size=2, vault=Vault(key), reads_only=True) as db:
         orgs = await policies.forged_policies(db) if db.credential_key_at_hand else []
-    finally:
-        await db.close()
     if orgs:
         raise CortexError(
             f"The policies of {', '.join(orgs[:10])} were not put in force by the plane, so nothing is allowed there.",
@@ -130,6 +110,8 @@ def _api(settings: Settings) -> str:
 
     return asyncio.run(ask())
 
+
+_CHECKS = {"directory": _directory, "postgres": _postgres, "database": _database, "policies": _policies, "api": _api}
 
 NOTHING, SOME, COULD_NOT_LOOK = 0, 1, 2
 """Exit codes."""
@@ -188,10 +170,8 @@ async def _look_at_jobs(
             hint="Set CORTEX_MASTER_KEY as for the workers, or run this where the plane's directory is (CORTEX_HOME).",
         )
     vault = Vault(key)
-    db = await Database.open(
-        url, max_size=4, prepared_statements=settings.prepared_statements, vault=vault, reads_only=True
-    )
-    try:
+    prepared = settings.prepared_statements
+    async with opened(url, max_size=4, prepared_statements=prepared, vault=vault, reads_only=True) as db:
         missing = await pending(db)
         if missing:
             raise SetupError(
@@ -209,8 +189,6 @@ async def _look_at_jobs(
             for finding in findings:
                 report(finding)
         return tally
-    finally:
-        await db.close()
 
 
 def _show_finding(finding: Finding) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import shutil
 import sys
@@ -20,11 +21,11 @@ from cortex_plane.client.access import ACCESS_FILE, read_access, write_private
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import AlreadyExists
 from cortex_plane.main import api_process, databases, demo
-from cortex_plane.main.logs import configure_logs
-from cortex_plane.main.reach import MailSink, mail_sink, reach_of
-from cortex_plane.main.settings import Settings
+from cortex_plane.main.reach import MailSink, mail_sink
+from cortex_plane.main.settings import Settings, configure_logs
 from cortex_plane.tenancy.model.orgs import OrgDraft
 from cortex_plane.tenancy.verbs import keys, logins, orgs
+from cortex_plane.worker.scheduler import in_background
 
 log = structlog.get_logger()
 
@@ -34,19 +35,7 @@ FIRST_PAUSE, LAST_PAUSE = 0.2, 10.0
 MAX_LOG_BYTES = 10 * 1024 * 1024
 
 
-@contextlib.asynccontextmanager
-async def one_worker(arguments: Sequence[str], environment: Mapping[str, str], log_file: Path) -> AsyncIterator[None]:
-    """A worker for as long as the block runs."""
-    task = asyncio.create_task(_keep_running(arguments, environment, log_file))
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
-async def _keep_running(arguments: Sequence[str], environment: Mapping[str, str], log_file: Path) -> None:
+async def _keep_worker(arguments: Sequence[str], environment: Mapping[str, str], log_file: Path) -> None:
     pause = FIRST_PAUSE
     while True:
         start = time.monotonic()
@@ -128,18 +117,9 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
                 }
                 references = (demo.REFERENCE, demo.GATES_REFERENCE, *apps)
                 arguments = [f"--app={reference}" for reference in references]
-                seconds = time.monotonic() - start
-                async with one_worker(arguments, environment, settings.home / WORKER_LOG):
-                    await api_process.serve(
-                        db,
-                        listener,
-                        lambda: _welcome(settings.home, url, link, seconds),
-                        reach_of(settings, url, sink),
-                        api_process.hints_url(settings, app_url),
-                        settings.trusted_proxies,
-                        settings.requests_per_second,
-                        api_process.request_limits(settings),
-                    )
+                welcome = functools.partial(_welcome, settings.home, url, link, time.monotonic() - start)
+                async with in_background(_keep_worker(arguments, environment, settings.home / WORKER_LOG)):
+                    await api_process.serve(settings, db, app_url, listener, welcome, sink)
                     console.print("stopping …", style="dim")
 
         try:
