@@ -7,6 +7,7 @@ under way are finished and recorded, and one write says where the job goes.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Sequence
 from typing import Any, NoReturn
 from uuid import UUID
@@ -173,7 +174,7 @@ class CodeAttempt:
         if stop.failures:
             raise Ended(self._all_failures())
         if stop.holds:
-            raise Ended(self._all_holds())
+            raise Ended(JobHeld(stop.holds[0].hold, stop.holds[0].event, _merge_all(stop.holds)))
         if stop.cancelled or (self.lease.cancel_requested and isinstance(error, Unwind)):
             raise Ended(JobCancelled())
         if stop.hand_back is not None:
@@ -198,9 +199,8 @@ class CodeAttempt:
         raise Ended(JobHeld(Hold.CODE_CHANGED, {"why": why}))
 
     def _all_failures(self) -> JobFailed:
-        stop, write = self.journal.stop, StepWrite()
-        for failure in stop.failures:
-            write = merge_writes(write, failure.write or StepWrite())
+        stop = self.journal.stop
+        write = _merge_all(stop.failures)
         for hold in stop.holds:
             call = self.calls.get(UUID(hold.event["call"])) if "call" in hold.event else None
             if call is not None:
@@ -210,12 +210,6 @@ class CodeAttempt:
                 write = merge_writes(write, outcome_write(call))
         first = stop.failures[0]
         return JobFailed(first.message, first.remedy, write, first.keep_checkpoint)
-
-    def _all_holds(self) -> JobHeld:
-        stop, write = self.journal.stop, StepWrite()
-        for hold in stop.holds:
-            write = merge_writes(write, hold.write or StepWrite())
-        return JobHeld(stop.holds[0].hold, stop.holds[0].event, write)
 
     async def _park(self) -> NoReturn:
         """Waiting holds nothing. People come first: other waits are looked at when they have decided."""
@@ -245,7 +239,7 @@ class CodeAttempt:
         name = type(error).__name__
         if entry is not None:
             self._hold_changed_code(f"expected {entry.kind} `{entry.key}`, and the code raised {name}: {error}")
-        self.entries.drop_failures()
+        self.entries.failures.clear()
         if isinstance(error, ModelError):
             raise Ended(JobRetried(error.error_class, str(error), retry_after=error.retry_after))
         if isinstance(error, CortexError) and not isinstance(error, StepFailed):
@@ -264,7 +258,7 @@ class CodeAttempt:
         if performer.unawaited:
             names = ", ".join(operation.what for operation in performer.unawaited[:3])
             raise Ended(JobFailed(f"The agent's function never awaited: {names}.", "Write `await` before it."))
-        self.entries.record_failures()
+        self.entries.record_caught("")
         questions = self.gates.bound.history.state.asks if self.gates.bound is not None else ()
         if questions:
             raise Ended(
@@ -302,6 +296,10 @@ class CodeAttempt:
         outcome = await self.journal.write(write)
         progress.status, progress.phase = CheckpointStatus.IN_PROGRESS, Phase.MODEL
         return outcome.status is JobStatus.COMPLETED
+
+
+def _merge_all(ends: Sequence[JobFailed | JobHeld]) -> StepWrite:
+    return functools.reduce(merge_writes, (end.write for end in ends if end.write is not None), StepWrite())
 
 
 def _result(value: Any) -> tuple[str, bytes]:
