@@ -44,13 +44,13 @@ def examine(settings: Settings) -> list[CheckResult]:
     results = [CheckResult("python", True, platform.python_version())]
     for name, check in _CHECKS.items():
         try:
-            results.append(CheckResult(name, True, check(settings)))
+            results.append(CheckResult(name, True, asyncio.run(check(settings))))
         except CortexError as error:
             results.append(CheckResult(name, False, error.message, error.hint))
     return results
 
 
-def _directory(settings: Settings) -> str:
+async def _directory(settings: Settings) -> str:
     access = settings.home / ACCESS_FILE
     if not settings.home.exists():
         return f"{settings.home} does not exist yet; `cortex up` makes it"
@@ -59,7 +59,7 @@ def _directory(settings: Settings) -> str:
     return str(settings.home)
 
 
-def _postgres(settings: Settings) -> str:
+async def _postgres(settings: Settings) -> str:
     if settings.database_url:
         return f"a server: {databases.without_password(settings.database_url)}"
     account = choose_account(settings.home, settings.home / "postgres")
@@ -67,14 +67,10 @@ def _postgres(settings: Settings) -> str:
     return f"embedded, PostgreSQL {binaries.version}"
 
 
-def _database(settings: Settings) -> str:
+async def _database(settings: Settings) -> str:
     url = settings.database_url or databases.running_app_url(settings.home)
     if url is None:
         return "the embedded server is not running; `cortex up` starts it"
-    return asyncio.run(_examine_database(url))
-
-
-async def _examine_database(url: str) -> str:
     async with opened(url, max_size=2) as db:
         missing = await pending(db)
         if missing:
@@ -83,15 +79,11 @@ async def _examine_database(url: str) -> str:
     return "reachable, the login is safe, the schema is current, every query fits"
 
 
-def _policies(settings: Settings) -> str:
+async def _policies(settings: Settings) -> str:
     url = settings.database_url or databases.running_app_url(settings.home)
     key = existing_master_key(settings)
     if url is None or key is None:
         return "not looked at: that needs a database that runs, and the master key"
-    return asyncio.run(_examine_policies(url, key))
-
-
-async def _examine_policies(url: str, key: bytes) -> str:
     async with opened(url, max_size=2, vault=Vault(key), reads_only=True) as db:
         orgs = await policies.forged_policies(db) if db.credential_key_at_hand else []
     if orgs:
@@ -102,13 +94,10 @@ async def _examine_policies(url: str, key: bytes) -> str:
     return "those in force were put there by the plane"
 
 
-def _api(settings: Settings) -> str:
-    async def ask() -> str:
-        async with Client.here(settings.home) as plane:
-            me = await plane.me()
-        return f"answers; the key is {me.name}'s ({', '.join(me.roles)})"
-
-    return asyncio.run(ask())
+async def _api(settings: Settings) -> str:
+    async with Client.here(settings.home) as plane:
+        me = await plane.me()
+    return f"answers; the key is {me.name}'s ({', '.join(me.roles)})"
 
 
 _CHECKS = {"directory": _directory, "postgres": _postgres, "database": _database, "policies": _policies, "api": _api}
@@ -119,8 +108,6 @@ NOTHING, SOME, COULD_NOT_LOOK = 0, 1, 2
 
 @dataclass
 class PreflightTally:
-    """Counts of findings; the findings themselves are printed one by one and not kept."""
-
     jobs: int = 0
     stuck: int = 0
     warned: int = 0
@@ -145,10 +132,11 @@ def preflight(settings: Settings, url: str, references: Sequence[str], *, as_jso
     from cortex_plane.worker.tools.app import load_app
 
     apps = [load_app(reference) for reference in references]
-    report = _JsonFindings() if as_json else _show_finding
+    findings: list[bytes] = []
+    report = (lambda finding: findings.append(to_json(finding))) if as_json else _show_finding
     tally = asyncio.run(_look_at_jobs(settings, url, apps, report, replay=replay))
-    if isinstance(report, _JsonFindings):
-        report.end()
+    if as_json:
+        sys.stdout.write("[" + ",".join(f"{finding.decode()}\n" for finding in findings) + "]\n")
         print(tally, file=sys.stderr)  # noqa: T201 -- beside the JSON
     else:
         print_line(str(tally))
@@ -196,17 +184,3 @@ def _show_finding(finding: Finding) -> None:
     print_line(f"{mark}  job {finding.job_id}  {finding.org} · {finding.agent} · app {finding.app} · {finding.status}")
     print_line(f"         {finding.reason}: {short(finding.message, 500)}")
     print_line(f"         → {finding.outcome}. {short(finding.hint, 300)}")
-
-
-class _JsonFindings:
-    """One array, written as it comes."""
-
-    def __init__(self) -> None:
-        self._begun = False
-
-    def __call__(self, finding: Finding) -> None:
-        sys.stdout.write(("," if self._begun else "[") + to_json(finding).decode() + "\n")
-        self._begun = True
-
-    def end(self) -> None:
-        sys.stdout.write("]\n" if self._begun else "[]\n")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from cortex_plane.kernel.addresses import Allowed
+from cortex_plane.kernel.addresses import Allowed, url_fault
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.redaction import redact
 
@@ -53,8 +53,6 @@ def _public_url(url: str) -> str:
 
 
 def _roots_url(url: str) -> str:
-    from cortex_plane.kernel.addresses import url_fault
-
     fault = url_fault(url)
     if fault is not None:
         raise ValueError(fault)
@@ -136,11 +134,6 @@ def load(environment: Mapping[str, str] = os.environ) -> Settings:
         ) from None
 
 
-def _redact(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    redaction: MutableMapping[str, Any] = redact(dict(event))
-    return redaction
-
-
 def configure_logs(level: str, *, as_json: bool) -> None:
     """One JSON object per line on stderr, or plain text for a terminal: through structlog, the server's own log lines too."""
     import structlog
@@ -150,7 +143,7 @@ def configure_logs(level: str, *, as_json: bool) -> None:
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
-        _redact,
+        lambda _, __, event: redact(dict(event)),
     ]
     renderer: Any = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer()
     structlog.configure(
