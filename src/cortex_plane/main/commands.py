@@ -160,12 +160,11 @@ def rotate_key() -> None:
     settings = _load_settings()
     with databases.database(settings, typer.echo) as urls:
         url = databases.prepare(settings, urls, typer.echo)
-        rotation = asyncio.run(databases.rotate_master_key(settings, url, _read_new_key))
-    resealed = rotation.resealed
+        resealed, resumed = asyncio.run(databases.rotate_master_key(settings, url, _read_new_key))
     if resealed is None:
         typer.echo("the plane has this master key already")
     else:
-        begun = "a rotation that was begun before is finished: " if rotation.resumed else ""
+        begun = "a rotation that was begun before is finished: " if resumed else ""
         typer.echo(
             f"{begun}{resealed.secrets} secrets and {resealed.checkpoints} checkpoints of {resealed.orgs} orgs are"
             " sealed with the new master key"

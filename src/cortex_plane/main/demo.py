@@ -136,29 +136,6 @@ crash_app = _release_app("demo-crash")
 
 # The policy ----------------------------------------------------------------------------------------------------------
 
-POLICIES = f"""\
-# Applied by `cortex up` because the org had no policies of its own. It speaks of the demo's agents alone.
-# Change it, then: cortex policy apply FILE
-policies:
-  - name: tagging-is-cheap
-    target: tag_release
-    when: agent in ["{AGENT}", "{CRASH_AGENT}"]
-    effect: allow
-  - name: the-crash-demo-does-not-wait
-    target: deploy
-    when: agent == "{CRASH_AGENT}"
-    effect: allow
-  - name: deployments-need-a-person
-    target: deploy
-    when: agent == "{AGENT}"
-    effect: requires_approval
-    template: dev_only
-  - name: the-gates-demo-is-left-to-its-gates
-    target: "*"
-    when: agent == "{GATES_AGENT}"
-    effect: allow
-"""
-
 
 def sooner(seconds: int) -> list[RequestPolicy]:
     """What a single run may ask for beyond that: less time to decide."""
@@ -209,7 +186,7 @@ def release_agent(*, crash: bool = False) -> AgentDraft:
 async def prepare_release_demo(db: Database, actor: Actor) -> None:
     """The demo agent and its policy, unless they are there. An org that is set up differently does without them."""
     with contextlib.suppress(CortexError):
-        file = PolicyFile(text=POLICIES, note="the demo's", expected_version=0)
+        file = PolicyFile(text=_resource("demo_policies.yaml"), note="the demo's", expected_version=0)
         await policies.apply_policies(db, actor, file)
     await _ensure_agent(db, actor, release_agent())
 
@@ -264,7 +241,11 @@ async def pay_refund(ticket: str, amount: int, ctx: ToolContext) -> dict[str, An
 
 
 def atlas_text() -> str:
-    return resources.files("cortex_plane.main").joinpath("demo_atlas.yaml").read_text(encoding="utf-8")
+    return _resource("demo_atlas.yaml")
+
+
+def _resource(name: str) -> str:
+    return resources.files("cortex_plane.main").joinpath(name).read_text(encoding="utf-8")
 
 
 # The agent -----------------------------------------------------------------------------------------------------------

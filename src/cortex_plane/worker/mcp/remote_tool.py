@@ -69,23 +69,16 @@ class RemoteTool(Tool):
         self.on_uncertain: OnUncertain | None = server.on_uncertain
         self._probe = None
         self._caller = caller
-        self._schema = _strict(schema)
-        self._validator = compiled(self._schema)
+        self.is_async = True
+        self.parameters = _strict(schema)
+        self._validator = compiled(self.parameters)
         self._as_declared: RemoteTool = self
         self._declaration: dict[str, Any] = {
-            "name": self.name, "remote_name": remote_name, "description": description, "parameters": self._schema,
+            "name": self.name, "remote_name": remote_name, "description": description, "parameters": self.parameters,
             "hints": hints, "risk": self.risk, "timeout_seconds": self.timeout_seconds,
             "on_uncertain": self.on_uncertain, "implementation": implementation,
         }  # fmt: skip
         self.digest = hashlib.sha256(canonical({**self._declaration, "server": server.identity})).hexdigest()
-
-    @property
-    def is_async(self) -> bool:
-        return True
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        return self._schema
 
     def version(self, app: str) -> ToolVersion:
         """As it is declared, whatever one org confirmed about it."""

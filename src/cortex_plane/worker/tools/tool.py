@@ -256,6 +256,8 @@ class ToolContext:
 
 
 MIN_TIMEOUT, MAX_TIMEOUT = 0.05, 86_400.0
+DECLARED = ("name", "description", "parameters", "read_only", "risk", "timeout_seconds", "on_uncertain")
+"""What makes a version of a tool."""
 E = TypeVar("E", bound=StrEnum)
 
 
@@ -278,9 +280,13 @@ class Tool:
         self.risk = _choice(Risk, risk, "risk", self.name)
         self.timeout_seconds = _timeout(self.name, timeout)
         self.on_uncertain = _on_uncertain(self.name, read_only, on_uncertain, probe)
+        self.is_async = inspect.iscoroutinefunction(function)
+        """False: it runs in a thread, which nothing can stop before it returns."""
         self._function = function
         self._signature = read_signature(function, f"the tool `{self.name}`")
         self._arguments = Arguments(self._signature, f"the tool `{self.name}`")
+        self.parameters = self._arguments.schema
+        """The JSON Schema of its arguments."""
         self._probe = probe
         if probe is not None:
             self._probe_signature = read_signature(probe, f"the probe of `{self.name}`")
@@ -296,29 +302,11 @@ class Tool:
         return provider_name(self.name)
 
     @property
-    def is_async(self) -> bool:
-        """False: it runs in a thread, which nothing can stop before it returns."""
-        return inspect.iscoroutinefunction(self._function)
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """The JSON Schema of its arguments."""
-        return self._arguments.schema
-
-    @property
     def spec(self) -> ToolSpec:
         return ToolSpec(name=self.provider_name, description=self.description, parameters=self.parameters)
 
     def version(self, app: str) -> ToolVersion:
-        declaration: dict[str, Any] = {
-            "name": self.name,
-            "description": self.description,
-            "parameters": self.parameters,
-            "read_only": self.read_only,
-            "risk": self.risk,
-            "timeout_seconds": self.timeout_seconds,
-            "on_uncertain": self.on_uncertain,
-        }
+        declaration: dict[str, Any] = {name: getattr(self, name) for name in DECLARED}
         return ToolVersion(app=app, digest=hashlib.sha256(canonical(declaration)).hexdigest(), **declaration)
 
     def parse(self, arguments: dict[str, Any] | str) -> Parsed:
@@ -495,8 +483,7 @@ def _parts(value: Any) -> Iterable[tuple[str, Any]]:
 
 
 def _becomes_json(value: Any) -> bool:
-    try:
+    with contextlib.suppress(Exception):
         to_jsonable_python(value)
-    except Exception:
-        return False
-    return True
+        return True
+    return False
