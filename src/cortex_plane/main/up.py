@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -99,7 +99,11 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
         url = api_process.address(listener)
 
         async def main() -> None:
-            async with databases.open_database(settings, app_url) as db, _mail(settings) as sink:
+            # A real database has real people: their mails are not for the sink.
+            is_local = settings.smtp_url is None and settings.database_url is None
+            mails: contextlib.AbstractAsyncContextManager[MailSink | None]
+            mails = mail_sink(settings.home) if is_local else contextlib.nullcontext()
+            async with databases.open_database(settings, app_url) as db, mails as sink:
                 secret = await _access(db, settings.home)
                 write_private(settings.home / ACCESS_FILE, {"url": url, "key": secret})
                 running = {"pid": os.getpid(), "database_url": app_url}
@@ -128,16 +132,6 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
             listener.close()
             (settings.home / databases.RUNNING_FILE).unlink(missing_ok=True)
     console.print("stopped", style="dim")
-
-
-@contextlib.asynccontextmanager
-async def _mail(settings: Settings) -> AsyncIterator[MailSink | None]:
-    """A mail sink on this machine, unless a mail server or a database is set: a real database has real people."""
-    if settings.smtp_url is not None or settings.database_url is not None:
-        yield None
-        return
-    async with mail_sink(settings.home) as sink:
-        yield sink
 
 
 async def _access(db: Database, home: Path) -> str:

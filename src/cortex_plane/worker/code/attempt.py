@@ -221,17 +221,14 @@ class CodeAttempt:
         now = self.lease.time.now()
         wake = min(stop.wakes, default=None)
         reason = ", ".join(dict.fromkeys(stop.reasons))[:200]
-        raise Ended(
-            LastWrite(
-                StepWrite(
-                    status=JobStatus.SLEEPING,
-                    delay_seconds=None if wake is None else max(0.0, (wake - now).total_seconds()),
-                    more={"waits": stop.waits} if stop.waits else {},
-                    events=[("status", {"status": JobStatus.SLEEPING, "reason": reason})],
-                    facts=[self.lease.fact("job_sleeps", reason=reason)],
-                )
-            )
+        write = StepWrite(
+            status=JobStatus.SLEEPING,
+            delay_seconds=None if wake is None else max(0.0, (wake - now).total_seconds()),
+            more={"waits": stop.waits} if stop.waits else {},
+            events=[("status", {"status": JobStatus.SLEEPING, "reason": reason})],
+            facts=[self.lease.fact("job_sleeps", reason=reason)],
         )
+        raise Ended(LastWrite(write))
 
     def _raise_end(self, performer: Performer, error: BaseException) -> NoReturn:
         """How the attempt ends where the function raised."""
@@ -242,15 +239,11 @@ class CodeAttempt:
         self.entries.failures.clear()
         if isinstance(error, ModelError):
             raise Ended(JobRetried(error.error_class, str(error), retry_after=error.retry_after))
+        message = f"The agent's function raised {error if isinstance(error, StepFailed) else f'{name}: {error}'}"
         if isinstance(error, CortexError) and not isinstance(error, StepFailed):
-            raise Ended(
-                JobFailed(
-                    f"The agent's function raised {name}: {error}",
-                    "Correct its code, or catch it there; then `cortex job resubmit` it.",
-                )
-            )
-        message = str(error) if isinstance(error, StepFailed) else f"{name}: {error}"
-        raise Ended(JobRetried(ErrorClass.INFRASTRUCTURE, f"The agent's function raised {message}"))
+            hint = "Correct its code, or catch it there; then `cortex job resubmit` it."
+            raise Ended(JobFailed(message, hint))
+        raise Ended(JobRetried(ErrorClass.INFRASTRUCTURE, message))
 
     async def _complete(self, performer: Performer, result: Any) -> Answer:
         """Ends the job, unless new messages arrived in its conversation: then the answer goes with the next write."""
@@ -261,12 +254,9 @@ class CodeAttempt:
         self.entries.record_caught("")
         questions = self.gates.bound.history.state.asks if self.gates.bound is not None else ()
         if questions:
-            raise Ended(
-                JobFailed(
-                    f"The agent's function returned, and the gate `{questions[0].gate}` still waits for its answer.",
-                    "Answer it there with `await ctx.answer(…)`, then `cortex job resubmit` it.",
-                )
-            )
+            message = f"The agent's function returned, and the gate `{questions[0].gate}` still waits for its answer."
+            hint = "Answer it there with `await ctx.answer(…)`, then `cortex job resubmit` it."
+            raise Ended(JobFailed(message, hint))
         try:
             text, content = _result(result)
         except CortexError as error:

@@ -236,9 +236,15 @@ class JournalReplay:
 
     async def _resolve(self, scope: Scope, operation: PlannedOperation) -> Any:
         self.boundary()
-        key, entry = self._visit(scope, operation)
-        if entry is not None and entry.status is not EntryStatus.OPEN:
-            return await self._replay_entry(entry)
+        try:
+            key, entry = scope.visit(operation.kind, operation.name, operation.input_hash)
+        except Mismatch as error:
+            self.mismatch = self.mismatch or str(error)
+            raise Unwind from None
+        if entry is not None and entry.status is EntryStatus.FAILED:
+            raise restore_error(entry.error or {})
+        if entry is not None and entry.status is EntryStatus.DONE:
+            return decode_result(entry.kind, entry.name, await self.result_of(entry), entry.key)
         scope.busy = key
         try:
             return await self.live(scope, key, entry, operation)
@@ -283,13 +289,6 @@ class JournalReplay:
         if self.mismatch is not None:
             raise Unwind
 
-    def _visit(self, scope: Scope, operation: PlannedOperation) -> tuple[str, JournalEntry | None]:
-        try:
-            return scope.visit(operation.kind, operation.name, operation.input_hash)
-        except Mismatch as error:
-            self.mismatch = self.mismatch or str(error)
-            raise Unwind from None
-
     def _scope(self, operation: PlannedOperation) -> Scope:
         if self.closed:
             raise ContextMisused(f"The context was used for {operation.kind} `{operation.name}` after its job ended.")
@@ -310,11 +309,6 @@ class JournalReplay:
                 "`ctx.gather`, and the `timeout` of an operation instead of `asyncio.timeout`.",
             )
         return scope
-
-    async def _replay_entry(self, entry: JournalEntry) -> Any:
-        if entry.status is EntryStatus.FAILED:
-            raise restore_error(entry.error or {})
-        return decode_result(entry.kind, entry.name, await self.result_of(entry), entry.key)
 
     async def live(self, scope: Scope, key: str, entry: JournalEntry | None, operation: PlannedOperation) -> Any:  # noqa: ARG002
         """An operation that is not settled. ``entry``: it was begun before."""

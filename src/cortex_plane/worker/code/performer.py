@@ -66,7 +66,8 @@ from cortex_plane.worker.tools.tool import encode_result, run_function
 
 MAX_PAUSE = 60.0
 LOOK_SECONDS = 0.5
-FOR_THE_AGENT = (*FAILURES.values(), ContextMisused)
+PASSED_ON: tuple[type[BaseException], ...] = (*FAILURES.values(), ContextMisused, Unwind, asyncio.CancelledError)
+"""What an operation raises in the agent's function. Anything else ends the attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,18 +157,13 @@ class Performer(JournalReplay):
         """An error that is not for the agent to catch ends the attempt instead."""
         try:
             return await operation
-        except (Unwind, asyncio.CancelledError):
+        except PASSED_ON:
             raise
-        except Ended as stop:
-            if stop.end is None:
-                self._journal.stop.error = self._journal.stop.error or stop
-            else:
-                self._journal.put_off(stop.end)
-            raise Unwind from None
         except BaseException as error:
-            if isinstance(error, FOR_THE_AGENT):
-                raise
-            self._journal.stop.error = self._journal.stop.error or error
+            if isinstance(error, Ended) and error.end is not None:
+                self._journal.put_off(error.end)
+            else:
+                self._journal.stop.error = self._journal.stop.error or error
             raise Unwind from None
 
     async def _perform(self, key: str, entry: JournalEntry | None, operation: PlannedOperation) -> Any:
@@ -491,9 +487,9 @@ def _step_failed(operation: PlannedStep, error: Exception) -> StepFailed:
     name = operation.name
     if isinstance(error, CallTimeout):
         return StepFailed(f"The step `{name}` did not end in time.")
-    if isinstance(error, CallStopped):
-        return StepFailed(storable(f"The step `{name}` raised {error}")[:4000])
+    message = f"The step `{name}` raised {error}"
     if isinstance(error, CortexError) and error.code == "unstorable_result":
-        reason = error.message.removeprefix("What the tool returned cannot be stored: ")
-        return StepFailed(storable(f"What the step `{name}` returned cannot be stored: {reason}")[:4000])
-    return StepFailed(storable(f"The step `{name}` raised {type(error).__name__}: {error}")[:4000])
+        message = error.message.replace("What the tool returned", f"What the step `{name}` returned", 1)
+    elif not isinstance(error, CallStopped):
+        message = f"The step `{name}` raised {type(error).__name__}: {error}"
+    return StepFailed(storable(message)[:4000])
