@@ -36,8 +36,8 @@ _RESUBMIT = "`cortex job resubmit` starts the work again once the job has failed
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """What is wrong with one job, before it is told which one."""
+class ResumeFault:
+    """Why a job cannot be resumed here, or would go on differently. `Finding` adds which job."""
 
     reason: Reason
     outcome: PreflightOutcome
@@ -72,7 +72,7 @@ class Preflight:
         about: dict[str, Any] = {"org": org, "job_id": job.id, "agent": job.agent, "app": job.app, "status": job.status}
         return [Finding(**about, **dataclasses.asdict(fault)) async for fault in self._faults(org_id, job)]
 
-    async def _faults(self, org_id: UUID, job: Parked) -> AsyncIterator[Fault]:
+    async def _faults(self, org_id: UUID, job: Parked) -> AsyncIterator[ResumeFault]:
         checkpoint: Checkpoint | None = None
         if job.checkpoint is not None:
             try:
@@ -84,7 +84,7 @@ class Preflight:
                 yield _corrupt_checkpoint(error)
         app = self.apps.get(job.app)
         if app is None:
-            yield Fault(
+            yield ResumeFault(
                 Reason.APP_MISSING,
                 PreflightOutcome.WAITS,
                 f"Its app `{job.app}` is not among those given ({', '.join(sorted(self.apps))}).",
@@ -94,7 +94,7 @@ class Preflight:
         try:
             skills = SkillSettings.of(job.skill_config)
         except (ValueError, TypeError) as error:
-            yield Fault(
+            yield ResumeFault(
                 Reason.AGENT_UNREADABLE,
                 PreflightOutcome.FAILS,
                 f"Version {job.agent_version} of its agent cannot be read: {error}",
@@ -109,7 +109,7 @@ class Preflight:
         try:
             await self.backends.answering(request)  # which backend would answer; nothing is sent
         except ModelError as error:
-            yield Fault(Reason.MODEL_MISSING, PreflightOutcome.FAILS, error.message, error.hint)
+            yield ResumeFault(Reason.MODEL_MISSING, PreflightOutcome.FAILS, error.message, error.hint)
         if checkpoint is None:
             return
         for fault in _prompt(job, skills, checkpoint, app):
@@ -123,12 +123,12 @@ class Preflight:
 
     async def _code(
         self, org_id: UUID, job: Parked, skills: SkillSettings, checkpoint: Checkpoint, app: App
-    ) -> AsyncIterator[Fault]:
+    ) -> AsyncIterator[ResumeFault]:
         """A code agent: its function, the tools that it waits for, and, if wanted, its way to where it stands."""
         function = app.agents.get(skills.run or "")
         if function is None:
             names = ", ".join(f"`{name}`" for name in sorted(app.agents)) or "none"
-            yield Fault(
+            yield ResumeFault(
                 Reason.RUN_MISSING,
                 PreflightOutcome.HELD,
                 f"The app `{app.name}` has no code agent `{skills.run}`; it has {names}.",
@@ -143,7 +143,7 @@ class Preflight:
         if self.replay:
             differs = await self._replay_job(org_id, job, checkpoint, function)
             if differs is not None:
-                yield Fault(
+                yield ResumeFault(
                     Reason.REPLAY_MISMATCH,
                     PreflightOutcome.HELD,
                     f"Its code goes another way than it went: {differs}.",
@@ -162,9 +162,9 @@ class Preflight:
         )  # fmt: skip
 
 
-def _corrupt_checkpoint(error: CheckpointCorrupt) -> Fault:
+def _corrupt_checkpoint(error: CheckpointCorrupt) -> ResumeFault:
     newer = error.corruption_type is CorruptionType.FUTURE_VERSION
-    return Fault(
+    return ResumeFault(
         Reason.CHECKPOINT_NEWER if newer else Reason.CHECKPOINT_CORRUPT,
         PreflightOutcome.FAILS,
         f"{error.message} ({error.corruption_type})",
@@ -174,20 +174,20 @@ def _corrupt_checkpoint(error: CheckpointCorrupt) -> Fault:
     )
 
 
-def _prompt(job: Parked, skills: SkillSettings, checkpoint: Checkpoint, app: App) -> Iterator[Fault]:
+def _prompt(job: Parked, skills: SkillSettings, checkpoint: Checkpoint, app: App) -> Iterator[ResumeFault]:
     if prompt_of(job.model_config, app)[1] == checkpoint.system_prompt_hash:
         return
     change = skills.on_prompt_change
     message = f"The prompt is not the one that it began with, and its agent says `on_prompt_change: {change}`."
     if change is PromptChange.HOLD:
         hint = "It is held with `prompt_changed`; `cortex job resume` goes on with the new prompt."
-        yield Fault(Reason.PROMPT_CHANGED, PreflightOutcome.HELD, message, hint)
+        yield ResumeFault(Reason.PROMPT_CHANGED, PreflightOutcome.HELD, message, hint)
     elif change is PromptChange.FAIL:
         hint = f"Let it end on the old code first, or restore the app's instructions. {_RESUBMIT}"
-        yield Fault(Reason.PROMPT_CHANGED, PreflightOutcome.FAILS, message, hint)
+        yield ResumeFault(Reason.PROMPT_CHANGED, PreflightOutcome.FAILS, message, hint)
 
 
-def _calls(job: Parked, toolbox: Toolbox) -> Iterator[Fault]:
+def _calls(job: Parked, toolbox: Toolbox) -> Iterator[ResumeFault]:
     """The calls of the step that is under way, as a resume would plan them."""
     rows = {call.position: call for call in job.calls}
     for position, request in enumerate(as_sent(requests_of(job.response or {"calls": []}), rows)):
@@ -196,7 +196,7 @@ def _calls(job: Parked, toolbox: Toolbox) -> Iterator[Fault]:
             yield from _call(request, row, toolbox)
 
 
-def _call(request: CallRequest, row: ToolCall | None, toolbox: Toolbox) -> Iterator[Fault]:
+def _call(request: CallRequest, row: ToolCall | None, toolbox: Toolbox) -> Iterator[ResumeFault]:
     call = plan_call(0, request, UUID(int=0), toolbox)
     status = row.status if row else "not begun"
     if call.tool is not None:
@@ -206,7 +206,7 @@ def _call(request: CallRequest, row: ToolCall | None, toolbox: Toolbox) -> Itera
     if row is not None and row.status is CallStatus.APPROVED and toolbox.digests.get(row.tool_name) == row.tool_digest:
         return  # an edit that fits the schema and not the tool: the model is told
     has_tool = request.name in toolbox.tools
-    yield Fault(
+    yield ResumeFault(
         Reason.ARGUMENTS_REFUSED if has_tool else Reason.TOOL_MISSING,
         PreflightOutcome.HELD,
         f"A call of `{row.tool_name if row else request.name[:100]}` ({status}) cannot be made: {call.error}",
@@ -215,17 +215,17 @@ def _call(request: CallRequest, row: ToolCall | None, toolbox: Toolbox) -> Itera
     )
 
 
-def _changed_tool(row: ToolCall) -> Fault:
+def _changed_tool(row: ToolCall) -> ResumeFault:
     what = f"`{row.tool_name}` is not the version that a call ({row.status}) was made for"
     if row.status in (CallStatus.AWAITING, CallStatus.APPROVED):
-        return Fault(
+        return ResumeFault(
             Reason.TOOL_CHANGED,
             PreflightOutcome.ASKED_AGAIN,
             f"{what}: whoever approves that version is asked again about this one.",
             "Nothing need be done; decide it before the deploy, on the old code, to be asked once.",
             Severity.WARNING,
         )
-    return Fault(
+    return ResumeFault(
         Reason.TOOL_CHANGED,
         PreflightOutcome.GOES_ON,
         f"{what}, and it may have been sent: it is settled as `{row.on_uncertain}`, by the new code,"
