@@ -30,7 +30,8 @@ from cortex_plane.policies.verbs import policies
 from cortex_plane.tenancy.model.orgs import OrgDraft
 from cortex_plane.tenancy.store import convert_mappings
 from cortex_plane.tenancy.verbs import keys, orgs
-from cortex_plane.worker.notifier import Notifier, notifying
+from cortex_plane.worker.notifier import Notifier
+from cortex_plane.worker.scheduler import in_background
 from cortex_plane.worker.worker import JobRunner, WorkerSettings
 
 MAILS, ROUNDS, LINES = 400, 3, 4
@@ -167,7 +168,7 @@ async def throughput(url: str, port: int, rounds: int, mails: int) -> tuple[floa
             timed = Timed(channel)
             timed.target = mails
             started = time.perf_counter()
-            async with notifying(Notifier(made.db, [timed], PUBLIC_URL, concurrency=4 * LINES)):
+            async with in_background(Notifier(made.db, [timed], PUBLIC_URL, concurrency=4 * LINES).run()):
                 await timed.reached.wait()
                 ours.append((time.perf_counter() - started) / mails)
             theirs.append(await bare(port, mails))
@@ -185,7 +186,7 @@ async def burst(url: str, port: int, backlog: int) -> tuple[float, bool]:
         other, first = await _waiting_elsewhere(made)
         await _people(made.db, connection, other, 1)
         timed.target = 200
-        async with notifying(Notifier(made.db, [timed], PUBLIC_URL)):
+        async with in_background(Notifier(made.db, [timed], PUBLIC_URL).run()):
             await timed.reached.wait()
             timed.target, started = 10**9, time.perf_counter()
             await connection.execute("select notify_approvers($1, $2)", other, first)

@@ -24,7 +24,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.embedded import EmbeddedPostgres
 from cortex_plane.policies.model.policies import OWNER_DECIDES
 from cortex_plane.proof.verbs import audit
-from cortex_plane.worker.scheduler import Scheduler, scheduling
+from cortex_plane.worker.scheduler import Scheduler, in_background
 from tests.crash.test_soak import PatientConnection, _folder, patiently
 from tests.crash.workers import DEADLINE, until
 from tests.fixtures.people import World
@@ -140,7 +140,7 @@ async def test_two_schedulers_keep_every_deadline_once_while_the_database_dies()
         made = await _requests(plane)
         first, second = [await Database.open(plane.url, max_size=3, vault=VAULT) for _ in range(2)]
         schedulers = [Scheduler(db, poll_seconds=0.1, name=f"s{n}") for n, db in enumerate((first, second))]
-        async with scheduling(schedulers[0]), scheduling(schedulers[1]):
+        async with in_background(schedulers[0].run()), in_background(schedulers[1].run()):
             for column, event in (("remind_at", "reminded"), ("deadline", "expired")):
                 await _due(plane, made, column, chance)
                 begun = await plane.seen(event, IN_THE_MIDDLE)

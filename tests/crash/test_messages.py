@@ -18,8 +18,8 @@ from cortex_plane.notify.model import Card, Outgoing
 from cortex_plane.policies.model.policies import OWNER_DECIDES, Approvers
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.orgs import Role
-from cortex_plane.worker.notifier import Notifier, notifying
-from cortex_plane.worker.scheduler import Scheduler, scheduling
+from cortex_plane.worker.notifier import Notifier
+from cortex_plane.worker.scheduler import Scheduler, in_background
 from tests.approvals.approval_racer import follow
 from tests.channels.behaviour import PUBLIC_URL, Failure, link
 from tests.channels.postbox import Postbox, connect
@@ -67,8 +67,8 @@ class Sending:
                 db = await patiently(lambda: Database.open(self.plane.url, max_size=5, vault=VAULT))
                 stack.push_async_callback(db.close)
                 notifiers.append(Notifier(db, [self.box], PUBLIC_URL, poll_seconds=0.05, name=name))
-                await stack.enter_async_context(scheduling(Scheduler(db, poll_seconds=0.05, name=name)))
-                await stack.enter_async_context(notifying(notifiers[-1]))
+                await stack.enter_async_context(in_background(Scheduler(db, poll_seconds=0.05, name=name).run()))
+                await stack.enter_async_context(in_background(notifiers[-1].run()))
             yield notifiers
 
     async def dies_after(self, messages: int) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from cortex_plane.embedded import EmbeddedPostgres, child, places, postmaster
+from cortex_plane.embedded import EmbeddedPostgres, places, postmaster
 from cortex_plane.embedded.account import choose_account
 from cortex_plane.embedded.binaries import find_binaries
-from cortex_plane.embedded.server import command_line
+from cortex_plane.embedded.postmaster import command_line
 from cortex_plane.kernel.errors import SetupError
 
 Launch = Callable[..., EmbeddedPostgres]
@@ -136,7 +136,7 @@ def orphan(directory: Path, data: Path, *, ours: bool, until: Until) -> subproce
     if not ours:
         options = [word.replace("cortex-plane", "mine") for word in options]
     command = [str(binaries.program("postgres")), "-D", str(data), *options]
-    process = child.spawn(command, account, log=subprocess.DEVNULL)
+    process = postmaster.spawn(command, account, log=subprocess.DEVNULL)
     file = places.socket_file(sockets)
     until(lambda: postmaster.is_ready(data, process.pid, file, 5432), "the orphan's start")
     return process
@@ -152,7 +152,7 @@ def test_an_orphan_of_ours_is_stopped(directory: Path, launch: Launch, fetch: Fe
         assert gone(left.pid)
         assert fetch(server.url(), "select 1") == 1
     finally:
-        child.stop(left)
+        postmaster.stop(left)
     assert left.returncode == 0
 
 
@@ -167,7 +167,7 @@ def test_a_server_of_somebody_else_is_left_alone(directory: Path, launch: Launch
         assert refusal.value.code == "embedded_foreign_server"
         assert not gone(left.pid)
     finally:
-        child.stop(left)
+        postmaster.stop(left)
 
 
 def test_a_kill_during_initdb_leaves_nothing_half_made(

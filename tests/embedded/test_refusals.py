@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cortex_plane.embedded import EmbeddedPostgres, binaries, launcher
+from cortex_plane.embedded import EmbeddedPostgres, binaries, launcher, postmaster
 from cortex_plane.kernel.errors import SetupError
 
 Launch = Callable[..., EmbeddedPostgres]
@@ -189,7 +189,7 @@ def test_a_server_that_dies_is_quoted(place: Path, launch: Launch) -> None:
 
 def test_a_server_that_never_answers(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "START_SECONDS", 0.2)
-    monkeypatch.setattr(launcher, "is_ready", lambda *_: False)
+    monkeypatch.setattr(postmaster, "is_ready", lambda *_: False)
     one = launch()
     error = refused(one)
     assert error.code == "embedded_start_timeout"

@@ -77,7 +77,7 @@ def test_secrets_are_found_however_deep_they_are() -> None:
 
 PROGRAM = """
 import logging, structlog
-from cortex_plane.main.logs import configure_logs
+from cortex_plane.main.settings import configure_logs
 configure_logs("info", as_json=True)
 structlog.contextvars.bind_contextvars(request_id="r-1")
 structlog.get_logger().info("hello", key="KEY", nested={"password": "hunter2"})

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cortex_plane.kernel.errors import SetupError
-from cortex_plane.main.master_key import KEY_FILE, master_key
+from cortex_plane.main.databases import KEY_FILE, master_key
 from cortex_plane.main.settings import Settings
 
 

@@ -24,7 +24,8 @@ from cortex_plane.notify.model import Card
 from cortex_plane.proof.rules.receipts import as_file, check_file
 from cortex_plane.proof.verbs import audit, receipts
 from cortex_plane.tenancy.model.orgs import Role
-from cortex_plane.worker.notifier import Notifier, notifying
+from cortex_plane.worker.notifier import Notifier
+from cortex_plane.worker.scheduler import in_background
 from tests.approvals.test_approval_races import (
     BATCH,
     ROUNDS,
@@ -299,7 +300,7 @@ async def _campaign(urls: Urls, world: World, admin: asyncpg.Connection, rounds:
                     first = KINDS[(begun + number) % len(KINDS)]
                     sent = await _sent(world, each, people, first)
                     each.acts = _acts(each, people, sent, world.admin.secret, chance, first)
-                    async with notifying(notifier()) if number % 2 else contextlib.nullcontext():
+                    async with in_background(notifier().run()) if number % 2 else contextlib.nullcontext():
                         await _race(each, started)
                     ends.update(await _judge(world, admin, each, people, first in EARLY))
                     for act, answer in zip(each.acts, each.answers, strict=True):

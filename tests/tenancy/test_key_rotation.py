@@ -24,8 +24,7 @@ from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.verbs import master_key
 from cortex_plane.kernel.errors import SetupError
-from cortex_plane.main.databases import open_database
-from cortex_plane.main.master_key import KEY_FILE, NEXT_KEY_FILE
+from cortex_plane.main.databases import KEY_FILE, NEXT_KEY_FILE, open_database
 from cortex_plane.main.settings import Settings
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy import store as tenancy_store

@@ -227,7 +227,7 @@ async def test_a_scheduler_forgets_chunks_now_and_then(world: World, admin: asyn
     worker, given = await leased(world.db)
     assert await events.append_chunks(world.db, given, worker.id, 0, ["half"])
     await admin.execute("update text_chunk set created_at = created_at - interval '61 minutes'")
-    async with scheduler.scheduling(scheduler.Scheduler(world.db, poll_seconds=0.02, chores=often)):
+    async with scheduler.in_background(scheduler.Scheduler(world.db, poll_seconds=0.02, chores=often).run()):
         await until_gone(admin)
 
 

@@ -307,7 +307,7 @@ async def test_an_idempotent_call_whose_server_died_is_sent_again_and_others_are
 async def test_a_server_that_is_down_stops_neither_the_worker_nor_what_was_approved(
     strict: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cortex_plane.worker.mcp.supervisor.START_SECONDS", 0.5)
+    monkeypatch.setattr("cortex_plane.worker.mcp.connection.SETTLE_SECONDS", 0.5)
     monkeypatch.setattr("cortex_plane.worker.mcp.connection.WAIT_SECONDS", 0.2)
     monkeypatch.setattr("cortex_plane.worker.authorization.SERVER_SECONDS", 0.2)
     db = strict.db

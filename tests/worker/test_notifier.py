@@ -18,7 +18,8 @@ from cortex_plane.notify.model import Card, Outgoing
 from cortex_plane.notify.verbs import deliveries
 from cortex_plane.tenancy.model.identities import DeliveryStatus
 from cortex_plane.tenancy.model.orgs import Role
-from cortex_plane.worker.notifier import Notifier, notifying
+from cortex_plane.worker.notifier import Notifier
+from cortex_plane.worker.scheduler import in_background
 from tests.channels.behaviour import ASK, PUBLIC_URL, Failure, delivery_of, drain, link
 from tests.channels.postbox import Postbox, connect
 from tests.conftest import Urls
@@ -91,7 +92,7 @@ async def test_two_notifiers_send_everything_once_and_in_order_and_never_share_a
     box = Postbox(before=watch)
     pools = [await Database.open(urls.app, max_size=6, vault=Vault(bytes(range(32)))) for _ in range(2)]
     try:
-        async with notifying(notifier(pools[0], box)), notifying(notifier(pools[1], box)):
+        async with in_background(notifier(pools[0], box).run()), in_background(notifier(pools[1], box).run()):
             await all_sent(admin)
     finally:
         for pool in pools:
@@ -152,7 +153,7 @@ async def test_it_goes_on_after_the_database_was_away_and_sends_nothing_twice(
     pool = await Database.open(urls.app, max_size=4, vault=Vault(bytes(range(32))))
     try:
         with capture_logs():
-            async with notifying(notifier(pool, box)):
+            async with in_background(notifier(pool, box).run()):
                 await all_sent(admin)
     finally:
         await pool.close()
@@ -174,7 +175,7 @@ async def test_a_burst_in_one_org_does_not_delay_another_orgs_first_message(
 
     box = Postbox(before=slow)
     loop = asyncio.get_running_loop()
-    async with notifying(notifier(strict.db, box, concurrency=1)):
+    async with in_background(notifier(strict.db, box, concurrency=1).run()):
         async with asyncio.timeout(20):
             while not box.received:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -204,7 +205,7 @@ async def test_an_org_whose_channel_hangs_holds_up_only_itself(
             await held.wait()
 
     box = Postbox(before=hang)
-    async with notifying(notifier(strict.db, box, concurrency=2)):
+    async with in_background(notifier(strict.db, box, concurrency=2).run()):
         async with asyncio.timeout(20):
             while not box.received:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -246,7 +247,7 @@ async def test_two_orgs_whose_receivers_hang_hold_up_neither_a_third_nor_another
 
     mail, hooks = Postbox(before=hang("email")), Postbox("webhook", before=hang("webhook"))
     loop = asyncio.get_running_loop()
-    async with notifying(notifier(strict.db, hooks, mail, concurrency=8)):
+    async with in_background(notifier(strict.db, hooks, mail, concurrency=8).run()):
         async with asyncio.timeout(20):
             while hanging.total() < 8:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -279,7 +280,7 @@ async def test_the_last_place_is_for_an_org_that_has_none(
     box = Postbox(before=hang)
     sending = notifier(strict.db, box, concurrency=3)
     sending._share = 2
-    async with notifying(sending):
+    async with in_background(sending.run()):
         async with asyncio.timeout(20):
             while hanging.total() < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -337,7 +338,7 @@ async def test_whoever_stops_lets_go_of_what_was_not_begun(strict: World, admin:
         await go.wait()
 
     box = Postbox(before=stall)
-    async with notifying(notifier(strict.db, box)):
+    async with in_background(notifier(strict.db, box).run()):
         await begun.wait()
         asyncio.get_running_loop().call_later(0.05, go.set)
     assert len(box.received) == 1, "what was on its way has arrived"
@@ -349,7 +350,7 @@ async def test_whoever_stops_while_it_looks_keeps_nothing(strict: World, admin: 
     await approvers(strict, admin, "Ann")
     await copies(admin, await asked_of(strict), 1, 400)
     for n in range(60):
-        async with notifying(notifier(strict.db, Postbox())):
+        async with in_background(notifier(strict.db, Postbox()).run()):
             await asyncio.sleep(n / 10_000)
         assert await admin.fetchval("select count(*) from notification where taken_by is not null") == 0, n
 

@@ -17,7 +17,7 @@ from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import OWNER_DECIDES
 from cortex_plane.sessions.model.sessions import InboundMessage, IngestedMessage, SessionStatus
 from cortex_plane.sessions.verbs import sessions
-from cortex_plane.worker.scheduler import POLL_SECONDS, Scheduler, scheduling
+from cortex_plane.worker.scheduler import POLL_SECONDS, Scheduler, in_background
 from cortex_plane.worker.tools.app import App
 from tests.fixtures.approvals import shown
 from tests.fixtures.clock import Clock
@@ -135,7 +135,7 @@ async def test_one_that_cannot_be_acted_on_keeps_nobody_else_from_its_time(
 
 async def test_a_running_scheduler_keeps_its_deadlines(strict: World, admin: asyncpg.Connection, clock: Clock) -> None:
     (id,) = await requests(strict, admin)
-    async with scheduling(Scheduler(strict.db, poll_seconds=0.05)), asyncio.timeout(10):
+    async with in_background(Scheduler(strict.db, poll_seconds=0.05).run()), asyncio.timeout(10):
         await clock.set(START + HOUR)
         while await happened(admin, "expired") != [id]:  # noqa: ASYNC110 -- it looks when it looks
             await asyncio.sleep(0.01)

@@ -14,6 +14,6 @@ Everything it keeps is in the plane's own directory:
 """
 
 from cortex_plane.embedded.launcher import EmbeddedPostgres
-from cortex_plane.embedded.server import Server
+from cortex_plane.embedded.postmaster import Server
 
 __all__ = ["EmbeddedPostgres", "Server"]

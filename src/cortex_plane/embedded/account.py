@@ -37,16 +37,12 @@ def explain_os_errors(doing: str, path: Path) -> Iterator[None]:
 def _explain(error: OSError, doing: str, path: Path) -> SetupError:
     if error.errno in _NO_SPACE:
         return disk_full(path, f"Cannot {doing}: the disk is full.")
-    reason = error.strerror or str(error)
-    message = f"Cannot {doing}: {reason}."
-    if error.errno in _NOT_WRITABLE:
-        return SetupError(
-            message,
-            code="embedded_not_writable",
-            hint=f"Make {path} writable for this user, choose another directory, or {USE_A_SERVER}.",
-        )
+    closed = error.errno in _NOT_WRITABLE
+    what = f"Make {path} writable for this user" if closed else f"Check {path}"
     return SetupError(
-        message, code="embedded_directory", hint=f"Check {path}, choose another directory, or {USE_A_SERVER}."
+        f"Cannot {doing}: {error.strerror or error}.",
+        code="embedded_not_writable" if closed else "embedded_directory",
+        hint=f"{what}, choose another directory, or {USE_A_SERVER}.",
     )
 
 
@@ -118,30 +114,23 @@ class Account:
 
     def first_obstacle(self, path: Path) -> Path:
         """The outermost directory on the way to ``path`` that this user cannot enter."""
-        for parent in reversed(path.parents):
-            if not self.can_enter(parent):
-                return parent
-        return path
+        return next((parent for parent in reversed(path.parents) if not self.can_enter(parent)), path)
 
 
 def choose_account(directory: Path, data: Path) -> Account:
     """The caller; for root the owner of the data, else of the directory, else a user without rights."""
     if os.geteuid() != 0:
         return Account(os.geteuid(), os.getegid(), dropped=False)
-    data_owner = _owner(data)
-    if data_owner:
-        return Account(data_owner, _group_of(data_owner), dropped=True)
-    # A directory of an ordinary user keeps working for that user after one start under sudo.
-    directory_owner = _owner(directory)
-    if directory_owner and _entry(directory_owner):
-        return Account(directory_owner, _group_of(directory_owner), dropped=True)
-    for name in FALLBACK_USERS:
-        try:
-            entry = pwd.getpwnam(name)
-        except KeyError:
-            continue
-        return Account(entry.pw_uid, entry.pw_gid, dropped=True)
-    return Account(FALLBACK_UID, FALLBACK_UID, dropped=True)
+    owner = _owner(data)
+    entry = _entry(owner)
+    if not owner:
+        # A directory of an ordinary user keeps working for that user after one start under sudo.
+        owner = _owner(directory)
+        entry = _entry(owner)
+        if not owner or entry is None:
+            entry = next(filter(None, map(_entry, FALLBACK_USERS)), None)
+            owner = entry.pw_uid if entry else FALLBACK_UID
+    return Account(owner, entry.pw_gid if entry else owner, dropped=True)
 
 
 def describe(uid: int) -> str:
@@ -156,20 +145,13 @@ def give_to_owner_of(directory: Path, descriptor: int) -> None:
         os.fchown(descriptor, status.st_uid, status.st_gid)
 
 
-def _owner(path: Path) -> int | None:
-    try:
-        return path.stat().st_uid
-    except FileNotFoundError:
-        return None
+def _owner(path: Path) -> int:
+    """0 where there is nothing."""
+    return path.stat().st_uid if path.exists() else 0
 
 
-def _entry(uid: int) -> pwd.struct_passwd | None:
+def _entry(user: int | str) -> pwd.struct_passwd | None:
     try:
-        return pwd.getpwuid(uid)
+        return pwd.getpwuid(user) if isinstance(user, int) else pwd.getpwnam(user)
     except KeyError:
         return None
-
-
-def _group_of(uid: int) -> int:
-    entry = _entry(uid)
-    return entry.pw_gid if entry else uid

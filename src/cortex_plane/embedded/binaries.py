@@ -61,17 +61,19 @@ def find_binaries(explicit: Path | None, account: Account, report: Callable[[str
 
 def find_version(version: int) -> Path | None:
     """A bin directory on this machine that serves clusters of this major version."""
-    for candidate in _candidates():
-        if _complete(candidate) and _version(candidate, None) == version:
-            return candidate
-    return None
+    fitting = (path for path in _candidates() if _complete(path) and _version(path, None) == version)
+    return next(fitting, None)
 
 
 def _candidates() -> Iterator[Path]:
     wheel = _wheel()
     if wheel is not None:
         yield wheel
-    yield from _system()
+    versions = {int(path.name): path for path in SYSTEM_ROOT.glob("*") if path.name.isdecimal()}
+    yield from (versions[version] / "bin" for version in sorted(versions, reverse=True) if version >= OLDEST)
+    on_path = shutil.which("postgres")
+    if on_path is not None:
+        yield Path(on_path).resolve().parent
 
 
 def _wheel() -> Path | None:
@@ -80,16 +82,6 @@ def _wheel() -> Path | None:
     if spec is None or not spec.submodule_search_locations:
         return None
     return Path(spec.submodule_search_locations[0]) / _WHEEL_PREFIX / "bin"
-
-
-def _system() -> Iterator[Path]:
-    versions = {int(path.name): path for path in SYSTEM_ROOT.glob("*") if path.name.isdecimal()}
-    for version in sorted(versions, reverse=True):
-        if version >= OLDEST:
-            yield versions[version] / "bin"
-    on_path = shutil.which("postgres")
-    if on_path is not None:
-        yield Path(on_path).resolve().parent
 
 
 def _usable(directory: Path, account: Account, report: Callable[[str], None]) -> Binaries | str:

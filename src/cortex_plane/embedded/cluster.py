@@ -9,7 +9,6 @@ import tempfile
 from pathlib import Path
 from shlex import quote
 
-from cortex_plane.embedded import child
 from cortex_plane.embedded.account import (
     USE_A_SERVER,
     Account,
@@ -21,21 +20,13 @@ from cortex_plane.embedded.account import (
 )
 from cortex_plane.embedded.binaries import BINARIES_SETTING, Binaries, find_version
 from cortex_plane.embedded.places import DATA_NAME, SOCKETS_NAME, fits
-from cortex_plane.embedded.server import SUPERUSER
+from cortex_plane.embedded.postmaster import SUPERUSER, run
 from cortex_plane.kernel.errors import SetupError
 
 PASSWORD_NAME = "postgres.password"  # noqa: S105
 _STAGING_PREFIX = "postgres.new-"
 # From this version on PostgreSQL brings a locale of its own that sorts by code point and knows all of Unicode.
 _BUILTIN_LOCALE = 17
-
-
-def exists(data: Path) -> bool:
-    """Whether there is anything at all; an empty directory counts as nothing."""
-    try:
-        return any(data.iterdir())
-    except FileNotFoundError:
-        return False
 
 
 def check(data: Path, binaries: Binaries) -> None:
@@ -67,10 +58,9 @@ def check_owner(data: Path, account: Account) -> None:
 
 def _other_version(data: Path, text: str, binaries: Binaries) -> SetupError:
     fitting = find_version(int(text)) if text.isdecimal() else None
+    serve = f"Install PostgreSQL {text} and set {BINARIES_SETTING} to its bin directory to serve it as it is."
     if fitting is not None:
         serve = f"Set {BINARIES_SETTING}={quote(str(fitting))} to serve it as it is."
-    else:
-        serve = f"Install PostgreSQL {text} and set {BINARIES_SETTING} to its bin directory to serve it as it is."
     sockets = data.with_name(SOCKETS_NAME)
     login = f"-h {quote(str(sockets))} -U {SUPERUSER}" if fits(sockets) else f"-h HOST -U {SUPERUSER}"
     save = quote(str(binaries.program("pg_dumpall")))
@@ -87,7 +77,6 @@ def _other_version(data: Path, text: str, binaries: Binaries) -> SetupError:
 
 def create(directory: Path, home: Path, account: Account, binaries: Binaries, *, sync: bool) -> None:
     """Make the cluster beside its final place and rename it: killed at any time, it leaves nothing half-made."""
-    data = home / DATA_NAME
     with explain_os_errors(f"create the database cluster in {home}", home):
         _sweep(home)
         password = read_password(directory) or _write_password(directory, secrets.token_hex(24))
@@ -95,7 +84,7 @@ def create(directory: Path, home: Path, account: Account, binaries: Binaries, *,
         try:
             _initdb(staging, password, account, binaries, sync=sync)
             # rename() replaces an empty directory.
-            (staging / "data").rename(data)
+            (staging / "data").rename(home / DATA_NAME)
             if sync:
                 _flush(home)
         finally:
@@ -130,7 +119,7 @@ def _initdb(staging: Path, password: str, account: Account, binaries: Binaries, 
         "--no-instructions",
         *([] if sync else ["--no-sync"]),
     ]
-    code, output = child.run(command, account)
+    code, output = run(command, account)
     if code != 0:
         raise _initdb_failed(staging.parent, account, code, output)
 
@@ -167,7 +156,7 @@ def ensure_password(directory: Path, data: Path, account: Account, binaries: Bin
     password = secrets.token_hex(24)
     command = [str(binaries.program("postgres")), "--single", "-D", str(data), "postgres"]
     statement = f"ALTER ROLE {SUPERUSER} PASSWORD '{password}'\n"
-    code, output = child.run(command, account, text=statement)
+    code, output = run(command, account, text=statement)
     if code != 0 or "ERROR" in output:
         raise SetupError(
             f"Cannot set a new password in {data}:\n{output.strip()}\n",

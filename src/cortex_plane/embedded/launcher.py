@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from cortex_plane.embedded import child, cluster, places, postmaster
+from cortex_plane.embedded import cluster, places, postmaster
 from cortex_plane.embedded.account import (
     USE_A_SERVER,
     Account,
@@ -25,8 +25,7 @@ from cortex_plane.embedded.account import (
 )
 from cortex_plane.embedded.binaries import Binaries, find_binaries
 from cortex_plane.embedded.places import DirectoryLock, ServerLog
-from cortex_plane.embedded.postmaster import is_ready
-from cortex_plane.embedded.server import LOOPBACK, SOCKET_PORT, Server, check_settings, command_line
+from cortex_plane.embedded.postmaster import LOOPBACK, SOCKET_PORT, Server, check_settings, command_line
 from cortex_plane.kernel.errors import SetupError
 
 # Counted from the last line in the log: a long recovery writes one every ten seconds and may go on.
@@ -89,7 +88,7 @@ class EmbeddedPostgres:
             return
         atexit.unregister(self.stop)
         if self._child is not None:
-            child.stop(self._child)
+            postmaster.stop(self._child)
         if self._short_sockets is not None:
             with suppress(OSError):
                 self._short_sockets.rmdir()
@@ -110,9 +109,7 @@ class EmbeddedPostgres:
             directory = self._directory.resolve()
         places.prepare_directory(directory)
         with explain_os_errors(f"write in {directory}", directory):
-            lock = DirectoryLock(directory)
-            lock.acquire()
-        self._lock = lock
+            self._lock = DirectoryLock(directory)
         with explain_os_errors(f"use {directory}", directory):
             site = self._settle(directory)
             sockets = None if self._tcp else places.socket_directory(directory, site.home, site.account)
@@ -120,7 +117,10 @@ class EmbeddedPostgres:
                 self._short_sockets = sockets
             postmaster.clear_leftovers(site.data, places.socket_file(sockets) if sockets else None, self._report)
             self._report(f"starting PostgreSQL {site.binaries.version}")
-            return self._serve_tcp(site) if sockets is None else self._serve_socket(site, sockets)
+            if sockets is None:
+                return self._serve_tcp(site)
+            self._launch(site, sockets, SOCKET_PORT)
+            return Server(str(sockets), SOCKET_PORT, site.binaries.version, site.data)
 
     def _settle(self, directory: Path) -> _Site:
         home = places.recorded_home(directory)
@@ -129,7 +129,7 @@ class EmbeddedPostgres:
         data = home / places.DATA_NAME
         cluster.check_owner(data, account)
         binaries = find_binaries(self._binaries, account, self._report)
-        if cluster.exists(data):
+        if places.has_entries(data):
             cluster.check(data, binaries)
         else:
             self._report("creating the database cluster")
@@ -137,22 +137,17 @@ class EmbeddedPostgres:
             cluster.create(directory, home, account, binaries, sync=sync)
         return _Site(directory, home, data, account, binaries)
 
-    def _serve_socket(self, site: _Site, sockets: Path) -> Server:
-        self._launch(site, sockets, SOCKET_PORT)
-        return Server(str(sockets), SOCKET_PORT, site.binaries.version, site.data)
-
     def _serve_tcp(self, site: _Site) -> Server:
         password = cluster.ensure_password(site.directory, site.data, site.account, site.binaries)
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             port = free_port()
             try:
                 self._launch(site, None, port)
+                break
             except SetupError as error:
                 # Between choosing a port and using it somebody else may take it.
                 if attempt == _PORT_ATTEMPTS or "Address already in use" not in error.message:
                     raise
-            else:
-                break
         return Server(LOOPBACK, port, site.binaries.version, site.data, password=password)
 
     def _launch(self, site: _Site, sockets: Path | None, port: int) -> None:
@@ -161,16 +156,12 @@ class EmbeddedPostgres:
         options = command_line(self._settings, sockets=sockets, port=port)
         command = [str(site.binaries.program("postgres")), "-D", str(site.data), *options]
         try:
-            self._child = child.spawn(command, site.account, log=descriptor)
+            self._child = postmaster.spawn(command, site.account, log=descriptor)
         finally:
             os.close(descriptor)
-        self._wait(site, self._child, log, places.socket_file(sockets) if sockets else None, port)
-
-    def _wait(
-        self, site: _Site, process: subprocess.Popen[bytes], log: ServerLog, socket_file: Path | None, port: int
-    ) -> None:
+        process, socket_file = self._child, places.socket_file(sockets) if sockets else None
         size, deadline = 0, time.monotonic() + START_SECONDS
-        while not is_ready(site.data, process.pid, socket_file, port):
+        while not postmaster.is_ready(site.data, process.pid, socket_file, port):
             if process.poll() is not None:
                 raise _died(process.returncode, log, site)
             if log.size() != size:

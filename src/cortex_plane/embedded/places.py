@@ -7,7 +7,6 @@ directory: deleting the directory means starting with an empty database.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import hashlib
@@ -21,7 +20,7 @@ from pathlib import Path
 from shlex import quote
 
 from cortex_plane.embedded.account import USE_A_SERVER, Account, explain_os_errors, give_to_owner_of
-from cortex_plane.embedded.server import SOCKET_PORT
+from cortex_plane.embedded.postmaster import SOCKET_PORT
 from cortex_plane.kernel.errors import SetupError
 
 DATA_NAME = "postgres"
@@ -69,7 +68,7 @@ def settle_home(directory: Path, home: Path, account: Account, report: Callable[
     if account.can_enter(home):
         return home
     obstacle = account.first_obstacle(home)
-    if home != directory or not account.dropped or _has_entries(home / DATA_NAME):
+    if home != directory or not account.dropped or has_entries(home / DATA_NAME):
         raise SetupError(
             f"The database in {home / DATA_NAME} cannot be reached by {account}: {obstacle} is closed to it.",
             code="embedded_unreachable",
@@ -108,8 +107,8 @@ def shared_place(account: Account) -> Path:
 
 def socket_directory(directory: Path, home: Path, account: Account) -> Path | None:
     """A directory for the socket that only the server's user and root can enter; None if there is none."""
-    name = f"cortex-{_digest(f'{account.uid}:{directory}')}"
-    for candidate in (home / SOCKETS_NAME, *(root / name for root in SHORT_ROOTS)):
+    owner = hashlib.sha256(f"{account.uid}:{directory}".encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    for candidate in (home / SOCKETS_NAME, *(root / f"cortex-{owner}" for root in SHORT_ROOTS)):
         if fits(candidate) and _make_private(candidate, account):
             return candidate
     return None
@@ -159,7 +158,8 @@ def _check_origin(directory: Path, home: Path) -> None:
         _write_path(file, directory)
 
 
-def _has_entries(path: Path) -> bool:
+def has_entries(path: Path) -> bool:
+    """An empty directory counts as nothing."""
     return path.is_dir() and any(path.iterdir())
 
 
@@ -177,10 +177,6 @@ def _write_path(file: Path, target: Path) -> None:
     staging.replace(file)
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-
-
 LOCK_NAME = "postgres.lock"
 
 
@@ -188,54 +184,37 @@ class DirectoryLock:
     """The file stays behind on purpose: removing it would let two starters lock two different files."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._descriptor: int | None = None
-
-    def acquire(self) -> None:
-        path = self._directory / LOCK_NAME
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(directory / LOCK_NAME, flags, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = _holder(descriptor)
             os.close(descriptor)
-            raise _locked_error(self._directory, holder) from None
-        except BaseException:
-            os.close(descriptor)
-            raise
+            raise _locked_error(directory, holder) from None
         self._descriptor = descriptor
-        give_to_owner_of(self._directory, descriptor)
+        give_to_owner_of(directory, descriptor)
         # The pid is a courtesy to the next starter; on a full disk the lock holds without it.
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        if self._descriptor is not None:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._descriptor, 0)
-            os.close(self._descriptor)
-            self._descriptor = None
+        with suppress(OSError):
+            os.ftruncate(self._descriptor, 0)
+        os.close(self._descriptor)
 
 
 def _holder(descriptor: int) -> int | None:
     """The pid in the file; a holder that has the lock but has not written yet gets a moment to do so."""
     for _ in range(20):
         text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
-        if text.isdecimal() and _is_alive(int(text)):
+        with suppress(ValueError, ProcessLookupError):
+            with suppress(PermissionError):  # it is alive, and somebody else's
+                os.kill(int(text), 0)
             return int(text)
         time.sleep(0.005)
     return None
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _locked_error(directory: Path, holder: int | None) -> SetupError:

@@ -23,12 +23,12 @@ from cortex_plane.http.read_deadlines import DeadlineProtocol
 from cortex_plane.http.streams import EventStream
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.meters import metered
-from cortex_plane.main.reach import Reach
+from cortex_plane.main.reach import MailSink, reach_of
 from cortex_plane.main.settings import Settings
 from cortex_plane.sessions.verbs.events import EventFeed
 from cortex_plane.tenancy.verbs.keys import RequestRates
-from cortex_plane.worker.notifier import Notifier, notifying
-from cortex_plane.worker.scheduler import Scheduler, scheduling
+from cortex_plane.worker.notifier import Notifier
+from cortex_plane.worker.scheduler import Scheduler, in_background
 
 
 def create_app(
@@ -79,33 +79,24 @@ def address(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def hints_url(settings: Settings, url: str) -> str | None:
-    """The database URL to listen for hints on; None where they are turned off."""
-    return (settings.listen_url or url) if settings.notifications else None
-
-
-def request_limits(settings: Settings) -> RequestLimits:
-    return RequestLimits(
+async def serve(
+    settings: Settings,
+    db: Database,
+    url: str,
+    listener: socket.socket,
+    on_ready: Callable[[], None],
+    sink: MailSink | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM; requests in flight get a moment to finish. ``url``: of the database, for hints."""
+    metrics = Metrics()
+    feed = EventFeed(db)
+    reach = reach_of(settings, address(listener), sink)
+    limits = RequestLimits(
         in_flight=settings.requests_in_flight,
         in_flight_of_org=settings.org_requests_in_flight,
         streams_of_org=settings.org_streams,
     )
-
-
-async def serve(
-    db: Database,
-    listener: socket.socket,
-    on_ready: Callable[[], None],
-    reach: Reach,
-    hear_at: str | None = None,
-    trusted_proxies: str = "",
-    requests_per_second: float = 0.0,
-    limits: RequestLimits = DEFAULT_LIMITS,
-) -> None:
-    """Serve until SIGINT or SIGTERM; requests in flight get a moment to finish. ``hear_at`` is the URL for hints."""
-    metrics = Metrics()
-    feed = EventFeed(db)
-    app = create_app(db, metrics, feed, reach.webhooks, RequestRates(requests_per_second), limits)
+    app = create_app(db, metrics, feed, reach.webhooks, RequestRates(settings.requests_per_second), limits)
     app.state.mailing = reach.email is not None
     app.state.mail_folder = reach.mail_folder
     config = uvicorn.Config(
@@ -117,18 +108,18 @@ async def serve(
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
         server_header=False,
-        forwarded_allow_ips=trusted_proxies,
+        forwarded_allow_ips=settings.trusted_proxies,
     )
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(metrics.close)
         stack.enter_context(metered(metrics.meters))
-        if hear_at is not None:
-            await stack.enter_async_context(listen_for_hints(hear_at, feed.heard, EVENTS))
-        await stack.enter_async_context(scheduling(Scheduler(db.own(PoolPurpose.SCHEDULER))))
+        if settings.notifications:
+            await stack.enter_async_context(listen_for_hints(settings.listen_url or url, feed.heard, EVENTS))
+        scheduler = Scheduler(db.own(PoolPurpose.SCHEDULER))
+        await stack.enter_async_context(in_background(scheduler.run()))
         stack.push_async_callback(reach.close)
-        await stack.enter_async_context(
-            notifying(Notifier(db.own(PoolPurpose.NOTIFIER), reach.channels, reach.public_url))
-        )
+        notifier = Notifier(db.own(PoolPurpose.NOTIFIER), reach.channels, reach.public_url)
+        await stack.enter_async_context(in_background(notifier.run()))
         await _Server(config, on_ready, feed.close).serve(sockets=[listener])
 
 

@@ -1,4 +1,4 @@
-"""`cortex up`, `api`, `worker`, `db`, `doctor` and `demo`: commands that need more than the API."""
+"""`cortex up`, `api`, `worker`, `db`, `doctor`, `demo` and `audit verify`: commands that need more than the API."""
 
 from __future__ import annotations
 
@@ -8,21 +8,28 @@ import os
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
 from uuid import UUID
 
 import typer
 from typer import Argument, Option
 
+from cortex_plane.cli import proof
 from cortex_plane.cli.plane import fail, home, importing, run
+from cortex_plane.cli.proof import audit_app
 from cortex_plane.cli.terminal import AsJson, console, print_line, say, short
-from cortex_plane.kernel.errors import AlreadyExists, CortexError, SetupError, extra
+from cortex_plane.kernel.errors import AlreadyExists, CortexError, InvalidInput, SetupError, extra
+from cortex_plane.proof.rules.roots import read_copies, read_times
 
 if TYPE_CHECKING:
     from cortex_plane.agents.model.agents import AgentDraft
     from cortex_plane.client import Client
-    from cortex_plane.jobs.model.jobs import Job
+    from cortex_plane.jobs.model.jobs import Job, JobDraft
     from cortex_plane.main.settings import Settings
+    from cortex_plane.proof.model import Verification
+    from cortex_plane.proof.rules.roots import Held
+    from cortex_plane.worker.worker import JobRunner
 
 
 process_app = typer.Typer()
@@ -53,14 +60,10 @@ def start_everything(
 @process_app.command("api")
 def serve_api() -> None:
     """Serve the API on a database that is migrated already (DATABASE_URL)."""
-    import asyncio
-
     settings = _load_settings()
     with importing(), extra("server"):
         from cortex_plane.main import api_process
         from cortex_plane.main.databases import open_database
-        from cortex_plane.main.logs import configure_logs
-        from cortex_plane.main.reach import reach_of
 
     if not settings.database_url:
         raise SetupError(
@@ -68,22 +71,16 @@ def serve_api() -> None:
             code="no_database",
             hint="Set it to the plane's plain login, or use `cortex up` for an embedded server.",
         )
-    configure_logs(settings.log_level, as_json=settings.log_format == "json")
+    settings.configure_logs()
     listener = api_process.listen(settings, or_any_port=False)
     url = settings.database_url
 
+    def report() -> None:
+        typer.echo(f"serving on {api_process.address(listener)}")
+
     async def main() -> None:
         async with open_database(settings, url) as database:
-            await api_process.serve(
-                database,
-                listener,
-                lambda: typer.echo(f"serving on {api_process.address(listener)}"),
-                reach_of(settings, api_process.address(listener)),
-                api_process.hints_url(settings, url),
-                settings.trusted_proxies,
-                settings.requests_per_second,
-                api_process.request_limits(settings),
-            )
+            await api_process.serve(settings, database, url, listener, report)
 
     with listener:
         asyncio.run(main())
@@ -104,21 +101,17 @@ def start_worker(
     settings = _load_settings()
     with importing(), extra("worker"):
         from cortex_plane.main.databases import require_home
-        from cortex_plane.main.logs import configure_logs
         from cortex_plane.main.worker_process import run_worker
 
     require_home(settings.home)
-    configure_logs(settings.log_level, as_json=settings.log_format == "json")
+    settings.configure_logs()
     if concurrency is not None:
         settings = settings.model_copy(update={"concurrency": concurrency})
-    run_worker(
-        settings,
-        app_url(),
-        apps or [],
-        lambda worker: typer.echo(f"worker {worker.name} runs {', '.join(sorted(worker.apps))}"),
-        name,
-        parent,
-    )
+
+    def report(worker: JobRunner) -> None:
+        typer.echo(f"worker {worker.name} runs {', '.join(sorted(worker.apps))}")
+
+    run_worker(settings, _app_url(settings), apps or [], report, name, parent)
 
 
 db_app = typer.Typer(no_args_is_help=True, help="The database: migrate it, look at it, make a login for it.")
@@ -130,9 +123,8 @@ def migrate_database() -> None:
     with extra("server"):
         from cortex_plane.db.schema import migrate
         from cortex_plane.main import databases
-        from cortex_plane.main.settings import load
 
-    settings = load()
+    settings = _load_settings()
     with databases.database(settings, typer.echo) as urls:
         scripts = asyncio.run(migrate(urls.admin or urls.app, on_progress=typer.echo))
     typer.echo(f"applied {len(scripts)} scripts" if scripts else "nothing to do")
@@ -142,18 +134,14 @@ def migrate_database() -> None:
 def show_schema_status() -> None:
     """What this release's schema has that the database lacks."""
     with extra("server"):
-        from cortex_plane.db.database import Database
         from cortex_plane.db.schema import pending
         from cortex_plane.main import databases
 
     async def main(url: str) -> list[str]:
-        database = await Database.open(url, max_size=2)
-        try:
+        async with databases.opened(url, max_size=2) as database:
             return await pending(database)
-        finally:
-            await database.close()
 
-    url = app_url()
+    url = _app_url(_load_settings())
     missing = asyncio.run(main(url))
     typer.echo("\n".join(missing) if missing else f"current ({databases.without_password(url)})")
     if missing:
@@ -168,25 +156,22 @@ def rotate_key() -> None:
     input. A rotation that was interrupted is finished."""
     with extra("server"):
         from cortex_plane.main import databases
-        from cortex_plane.main.master_key import KEY_FILE
-        from cortex_plane.main.settings import load
 
-    settings = load()
+    settings = _load_settings()
     with databases.database(settings, typer.echo) as urls:
         url = databases.prepare(settings, urls, typer.echo)
-        rotation = asyncio.run(databases.rotate_master_key(settings, url, _read_new_key))
-    resealed = rotation.resealed
+        resealed, resumed = asyncio.run(databases.rotate_master_key(settings, url, _read_new_key))
     if resealed is None:
         typer.echo("the plane has this master key already")
     else:
-        begun = "a rotation that was begun before is finished: " if rotation.resumed else ""
+        begun = "a rotation that was begun before is finished: " if resumed else ""
         typer.echo(
             f"{begun}{resealed.secrets} secrets and {resealed.checkpoints} checkpoints of {resealed.orgs} orgs are"
             " sealed with the new master key"
         )
     if settings.master_key is None:
         typer.echo(
-            f"it is in {settings.home / KEY_FILE}: every machine of the plane needs it; then start the processes"
+            f"it is in {settings.home / databases.KEY_FILE}: every machine of the plane needs it; then start the processes"
         )
     else:
         typer.echo("set CORTEX_MASTER_KEY to the new key for every process of the plane, then start them")
@@ -194,11 +179,11 @@ def rotate_key() -> None:
 
 
 def _read_new_key() -> bytes:
-    from cortex_plane.main.master_key import parse_master_key
+    from cortex_plane.main.databases import parse_master_key
 
-    if sys.stdin.isatty():
-        return parse_master_key(typer.prompt("new master key", hide_input=True), "The standard input")
-    return parse_master_key(sys.stdin.readline(), "The standard input")
+    is_terminal = sys.stdin.isatty()
+    text = typer.prompt("new master key", hide_input=True) if is_terminal else sys.stdin.readline()
+    return parse_master_key(text, "The standard input")
 
 
 @db_app.command("provision")
@@ -207,9 +192,8 @@ def provision_login() -> None:
     with extra("server"):
         from cortex_plane.db.schema import migrate
         from cortex_plane.main import databases
-        from cortex_plane.main.settings import load
 
-    settings = load()
+    settings = _load_settings()
     admin = settings.database_admin_url or settings.database_url
     if admin is None:
         raise SetupError(
@@ -222,12 +206,10 @@ def provision_login() -> None:
     sys.stdout.write(databases.plain_login(settings.home, admin) + "\n")
 
 
-def app_url() -> str:
+def _app_url(settings: Settings) -> str:
     with extra("server"):
         from cortex_plane.main import databases
-        from cortex_plane.main.settings import load
 
-    settings = load()
     url = settings.database_url or databases.running_app_url(settings.home)
     if url is None:
         raise SetupError(
@@ -250,9 +232,8 @@ def run_doctor(context: typer.Context) -> None:
 
     with extra("server"):
         from cortex_plane.main.doctor import examine
-        from cortex_plane.main.settings import load
 
-    findings = examine(load())
+    findings = examine(_load_settings())
     table = Table(box=None, pad_edge=False, show_header=False)
     for finding in findings:
         table.add_row(
@@ -276,10 +257,10 @@ def run_preflight(
     with extra("worker"):
         from cortex_plane.main.doctor import COULD_NOT_LOOK
         from cortex_plane.main.doctor import preflight as look
-        from cortex_plane.main.settings import load
 
     try:
-        code = look(load(), app_url(), apps or [], as_json=as_json, replay=replay)
+        settings = _load_settings()
+        code = look(settings, _app_url(settings), apps or [], as_json=as_json, replay=replay)
     except CortexError as error:
         fail(error, COULD_NOT_LOOK)
     raise typer.Exit(code)
@@ -307,12 +288,7 @@ def run_demo(
         from cortex_plane.main import demo
 
     draft = JobDraft(agent=demo.AGENT, payload={"text": version}, policies=demo.sooner(within) if within else [])
-    job = run(lambda plane: plane.jobs.submit(draft))
-    say(f"job {job.id}")
-    say(f"decide in the browser (`cortex member login-link`), or: cortex approval list --job {job.id}")
-    completed = _watch_to_end(job.id).status == "COMPLETED"
-    _show_acts(job.id)
-    raise typer.Exit(0 if completed else 1)
+    _run_to_end(draft, "decide in the browser (`cortex member login-link`), or: cortex approval list --job JOB")
 
 
 @demo_app.command("gates")
@@ -323,13 +299,8 @@ def run_gates(message: Annotated[str, Argument(help="What the agent is asked to 
         from cortex_plane.main import demo
 
     draft = JobDraft(agent=demo.GATES_AGENT, payload={"text": message or demo.GATES_MESSAGE})
-    job = run(lambda plane: plane.jobs.submit(draft))
-    say(f"job {job.id}")
-    say(f"its gates: cortex atlas get {demo.GATES_ATLAS}")
-    say(f"the last one is for you: in the browser, or: cortex approval list --job {job.id}")
-    completed = _watch_to_end(job.id).status == "COMPLETED"
-    _show_acts(job.id)
-    raise typer.Exit(0 if completed else 1)
+    gates = f"its gates: cortex atlas get {demo.GATES_ATLAS}"
+    _run_to_end(draft, gates, "the last one is for you: in the browser, or: cortex approval list --job JOB")
 
 
 @demo_app.command("crash")
@@ -360,6 +331,15 @@ def run_crash(version: Version = "2.4.0") -> None:
     times = _show_acts(job.id)
     say(f"5  the job is {finished_job.status}; the deployment happened {times} time{'s' if times != 1 else ''}")
     raise typer.Exit(0 if finished_job.status == "COMPLETED" and times == 1 else 1)
+
+
+def _run_to_end(draft: JobDraft, *lines: str) -> NoReturn:
+    job = run(lambda plane: plane.jobs.submit(draft))
+    for line in ("job JOB", *lines):
+        say(line.replace("JOB", str(job.id)))
+    completed = _watch_to_end(job.id).status == "COMPLETED"
+    _show_acts(job.id)
+    raise typer.Exit(0 if completed else 1)
 
 
 def _watch_to_end(job_id: UUID) -> Job:
@@ -413,3 +393,61 @@ def _show_acts(job_id: UUID) -> int:
     for act in mine:
         print_line(f"   {short(act['act'], 50)} {short(act.get('version', act.get('ticket', '')), 100)}")
     return len([act for act in mine if act["act"] == "deploy"])
+
+
+@audit_app.command("verify")
+def verify_trail(
+    remote: Annotated[bool, Option(help="Ask the API about the key's org instead of the database.")] = False,
+    export: Annotated[
+        Path | None, Option(help="Verify this export instead, without any plane; - is standard input.")
+    ] = None,
+    keys: Annotated[
+        list[str] | None, Option("--key", help="The fingerprint of a key that you trust; after a rotation give each.")
+    ] = None,
+    roots: Annotated[
+        Path | None, Option(help="Copies of roots that were kept outside of the database, such as roots.jsonl.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Follow every audit chain and signed root, in the database or in a file; names the first bad entry of each, and in the
+    database every row that is not what the trail says of it."""
+    fingerprints = [proof.check_fingerprint(key) for key in keys or ()]
+    copies = _read_root_copies(roots, remote=remote)
+    copies_by_root = read_copies(copies) if copies else None
+    if export is not None:
+        from cortex_plane.proof.rules.exports import verify_export
+
+        results = {str(export): verify_export(proof.export_lines(export), copies_by_root, read_times(copies))}
+    elif remote:
+        results = {"this org": run(lambda plane: plane.audit.verify())}
+    else:
+        results = asyncio.run(_verify_database(copies_by_root))
+    proof.show_verification(results, fingerprints, as_json)
+
+
+def _read_root_copies(roots: Path | None, *, remote: bool) -> list[bytes]:
+    if roots is None:
+        return []
+    if remote:
+        raise InvalidInput(
+            "--roots is for the database and for an export.",
+            hint="Export the trail with `cortex audit export`, and verify that.",
+        )
+    return list(proof.export_lines(roots))
+
+
+async def _verify_database(copies_by_root: Held | None) -> dict[str, Verification]:
+    """With the master key where it is at hand: only that can tell whose keys stand in the database."""
+    with extra("server"):
+        from cortex_plane.db.vault import Vault
+        from cortex_plane.jobs.verbs.master_key import require_known_key
+        from cortex_plane.main import databases
+        from cortex_plane.proof.verbs.audit import verify_all
+
+    settings = _load_settings()
+    key = databases.existing_master_key(settings)
+    vault = Vault(key) if key else None
+    async with databases.opened(_app_url(settings), max_size=2, vault=vault, reads_only=True) as database:
+        if vault is not None:
+            await require_known_key(database, vault)
+        return await verify_all(database, copies_by_root)

@@ -3,6 +3,10 @@
 Three cases. Nothing set: an embedded server in the plane's directory. DATABASE_URL names a plain login: it is used as
 it is, and DATABASE_ADMIN_URL, if set, migrates. DATABASE_URL names a login that may create roles: it migrates and creates
 a plain login for the plane, because the plane refuses to serve with one that could bypass row-level security.
+
+The master key comes from the environment, or from a file that only its owner can read. A rotation writes the new key into a
+second file before the database knows it. The next process puts that file into the place of the first one, once the database
+knows its key.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from cortex_plane.channels.root_copies import RootsAddress, RootsFile
@@ -26,7 +31,6 @@ from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.verbs.master_key import Resealed, begin_rotation, finish_rotation, read_plane_key, require_key
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import SetupError
-from cortex_plane.main.master_key import NEXT_KEY_FILE, install_next_master_key, master_key, next_master_key
 from cortex_plane.main.settings import OFF, Settings
 from cortex_plane.proof.verbs.roots import RootPlace, copied_to
 from cortex_plane.tenancy.verbs import keys
@@ -74,18 +78,13 @@ async def open_database(settings: Settings, url: str) -> AsyncIterator[Database]
             await asyncio.wait_for(db.close(), CLOSE_SECONDS)
 
 
-@dataclass(frozen=True)
-class Rotation:
-    """``resealed`` is None where the plane has the new key already."""
-
-    resealed: Resealed | None
-    resumed: bool
-
-
-async def rotate_master_key(settings: Settings, url: str, read_new_key: Callable[[], bytes]) -> Rotation:
+async def rotate_master_key(
+    settings: Settings, url: str, read_new_key: Callable[[], bytes]
+) -> tuple[Resealed | None, bool]:
     """Put a new master key into the place of the old one, or finish a rotation that was begun before.
 
-    ``read_new_key`` is called where the key comes from the environment; else the new one is made beside the old."""
+    ``read_new_key`` is called where the key comes from the environment; else the new one is made beside the old. Returns what
+    was resealed, None where the plane has the new key already; and whether the rotation was begun before."""
     async with _without_key(url) as db:
         await install_next_master_key(settings, db)
         old = Vault(master_key(settings))
@@ -93,21 +92,28 @@ async def rotate_master_key(settings: Settings, url: str, read_new_key: Callable
         if known is None or known.fingerprint == old.fingerprint:
             resealed = await finish_rotation(db, old)
             if resealed is not None:
-                return Rotation(resealed, resumed=True)
+                return resealed, True
         elif settings.master_key is None:
             raise wrong_master_key()
         new = Vault(read_new_key() if settings.master_key else next_master_key(settings))
         if known is None or known.fingerprint == old.fingerprint or known.fingerprint != new.fingerprint:
             await begin_rotation(db, old, new, settings.poison_deaths)
             await install_next_master_key(settings, db)
-        return Rotation(await finish_rotation(db, new), resumed=False)
+        return await finish_rotation(db, new), False
 
 
 @asynccontextmanager
 async def _without_key(url: str) -> AsyncIterator[Database]:
-    db = await Database.open(url, max_size=4, prepared_statements=False)
-    try:
+    async with opened(url, max_size=4, prepared_statements=False) as db:
         await require_current(db)
+        yield db
+
+
+@asynccontextmanager
+async def opened(url: str, **options: Any) -> AsyncIterator[Database]:
+    """A database of any schema, for as long as the block runs. ``options``: of `Database.open`."""
+    db = await Database.open(url, **options)
+    try:
         yield db
     finally:
         await db.close()
@@ -219,3 +225,112 @@ async def copy_roots(settings: Settings) -> AsyncIterator[None]:
             places.append(address)
         stack.enter_context(copied_to(places))
         yield
+
+
+KEY_FILE = "master.key"
+NEXT_KEY_FILE = "master.key.next"
+KEY_BYTES = 32
+
+
+def master_key(settings: Settings) -> bytes:
+    if settings.master_key is not None:
+        return parse_master_key(settings.master_key, "CORTEX_MASTER_KEY")
+    path = settings.home / KEY_FILE
+    if not path.exists():
+        try:
+            _make_key(path)
+        except OSError as error:
+            raise SetupError(
+                f"The master key cannot be kept in {path}: {error.strerror}.",
+                code="home_unusable",
+                hint="Set CORTEX_MASTER_KEY, or CORTEX_HOME to a folder that you may write to.",
+            ) from error
+    return _read_key(path)
+
+
+def next_master_key(settings: Settings) -> bytes:
+    """The new key of a rotation. It is made once, also where two rotations begin at the same moment or one of them died."""
+    path = settings.home / NEXT_KEY_FILE
+    if not path.exists():
+        _make_key(path)
+    return _read_key(path)
+
+
+async def install_next_master_key(settings: Settings, db: Database) -> None:
+    """Put the new key into the place of the old one, where the database knows it already. The old one gets a name of its own:
+    backups from before need it."""
+    current, path = settings.home / KEY_FILE, settings.home / NEXT_KEY_FILE
+    if settings.master_key is not None or not path.exists():
+        return
+    plane_key = await read_plane_key(db)
+    with suppress(FileNotFoundError):  # another process was faster
+        new, old = (Vault(parse_master_key(file.read_text(), str(file))) for file in (path, current))
+        if plane_key is not None and plane_key.fingerprint == new.fingerprint:
+            try:
+                if old.fingerprint != new.fingerprint:
+                    with suppress(FileExistsError):
+                        os.link(current, current.with_name(f"{KEY_FILE}.{old.fingerprint.hex()[:8]}"))
+                path.replace(current)
+                _sync_folder(settings.home)
+            except PermissionError as error:
+                raise SetupError(
+                    f"{current} cannot be replaced: {error.strerror}.",
+                    code="home_unusable",
+                    hint=f"{path} holds the master key of this database now: put it into the place of {current}.",
+                ) from error
+
+
+def existing_master_key(settings: Settings) -> bytes | None:
+    """For whoever only looks: None where there is none, or not for this user to read. None is made."""
+    if settings.master_key is None and not os.access(settings.home / KEY_FILE, os.R_OK):
+        return None
+    return master_key(settings)
+
+
+def _make_key(path: Path) -> None:
+    """Whole and on the disk before it has its name: what is signed with a lost key could never be opened again."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        if os.geteuid() == 0:
+            owner = path.parent.stat()
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+        file.write(secrets.token_bytes(KEY_BYTES).hex() + "\n")
+        file.flush()
+        os.fsync(descriptor)
+    try:
+        with suppress(FileExistsError):  # whoever was first made the key for all
+            os.link(draft, path)
+    finally:
+        draft.unlink()
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read_key(path: Path) -> bytes:
+    try:
+        return parse_master_key(path.read_text(), str(path))
+    except OSError as error:
+        raise SetupError(f"The master key in {path} cannot be read: {error.strerror}.", code="home_unusable") from error
+
+
+def parse_master_key(text: str, source: str) -> bytes:
+    try:
+        key = bytes.fromhex(text.strip())
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise SetupError(
+            f"{source} does not hold a key: 64 hexadecimal digits are needed.",
+            code="invalid_setting",
+            hint="Make one with `openssl rand -hex 32`, and use the same for every process of the plane.",
+        )
+    return key

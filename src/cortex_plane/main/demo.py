@@ -56,8 +56,7 @@ async def check_health(environment: str) -> dict[str, Any]:
 
 async def tag_release(version: str, ctx: ToolContext) -> dict[str, Any]:
     """Tag a version. Whoever tags with the same key twice has tagged once."""
-    if not has_acted(ctx):
-        act(ctx, {"act": "tag", "version": version})
+    act_once(ctx, {"act": "tag", "version": version})
     return {"tag": f"v{version}"}
 
 
@@ -104,6 +103,11 @@ def has_acted(ctx: ToolContext) -> bool:
     return any(act["key"] == ctx.idempotency_key for act in acts())
 
 
+def act_once(ctx: ToolContext, what: Mapping[str, Any]) -> None:
+    if not has_acted(ctx):
+        act(ctx, what)
+
+
 def act(ctx: ToolContext, what: Mapping[str, Any]) -> None:
     """Do something to the outside world, once and for good."""
     _file().parent.mkdir(parents=True, exist_ok=True)
@@ -132,60 +136,39 @@ crash_app = _release_app("demo-crash")
 
 # The policy ----------------------------------------------------------------------------------------------------------
 
-POLICIES = f"""\
-# Applied by `cortex up` because the org had no policies of its own. It speaks of the demo's agents alone.
-# Change it, then: cortex policy apply FILE
-policies:
-  - name: tagging-is-cheap
-    target: tag_release
-    when: agent in ["{AGENT}", "{CRASH_AGENT}"]
-    effect: allow
-  - name: the-crash-demo-does-not-wait
-    target: deploy
-    when: agent == "{CRASH_AGENT}"
-    effect: allow
-  - name: deployments-need-a-person
-    target: deploy
-    when: agent == "{AGENT}"
-    effect: requires_approval
-    template: dev_only
-  - name: the-gates-demo-is-left-to-its-gates
-    target: "*"
-    when: agent == "{GATES_AGENT}"
-    effect: allow
-"""
-
 
 def sooner(seconds: int) -> list[RequestPolicy]:
     """What a single run may ask for beyond that: less time to decide."""
-    return [
-        RequestPolicy(name="sooner", target="deploy", effect=PolicyVerdict.REQUIRES_APPROVAL, timeout_seconds=seconds)
-    ]
+    effect = PolicyVerdict.REQUIRES_APPROVAL
+    return [RequestPolicy(name="sooner", target="deploy", effect=effect, timeout_seconds=seconds)]
 
 
 # The agent -----------------------------------------------------------------------------------------------------------
 
-_RELEASE_SCRIPT: list[dict[str, Any]] = [
-    {
-        "text": "I read what changed in {message} and look at production.",
-        "delay_ms": 400,
-        "calls": [
-            {"tool": "read_changelog", "arguments": {"version": "{message}"}},
-            {"tool": "check_health", "arguments": {"environment": "production"}},
-        ],
-    },
-    {
-        "text": "Production is healthy. I tag the release.",
-        "delay_ms": 400,
-        "calls": [{"tool": "tag_release", "arguments": {"version": "{message}"}}],
-    },
-    {
-        "text": "Now I deploy it to production.",
-        "delay_ms": 400,
-        "calls": [{"tool": "deploy", "arguments": {"version": "{message}", "environment": "production"}}],
-    },
-    {"text": "{message} is in production.", "delay_ms": 200},
+
+def _turn(text: str, *calls: dict[str, Any], delay_ms: int = 400) -> dict[str, Any]:
+    return {"text": text, "delay_ms": delay_ms, "calls": list(calls)}
+
+
+def _call(tool: str, **arguments: Any) -> dict[str, Any]:
+    return {"tool": tool, "arguments": arguments}
+
+
+_RELEASE_SCRIPT = [
+    _turn(
+        "I read what changed in {message} and look at production.",
+        _call("read_changelog", version="{message}"),
+        _call("check_health", environment="production"),
+    ),
+    _turn("Production is healthy. I tag the release.", _call("tag_release", version="{message}")),
+    _turn("Now I deploy it to production.", _call("deploy", version="{message}", environment="production")),
+    _turn("{message} is in production.", delay_ms=200),
 ]
+
+
+def _scripted(script: list[dict[str, Any]]) -> ModelConfig:
+    config: ModelConfig = adapter(ModelConfig).validate_python({"model": "scripted", "script": script})
+    return config
 
 
 def release_agent(*, crash: bool = False) -> AgentDraft:
@@ -195,7 +178,7 @@ def release_agent(*, crash: bool = False) -> AgentDraft:
         role="DevOps",
         team="main",
         description="A demo that needs no key: it plans a release, tags it and deploys it.",
-        model_config=adapter(ModelConfig).validate_python({"model": "scripted", "script": _RELEASE_SCRIPT}),
+        model_config=_scripted(_RELEASE_SCRIPT),
         skill_config={"app": (crash_app if crash else app).name},
     )
 
@@ -203,13 +186,17 @@ def release_agent(*, crash: bool = False) -> AgentDraft:
 async def prepare_release_demo(db: Database, actor: Actor) -> None:
     """The demo agent and its policy, unless they are there. An org that is set up differently does without them."""
     with contextlib.suppress(CortexError):
-        file = PolicyFile(text=POLICIES, note="the demo's", expected_version=0)
+        file = PolicyFile(text=_resource("demo_policies.yaml"), note="the demo's", expected_version=0)
         await policies.apply_policies(db, actor, file)
+    await _ensure_agent(db, actor, release_agent())
+
+
+async def _ensure_agent(db: Database, actor: Actor, draft: AgentDraft) -> None:
     try:
-        await agents.get_agent(db, actor, AGENT)
+        await agents.get_agent(db, actor, draft.slug)
     except CortexError:
         with contextlib.suppress(CortexError):
-            await agents.create_agent(db, actor, release_agent())
+            await agents.create_agent(db, actor, draft)
 
 
 GATES_REFERENCE = "cortex_plane.main.demo:gates_app"
@@ -235,68 +222,53 @@ async def get_ticket(ticket: str) -> dict[str, Any]:
 @gates_app.tool(name="ticket.comment", risk="low", timeout=2, on_uncertain="retry_with_key")
 async def comment_ticket(ticket: str, text: str, ctx: ToolContext) -> dict[str, Any]:
     """Write something under a ticket."""
-    if not has_acted(ctx):
-        act(ctx, {"act": "comment", "ticket": ticket, "text": text})
+    act_once(ctx, {"act": "comment", "ticket": ticket, "text": text})
     return {"ticket": ticket}
 
 
 @gates_app.tool(name="ticket.delete", risk="high", timeout=2, on_uncertain="retry_with_key")
 async def delete_ticket(ticket: str, ctx: ToolContext) -> dict[str, Any]:
     """Delete a ticket, for ever."""
-    if not has_acted(ctx):
-        act(ctx, {"act": "delete", "ticket": ticket})
+    act_once(ctx, {"act": "delete", "ticket": ticket})
     return {"deleted": ticket}
 
 
 @gates_app.tool(name="refund.pay", risk="high", timeout=2, on_uncertain="retry_with_key")
 async def pay_refund(ticket: str, amount: int, ctx: ToolContext) -> dict[str, Any]:
     """Pay a customer's money back."""
-    if not has_acted(ctx):
-        act(ctx, {"act": "refund", "ticket": ticket, "amount": amount})
+    act_once(ctx, {"act": "refund", "ticket": ticket, "amount": amount})
     return {"ticket": ticket, "paid": amount}
 
 
 def atlas_text() -> str:
-    return resources.files("cortex_plane.main").joinpath("demo_atlas.yaml").read_text(encoding="utf-8")
+    return _resource("demo_atlas.yaml")
+
+
+def _resource(name: str) -> str:
+    return resources.files("cortex_plane.main").joinpath(name).read_text(encoding="utf-8")
 
 
 # The agent -----------------------------------------------------------------------------------------------------------
 
 
 def _answer(gate: str, **answers: Any) -> dict[str, Any]:
-    return {"tool": "plane.answer", "arguments": {"gate": gate, "answers": answers}}
+    return _call("plane.answer", gate=gate, answers=answers)
 
 
-_DELETE = {"tool": "ticket.delete", "arguments": {"ticket": "8"}}
-_SUPPORT_SCRIPT: list[dict[str, Any]] = [
-    {
-        "text": "I look at ticket 7 at once.",
-        "delay_ms": 400,
-        "calls": [{"tool": "ticket.get", "arguments": {"ticket": "7"}}],
-    },
-    {
-        "text": "The house rules come first. I keep to them.",
-        "delay_ms": 400,
-        "calls": [_answer("onboarding", agree=True)],
-    },
-    {
-        "text": "Now I look.",
-        "delay_ms": 400,
-        "calls": [{"tool": "ticket.get", "arguments": {"ticket": ticket}} for ticket in _TICKETS],
-    },
-    {"text": "Ticket 8 is a double. I delete it.", "delay_ms": 400, "calls": [_DELETE]},
-    {
-        "text": "That is an administrator's act, and for ever. I know both.",
-        "delay_ms": 400,
-        "calls": [_answer("admin-access", admin="understood"), _answer("delete-confirm", **{"for-ever": "understood"})],
-    },
-    {"text": "So I delete ticket 8.", "delay_ms": 400, "calls": [_DELETE]},
-    {
-        "text": "Mia is owed 40. A person must agree to that.",
-        "delay_ms": 400,
-        "calls": [{"tool": "refund.pay", "arguments": {"ticket": "7", "amount": 40}}],
-    },
-    {"text": "Mia has her money back, and ticket 8 is gone.", "delay_ms": 200},
+_DELETE = _call("ticket.delete", ticket="8")
+_SUPPORT_SCRIPT = [
+    _turn("I look at ticket 7 at once.", _call("ticket.get", ticket="7")),
+    _turn("The house rules come first. I keep to them.", _answer("onboarding", agree=True)),
+    _turn("Now I look.", *(_call("ticket.get", ticket=ticket) for ticket in _TICKETS)),
+    _turn("Ticket 8 is a double. I delete it.", _DELETE),
+    _turn(
+        "That is an administrator's act, and for ever. I know both.",
+        _answer("admin-access", admin="understood"),
+        _answer("delete-confirm", **{"for-ever": "understood"}),
+    ),
+    _turn("So I delete ticket 8.", _DELETE),
+    _turn("Mia is owed 40. A person must agree to that.", _call("refund.pay", ticket="7", amount=40)),
+    _turn("Mia has her money back, and ticket 8 is gone.", delay_ms=200),
 ]
 
 
@@ -307,7 +279,7 @@ def support_agent() -> AgentDraft:
         role="Support",
         team="main",
         description="A demo that needs no key: its gates ask it, tell it, watch it, and call a person.",
-        model_config=adapter(ModelConfig).validate_python({"model": "scripted", "script": _SUPPORT_SCRIPT}),
+        model_config=_scripted(_SUPPORT_SCRIPT),
         skill_config={"app": gates_app.name, "atlases": [GATES_ATLAS]},
     )
 
@@ -316,8 +288,4 @@ async def prepare_gates_demo(db: Database, actor: Actor) -> None:
     """The atlas and its agent, unless they are there. An org that is set up differently does without them."""
     with contextlib.suppress(CortexError):
         await atlases.publish_atlas(db, actor, AtlasFile(manifest=atlas_text()))
-    try:
-        await agents.get_agent(db, actor, GATES_AGENT)
-    except CortexError:
-        with contextlib.suppress(CortexError):
-            await agents.create_agent(db, actor, support_agent())
+    await _ensure_agent(db, actor, support_agent())

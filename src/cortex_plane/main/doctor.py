@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from cortex_plane.cli.terminal import print_line, short
 from cortex_plane.client import Client
 from cortex_plane.client.access import ACCESS_FILE
-from cortex_plane.db.database import Database
 from cortex_plane.db.schema import pending
 from cortex_plane.db.vault import Vault
 from cortex_plane.embedded.account import choose_account
@@ -25,7 +24,7 @@ from cortex_plane.jobs.verbs.workers import list_every_parked
 from cortex_plane.kernel.errors import CortexError, SetupError
 from cortex_plane.kernel.fields import to_json
 from cortex_plane.main import databases
-from cortex_plane.main.master_key import existing_master_key
+from cortex_plane.main.databases import existing_master_key, opened
 from cortex_plane.main.settings import Settings
 from cortex_plane.policies.verbs import policies
 
@@ -42,29 +41,16 @@ class CheckResult:
 
 
 def examine(settings: Settings) -> list[CheckResult]:
-    checks: list[tuple[str, Callable[[Settings], str]]] = [
-        ("python", _python),
-        ("directory", _directory),
-        ("postgres", _postgres),
-        ("database", _database),
-        ("policies", _policies),
-        ("api", _api),
-    ]
-    return [_check(name, check, settings) for name, check in checks]
+    results = [CheckResult("python", True, platform.python_version())]
+    for name, check in _CHECKS.items():
+        try:
+            results.append(CheckResult(name, True, asyncio.run(check(settings))))
+        except CortexError as error:
+            results.append(CheckResult(name, False, error.message, error.hint))
+    return results
 
 
-def _check(name: str, check: Callable[[Settings], str], settings: Settings) -> CheckResult:
-    try:
-        return CheckResult(name, True, check(settings))
-    except CortexError as error:
-        return CheckResult(name, False, error.message, error.hint)
-
-
-def _python(_: Settings) -> str:
-    return platform.python_version()
-
-
-def _directory(settings: Settings) -> str:
+async def _directory(settings: Settings) -> str:
     access = settings.home / ACCESS_FILE
     if not settings.home.exists():
         return f"{settings.home} does not exist yet; `cortex up` makes it"
@@ -73,7 +59,7 @@ def _directory(settings: Settings) -> str:
     return str(settings.home)
 
 
-def _postgres(settings: Settings) -> str:
+async def _postgres(settings: Settings) -> str:
     if settings.database_url:
         return f"a server: {databases.without_password(settings.database_url)}"
     account = choose_account(settings.home, settings.home / "postgres")
@@ -81,39 +67,25 @@ def _postgres(settings: Settings) -> str:
     return f"embedded, PostgreSQL {binaries.version}"
 
 
-def _database(settings: Settings) -> str:
+async def _database(settings: Settings) -> str:
     url = settings.database_url or databases.running_app_url(settings.home)
     if url is None:
         return "the embedded server is not running; `cortex up` starts it"
-    return asyncio.run(_examine_database(url))
-
-
-async def _examine_database(url: str) -> str:
-    db = await Database.open(url, max_size=2)
-    try:
+    async with opened(url, max_size=2) as db:
         missing = await pending(db)
         if missing:
             raise CortexError(f"It lacks {', '.join(missing)}.", hint="Run `cortex db migrate`.")
         await db.check()
-    finally:
-        await db.close()
     return "reachable, the login is safe, the schema is current, every query fits"
 
 
-def _policies(settings: Settings) -> str:
+async def _policies(settings: Settings) -> str:
     url = settings.database_url or databases.running_app_url(settings.home)
     key = existing_master_key(settings)
     if url is None or key is None:
         return "not looked at: that needs a database that runs, and the master key"
-    return asyncio.run(_examine_policies(url, key))
-
-
-async def _examine_policies(url: str, key: bytes) -> str:
-    db = await Database.open(url, max_size=2, vault=Vault(key), reads_only=True)
-    try:
+    async with opened(url, max_size=2, vault=Vault(key), reads_only=True) as db:
         orgs = await policies.forged_policies(db) if db.credential_key_at_hand else []
-    finally:
-        await db.close()
     if orgs:
         raise CortexError(
             f"The policies of {', '.join(orgs[:10])} were not put in force by the plane, so nothing is allowed there.",
@@ -122,14 +94,13 @@ async def _examine_policies(url: str, key: bytes) -> str:
     return "those in force were put there by the plane"
 
 
-def _api(settings: Settings) -> str:
-    async def ask() -> str:
-        async with Client.here(settings.home) as plane:
-            me = await plane.me()
-        return f"answers; the key is {me.name}'s ({', '.join(me.roles)})"
+async def _api(settings: Settings) -> str:
+    async with Client.here(settings.home) as plane:
+        me = await plane.me()
+    return f"answers; the key is {me.name}'s ({', '.join(me.roles)})"
 
-    return asyncio.run(ask())
 
+_CHECKS = {"directory": _directory, "postgres": _postgres, "database": _database, "policies": _policies, "api": _api}
 
 NOTHING, SOME, COULD_NOT_LOOK = 0, 1, 2
 """Exit codes."""
@@ -137,8 +108,6 @@ NOTHING, SOME, COULD_NOT_LOOK = 0, 1, 2
 
 @dataclass
 class PreflightTally:
-    """Counts of findings; the findings themselves are printed one by one and not kept."""
-
     jobs: int = 0
     stuck: int = 0
     warned: int = 0
@@ -163,10 +132,11 @@ def preflight(settings: Settings, url: str, references: Sequence[str], *, as_jso
     from cortex_plane.worker.tools.app import load_app
 
     apps = [load_app(reference) for reference in references]
-    report = _JsonFindings() if as_json else _show_finding
+    findings: list[bytes] = []
+    report = (lambda finding: findings.append(to_json(finding))) if as_json else _show_finding
     tally = asyncio.run(_look_at_jobs(settings, url, apps, report, replay=replay))
-    if isinstance(report, _JsonFindings):
-        report.end()
+    if as_json:
+        sys.stdout.write("[" + ",".join(f"{finding.decode()}\n" for finding in findings) + "]\n")
         print(tally, file=sys.stderr)  # noqa: T201 -- beside the JSON
     else:
         print_line(str(tally))
@@ -188,10 +158,8 @@ async def _look_at_jobs(
             hint="Set CORTEX_MASTER_KEY as for the workers, or run this where the plane's directory is (CORTEX_HOME).",
         )
     vault = Vault(key)
-    db = await Database.open(
-        url, max_size=4, prepared_statements=settings.prepared_statements, vault=vault, reads_only=True
-    )
-    try:
+    prepared = settings.prepared_statements
+    async with opened(url, max_size=4, prepared_statements=prepared, vault=vault, reads_only=True) as db:
         missing = await pending(db)
         if missing:
             raise SetupError(
@@ -209,8 +177,6 @@ async def _look_at_jobs(
             for finding in findings:
                 report(finding)
         return tally
-    finally:
-        await db.close()
 
 
 def _show_finding(finding: Finding) -> None:
@@ -218,17 +184,3 @@ def _show_finding(finding: Finding) -> None:
     print_line(f"{mark}  job {finding.job_id}  {finding.org} · {finding.agent} · app {finding.app} · {finding.status}")
     print_line(f"         {finding.reason}: {short(finding.message, 500)}")
     print_line(f"         → {finding.outcome}. {short(finding.hint, 300)}")
-
-
-class _JsonFindings:
-    """One array, written as it comes."""
-
-    def __init__(self) -> None:
-        self._begun = False
-
-    def __call__(self, finding: Finding) -> None:
-        sys.stdout.write(("," if self._begun else "[") + to_json(finding).decode() + "\n")
-        self._begun = True
-
-    def end(self) -> None:
-        sys.stdout.write("]\n" if self._begun else "[]\n")

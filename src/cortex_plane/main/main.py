@@ -51,13 +51,13 @@ NOUNS = {
     "atlas": "cortex_plane.cli.atlases:atlas_app",
     "tool": "cortex_plane.cli.agents:tool_app",
     "workers": "cortex_plane.cli.jobs:workers_app",
-    "audit": "cortex_plane.main.audit:audit_app",
+    "audit": "cortex_plane.main.commands:audit_app",
     "db": "cortex_plane.main.commands:db_app",
     "doctor": "cortex_plane.main.commands:doctor_app",
     "demo": "cortex_plane.main.commands:demo_app",
 }
 """Groups of commands, and the module and application of each. `approval` is complete once `cli.proof` is imported, `audit` once
-`main.audit` is."""
+`main.commands` is."""
 
 
 class Commands(TyperGroup):

@@ -26,23 +26,6 @@ if TYPE_CHECKING:
     from aiosmtpd.smtp import SMTP, Envelope, Session
 
 SINK_SENDER = "Cortex Plane <cortex@localhost>"
-
-
-def email_channel(settings: Settings, sink_url: str | None = None) -> EmailChannel | None:
-    """The channel of the mail server in the settings, else of the sink, else none."""
-    if settings.smtp_url is not None:
-        if settings.mail_from is None:
-            raise SetupError(
-                "CORTEX_SMTP_URL is set, but not who sends the mails.",
-                code="invalid_setting",
-                hint="Set CORTEX_MAIL_FROM, such as `Cortex Plane <cortex@example.com>`.",
-            )
-        return EmailChannel(SmtpServer.parse(settings.smtp_url), settings.mail_from)
-    if sink_url is not None:
-        return EmailChannel(SmtpServer.parse(sink_url), settings.mail_from or SINK_SENDER)
-    return None
-
-
 MAIL_FOLDER = "mail"
 MAX_MAIL_BYTES = 10 * 1024 * 1024
 
@@ -129,9 +112,16 @@ class Reach:
 
 def reach_of(settings: Settings, address: str, sink: MailSink | None = None) -> Reach:
     """``address`` is where this process serves; the setting `public_url` names another one for links."""
+    if settings.smtp_url is not None and settings.mail_from is None:
+        raise SetupError(
+            "CORTEX_SMTP_URL is set, but not who sends the mails.",
+            code="invalid_setting",
+            hint="Set CORTEX_MAIL_FROM, such as `Cortex Plane <cortex@example.com>`.",
+        )
+    smtp_url = settings.smtp_url or (sink.smtp_url if sink else None)
     return Reach(
         public_url=settings.public_url or address,
         webhooks=WebhookChannel(Allowed.parse(settings.webhook_allow)),
-        email=email_channel(settings, sink.smtp_url if sink else None),
+        email=EmailChannel(SmtpServer.parse(smtp_url), settings.mail_from or SINK_SENDER) if smtp_url else None,
         mail_folder=sink.folder if sink else None,
     )

@@ -1,18 +1,24 @@
-"""Every setting, in one object, read from the environment. Each has a heading in docs/reference/settings.md."""
+"""Every setting, in one object, read from the environment, and the logs that they configure.
+
+Each setting has a heading in docs/reference/settings.md.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
 from collections.abc import Mapping
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from cortex_plane.kernel.addresses import Allowed
+from cortex_plane.kernel.addresses import Allowed, url_fault
 from cortex_plane.kernel.errors import SetupError
+from cortex_plane.kernel.text import redact
 
 
 def _addresses(text: str) -> str:
@@ -47,8 +53,6 @@ def _public_url(url: str) -> str:
 
 
 def _roots_url(url: str) -> str:
-    from cortex_plane.kernel.addresses import url_fault
-
     fault = url_fault(url)
     if fault is not None:
         raise ValueError(fault)
@@ -106,6 +110,9 @@ class Settings(BaseModel):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "text"] = "json"
 
+    def configure_logs(self) -> None:
+        configure_logs(self.log_level, as_json=self.log_format == "json")
+
 
 def variable(setting: str) -> str:
     """The environment variable of a setting. Other programs know the database's, so they have no prefix."""
@@ -125,3 +132,35 @@ def load(environment: Mapping[str, str] = os.environ) -> Settings:
             code="invalid_setting",
             hint="Correct the environment variable; docs/reference/settings.md describes it.",
         ) from None
+
+
+def configure_logs(level: str, *, as_json: bool) -> None:
+    """One JSON object per line on stderr, or plain text for a terminal: through structlog, the server's own log lines too."""
+    import structlog
+
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        lambda _, __, event: redact(dict(event)),
+    ]
+    renderer: Any = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer()
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer]
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
+        logging.getLogger(name).handlers[:] = []
+        logging.getLogger(name).propagate = name != "uvicorn.access"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -20,11 +21,11 @@ from cortex_plane.client.access import ACCESS_FILE, read_access, write_private
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import AlreadyExists
 from cortex_plane.main import api_process, databases, demo
-from cortex_plane.main.logs import configure_logs
-from cortex_plane.main.reach import MailSink, mail_sink, reach_of
-from cortex_plane.main.settings import Settings
+from cortex_plane.main.reach import MailSink, mail_sink
+from cortex_plane.main.settings import Settings, configure_logs
 from cortex_plane.tenancy.model.orgs import OrgDraft
 from cortex_plane.tenancy.verbs import keys, logins, orgs
+from cortex_plane.worker.scheduler import in_background
 
 log = structlog.get_logger()
 
@@ -34,19 +35,7 @@ FIRST_PAUSE, LAST_PAUSE = 0.2, 10.0
 MAX_LOG_BYTES = 10 * 1024 * 1024
 
 
-@contextlib.asynccontextmanager
-async def one_worker(arguments: Sequence[str], environment: Mapping[str, str], log_file: Path) -> AsyncIterator[None]:
-    """A worker for as long as the block runs."""
-    task = asyncio.create_task(_keep_running(arguments, environment, log_file))
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
-async def _keep_running(arguments: Sequence[str], environment: Mapping[str, str], log_file: Path) -> None:
+async def _keep_worker(arguments: Sequence[str], environment: Mapping[str, str], log_file: Path) -> None:
     pause = FIRST_PAUSE
     while True:
         start = time.monotonic()
@@ -110,7 +99,11 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
         url = api_process.address(listener)
 
         async def main() -> None:
-            async with databases.open_database(settings, app_url) as db, _mail(settings) as sink:
+            # A real database has real people: their mails are not for the sink.
+            is_local = settings.smtp_url is None and settings.database_url is None
+            mails: contextlib.AbstractAsyncContextManager[MailSink | None]
+            mails = mail_sink(settings.home) if is_local else contextlib.nullcontext()
+            async with databases.open_database(settings, app_url) as db, mails as sink:
                 secret = await _access(db, settings.home)
                 write_private(settings.home / ACCESS_FILE, {"url": url, "key": secret})
                 running = {"pid": os.getpid(), "database_url": app_url}
@@ -128,18 +121,9 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
                 }
                 references = (demo.REFERENCE, demo.GATES_REFERENCE, *apps)
                 arguments = [f"--app={reference}" for reference in references]
-                seconds = time.monotonic() - start
-                async with one_worker(arguments, environment, settings.home / WORKER_LOG):
-                    await api_process.serve(
-                        db,
-                        listener,
-                        lambda: _welcome(settings.home, url, link, seconds),
-                        reach_of(settings, url, sink),
-                        api_process.hints_url(settings, app_url),
-                        settings.trusted_proxies,
-                        settings.requests_per_second,
-                        api_process.request_limits(settings),
-                    )
+                welcome = functools.partial(_welcome, settings.home, url, link, time.monotonic() - start)
+                async with in_background(_keep_worker(arguments, environment, settings.home / WORKER_LOG)):
+                    await api_process.serve(settings, db, app_url, listener, welcome, sink)
                     console.print("stopping …", style="dim")
 
         try:
@@ -148,16 +132,6 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
             listener.close()
             (settings.home / databases.RUNNING_FILE).unlink(missing_ok=True)
     console.print("stopped", style="dim")
-
-
-@contextlib.asynccontextmanager
-async def _mail(settings: Settings) -> AsyncIterator[MailSink | None]:
-    """A mail sink on this machine, unless a mail server or a database is set: a real database has real people."""
-    if settings.smtp_url is not None or settings.database_url is not None:
-        yield None
-        return
-    async with mail_sink(settings.home) as sink:
-        yield sink
 
 
 async def _access(db: Database, home: Path) -> str:

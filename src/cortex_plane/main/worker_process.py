@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -13,32 +14,15 @@ import structlog
 from cortex_plane.db.pool import PoolPurpose, listen_for_hints
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.meters import metered
-from cortex_plane.main.databases import open_database
-from cortex_plane.main.master_key import master_key
+from cortex_plane.main.databases import master_key, open_database
 from cortex_plane.main.settings import Settings
-from cortex_plane.worker.scheduler import Scheduler, scheduling
+from cortex_plane.worker.scheduler import Scheduler, in_background
 from cortex_plane.worker.tools.app import App, load_app
 from cortex_plane.worker.worker import JobRunner, WorkerSettings
 
 log = structlog.get_logger()
 
 PARENT_LOOK_SECONDS = 0.5
-
-
-def worker_settings(settings: Settings) -> WorkerSettings:
-    return WorkerSettings(
-        concurrency=settings.concurrency,
-        reserved_slots=settings.reserved_slots,
-        org_slots=settings.org_slots,
-        org_jobs=settings.org_jobs,
-        poll_seconds=settings.poll_seconds,
-        adoption_seconds=settings.adoption_seconds,
-        grace_seconds=settings.grace_seconds,
-        poison_deaths=settings.poison_deaths,
-        dispatch_seconds=settings.dispatch_seconds,
-        inline_result_bytes=settings.inline_result_bytes,
-        max_result_bytes=settings.max_result_bytes,
-    )
 
 
 def run_worker(
@@ -65,7 +49,9 @@ async def _run(
     parent: int | None,
 ) -> None:
     async with open_database(settings, url) as db, contextlib.AsyncExitStack() as stack:
-        worker = JobRunner(db, apps, master_key(settings), worker_settings(settings), name=name)
+        names = {field.name for field in dataclasses.fields(WorkerSettings)}
+        worker_settings = WorkerSettings(**settings.model_dump(include=names))
+        worker = JobRunner(db, apps, master_key(settings), worker_settings, name=name)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, worker.stop)
@@ -75,10 +61,10 @@ async def _run(
         if settings.notifications:
             await stack.enter_async_context(listen_for_hints(settings.listen_url or url, worker.work))
         # Any number of schedulers may look: each deadline is kept once, and none depends on one process.
-        await stack.enter_async_context(scheduling(Scheduler(db.own(PoolPurpose.SCHEDULER), name=worker.name)))
+        scheduler = Scheduler(db.own(PoolPurpose.SCHEDULER), name=worker.name)
+        await stack.enter_async_context(in_background(scheduler.run()))
         if parent is not None:
-            watch = asyncio.create_task(_stop_without(parent, worker))
-            stack.callback(watch.cancel)
+            await stack.enter_async_context(in_background(_stop_without(parent, worker)))
         await worker.run(lambda: on_ready(worker))
 
 

@@ -7,12 +7,11 @@ holds at most a quarter, and the last one is for an org that holds none: whose r
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import random
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from uuid import UUID
 
 import structlog
@@ -248,14 +247,3 @@ async def _let_end(tasks: Sequence[asyncio.Task[None]], until: float) -> None:
         task.cancel()
     if late:
         await asyncio.wait(late)
-
-
-@contextlib.asynccontextmanager
-async def notifying(notifier: Notifier) -> AsyncIterator[None]:
-    task = asyncio.create_task(notifier.run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task

@@ -6,8 +6,10 @@ of them.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents import store as agents_store
@@ -33,8 +35,8 @@ _RESUBMIT = "`cortex job resubmit` starts the work again once the job has failed
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
-    """What is wrong with one job, before it is told which one."""
+class ResumeFault:
+    """Why a job cannot be resumed here, or would go on differently. `Finding` adds which job."""
 
     reason: Reason
     outcome: PreflightOutcome
@@ -66,15 +68,10 @@ class Preflight:
         return cls(db=db, apps=by_name, backends=backends, master_key=master_key, replay=replay)
 
     async def look(self, org_id: UUID, org: str, job: Parked) -> list[Finding]:
-        return [
-            Finding(
-                org=org, job_id=job.id, agent=job.agent, app=job.app, status=job.status, severity=wrong.severity,
-                reason=wrong.reason, outcome=wrong.outcome, message=wrong.message, hint=wrong.hint,
-            )
-            async for wrong in self._wrongs(org_id, job)
-        ]  # fmt: skip
+        about: dict[str, Any] = {"org": org, "job_id": job.id, "agent": job.agent, "app": job.app, "status": job.status}
+        return [Finding(**about, **dataclasses.asdict(fault)) async for fault in self._faults(org_id, job)]
 
-    async def _wrongs(self, org_id: UUID, job: Parked) -> AsyncIterator[Wrong]:
+    async def _faults(self, org_id: UUID, job: Parked) -> AsyncIterator[ResumeFault]:
         checkpoint: Checkpoint | None = None
         if job.checkpoint is not None:
             try:
@@ -86,7 +83,7 @@ class Preflight:
                 yield _corrupt_checkpoint(error)
         app = self.apps.get(job.app)
         if app is None:
-            yield Wrong(
+            yield ResumeFault(
                 Reason.APP_MISSING,
                 PreflightOutcome.WAITS,
                 f"Its app `{job.app}` is not among those given ({', '.join(sorted(self.apps))}).",
@@ -96,43 +93,41 @@ class Preflight:
         try:
             skills = SkillSettings.of(job.skill_config)
         except (ValueError, TypeError) as error:
-            yield Wrong(
+            yield ResumeFault(
                 Reason.AGENT_UNREADABLE,
                 PreflightOutcome.FAILS,
                 f"Version {job.agent_version} of its agent cannot be read: {error}",
                 f"Correct the agent with `cortex agent update`. {_RESUBMIT}",
             )
             return
-        faults = [wrong async for wrong in self._model(org_id, job)]
-        if checkpoint is not None:
-            faults += _prompt(job, skills, checkpoint, app)
-            if skills.run is not None:
-                faults += [wrong async for wrong in self._code(org_id, job, skills, checkpoint, app)]
-            elif checkpoint.cursor.phase is Phase.TOOLS and job.response is not None:
-                faults += _calls(job, with_gate_tools(toolbox_of(app, skills)))
-        for wrong in faults:
-            yield wrong
-
-    async def _model(self, org_id: UUID, job: Parked) -> AsyncIterator[Wrong]:
-        """Who would answer its next request; nobody is asked."""
         config = job.model_config
         request = ModelRequest(
             model=config["model"], system_prompt=None, turns=(), tools=(), temperature=None, max_tokens=None,
             settings=config, turn_index=0, org_id=org_id,
         )  # fmt: skip
         try:
-            await self.backends.answering(request)
+            await self.backends.answering(request)  # which backend would answer; nothing is sent
         except ModelError as error:
-            yield Wrong(Reason.MODEL_MISSING, PreflightOutcome.FAILS, error.message, error.hint)
+            yield ResumeFault(Reason.MODEL_MISSING, PreflightOutcome.FAILS, error.message, error.hint)
+        if checkpoint is None:
+            return
+        for fault in _prompt(job, skills, checkpoint, app):
+            yield fault
+        if skills.run is not None:
+            async for fault in self._code(org_id, job, skills, checkpoint, app):
+                yield fault
+        elif checkpoint.cursor.phase is Phase.TOOLS and job.response is not None:
+            for fault in _calls(job, with_gate_tools(toolbox_of(app, skills))):
+                yield fault
 
     async def _code(
         self, org_id: UUID, job: Parked, skills: SkillSettings, checkpoint: Checkpoint, app: App
-    ) -> AsyncIterator[Wrong]:
+    ) -> AsyncIterator[ResumeFault]:
         """A code agent: its function, the tools that it waits for, and, if wanted, its way to where it stands."""
         function = app.agents.get(skills.run or "")
         if function is None:
             names = ", ".join(f"`{name}`" for name in sorted(app.agents)) or "none"
-            yield Wrong(
+            yield ResumeFault(
                 Reason.RUN_MISSING,
                 PreflightOutcome.HELD,
                 f"The app `{app.name}` has no code agent `{skills.run}`; it has {names}.",
@@ -142,12 +137,12 @@ class Preflight:
         toolbox = with_ask(toolbox_of(app, skills))
         for row in job.calls:
             request = CallRequest(id=str(row.id), name=provider_name(row.tool_name), arguments=row.arguments)
-            for wrong in _call(request, row, toolbox):
-                yield wrong
+            for fault in _call(request, row, toolbox):
+                yield fault
         if self.replay:
             differs = await self._replay_job(org_id, job, checkpoint, function)
             if differs is not None:
-                yield Wrong(
+                yield ResumeFault(
                     Reason.REPLAY_MISMATCH,
                     PreflightOutcome.HELD,
                     f"Its code goes another way than it went: {differs}.",
@@ -166,9 +161,9 @@ class Preflight:
         )  # fmt: skip
 
 
-def _corrupt_checkpoint(error: CheckpointCorrupt) -> Wrong:
+def _corrupt_checkpoint(error: CheckpointCorrupt) -> ResumeFault:
     newer = error.corruption_type is CorruptionType.FUTURE_VERSION
-    return Wrong(
+    return ResumeFault(
         Reason.CHECKPOINT_NEWER if newer else Reason.CHECKPOINT_CORRUPT,
         PreflightOutcome.FAILS,
         f"{error.message} ({error.corruption_type})",
@@ -178,26 +173,20 @@ def _corrupt_checkpoint(error: CheckpointCorrupt) -> Wrong:
     )
 
 
-def _prompt(job: Parked, skills: SkillSettings, checkpoint: Checkpoint, app: App) -> Iterator[Wrong]:
+def _prompt(job: Parked, skills: SkillSettings, checkpoint: Checkpoint, app: App) -> Iterator[ResumeFault]:
     if prompt_of(job.model_config, app)[1] == checkpoint.system_prompt_hash:
         return
-    if skills.on_prompt_change is PromptChange.HOLD:
-        yield Wrong(
-            Reason.PROMPT_CHANGED,
-            PreflightOutcome.HELD,
-            "The prompt is not the one that it began with, and its agent says `on_prompt_change: hold`.",
-            "It is held with `prompt_changed`; `cortex job resume` goes on with the new prompt.",
-        )
-    elif skills.on_prompt_change is PromptChange.FAIL:
-        yield Wrong(
-            Reason.PROMPT_CHANGED,
-            PreflightOutcome.FAILS,
-            "The prompt is not the one that it began with, and its agent says `on_prompt_change: fail`.",
-            f"Let it end on the old code first, or restore the app's instructions. {_RESUBMIT}",
-        )
+    change = skills.on_prompt_change
+    message = f"The prompt is not the one that it began with, and its agent says `on_prompt_change: {change}`."
+    if change is PromptChange.HOLD:
+        hint = "It is held with `prompt_changed`; `cortex job resume` goes on with the new prompt."
+        yield ResumeFault(Reason.PROMPT_CHANGED, PreflightOutcome.HELD, message, hint)
+    elif change is PromptChange.FAIL:
+        hint = f"Let it end on the old code first, or restore the app's instructions. {_RESUBMIT}"
+        yield ResumeFault(Reason.PROMPT_CHANGED, PreflightOutcome.FAILS, message, hint)
 
 
-def _calls(job: Parked, toolbox: Toolbox) -> Iterator[Wrong]:
+def _calls(job: Parked, toolbox: Toolbox) -> Iterator[ResumeFault]:
     """The calls of the step that is under way, as a resume would plan them."""
     rows = {call.position: call for call in job.calls}
     for position, request in enumerate(as_sent(requests_of(job.response or {"calls": []}), rows)):
@@ -206,17 +195,17 @@ def _calls(job: Parked, toolbox: Toolbox) -> Iterator[Wrong]:
             yield from _call(request, row, toolbox)
 
 
-def _call(request: CallRequest, row: ToolCall | None, toolbox: Toolbox) -> Iterator[Wrong]:
+def _call(request: CallRequest, row: ToolCall | None, toolbox: Toolbox) -> Iterator[ResumeFault]:
     call = plan_call(0, request, UUID(int=0), toolbox)
     status = row.status if row else "not begun"
     if call.tool is not None:
         if row is not None and row.tool_digest != call.digest:
             yield _changed_tool(row)
         return
-    if row is not None and row.status is CallStatus.APPROVED and _same(row, toolbox):
+    if row is not None and row.status is CallStatus.APPROVED and toolbox.digests.get(row.tool_name) == row.tool_digest:
         return  # an edit that fits the schema and not the tool: the model is told
     has_tool = request.name in toolbox.tools
-    yield Wrong(
+    yield ResumeFault(
         Reason.ARGUMENTS_REFUSED if has_tool else Reason.TOOL_MISSING,
         PreflightOutcome.HELD,
         f"A call of `{row.tool_name if row else request.name[:100]}` ({status}) cannot be made: {call.error}",
@@ -225,22 +214,17 @@ def _call(request: CallRequest, row: ToolCall | None, toolbox: Toolbox) -> Itera
     )
 
 
-def _same(row: ToolCall, toolbox: Toolbox) -> bool:
-    return toolbox.digests.get(row.tool_name) == row.tool_digest
-
-
-def _changed_tool(row: ToolCall) -> Wrong:
-    is_request = row.status in (CallStatus.AWAITING, CallStatus.APPROVED)
+def _changed_tool(row: ToolCall) -> ResumeFault:
     what = f"`{row.tool_name}` is not the version that a call ({row.status}) was made for"
-    if is_request:
-        return Wrong(
+    if row.status in (CallStatus.AWAITING, CallStatus.APPROVED):
+        return ResumeFault(
             Reason.TOOL_CHANGED,
             PreflightOutcome.ASKED_AGAIN,
             f"{what}: whoever approves that version is asked again about this one.",
             "Nothing need be done; decide it before the deploy, on the old code, to be asked once.",
             Severity.WARNING,
         )
-    return Wrong(
+    return ResumeFault(
         Reason.TOOL_CHANGED,
         PreflightOutcome.GOES_ON,
         f"{what}, and it may have been sent: it is settled as `{row.on_uncertain}`, by the new code,"

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import pkgutil
 import random
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -27,8 +29,6 @@ from cortex_plane.worker.limits import ticks
 log = structlog.get_logger()
 
 POLL_SECONDS = 0.5
-
-
 MINUTE, HOUR = 60.0, 3600.0
 
 
@@ -36,88 +36,30 @@ MINUTE, HOUR = 60.0, 3600.0
 class Chore:
     name: str
     every_seconds: float
-    do: Callable[[Database], Awaitable[None]]
+    verb: str
+    """Where the function is; it takes the database."""
+
+    async def do(self, db: Database) -> None:
+        await pkgutil.resolve_name(f"cortex_plane.{self.verb}")(db)
 
 
-async def _partitions(db: Database) -> None:
+async def prepare_partitions(db: Database) -> None:
     """The event table has its months ahead, however long the plane runs."""
     await db.call("prepare_event_partitions", None, EVENT_MONTHS_AHEAD)
 
 
-async def _chunks(db: Database) -> None:
-    """Text that an attempt left behind when it died."""
-    from cortex_plane.sessions.verbs import events
-
-    await events.forget_chunks(db)
-
-
-async def _callback_secrets(db: Database) -> None:
-    from cortex_plane.approvals.verbs import credentials
-
-    await credentials.keep(db)
-
-
-async def _webhooks(db: Database) -> None:
-    from cortex_plane.notify.verbs import webhooks
-
-    await webhooks.keep(db)
-
-
-async def _old_signals(db: Database) -> None:
-    from cortex_plane.jobs.verbs import steering
-
-    await steering.forget_signals(db)
-
-
-async def _untold_signals(db: Database) -> None:
-    from cortex_plane.jobs.verbs import steering
-
-    await steering.deliver_waiting_signals(db)
-
-
-async def _resolutions(db: Database) -> None:
-    from cortex_plane.calls.verbs import resolutions
-
-    await resolutions.forget_resolutions(db)
-
-
-async def _atlas_minutes(db: Database) -> None:
-    from cortex_plane.gates.verbs import atlas_cache
-
-    await atlas_cache.forget_minutes(db)
-
-
-async def _request_budgets(db: Database) -> None:
-
-    from cortex_plane.tenancy.verbs import keys
-
-    await keys.forget_request_budgets(db)
-
-
-async def _roots(db: Database) -> None:
-    from cortex_plane.proof.verbs import roots
-
-    await roots.keep_roots(db)
-
-
-async def _root_copies(db: Database) -> None:
-    from cortex_plane.proof.verbs import roots
-
-    await roots.copy_all_roots(db)
-
-
 CHORES = (
-    Chore("event partitions", HOUR, _partitions),
-    Chore("forgotten chunks", HOUR, _chunks),
-    Chore("callback secrets", HOUR, _callback_secrets),
-    Chore("failing webhooks", HOUR, _webhooks),
-    Chore("old signals", HOUR, _old_signals),
-    Chore("old resolutions", HOUR, _resolutions),
-    Chore("old minutes of atlases", HOUR, _atlas_minutes),
-    Chore("full request budgets", HOUR, _request_budgets),
-    Chore("untold signals", MINUTE, _untold_signals),
-    Chore("signed roots", MINUTE, _roots),
-    Chore("copies of signed roots", HOUR, _root_copies),
+    Chore("event partitions", HOUR, "worker.scheduler:prepare_partitions"),
+    Chore("forgotten chunks", HOUR, "sessions.verbs.events:forget_chunks"),
+    Chore("callback secrets", HOUR, "approvals.verbs.credentials:keep"),
+    Chore("failing webhooks", HOUR, "notify.verbs.webhooks:keep"),
+    Chore("old signals", HOUR, "jobs.verbs.steering:forget_signals"),
+    Chore("old resolutions", HOUR, "calls.verbs.resolutions:forget_resolutions"),
+    Chore("old minutes of atlases", HOUR, "gates.verbs.atlas_cache:forget_minutes"),
+    Chore("full request budgets", HOUR, "tenancy.verbs.keys:forget_request_budgets"),
+    Chore("untold signals", MINUTE, "jobs.verbs.steering:deliver_waiting_signals"),
+    Chore("signed roots", MINUTE, "proof.verbs.roots:keep_roots"),
+    Chore("copies of signed roots", HOUR, "proof.verbs.roots:copy_all_roots"),
 )
 
 
@@ -180,8 +122,9 @@ class Scheduler:
 
 
 @contextlib.asynccontextmanager
-async def scheduling(scheduler: Scheduler) -> AsyncIterator[None]:
-    task = asyncio.create_task(scheduler.run())
+async def in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """``work`` in a task for as long as the block runs; then it is cancelled, and waited for."""
+    task = asyncio.create_task(work)
     try:
         yield
     finally:

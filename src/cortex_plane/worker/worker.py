@@ -31,7 +31,7 @@ from cortex_plane.worker.code.attempt import CodeAttempt
 from cortex_plane.worker.ends import refuse
 from cortex_plane.worker.lease import WorkerContext, WriteFailed
 from cortex_plane.worker.limits import ticks
-from cortex_plane.worker.mcp.supervisor import Servers
+from cortex_plane.worker.mcp.connection import Servers
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.models.credentials import ProviderKeys
 from cortex_plane.worker.tools.app import App

@@ -7,6 +7,7 @@ under way are finished and recorded, and one write says where the job goes.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Sequence
 from typing import Any, NoReturn
 from uuid import UUID
@@ -171,7 +172,7 @@ class CodeAttempt:
         if stop.failures:
             raise Ended(self._all_failures())
         if stop.holds:
-            raise Ended(self._all_holds())
+            raise Ended(JobHeld(stop.holds[0].hold, stop.holds[0].event, _merge_all(stop.holds)))
         if stop.cancelled or (self.lease.cancel_requested and isinstance(error, Unwind)):
             raise Ended(JobCancelled())
         if stop.hand_back is not None:
@@ -196,9 +197,8 @@ class CodeAttempt:
         raise Ended(JobHeld(Hold.CODE_CHANGED, {"why": why}))
 
     def _all_failures(self) -> JobFailed:
-        stop, write = self.journal.stop, StepWrite()
-        for failure in stop.failures:
-            write = merge_writes(write, failure.write or StepWrite())
+        stop = self.journal.stop
+        write = _merge_all(stop.failures)
         for hold in stop.holds:
             call = self.calls.get(UUID(hold.event["call"])) if "call" in hold.event else None
             if call is not None:
@@ -208,12 +208,6 @@ class CodeAttempt:
                 write = merge_writes(write, outcome_write(call))
         first = stop.failures[0]
         return JobFailed(first.message, first.remedy, write, first.keep_checkpoint)
-
-    def _all_holds(self) -> JobHeld:
-        stop, write = self.journal.stop, StepWrite()
-        for hold in stop.holds:
-            write = merge_writes(write, hold.write or StepWrite())
-        return JobHeld(stop.holds[0].hold, stop.holds[0].event, write)
 
     async def _park(self) -> NoReturn:
         """Waiting holds nothing. People come first: other waits are looked at when they have decided."""
@@ -225,17 +219,14 @@ class CodeAttempt:
         now = self.lease.time.now()
         wake = min(stop.wakes, default=None)
         reason = ", ".join(dict.fromkeys(stop.reasons))[:200]
-        raise Ended(
-            LastWrite(
-                StepWrite(
-                    status=JobStatus.SLEEPING,
-                    delay_seconds=None if wake is None else max(0.0, (wake - now).total_seconds()),
-                    more={"waits": stop.waits} if stop.waits else {},
-                    events=[("status", {"status": JobStatus.SLEEPING, "reason": reason})],
-                    facts=[self.lease.fact("job_sleeps", reason=reason)],
-                )
-            )
+        write = StepWrite(
+            status=JobStatus.SLEEPING,
+            delay_seconds=None if wake is None else max(0.0, (wake - now).total_seconds()),
+            more={"waits": stop.waits} if stop.waits else {},
+            events=[("status", {"status": JobStatus.SLEEPING, "reason": reason})],
+            facts=[self.lease.fact("job_sleeps", reason=reason)],
         )
+        raise Ended(LastWrite(write))
 
     def _raise_end(self, performer: Performer, error: BaseException) -> NoReturn:
         """How the attempt ends where the function raised."""
@@ -243,18 +234,14 @@ class CodeAttempt:
         name = type(error).__name__
         if entry is not None:
             self._hold_changed_code(f"expected {entry.kind} `{entry.key}`, and the code raised {name}: {error}")
-        self.entries.drop_failures()
+        self.entries.failures.clear()
         if isinstance(error, ModelError):
             raise Ended(JobRetried(error.error_class, str(error), retry_after=error.retry_after))
+        message = f"The agent's function raised {error if isinstance(error, StepFailed) else f'{name}: {error}'}"
         if isinstance(error, CortexError) and not isinstance(error, StepFailed):
-            raise Ended(
-                JobFailed(
-                    f"The agent's function raised {name}: {error}",
-                    "Correct its code, or catch it there; then `cortex job resubmit` it.",
-                )
-            )
-        message = str(error) if isinstance(error, StepFailed) else f"{name}: {error}"
-        raise Ended(JobRetried(ErrorClass.INFRASTRUCTURE, f"The agent's function raised {message}"))
+            hint = "Correct its code, or catch it there; then `cortex job resubmit` it."
+            raise Ended(JobFailed(message, hint))
+        raise Ended(JobRetried(ErrorClass.INFRASTRUCTURE, message))
 
     async def _complete(self, performer: Performer, result: Any) -> Answer:
         """Ends the job, unless new messages arrived in its conversation: then the answer goes with the next write."""
@@ -262,15 +249,12 @@ class CodeAttempt:
         if performer.unawaited:
             names = ", ".join(operation.what for operation in performer.unawaited[:3])
             raise Ended(JobFailed(f"The agent's function never awaited: {names}.", "Write `await` before it."))
-        self.entries.record_failures()
+        self.entries.record_caught("")
         questions = self.gates.bound.session.state.asks if self.gates.bound is not None else ()
         if questions:
-            raise Ended(
-                JobFailed(
-                    f"The agent's function returned, and the gate `{questions[0].gate}` still waits for its answer.",
-                    "Answer it there with `await ctx.answer(…)`, then `cortex job resubmit` it.",
-                )
-            )
+            message = f"The agent's function returned, and the gate `{questions[0].gate}` still waits for its answer."
+            hint = "Answer it there with `await ctx.answer(…)`, then `cortex job resubmit` it."
+            raise Ended(JobFailed(message, hint))
         try:
             text, content = _result(result)
         except CortexError as error:
@@ -300,6 +284,10 @@ class CodeAttempt:
         outcome = await self.journal.write(write)
         progress.status, progress.phase = CheckpointStatus.IN_PROGRESS, Phase.MODEL
         return outcome.status is JobStatus.COMPLETED
+
+
+def _merge_all(ends: Sequence[JobFailed | JobHeld]) -> StepWrite:
+    return functools.reduce(merge_writes, (end.write for end in ends if end.write is not None), StepWrite())
 
 
 def _result(value: Any) -> tuple[str, bytes]:

@@ -9,11 +9,10 @@ import asyncio
 import contextvars
 import random
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 from uuid import UUID
 
 import orjson
@@ -45,6 +44,8 @@ from cortex_plane.worker.code.operations import (
 )
 
 T = TypeVar("T")
+P = ParamSpec("P")
+Fetch = Callable[[UUID], Awaitable[bytes | None]]
 NO_MORE = "It takes no more answers: go another way."
 
 
@@ -124,26 +125,20 @@ class Context:
     ) -> Operation[Any]:
         """Call a function and record what it returned, as JSON. It may run again if the worker dies before that: what must
         happen once is a tool. Raises `StepFailed` where the function raised, after so many ``retries``."""
-        return self._operation(
-            f"The step `{name}`",
-            lambda: self._replay.perform(operations.plan_step(name, function, args, retries, timeout)),
-        )
+        return self._operation(f"The step `{name}`", operations.plan_step, name, function, args, retries, timeout)
 
     def tool(self, name: str, /, **arguments: Any) -> Operation[Any]:
         """Call a tool of the app: by its policies, approvals and ledger. Raises `ToolFailed` or `ToolDenied`."""
-        return self._operation(
-            f"The tool `{name}`", lambda: self._replay.perform(operations.plan_tool(name, arguments))
-        )
+        return self._operation(f"The tool `{name}`", operations.plan_tool, name, arguments)
 
     def answer(self, gate: str, answers: Mapping[str, Any], *, call: str | None = None) -> Operation[bool]:
         """Answer a gate that `GateClosed` told of: whether it is passed. ``call`` names the call that it stops, where it
         stops several. Raises `GateClosed` where it takes no more answers, `ToolFailed` where it does not wait for any."""
-        return self._operation(
-            f"The answer to `{gate}`", lambda: self._answer(operations.plan_answer(gate, answers, call))
-        )
 
-    async def _answer(self, operation: operations.PlannedCall) -> bool:
-        return check_passed(await self._replay.perform(operation))
+        async def begin() -> bool:
+            return check_passed(await self._replay.perform(operations.plan_answer(gate, answers, call)))
+
+        return Operation(self._replay, f"The answer to `{gate}`", begin)
 
     def request_approval(
         self,
@@ -157,53 +152,45 @@ class Context:
     ) -> Operation[Decision]:
         """Ask people, always, whatever policies say of `plane.ask`; they say who decides. ``approvers`` (ids of members),
         ``timeout`` (seconds), ``quorum`` and ``clearance`` only tighten that. A no is a Decision, and not an error."""
-        return self._operation(
-            "The request for approval",
-            lambda: self._replay.perform(
-                operations.plan_approval(action, details, approvers, timeout, quorum, clearance)
-            ),
-        )
+        plan = operations.plan_approval
+        return self._operation("The request for approval", plan, action, details, approvers, timeout, quorum, clearance)
 
     def model(
         self, prompt: str, *, system: str | None = None, temperature: float | None = None, max_tokens: int | None = None
     ) -> Operation[str]:
         """Ask the agent's model, without tools, and record its text. Raises `ModelError`."""
-        return self._operation(
-            "The request to the model",
-            lambda: self._replay.perform(operations.plan_model(prompt, system, temperature, max_tokens)),
-        )
+        plan = operations.plan_model
+        return self._operation("The request to the model", plan, prompt, system, temperature, max_tokens)
 
     def sleep(self, seconds: float | timedelta | None = None, *, until: datetime | None = None) -> Operation[None]:
         """Go on later. Until then the job holds no worker."""
-        return self._operation("The sleep", lambda: self._replay.perform(operations.plan_sleep(seconds, until)))
+        return self._operation("The sleep", operations.plan_sleep, seconds, until)
 
     def wait_event(self, name: str, *, key: str, timeout: float | timedelta | None = None) -> Operation[Any]:
         """The payload of the signal ``name`` with this key, sent before or after. Raises `WaitTimeout`."""
-        return self._operation(
-            f"The wait for `{name}`", lambda: self._replay.perform(operations.plan_wait(name, key, timeout))
-        )
+        return self._operation(f"The wait for `{name}`", operations.plan_wait, name, key, timeout)
 
     def now(self) -> Operation[datetime]:
         """The time of the plane, the same whenever the job goes on."""
-        return self._operation("The time", lambda: self._replay.perform(operations.plan_value("now", self._replay.now)))
+        return self._operation("The time", operations.plan_value, "now", self._replay.now)
 
     def random(self) -> Operation[float]:
         """A number from 0 to 1, the same whenever the job goes on."""
         # Not for secrets: it stands in the journal.
-        return self._operation(
-            "The number", lambda: self._replay.perform(operations.plan_value("random", random.random))
-        )
+        return self._operation("The number", operations.plan_value, "random", random.random)
 
     def uuid(self) -> Operation[UUID]:
-        return self._operation("The id", lambda: self._replay.perform(operations.plan_value("uuid", uuid.uuid4)))
+        return self._operation("The id", operations.plan_value, "uuid", uuid.uuid4)
 
     def gather(self, *branches: Awaitable[Any], return_exceptions: bool = False) -> Operation[list[Any]]:
         """All of these at once, each a branch of its own. If one waits, the others go as far as they can; if one raises,
         the others end first. With ``return_exceptions`` what they raised stands among the results."""
-        return self._operation("The gather", lambda: self._replay.branch(branches, return_exceptions))
+        return Operation(self._replay, "The gather", lambda: self._replay.branch(branches, return_exceptions))
 
-    def _operation(self, what: str, begin: Callable[[], Coroutine[Any, Any, Any]]) -> Operation[Any]:
-        return Operation(self._replay, what, begin)
+    def _operation(
+        self, what: str, plan: Callable[P, PlannedOperation], *args: P.args, **kwargs: P.kwargs
+    ) -> Operation[Any]:
+        return Operation(self._replay, what, lambda: self._replay.perform(plan(*args, **kwargs)))
 
 
 CodeAgent = Callable[[Context], Awaitable[Any]]
@@ -211,10 +198,16 @@ FAILURES: dict[str, type[CortexError]] = {
     kind.__name__: kind for kind in (StepFailed, ToolFailed, ToolDenied, GateClosed, WaitTimeout, ModelError)
 }
 """What an operation may raise, by the name under which it is recorded."""
+_MORE: dict[type[CortexError], tuple[str, ...]] = {ModelError: ("status",), GateClosed: ("questions",)}
 
 
-class JournalReplay(ABC):
-    def __init__(self, entries: Iterable[JournalEntry]) -> None:
+class JournalReplay:
+    """Replays a journal and performs nothing: it ends at the first operation that is not recorded. `Performer` goes on there."""
+
+    def __init__(self, entries: Iterable[JournalEntry], fetch: Fetch | None = None) -> None:
+        """``fetch`` reads results that are stored apart, by their id."""
+        self._fetch = fetch
+        self._reached_the_end = False
         self.scopes = Scopes(entries)
         self.unawaited: list[Operation[Any]] = []
         self.closed = False
@@ -243,9 +236,15 @@ class JournalReplay(ABC):
 
     async def _resolve(self, scope: Scope, operation: PlannedOperation) -> Any:
         self.boundary()
-        key, entry = self._visit(scope, operation)
-        if entry is not None and entry.status is not EntryStatus.OPEN:
-            return await self._replay_entry(entry)
+        try:
+            key, entry = scope.visit(operation.kind, operation.name, operation.input_hash)
+        except Mismatch as error:
+            self.mismatch = self.mismatch or str(error)
+            raise Unwind from None
+        if entry is not None and entry.status is EntryStatus.FAILED:
+            raise restore_error(entry.error or {})
+        if entry is not None and entry.status is EntryStatus.DONE:
+            return decode_result(entry.kind, entry.name, await self.result_of(entry), entry.key)
         scope.busy = key
         try:
             return await self.live(scope, key, entry, operation)
@@ -260,23 +259,15 @@ class JournalReplay(ABC):
         scopes = [self.scopes.open(f"{key}/{number}/") for number in range(len(branches))]
         tasks = [self._branch_task(scope, branch) for scope, branch in zip(scopes, branches, strict=True)]
         try:
-            if tasks:
-                await asyncio.wait(tasks)
-        except asyncio.CancelledError:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            raise
+            results = await asyncio.gather(*tasks, return_exceptions=True)
         finally:
             parent.busy = None
             parent.unwound = parent.unwound or any(scope.unwound for scope in scopes)
-        results = [_result_of(task) for task in tasks]
-        for end in results:
-            if isinstance(end, BaseException) and not isinstance(end, Exception):
-                raise end
-        for end in results:
-            if isinstance(end, Exception) and not return_exceptions:
-                raise end
+        errors = [result for result in results if isinstance(result, BaseException)]
+        # What is not for the agent to catch comes first.
+        for error in sorted(errors, key=lambda error: isinstance(error, Exception)):
+            if not isinstance(error, Exception) or not return_exceptions:
+                raise error
         return results
 
     def _branch_task(self, scope: Scope, branch: Awaitable[Any]) -> asyncio.Task[Any]:
@@ -297,13 +288,6 @@ class JournalReplay(ABC):
             self.mismatch = f"expected {entry.kind} `{entry.key}`, and {when}"
         if self.mismatch is not None:
             raise Unwind
-
-    def _visit(self, scope: Scope, operation: PlannedOperation) -> tuple[str, JournalEntry | None]:
-        try:
-            return scope.visit(operation.kind, operation.name, operation.input_hash)
-        except Mismatch as error:
-            self.mismatch = self.mismatch or str(error)
-            raise Unwind from None
 
     def _scope(self, operation: PlannedOperation) -> Scope:
         if self.closed:
@@ -326,34 +310,39 @@ class JournalReplay(ABC):
             )
         return scope
 
-    async def _replay_entry(self, entry: JournalEntry) -> Any:
-        if entry.status is EntryStatus.FAILED:
-            raise restore_error(entry.error or {})
-        return decode_result(entry.kind, entry.name, await self.result_of(entry), entry.key)
-
-    @abstractmethod
-    async def live(self, scope: Scope, key: str, entry: JournalEntry | None, operation: PlannedOperation) -> Any:
+    async def live(self, scope: Scope, key: str, entry: JournalEntry | None, operation: PlannedOperation) -> Any:  # noqa: ARG002
         """An operation that is not settled. ``entry``: it was begun before."""
+        self._reached_the_end = True
+        raise Unwind
 
-    @abstractmethod
     async def result_of(self, entry: JournalEntry) -> Any:
-        """What was recorded, also where it is kept elsewhere."""
+        """What was recorded, also where it is stored apart."""
+        content = await self._fetch(entry.result_id) if entry.result_id is not None and self._fetch else None
+        return entry.result if content is None else orjson.loads(content)
 
-    @abstractmethod
     def boundary(self) -> None:
         """Between two operations: raises `Unwind` where nothing may begin any more."""
 
     @property
-    @abstractmethod
     def stopped(self) -> bool:
         """Whether the function was stopped before its end."""
+        return self._reached_the_end
 
-    @abstractmethod
-    def now(self) -> datetime: ...
+    def now(self) -> datetime:
+        raise NotImplementedError("nothing is performed")
 
     def under_way(self, key: str) -> bool:  # noqa: ARG002
         """Whether an operation goes on although nobody awaits it any more."""
         return False
+
+    def mismatch_after(self, error: BaseException | None) -> str | None:
+        """How the code differs from what was recorded, once the function has ended with ``error``."""
+        entry = self.scopes.unvisited()
+        if self.mismatch is not None or entry is None:
+            return self.mismatch
+        if error is not None and not isinstance(error, Unwind):
+            return f"expected {entry.kind} `{entry.key}`, and the code raised {type(error).__name__}: {error}"
+        return None if self._reached_the_end else f"expected {entry.kind} `{entry.key}`, which did not come"
 
 
 def decode_result(kind: EntryKind, name: str, result: Any, key: str) -> Any:
@@ -373,21 +362,15 @@ def decode_result(kind: EntryKind, name: str, result: Any, key: str) -> Any:
 
 def restore_error(error: dict[str, Any]) -> CortexError:
     kind = FAILURES.get(error.get("type", ""), StepFailed)
-    more: dict[str, Any] = {"status": error.get("status")} if kind is ModelError else {}
-    if kind is GateClosed:
-        more = {"questions": error.get("questions")}
+    more = {name: error.get(name) for name in _MORE.get(kind, ())}
     return kind(error.get("message", "It failed."), code=error.get("code"), hint=error.get("hint"), **more)
 
 
 def describe_error(error: CortexError) -> dict[str, Any]:
     """As it is recorded, so that `restore_error` makes the same of it."""
-    row: dict[str, Any] = {
-        "type": type(error).__name__, "message": storable(error.message), "code": storable(error.code),
-        "hint": storable(error.hint),
-    }  # fmt: skip
-    if isinstance(error, GateClosed):
-        return {**row, "questions": error.questions}
-    return {**row, "status": error.status} if isinstance(error, ModelError) else row
+    texts = {name: storable(getattr(error, name)) for name in ("message", "code", "hint")}
+    more = {name: getattr(error, name) for name in _MORE.get(type(error), ())}
+    return {"type": type(error).__name__, **texts, **more}
 
 
 async def _without_exits(running: Awaitable[Any]) -> Any:
@@ -400,15 +383,7 @@ async def _without_exits(running: Awaitable[Any]) -> Any:
         raise RuntimeError("KeyboardInterrupt") from error
 
 
-def _result_of(task: asyncio.Task[Any]) -> Any:
-    if task.cancelled():
-        return asyncio.CancelledError()
-    error = task.exception()
-    return task.result() if error is None else error
-
-
 NOBODY = UUID(int=0)
-Fetch = Callable[[UUID], Awaitable[bytes | None]]
 
 
 async def dry_run(
@@ -424,10 +399,10 @@ async def dry_run(
 ) -> str | None:
     """How the code differs from what was recorded; None where it comes to the same place. Performs no operation.
 
-    The code between the operations does run. ``fetch`` reads results that are kept apart, by their id. ``payload`` is what the
-    function is given: in a conversation with the `text` of what people said.
+    The code between the operations does run. ``fetch`` reads results that are stored apart, by their id. ``payload`` is the
+    argument of the function: in a conversation with the `text` of its messages.
     """
-    replay = _Dry(entries, fetch)
+    replay = JournalReplay(entries, fetch)
     ctx = Context(replay, payload=payload, job_id=job_id, session_id=session_id, agent=agent)
     task = asyncio.ensure_future(replay.play(agent_function, ctx, round_prefix(last_round(entries))))
     try:
@@ -438,47 +413,4 @@ async def dry_run(
         await asyncio.wait([task], timeout=1)
     if not is_over:
         return f"its code did not come to an operation within {seconds:g} s"
-    return replay.verdict(None if task.cancelled() else task.exception())
-
-
-class _Dry(JournalReplay):
-    def __init__(self, entries: Sequence[JournalEntry], fetch: Fetch | None) -> None:
-        super().__init__(entries)
-        self._fetch = fetch
-        self._reached_the_end = False
-
-    def verdict(self, error: BaseException | None) -> str | None:
-        if self.mismatch is not None:
-            return self.mismatch
-        entry = self.scopes.unvisited()
-        if entry is None:
-            return None
-        if error is not None and not isinstance(error, Unwind):
-            return f"expected {entry.kind} `{entry.key}`, and the code raised {type(error).__name__}: {error}"
-        return None if self._reached_the_end else f"expected {entry.kind} `{entry.key}`, which did not come"
-
-    async def live(
-        self,
-        scope: Scope,  # noqa: ARG002
-        key: str,  # noqa: ARG002
-        entry: JournalEntry | None,  # noqa: ARG002
-        operation: PlannedOperation,  # noqa: ARG002
-    ) -> Any:
-        self._reached_the_end = True
-        raise Unwind
-
-    async def result_of(self, entry: JournalEntry) -> Any:
-        if entry.result_id is None or self._fetch is None:
-            return entry.result
-        content = await self._fetch(entry.result_id)
-        return entry.result if content is None else orjson.loads(content)
-
-    def boundary(self) -> None:
-        pass
-
-    @property
-    def stopped(self) -> bool:
-        return self._reached_the_end
-
-    def now(self) -> datetime:
-        raise AssertionError("nothing is performed")
+    return replay.mismatch_after(None if task.cancelled() else task.exception())

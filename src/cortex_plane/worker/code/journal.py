@@ -195,13 +195,13 @@ class JournalWriter:
 
 
 class JournalEntries:
-    """The entries of one job: where its next operation stands, and the writes that record one."""
+    """The entries of one job: where its next operation stands, and failures that its agent may still catch."""
 
     def __init__(self, lease: Lease, journal: JournalWriter) -> None:
-        self._lease, self._journal = lease, journal
+        self.lease, self.journal = lease, journal
         self.count = 0
         """How many operations the job has begun so far, in all its attempts."""
-        self._failures: dict[str, StepWrite] = {}
+        self.failures: dict[str, StepWrite] = {}
         """Failures that the agent may catch: recorded once it went on, and dropped where it did not."""
 
     def next_position(self) -> int:
@@ -211,99 +211,84 @@ class JournalEntries:
                 f"The job has more than {MAX_ENTRIES} operations, all of which are read whenever it goes on.",
                 hint="Do more in one step, or submit several jobs.",
             )
-        self._lease.progress.step = self.count
+        self.lease.progress.step = self.count
         self.count += 1
-        return self._lease.progress.step
+        return self.lease.progress.step
 
-    def entry(
-        self,
-        key: str,
-        position: int,
-        operation: PlannedOperation,
-        status: EntryStatus,
-        result: bytes | None = None,
-        error: CortexError | None = None,
-    ) -> StepWrite:
-        """A write that holds one entry; a large result beside it."""
+    def begin(self, key: str, operation: PlannedOperation, entry: JournalEntry | None = None) -> OperationRecord:
+        """``entry``: it was begun before."""
+        position = self.next_position() if entry is None else entry.position
+        return OperationRecord(self, key, position, operation, ticks())
+
+    def new_round(self, number: int, read_to: int) -> tuple[JournalEntry, StepWrite]:
+        """The function begins again. Entries of earlier rounds are not replayed any more."""
+        operation = PlannedOperation(kind=EntryKind.VALUE, name="round", input_hash=digest(b"[]"))
+        record, result = self.begin(f"/{number}", operation), {"heard": read_to}
+        entry = JournalEntry(
+            key=record.key, position=record.position, kind=operation.kind, name=operation.name,
+            input_hash=operation.input_hash, status=EntryStatus.DONE, result=result,
+            created_at=self.lease.time.now(),
+        )  # fmt: skip
+        return entry, record.entry(EntryStatus.DONE, canonical(result))
+
+    def record_caught(self, prefix: str) -> None:
+        """The agent went on in this branch: every failure in it, or in those that it gathered, was caught."""
+        for key in [key for key in self.failures if scope_of(key).startswith(prefix)]:
+            self.journal.record(self.failures.pop(key))
+
+
+@dataclass(frozen=True, slots=True)
+class OperationRecord:
+    """An operation that is performed now, and the writes that record it."""
+
+    entries: JournalEntries
+    key: str
+    position: int
+    operation: PlannedOperation
+    start: float
+
+    def entry(self, status: EntryStatus, result: bytes | None = None, error: CortexError | None = None) -> StepWrite:
+        """A write that holds its entry; a large result beside it."""
+        operation, entries = self.operation, self.entries
         row: dict[str, Any] = {
-            "key": key, "position": position, "kind": operation.kind, "name": operation.name,
+            "key": self.key, "position": self.position, "kind": operation.kind, "name": operation.name,
             "input_hash": operation.input_hash, "status": status,
         }  # fmt: skip
         write = StepWrite(more={"journal": [row]})
         if error is not None:
             row["error"] = describe_error(error)
-        if result is not None and len(result) <= self._lease.worker.inline_result_bytes:
+        if result is not None and len(result) <= entries.lease.worker.inline_result_bytes:
             row["result"] = orjson.Fragment(result)
         elif result is not None:
             id = new_id()
             row["result_id"] = str(id)
             row["result"] = {"bytes": len(result), "stored_result": str(id)}
-            self._journal.results[id] = result
+            entries.journal.results[id] = result
             write.stored = ((id, result),)
         return write
 
-    def record_done(
-        self,
-        key: str,
-        position: int,
-        operation: PlannedOperation,
-        start: float,
-        write: StepWrite,
-        summary: str,
-        **fact: Any,
-    ) -> None:
-        self._journal.record(self.done(key, position, operation, start, write, summary, **fact))
-
-    def done(
-        self,
-        key: str,
-        position: int,
-        operation: PlannedOperation,
-        start: float,
-        write: StepWrite,
-        summary: str,
-        **fact: Any,
-    ) -> StepWrite:
-        """An operation that is over: its entry with its log line and audit fact."""
-        lease, now = self._lease, self._lease.time.now()
+    def finish(self, write: StepWrite, summary: str, **fact: Any) -> StepWrite:
+        """It is over: its entry with its log line and audit fact."""
+        lease, kind = self.entries.lease, self.operation.kind
+        now = lease.time.now()
         lease.progress.add_log_entry(
             LogEntry(
-                step_index=position,
-                step_id=key[-100:],
-                started_at=now - timedelta(seconds=max(0.0, ticks() - start)),
+                step_index=self.position,
+                step_id=self.key[-100:],
+                started_at=now - timedelta(seconds=max(0.0, ticks() - self.start)),
                 finished_at=now,
                 result_summary=storable(summary)[:200],
-                tool_calls=int(operation.kind in (EntryKind.TOOL, EntryKind.APPROVAL)),
+                tool_calls=int(kind in (EntryKind.TOOL, EntryKind.APPROVAL)),
             )
         )
-        write.done_step = position
-        write.facts = [*write.facts, lease.fact("step_completed", step=position, key=key, kind=operation.kind, **fact)]
+        write.done_step = self.position
+        completion = lease.fact("step_completed", step=self.position, key=self.key, kind=kind, **fact)
+        write.facts = [*write.facts, completion]
         return write
 
-    def new_round(self, number: int, read_to: int) -> tuple[JournalEntry, StepWrite]:
-        """The function begins again. Entries of earlier rounds are not replayed any more."""
-        operation = PlannedOperation(kind=EntryKind.VALUE, name="round", input_hash=digest(b"[]"))
-        key, position, result = f"/{number}", self.next_position(), {"heard": read_to}
-        entry = JournalEntry(
-            key=key, position=position, kind=operation.kind, name=operation.name, input_hash=operation.input_hash,
-            status=EntryStatus.DONE, result=result, created_at=self._lease.time.now(),
-        )  # fmt: skip
-        return entry, self.entry(key, position, operation, EntryStatus.DONE, canonical(result))
+    def done(self, write: StepWrite, summary: str, **fact: Any) -> None:
+        self.entries.journal.record(self.finish(write, summary, **fact))
 
-    # Failures that the agent may catch -------------------------------------------------------------------------
-
-    def add_failure(self, key: str, position: int, operation: PlannedOperation, error: CortexError) -> None:
-        self._failures[key] = self.entry(key, position, operation, EntryStatus.FAILED, error=error)
-
-    def record_caught(self, prefix: str) -> None:
-        """The agent went on in this branch: every failure in it, or in those that it gathered, was caught."""
-        for key in [key for key in self._failures if scope_of(key).startswith(prefix)]:
-            self._journal.record(self._failures.pop(key))
-
-    def record_failures(self) -> None:
-        for write in self._failures.values():
-            self._journal.record(write)
-        self._failures = {}
-
-    def drop_failures(self) -> None:
-        self._failures = {}
+    def fail(self, error: CortexError) -> None:
+        """With an error that the agent may catch."""
+        self.entries.failures[self.key] = self.entry(EntryStatus.FAILED, error=error)

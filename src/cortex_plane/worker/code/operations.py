@@ -6,8 +6,6 @@ the same order, each with the same kind, name and input. Anything else means tha
 
 from __future__ import annotations
 
-import functools
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
@@ -34,7 +32,7 @@ from cortex_plane.kernel.canonical import canonical, check_text
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.policies.model.policies import MAX_TIMEOUT_SECONDS, PolicyRow, PolicyVerdict, Quorum
 from cortex_plane.worker.calls import ASK, Toolbox
-from cortex_plane.worker.tools.tool import Tool, encode_result
+from cortex_plane.worker.tools.tool import Tool, encode_result, is_number
 
 MAX_INPUT_BYTES = 256 * 1024
 MAX_SECONDS = 10 * 366 * 24 * 3600.0
@@ -117,13 +115,10 @@ def plan_step(
 
 def plan_tool(name: str, arguments: dict[str, Any]) -> PlannedCall:
     tool_name = check_name(name, "a tool")
-    return PlannedCall(
-        kind=EntryKind.TOOL,
-        name=tool_name,
-        input_hash=_hash(arguments, f"The arguments of `{tool_name}`"),
-        tool=tool_name,
-        arguments=_plain(arguments),
-    )
+    exact = _exact(arguments, f"The arguments of `{tool_name}`")
+    # As JSON has them, whatever types the agent used.
+    values = orjson.loads(exact)
+    return PlannedCall(kind=EntryKind.TOOL, name=tool_name, input_hash=digest(exact), tool=tool_name, arguments=values)
 
 
 def plan_answer(gate: str, answers: Mapping[str, Any], call: str | None) -> PlannedCall:
@@ -173,7 +168,7 @@ def plan_approval(
         name="approval",
         input_hash=digest(exact),
         tool=ASK,
-        arguments=_plain(arguments),
+        arguments=orjson.loads(exact),
         demand=demand,
     )
 
@@ -202,9 +197,7 @@ def plan_sleep(seconds: float | timedelta | None, until: datetime | None) -> Pla
         arguments: dict[str, Any] = {"until": until.isoformat()}
         length = None
     else:
-        length = _seconds(
-            seconds.total_seconds() if isinstance(seconds, timedelta) else seconds, "length of a sleep", least=0.0
-        )
+        length = _seconds(seconds, "length of a sleep", least=0.0)
         arguments = {"seconds": length}
     return PlannedSleep(
         kind=EntryKind.SLEEP, name="sleep", input_hash=_hash(arguments, "A sleep"), seconds=length, until=until
@@ -218,8 +211,7 @@ def plan_wait(name: str, key: str, timeout: float | timedelta | None) -> Planned
             "The key of a signal must be a text of 1 to 255 characters.", hint="Such as an order's id."
         )
     check_text(key, "key")
-    length = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    seconds = None if length is None else _seconds(length, f"timeout of the signal `{signal_name}`")
+    seconds = None if timeout is None else _seconds(timeout, f"timeout of the signal `{signal_name}`")
     return PlannedWait(
         kind=EntryKind.WAIT,
         name=signal_name,
@@ -254,24 +246,17 @@ def _hash(value: Any, what: str, hint: str | None = None, most: int = MAX_INPUT_
     return digest(_exact(value, what, hint, most))
 
 
-def _plain(arguments: dict[str, Any]) -> dict[str, Any]:
-    """As JSON has them, whatever types the agent used."""
-    plain: dict[str, Any] = orjson.loads(encode_result(arguments))
-    return plain
-
-
 def _seconds(value: object, what: str, least: float = 0.001) -> float:
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or not least <= value <= MAX_SECONDS:  # type: ignore[operator]
-        raise ContextMisused(f"The {what} cannot be {value!r}.", hint="Give a number of seconds.")
-    return float(value)  # type: ignore[arg-type]
+    length = value.total_seconds() if isinstance(value, timedelta) else value
+    if not is_number(length, least, MAX_SECONDS):
+        raise ContextMisused(f"The {what} cannot be {length!r}.", hint="Give a number of seconds.")
+    return float(length)
 
 
 def _whole(value: object, name: str, most: int, least: int = 1) -> int:
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or not least <= value <= most:  # type: ignore[operator]
+    if not is_number(value, least, most):
         raise ContextMisused(f"`{name}={value!r}` is not possible.", hint=f"Use a number from {least} to {most}.")
-    return int(value)  # type: ignore[call-overload,no-any-return]
+    return int(value)
 
 
 def _members(approvers: Sequence[UUID | str] | None) -> tuple[UUID, ...] | None:
@@ -292,17 +277,13 @@ async def _ask(action: str, details: dict[str, Any] | None = None) -> dict[str, 
 
 
 ASK_TOOL = Tool(_ask, name=ASK, on_uncertain=OnUncertain.RETRY_WITH_KEY)
-
-
-@functools.cache
-def _digest() -> str:
-    return ASK_TOOL.version("plane").digest
+_ASK_DIGEST = ASK_TOOL.version("plane").digest
 
 
 def with_ask(toolbox: Toolbox) -> Toolbox:
     """Code may ask; the model is not told of it."""
     return replace(
-        toolbox, tools={**toolbox.tools, provider_name(ASK): ASK_TOOL}, digests={**toolbox.digests, ASK: _digest()}
+        toolbox, tools={**toolbox.tools, provider_name(ASK): ASK_TOOL}, digests={**toolbox.digests, ASK: _ASK_DIGEST}
     )
 
 
@@ -330,9 +311,12 @@ class Scope:
         key = f"{self.prefix}{name}#{self.counts[name]}"
         if len(key) > MAX_KEY:
             raise ContextMisused(f"The key of `{name}` is longer than {MAX_KEY} characters.", hint="Nest less.")
-        entry = self.entries[self.position] if self.position < len(self.entries) else None
+        entry = self.unvisited
         if entry is not None:
-            _compare(entry, key, kind, input_hash)
+            if entry.key != key or entry.kind is not kind:
+                raise Mismatch(f"expected {entry.kind} `{entry.key}`, and {kind} `{key}` came")
+            if entry.input_hash != input_hash:
+                raise Mismatch(f"expected {kind} `{key}` with the input that was recorded, and another input came")
             self.position += 1
         self.counts[name] += 1
         return key, entry
@@ -340,21 +324,6 @@ class Scope:
     @property
     def unvisited(self) -> JournalEntry | None:
         return self.entries[self.position] if self.position < len(self.entries) else None
-
-
-def _compare(entry: JournalEntry, key: str, kind: EntryKind, input_hash: str) -> None:
-    if entry.key != key or entry.kind is not kind:
-        raise Mismatch(
-            f"expected {describe_operation(entry.kind, entry.key)}, and {describe_operation(kind, key)} came"
-        )
-    if entry.input_hash != input_hash:
-        raise Mismatch(
-            f"expected {describe_operation(kind, key)} with the input that was recorded, and another input came"
-        )
-
-
-def describe_operation(kind: EntryKind, key: str) -> str:
-    return f"{kind} `{key}`"
 
 
 class Scopes:

@@ -53,7 +53,7 @@ from cortex_plane.worker.calls import (
     with_model,
 )
 from cortex_plane.worker.code.context import FAILURES, Decision, JournalReplay, decode_result
-from cortex_plane.worker.code.journal import JournalEntries, JournalWriter
+from cortex_plane.worker.code.journal import JournalEntries, JournalWriter, OperationRecord
 from cortex_plane.worker.code.operations import (
     PlannedCall,
     PlannedModelCall,
@@ -76,7 +76,8 @@ from cortex_plane.worker.tools.tool import encode_result, run_function
 
 MAX_PAUSE = 60.0
 LOOK_SECONDS = 0.5
-FOR_THE_AGENT = (*FAILURES.values(), ContextMisused)
+PASSED_ON: tuple[type[BaseException], ...] = (*FAILURES.values(), ContextMisused, Unwind, asyncio.CancelledError)
+"""What an operation raises in the agent's function. Anything else ends the attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class CodeParts:
         if await self.gates.evaluate():
             await self.journal.write(StepWrite())
 
-    async def fetch(self, result_id: UUID) -> Any:
+    async def fetch(self, result_id: UUID) -> bytes:
         """A result that is stored apart."""
         lease = self.lease
         content = self.journal.results.get(result_id)
@@ -106,7 +107,7 @@ class CodeParts:
             content = await workers.stored_result(lease.db, lease.assignment, result_id)
         if content is None:
             raise RuntimeError(f"The result {result_id} of job {lease.assignment.job_id} is gone.")
-        return orjson.loads(content)
+        return content
 
 
 class Performer(JournalReplay):
@@ -120,7 +121,7 @@ class Performer(JournalReplay):
     ) -> None:
         """``rows``: of the ledger, by the position of their operation. ``number``: of the round."""
         entries = list(entries)
-        super().__init__(entries)
+        super().__init__(entries, parts.fetch)
         self.prefix = round_prefix(number)
         begin = next((entry for entry in entries if f"{entry.key}/" == self.prefix), None)
         self.read_to: int = begin.result["heard"] if begin is not None else 0
@@ -147,9 +148,6 @@ class Performer(JournalReplay):
     def under_way(self, key: str) -> bool:
         return key in self._tasks
 
-    async def result_of(self, entry: JournalEntry) -> Any:
-        return entry.result if entry.result_id is None else await self._parts.fetch(entry.result_id)
-
     async def live(self, scope: Scope, key: str, entry: JournalEntry | None, operation: PlannedOperation) -> Any:
         """In a task of its own, which ends also where the function stops waiting for it."""
         self._entries.record_caught(scope.prefix)
@@ -169,18 +167,13 @@ class Performer(JournalReplay):
         """An error that is not for the agent to catch ends the attempt instead."""
         try:
             return await operation
-        except (Unwind, asyncio.CancelledError):
+        except PASSED_ON:
             raise
-        except Ended as stop:
-            if stop.end is None:
-                self._journal.stop.error = self._journal.stop.error or stop
-            else:
-                self._journal.put_off(stop.end)
-            raise Unwind from None
         except BaseException as error:
-            if isinstance(error, FOR_THE_AGENT):
-                raise
-            self._journal.stop.error = self._journal.stop.error or error
+            if isinstance(error, Ended) and error.end is not None:
+                self._journal.put_off(error.end)
+            else:
+                self._journal.stop.error = self._journal.stop.error or error
             raise Unwind from None
 
     async def _perform(self, key: str, entry: JournalEntry | None, operation: PlannedOperation) -> Any:
@@ -213,18 +206,13 @@ class Performer(JournalReplay):
 
     # Operations ------------------------------------------------------------------------------------------------
 
-    def _position(self, entry: JournalEntry | None) -> int:
-        return self._entries.next_position() if entry is None else entry.position
-
     def _value(self, key: str, operation: PlannedOperation, value: Any) -> Any:
         result = encode_result(value)
-        position = self._entries.next_position()
-        self._journal.record(self._entries.entry(key, position, operation, EntryStatus.DONE, result))
+        self._journal.record(self._entries.begin(key, operation).entry(EntryStatus.DONE, result))
         return decode_result(operation.kind, operation.name, orjson.loads(result), key)
 
     async def _step(self, key: str, operation: PlannedStep) -> Any:
-        limits, entries = self._parts.limits, self._entries
-        position, start = entries.next_position(), ticks()
+        limits, record = self._parts.limits, self._entries.begin(key, operation)
         await self._journal.flush()
         self.boundary()
         for tries in range(operation.retries + 1):
@@ -242,7 +230,7 @@ class Performer(JournalReplay):
                     await self._pause(limits.backoff.delay(tries, random.random()))  # noqa: S311 -- jitter
                     continue
                 failure = _step_failed(operation, error)
-                entries.add_failure(key, position, operation, failure)
+                record.fail(failure)
                 raise failure from error
         reached("step:after")
         most = self._parts.lease.worker.max_result_bytes
@@ -251,10 +239,9 @@ class Performer(JournalReplay):
                 f"The step `{operation.name}` returned {len(result)} bytes; the limit is {most}.",
                 hint="Store it elsewhere and return a reference.",
             )
-            entries.add_failure(key, position, operation, failure)
+            record.fail(failure)
             raise failure
-        write = entries.entry(key, position, operation, EntryStatus.DONE, result)
-        entries.record_done(key, position, operation, start, write, result[:200].decode(errors="ignore"))
+        record.done(record.entry(EntryStatus.DONE, result), result[:200].decode(errors="ignore"))
         return orjson.loads(result)
 
     async def _pause(self, seconds: float) -> None:
@@ -286,13 +273,14 @@ class Performer(JournalReplay):
         self.boundary()
         conversation.check_limits()
         await parts.evaluate_gates()
-        position = self._entries.next_position()
+        record = self._entries.begin(key, operation)
+        position = record.position
         request = conversation.request([UserTurn(operation.prompt)])
-        own, system = request.system_prompt, operation.system
+        system = operation.system
         request = replace(
             request,
             tools=(),
-            system_prompt=own if system is None else gates.system_prompt(system),
+            system_prompt=request.system_prompt if system is None else gates.system_prompt(system),
             temperature=request.temperature if operation.temperature is None else operation.temperature,
             max_tokens=request.max_tokens if operation.max_tokens is None else operation.max_tokens,
         )
@@ -300,7 +288,7 @@ class Performer(JournalReplay):
             response = await conversation.ask(request, purpose="model", step=position)
         except ModelError as error:
             error.message = storable(error.message)
-            self._entries.add_failure(key, position, operation, error)
+            record.fail(error)
             raise
         text, usage = response.text or "", response.usage
         conversation.add_tokens(usage)
@@ -311,53 +299,45 @@ class Performer(JournalReplay):
             message = f"The model's response cannot be stored: {error.message}"
             raise Ended(JobFailed(message, error.hint)) from error
         conversation.turns.append(AssistantTurn(text=text), step=position, seq=progress.message_seq)
-        write = self._entries.entry(key, position, operation, EntryStatus.DONE)
+        write = record.entry(EntryStatus.DONE)
         write.step = NewStep(
             index=position, message_seq=progress.message_seq, response=response_json,
             prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens, seconds=ticks() - start,
         )  # fmt: skip
         write.events = with_model(response, text_events(position, text))
-        await self._journal.write(self._entries.done(key, position, operation, start, write, text[:200]))
+        await self._journal.write(record.finish(write, text[:200]))
         return text
 
     def _sleep(self, key: str, entry: JournalEntry | None, operation: PlannedSleep) -> None:
-        now, position = self.now(), self._position(entry)
+        now, record = self.now(), self._entries.begin(key, operation, entry)
         if entry is not None:
             until = datetime.fromisoformat(entry.result["until"])
-        elif operation.until is not None:
-            until = operation.until
         else:
-            until = now + timedelta(seconds=operation.seconds or 0.0)
-        over = until <= now
-        if over or entry is None:
-            status = EntryStatus.DONE if over else EntryStatus.OPEN
-            result = canonical({"until": until.isoformat()})
-            write = self._entries.entry(key, position, operation, status, result)
-            if over:
-                self._entries.record_done(key, position, operation, ticks(), write, "slept")
-            else:
-                self._journal.record(write)
-        if not over:
-            self._wait_until(until, f"sleeps until {until.isoformat(timespec='seconds')}")
+            until = operation.until or now + timedelta(seconds=operation.seconds or 0.0)
+        result = canonical({"until": until.isoformat()})
+        if until <= now:
+            record.done(record.entry(EntryStatus.DONE, result), "slept")
+            return
+        if entry is None:
+            self._journal.record(record.entry(EntryStatus.OPEN, result))
+        self._wait_until(until, f"sleeps until {until.isoformat(timespec='seconds')}")
 
     def _wait(self, key: str, entry: JournalEntry | None, operation: PlannedWait) -> Any:
-        now, position, entries = self.now(), self._position(entry), self._entries
+        now, record = self.now(), self._entries.begin(key, operation, entry)
         if entry is None:
             until = None if operation.timeout is None else now + timedelta(seconds=operation.timeout)
             wait = {"key": operation.key, "until": until.isoformat() if until else None}
-            self._journal.record(entries.entry(key, position, operation, EntryStatus.OPEN, canonical(wait)))
+            self._journal.record(record.entry(EntryStatus.OPEN, canonical(wait)))
         else:
             deadline = entry.result["until"]
             until = None if deadline is None else datetime.fromisoformat(deadline)
         if key in self._signals:
             payload = self._signals[key]
-            write = entries.entry(key, position, operation, EntryStatus.DONE, canonical(payload))
-            entries.record_done(key, position, operation, ticks(), write, "arrived")
+            record.done(record.entry(EntryStatus.DONE, canonical(payload)), "arrived")
             return payload
         if until is not None and until <= now:
             late = WaitTimeout(f"Nobody sent `{operation.name}` with the key `{operation.key}` in time.")
-            write = entries.entry(key, position, operation, EntryStatus.FAILED, error=late)
-            entries.record_done(key, position, operation, ticks(), write, "timed out")
+            record.done(record.entry(EntryStatus.FAILED, error=late), "timed out")
             raise late
         self._journal.stop.waits.append({"entry": key, "name": operation.name, "key": operation.key})
         return self._wait_until(until, f"waits for `{operation.name}`")
@@ -373,7 +353,8 @@ class Performer(JournalReplay):
 
     async def _call(self, key: str, entry: JournalEntry | None, operation: PlannedCall) -> Any:
         """One call of a tool, from where it stands to its end."""
-        position = self._position(entry)
+        record = self._entries.begin(key, operation, entry)
+        position = record.position
         row = self._rows.get(position) if entry is not None else None
         arguments = row.arguments if row is not None and row.edited else operation.arguments
         request = CallRequest(id=f"call-{position}", name=provider_name(operation.tool), arguments=arguments)
@@ -384,7 +365,7 @@ class Performer(JournalReplay):
         if row is not None and call.tool is None and row.status not in SETTLED and not is_edit:
             self.mismatch = f"the tool `{operation.tool}` of `{key}` is gone, or does not take its arguments any more"
             raise Unwind
-        return await CodeCall(self._parts, self.boundary, key, position, operation, call).run(entry, row)
+        return await CodeCall(self._parts, self.boundary, record, operation, call).run(entry, row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,25 +374,24 @@ class CodeCall:
 
     parts: CodeParts
     boundary: Callable[[], None]
-    key: str
-    position: int
+    record: OperationRecord
     operation: PlannedCall
     call: Call
 
     async def run(self, entry: JournalEntry | None, row: ToolCall | None) -> Any:
-        parts, call, operation, start = self.parts, self.call, self.operation, ticks()
-        gates, journal, entries = parts.gates, parts.journal, parts.entries
+        parts, call, operation, record = self.parts, self.call, self.operation, self.record
+        gates, journal = parts.gates, parts.journal
         if operation.demand is not None:
             parts.authorizer.demands[call.id] = operation.demand
         if row is None or await parts.authorizer.restore_call(call, row):
             await parts.evaluate_gates()
             await parts.authorizer.authorize([call])
-        begin = entries.entry(self.key, self.position, operation, EntryStatus.OPEN) if entry is None else StepWrite()
+        begin = record.entry(EntryStatus.OPEN) if entry is None else StepWrite()
         if call.status is CallStatus.AWAITING:
             await self._request_approval(begin)
         if call.settled:
             return self._settled()
-        events = call_events(self.position, None, [call])
+        events = call_events(self.record.position, None, [call])
         if call.kind is CallKind.READ:
             await journal.flush()
             if gates.bound is not None and gates.bound.session.urgent:
@@ -425,7 +405,7 @@ class CodeCall:
             pending.new(call)
         else:
             calls = [call_summary(call)]
-            fact = parts.lease.fact("step_responded", step=self.position, key=self.key, calls=calls)
+            fact = parts.lease.fact("step_responded", step=record.position, key=record.key, calls=calls)
             response = StepWrite(facts=[fact], events=events) if row is None else StepWrite()
             due = merge_writes(begin, response)
             self.boundary()
@@ -442,16 +422,12 @@ class CodeCall:
         results = parts.ledger.take_results()
         journal.results.update(results)
         write.stored = (*write.stored, *results)
-        write.events = [*write.events, *result_events(self.position, [call])]
-        self._record_done(start, write, calls=[call_outcome(call)])
+        write.events = [*write.events, *result_events(self.record.position, [call])]
+        record.done(write, f"{call.name}: {call.status}", calls=[call_outcome(call)])
         if parts.lease.cancel_requested and call.status is CallStatus.FAILED:
             journal.stop.cancelled = True
             raise Unwind
         return await self._outcome(entry)
-
-    def _record_done(self, start: float, write: StepWrite, **fact: Any) -> None:
-        summary = f"{self.call.name}: {self.call.status}"
-        self.parts.entries.record_done(self.key, self.position, self.operation, start, write, summary, **fact)
 
     async def _request_approval(self, begin: StepWrite) -> None:
         """People must decide: the call waits, unless nobody can."""
@@ -467,7 +443,7 @@ class CodeCall:
     def _settled(self) -> Any:
         """Never sent: an answer to gates, not allowed, or not a call that the tool takes. Recorded like any call."""
         call, operation = self.call, self.operation
-        entry = functools.partial(self.parts.entries.entry, self.key, self.position, operation)
+        entry = self.record.entry
         error: CortexError | None = None
         value: Any
         if call.name in PLANE_TOOLS and call.tool is not None:
@@ -484,8 +460,8 @@ class CodeCall:
         if not call.has_row:
             pending.new(call)
         write = merge_writes(pending.take(), write)
-        write.events = [*call_events(self.position, None, [call]), *result_events(self.position, [call])]
-        self._record_done(ticks(), write)
+        write.events = [*call_events(self.record.position, None, [call]), *result_events(self.record.position, [call])]
+        self.record.done(write, f"{call.name}: {call.status}")
         if error is not None:
             raise error
         return value
@@ -510,7 +486,7 @@ class CodeCall:
             result = entry.result if entry is not None else None
             return Decision(**result) if result else Decision(approved=True)
         if call.result_id is not None:
-            return await self.parts.fetch(call.result_id)
+            return orjson.loads(await self.parts.fetch(call.result_id))
         return orjson.loads(call.result or b"null")
 
 
@@ -518,9 +494,9 @@ def _step_failed(operation: PlannedStep, error: Exception) -> StepFailed:
     name = operation.name
     if isinstance(error, CallTimeout):
         return StepFailed(f"The step `{name}` did not end in time.")
-    if isinstance(error, CallStopped):
-        return StepFailed(storable(f"The step `{name}` raised {error}")[:4000])
+    message = f"The step `{name}` raised {error}"
     if isinstance(error, CortexError) and error.code == "unstorable_result":
-        reason = error.message.removeprefix("What the tool returned cannot be stored: ")
-        return StepFailed(storable(f"What the step `{name}` returned cannot be stored: {reason}")[:4000])
-    return StepFailed(storable(f"The step `{name}` raised {type(error).__name__}: {error}")[:4000])
+        message = error.message.replace("What the tool returned", f"What the step `{name}` returned", 1)
+    elif not isinstance(error, CallStopped):
+        message = f"The step `{name}` raised {type(error).__name__}: {error}"
+    return StepFailed(storable(message)[:4000])

@@ -1,4 +1,4 @@
-"""One MCP server of this process: connected, kept, restarted after its death, and asked.
+"""The MCP servers of a worker: started with it, connected, restarted after their death, called, announced, and stopped with it.
 
 A call ends in one of three ways. The server answered: the outcome is known, also where it is an error. Nothing was sent: that
 is known too. Everything else, a death, a flood, a broken answer, is uncertain: it may have happened.
@@ -10,17 +10,24 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
+from weakref import WeakKeyDictionary
 
 import structlog
 
+from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.tools import ToolError, UncertainOutcome, trouble
+from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.worker.limits import ticks
 from cortex_plane.worker.mcp import transports
-from cortex_plane.worker.mcp.remote_tool import RemoteTool, as_json, error_text, usable_tools
+from cortex_plane.worker.mcp.remote_tool import RemoteTool, as_json, error_text, recall_tools, usable_tools
 from cortex_plane.worker.mcp.servers import McpServer, Redaction
 from cortex_plane.worker.mcp.transports import KEY, Changes, Line, bounded, http, stdio
+from cortex_plane.worker.scheduler import in_background
+from cortex_plane.worker.tools.app import App
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -39,6 +46,9 @@ WAIT_SECONDS = 5.0
 FIRST_PAUSE, LONGEST_PAUSE, STEADY_SECONDS = 0.2, 30.0, 60.0
 MAX_TOOLS, MAX_PAGES = 500, 100
 MAX_REASON = 500
+SETTLE_SECONDS = 10.0
+"""A worker waits so long for its servers before it begins without those that are not up."""
+TELL_AGAIN_SECONDS = 5.0
 STARTING, UP, DOWN = "starting", "up", "down"
 
 Offer = Callable[[Sequence[RemoteTool]], Awaitable[None]]
@@ -136,9 +146,11 @@ class McpConnection:
         line = self._line = Line(self._up.clear)
         async with contextlib.AsyncExitStack() as stack:
             async with asyncio.timeout(START_SECONDS):
-                client = await stack.enter_async_context(self._connect(line))
+                client = await stack.enter_async_context(self._new_client(line))
                 await self._read(client)
-            await stack.enter_async_context(self._listening(client))
+            capability = client.server_capabilities.tools
+            if capability and capability.list_changed:
+                await stack.enter_async_context(in_background(self._listen(client)))
             self._client = client
             line.begun = True
             self._become(UP, "")
@@ -147,44 +159,28 @@ class McpConnection:
             log.info("mcp server up", server=self.server.name, tools=len(self._digests or ()))
             return await self._watch(client, line)
 
-    @contextlib.asynccontextmanager
-    async def _connect(self, line: Line) -> AsyncIterator[Client]:
+    def _new_client(self, line: Line) -> Client:
         from mcp import Client
         from mcp_types import Implementation
 
         server = self.server
         transport = http(server, line) if server.url is not None else stdio(server, line, self._redaction)
-        client = Client(
+        return Client(
             bounded(transport, line),
             cache=None,
             message_handler=self._on_message,
             client_info=Implementation(name="cortex-plane", version="1"),
         )
-        async with client:
-            yield client
 
     async def _on_message(self, message: Any) -> None:
         if getattr(message, "method", None) == "notifications/tools/list_changed":
             self._again.set()
 
-    @contextlib.asynccontextmanager
-    async def _listening(self, client: Client) -> AsyncIterator[None]:
-        """Newer servers tell of changes only to those who ask to hear of them."""
-        capability = client.server_capabilities.tools
-        task = asyncio.create_task(self._listen(client)) if capability and capability.list_changed else None
-        try:
-            yield
-        finally:
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-
     async def _listen(self, client: Client) -> None:
-        from mcp.client.subscriptions import ListenNotSupportedError
-
-        with contextlib.suppress(ListenNotSupportedError):
+        """Newer servers announce changes only to subscribers. Without a subscription the tools are read now and then."""
+        with contextlib.suppress(Exception):
             async with client.listen(tools_list_changed=True) as changes:
-                # Whatever changed before anybody listened is read now.
+                # Whatever changed before the subscription is read now.
                 self._again.set()
                 async for _ in changes:
                     self._again.set()
@@ -254,7 +250,15 @@ class McpConnection:
         return as_json(result, self._redaction)
 
     async def _send(self, tool: RemoteTool, values: Mapping[str, Any], key: str) -> Any:
-        client, line = await self._ready(tool), self._line
+        # A server on its way back is waited for, within the time of the call, so that its end is never mistaken.
+        is_up = await self._wait_until_up(min(WAIT_SECONDS, tool.timeout_seconds / 2))
+        client, line = self._client, self._line
+        if client is None or not is_up:
+            why = f" ({trouble(self.reason)})" if self.reason else ""
+            raise ToolError(
+                f"`{tool.name}` was not sent: its server `{self.server.name}` is {self.state}{why}.",
+                hint="Try again later, or go another way.",
+            )
         if not self._offers(tool):
             raise ToolError(
                 f"`{tool.name}` was changed by its server since this call was made; it was not sent.",
@@ -274,38 +278,28 @@ class McpConnection:
 
     async def obstacle(self, tool: RemoteTool) -> str | None:
         """Why this cannot be sent to it, after it was waited for."""
-        await self._wait_until_up(WAIT_SECONDS)
-        if self._client is None or self._line.over.is_set():
+        if not await self._wait_until_up(WAIT_SECONDS):
             return f"the MCP server `{self.server.name}` is {self.state}: {trouble(self.reason) or 'not ready yet'}"
         return None if self._offers(tool) else f"`{tool.name}` has just been changed by its server"
 
-    async def _wait_until_up(self, seconds: float) -> None:
+    async def _wait_until_up(self, seconds: float) -> bool:
         if not self._up.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._up.wait()
-
-    async def _ready(self, tool: RemoteTool) -> Client:
-        """A server on its way back is waited for, within the time of the call, so that its end is never mistaken."""
-        await self._wait_until_up(min(WAIT_SECONDS, tool.timeout_seconds / 2))
-        client = self._client
-        if client is None or self._line.over.is_set():
-            why = f" ({trouble(self.reason)})" if self.reason else ""
-            raise ToolError(
-                f"`{tool.name}` was not sent: its server `{self.server.name}` is {self.state}{why}.",
-                hint="Try again later, or go another way.",
-            )
-        return client
+        return self._client is not None and not self._line.over.is_set()
 
     def _failure(self, tool: RemoteTool, error: Exception, line: Line, key: str) -> CortexError:
         from mcp.shared.exceptions import MCPError
+        from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 
         unknown = f"Nobody knows whether `{tool.name}` happened"
-        has_answer = isinstance(error, MCPError)
-        lost = "its answer was lost, or cannot be read"
-        reason = self._redaction.text(describe_error(error))[:MAX_REASON] if has_answer else lost
-        if has_answer and _was_refused(error):
-            return ToolError(f"`{tool.name}` was refused: {reason}.", hint="Correct the call, or go another way.")
+        reason = "its answer was lost, or cannot be read"
+        if isinstance(error, MCPError):
+            reason = self._redaction.text(describe_error(error))[:MAX_REASON]
+            # With these the server did not even begin. Others may come from halfway through, or from a proxy.
+            if error.code in (INVALID_PARAMS, METHOD_NOT_FOUND):
+                return ToolError(f"`{tool.name}` was refused: {reason}.", hint="Correct the call, or go another way.")
         if key in line.turned_away:
             line.end("it does not know its session any more")
             return SessionOver(f"{unknown}: its server does not know the session any more.")
@@ -335,13 +329,6 @@ async def _request(client: Client, name: str, arguments: dict[str, Any], key: st
     params = types.CallToolRequestParams(name=name, arguments=arguments, _meta={KEY: key})
     either: TypeAdapter[Any] = TypeAdapter(types.CallToolResult | types.InputRequiredResult)
     return await client.session.send_request(types.CallToolRequest(params=params), either)
-
-
-def _was_refused(error: Any) -> bool:
-    """The server said that it did not even begin. Other errors may come from halfway through, or from a proxy."""
-    from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
-
-    return error.code in (INVALID_PARAMS, METHOD_NOT_FOUND)
 
 
 async def _list_tools(client: Client) -> list[Listed]:
@@ -377,6 +364,100 @@ def describe_error(error: BaseException) -> str:
         return error.message
     if isinstance(error, Broken):
         return str(error)
-    name = type(error).__name__
     text = str(error).partition("\n")[0][:MAX_REASON]
-    return f"{name}: {text}" if text else name
+    return f"{type(error).__name__}: {text}".removesuffix(": ")
+
+
+_connections: WeakKeyDictionary[App, dict[str, McpConnection]] = WeakKeyDictionary()
+"""One for each server and process, whatever runs in it."""
+
+
+class Servers:
+    def __init__(self, db: Database, worker_id: UUID, apps: Sequence[App]) -> None:
+        self._db = db
+        self._worker_id = worker_id
+        self._apps = [app for app in apps if app.mcp_servers]
+        self._started: list[tuple[App, McpConnection]] = []
+        self._changed = asyncio.Event()
+        self._telling: asyncio.Task[None] | None = None
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """For as long as the worker runs, and no longer, however it ends."""
+        await self.start()
+        try:
+            yield
+        finally:
+            await self.stop()
+
+    async def start(self) -> None:
+        """Raises ``SetupError`` where a secret is missing. A server that does not come up is tried on, in the background."""
+        try:
+            for app in self._apps:
+                connections = _connections.setdefault(app, {})
+                for server in app.mcp_servers.values():
+                    connection = connections.setdefault(server.name, McpConnection(server))
+                    await self._recall(app, connection)
+                    connection.start(partial(self._offer, app, connection), self._changed.set)
+                    self._started.append((app, connection))
+        except BaseException:
+            await self.stop()
+            raise
+        waiting = [asyncio.create_task(connection.settled.wait()) for _, connection in self._started]
+        if waiting:
+            _, late = await asyncio.wait(waiting, timeout=SETTLE_SECONDS)
+            for task in late:
+                task.cancel()
+
+    def tell(self) -> None:
+        """From now on, how they are is written down. The worker is registered."""
+        if self._started:
+            self._changed.set()
+            self._telling = asyncio.create_task(self._tell())
+
+    async def stop(self) -> None:
+        connections, self._started = self._started, []
+        await asyncio.gather(*(connection.stop(self._changed.set) for _, connection in connections))
+        if self._telling is not None:
+            self._telling.cancel()
+            await asyncio.gather(self._telling, return_exceptions=True)
+            self._telling = None
+            with contextlib.suppress(CortexError):
+                await agents_store.forget_tool_servers(self._db, self._worker_id)
+
+    async def _recall(self, app: App, connection: McpConnection) -> None:
+        """What waits for its tools waits on while the server is down, and is not mistaken for changed code."""
+        server = connection.server
+        if not _tools_of(app, server):
+            versions = await agents_store.list_server_tools(self._db, app.name, server.name)
+            app.offer(server.name, recall_tools(connection, server, versions))
+
+    async def _offer(self, app: App, connection: McpConnection, tools: Sequence[RemoteTool]) -> None:
+        """Published first: whoever is asked about a call can look its tool up."""
+        server = connection.server
+        versions = await agents_store.publish_tools(self._db, [tool.version(app.name) for tool in tools])
+        for version in versions:
+            log.warning("tool_changed", app=app.name, tool=version.name, digest=version.digest, server=server.name)
+        for name in sorted(_tools_of(app, server) - {tool.name for tool in tools}):
+            log.warning("tool_gone", app=app.name, tool=name, server=server.name)
+        app.offer(server.name, tools)
+
+    async def _tell(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                for app, connection in self._started:
+                    server, reason = connection.server, connection.reason or None
+                    tools = len(_tools_of(app, server))
+                    await agents_store.record_tool_server(
+                        self._db, app.name, server.name, self._worker_id, connection.state, reason, tools
+                    )
+            except CortexError as error:
+                log.warning("mcp servers not told about", error=str(error))
+                self._changed.set()
+                await asyncio.sleep(TELL_AGAIN_SECONDS)
+
+
+def _tools_of(app: App, server: McpServer) -> set[str]:
+    return {tool.name for tool in app.tools.values() if isinstance(tool, RemoteTool) and tool.server is server}

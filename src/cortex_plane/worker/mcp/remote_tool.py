@@ -12,20 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 
 from cortex_plane.agents.model.completions import provider_name
-from cortex_plane.agents.model.tools import (
-    Confirmed,
-    DidNotHappen,
-    Happened,
-    InvalidApp,
-    InvalidArguments,
-    OnUncertain,
-    ToolVersion,
-    is_tool_name,
-)
+from cortex_plane.agents.model.tools import Confirmed, InvalidArguments, OnUncertain, ToolVersion, is_tool_name
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.schemas import Unusable, check, compiled, faults
-from cortex_plane.worker.mcp.servers import McpServer, Redaction
-from cortex_plane.worker.tools.tool import Parsed, Tool, ToolContext, exact_bytes
+from cortex_plane.worker.calls import storable
+from cortex_plane.worker.mcp.servers import McpServer, Redaction, map_texts
+from cortex_plane.worker.tools.tool import Parsed, Tool, ToolContext, exact_bytes, invalid_arguments
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
@@ -34,6 +26,7 @@ if TYPE_CHECKING:
 
 MAX_DESCRIPTION = 4000
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9_.]")
+_OPEN = ("additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "$ref", "if")
 HINTS = ("read_only_hint", "destructive_hint", "idempotent_hint", "open_world_hint")
 
 
@@ -64,61 +57,30 @@ class RemoteTool(Tool):
         self.description = description
         self.hints = hints
         self.server = server
-        self.implementation = implementation
         self.read_only = False
         self.risk = server.risk
         self.timeout_seconds = server.timeout_seconds
         self.on_uncertain: OnUncertain | None = server.on_uncertain
+        self._probe = None
         self._caller = caller
-        self._schema = Schema(schema)
-        self._declared: RemoteTool = self
-        self.digest = self._digest()
-
-    @property
-    def is_async(self) -> bool:
-        return True
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        return self._schema.schema
-
-    def _digest(self) -> str:
-        declaration = {
-            "name": self.name,
-            "remote_name": self.remote_name,
-            "description": self.description,
-            "parameters": self.parameters,
-            "hints": self.hints,
-            "risk": self.risk,
-            "timeout_seconds": self.timeout_seconds,
-            "on_uncertain": self.on_uncertain,
-            "server": self.server.identity,
-            "implementation": self.implementation,
-        }
-        return hashlib.sha256(canonical(declaration)).hexdigest()
+        self.is_async = True
+        self.parameters = _strict(schema)
+        self._validator = compiled(self.parameters)
+        self._as_declared: RemoteTool = self
+        self._declaration: dict[str, Any] = {
+            "name": self.name, "remote_name": remote_name, "description": description, "parameters": self.parameters,
+            "hints": hints, "risk": self.risk, "timeout_seconds": self.timeout_seconds,
+            "on_uncertain": self.on_uncertain, "implementation": implementation,
+        }  # fmt: skip
+        self.digest = hashlib.sha256(canonical({**self._declaration, "server": server.identity})).hexdigest()
 
     def version(self, app: str) -> ToolVersion:
         """As it is declared, whatever one org confirmed about it."""
-        base = self._declared
-        return ToolVersion(
-            app=app,
-            name=self.name,
-            digest=self.digest,
-            description=self.description,
-            parameters=self.parameters,
-            read_only=False,
-            risk=base.risk,
-            timeout_seconds=self.timeout_seconds,
-            on_uncertain=base.on_uncertain,
-            server=self.server.name,
-            remote_name=self.remote_name,
-            implementation=self.implementation,
-            hints=self.hints,
-        )
+        return ToolVersion(app=app, digest=self.digest, read_only=False, server=self.server.name, **self._declaration)
 
     def trusted(self, confirmation: Confirmed | None) -> RemoteTool:
         """The same tool as a steward of one org confirmed it; as it was declared where nobody did."""
-        base = self._declared
+        base = self._as_declared
         if confirmation is None:
             return base
         tool = copy.copy(base)
@@ -131,20 +93,21 @@ class RemoteTool(Tool):
         return tool
 
     def parse(self, arguments: dict[str, Any] | str) -> Parsed:
-        return self._schema.parse(arguments)
+        exact = exact_bytes(arguments)
+        values: dict[str, Any] = orjson.loads(exact)
+        try:
+            problems = faults(self._validator, values)
+        except Unusable as error:  # a pattern that takes too long
+            raise InvalidArguments(f"It cannot be called: {error}.") from None
+        if problems:
+            raise invalid_arguments(problems)
+        return Parsed.of(values, exact)
 
     async def obstacle(self) -> str | None:
         return await self._caller.obstacle(self)
 
     async def call(self, values: Mapping[str, Any], context: ToolContext) -> Any:
         return await self._caller.call(self, values, context.idempotency_key)
-
-    async def ask_probe(
-        self,
-        values: Mapping[str, Any],  # noqa: ARG002
-        context: ToolContext,  # noqa: ARG002
-    ) -> Happened | DidNotHappen | None:
-        raise InvalidApp(f"The tool `{self.name}` has no probe.")
 
 
 def tool_name(server: str, remote_name: str) -> str:
@@ -183,20 +146,16 @@ def _remote_tool(
 ) -> RemoteTool:
     annotations = definition.annotations
     hints = {name: value for name in HINTS if annotations and (value := getattr(annotations, name, None)) is not None}
+    description = storable(redaction.text(definition.description or ""))
     return RemoteTool(
         caller,
         server,
         remote_name=definition.name,
-        description=_description(redaction.text(definition.description or "")),
-        schema=redaction.value(definition.input_schema),
+        description=description if len(description) <= MAX_DESCRIPTION else f"{description[:MAX_DESCRIPTION]}…",
+        schema=map_texts(definition.input_schema, redaction.text),
         hints=hints,
         implementation=redaction.text(implementation),
     )
-
-
-def _description(text: str) -> str:
-    storable = text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
-    return storable if len(storable) <= MAX_DESCRIPTION else f"{storable[:MAX_DESCRIPTION]}…"
 
 
 def recall_tools(caller: Caller, server: McpServer, versions: Sequence[ToolVersion]) -> list[RemoteTool]:
@@ -240,12 +199,13 @@ def as_json(result: CallToolResult, redaction: Redaction) -> Any:
         value = blocks[0]["text"]
     else:
         value = blocks
-    return redaction.value(_clean(value))
+    # Texts that the database cannot keep are made so that it can; it happened, whatever they say.
+    return map_texts(value, lambda text: redaction.text(storable(text)))
 
 
 def error_text(result: CallToolResult, redaction: Redaction) -> str:
     texts = [block.text for block in result.content[:MAX_BLOCKS] if block.type == "text"]
-    text = _text(" ".join(texts)).strip() or "it says no more"
+    text = storable(" ".join(texts)).strip() or "it says no more"
     return redaction.text(text)[:MAX_ERROR]
 
 
@@ -269,43 +229,6 @@ def _data(data: str) -> dict[str, Any]:
     if len(data) > MAX_DATA:
         return {"left_out": f"{len(data)} characters of base64, more than {MAX_DATA}"}
     return {"data": data}
-
-
-def _clean(value: Any) -> Any:
-    """Texts that the database cannot keep are made so that it can; it happened, whatever they say."""
-    if isinstance(value, str):
-        return _text(value)
-    if isinstance(value, list):
-        return [_clean(item) for item in value]
-    if isinstance(value, dict):
-        return {_text(str(key)): _clean(item) for key, item in value.items()}
-    return value
-
-
-def _text(text: str) -> str:
-    return text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
-
-
-_SHOWN_FAULTS = 10
-_OPEN = ("additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "$ref", "if")
-
-
-class Schema:
-    def __init__(self, declaration: dict[str, Any]) -> None:
-        self.schema = _strict(declaration)
-        self._validator = compiled(self.schema)
-
-    def parse(self, arguments: dict[str, Any] | str) -> Parsed:
-        exact = exact_bytes(arguments)
-        values: dict[str, Any] = orjson.loads(exact)
-        try:
-            problems = faults(self._validator, values)
-        except Unusable as error:  # a pattern that takes too long
-            raise InvalidArguments(f"It cannot be called: {error}.") from None
-        if problems:
-            more = f"; and {len(problems) - _SHOWN_FAULTS} more faults" if len(problems) > _SHOWN_FAULTS else ""
-            raise InvalidArguments(f"The arguments are not valid: {'; '.join(problems[:_SHOWN_FAULTS])}{more}.")
-        return Parsed(values=values, canonical=exact, digest=hashlib.sha256(exact).hexdigest())
 
 
 def _strict(declaration: dict[str, Any]) -> dict[str, Any]:

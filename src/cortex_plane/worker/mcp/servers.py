@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,14 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 from cortex_plane.agents.model.tools import InvalidApp, OnUncertain, Risk
 from cortex_plane.kernel.errors import SetupError
+from cortex_plane.worker.tools.tool import MAX_TIMEOUT, MIN_TIMEOUT, E, is_number
 
-MIN_TIMEOUT, MAX_TIMEOUT = 0.05, 86_400.0
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 MIN_LITERAL = 8
 """Shorter parts of a header or an address are words, such as `true`."""
+WITHOUT_PROBE = [choice for choice in OnUncertain if choice is not OnUncertain.PROBE]
 _PASSED_ON = ("PATH", "HOME")
 """Nothing else of the worker's environment: its own secrets do not belong in a server."""
 
@@ -141,8 +141,7 @@ def declare_server(
             'Send a secret as a header: `headers={"Authorization": Secret("TOKEN", prefix="Bearer ")}`.',
         )  # fmt: skip
     _check_names(name, env or {}, headers or {}, secrets)
-    number = isinstance(timeout, int | float) and not isinstance(timeout, bool) and math.isfinite(timeout)
-    if not number or not MIN_TIMEOUT <= timeout <= MAX_TIMEOUT:
+    if not is_number(timeout, MIN_TIMEOUT, MAX_TIMEOUT):
         raise _invalid(name, f"`timeout={timeout!r}` is not possible", f"Give seconds up to {MAX_TIMEOUT:.0f}.")
     return McpServer(
         name=name,
@@ -153,8 +152,8 @@ def declare_server(
         secrets=tuple(secrets),
         timeout_seconds=float(timeout),
         tools=None if tools is None else frozenset(tools),
-        risk=_risk(name, risk),
-        on_uncertain=_on_uncertain(name, on_uncertain),
+        risk=_choice(name, "risk", risk, Risk, "unknown"),
+        on_uncertain=_choice(name, "on_uncertain", on_uncertain, WITHOUT_PROBE, "not possible"),
         cwd=None if cwd is None else os.fspath(cwd),
     )
 
@@ -198,18 +197,11 @@ def _check_names(
             raise _invalid(name, f"`{key[:100]}` is not the name of a header", "Such as `Authorization`.")
 
 
-def _risk(name: str, value: Risk | str) -> Risk:
-    try:
-        return Risk(value)
-    except ValueError:
-        raise _invalid(name, f"`risk={value!r}` is unknown", f"Use one of {', '.join(Risk)}.") from None
-
-
-def _on_uncertain(name: str, value: OnUncertain | str) -> OnUncertain:
-    able = [choice for choice in OnUncertain if choice is not OnUncertain.PROBE]
-    if value not in able:
-        raise _invalid(name, f"`on_uncertain={value!r}` is not possible", f"Use one of {', '.join(able)}.")
-    return OnUncertain(value)
+def _choice(name: str, parameter: str, value: str, choices: Iterable[E], fault: str) -> E:
+    for choice in choices:
+        if choice == value:
+            return choice
+    raise _invalid(name, f"`{parameter}={value!r}` is {fault}", f"Use one of {', '.join(choices)}.")
 
 
 def _invalid(name: str, what: str, hint: str) -> InvalidApp:
@@ -235,14 +227,13 @@ class Redaction:
     def text(self, text: str) -> str:
         return text if self._pattern is None else self._pattern.sub(REDACTED, text)
 
-    def value(self, value: Any) -> Any:
-        """JSON, with keys and texts redacted, in its depth."""
-        if self._pattern is None:
-            return value
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, list):
-            return [self.value(item) for item in value]
-        if isinstance(value, dict):
-            return {self.text(str(key)): self.value(item) for key, item in value.items()}
-        return value
+
+def map_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """JSON with all its keys and texts changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [map_texts(item, change) for item in value]
+    if isinstance(value, dict):
+        return {change(str(key)): map_texts(item, change) for key, item in value.items()}
+    return value

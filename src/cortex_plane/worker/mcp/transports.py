@@ -10,7 +10,6 @@ import contextlib
 import os
 import shutil
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ import anyio
 import orjson
 import structlog
 
+from cortex_plane.kernel.child_process import bound_to_parent
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.worker.limits import ticks
 from cortex_plane.worker.mcp.servers import McpServer, Redaction
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-_SCRIPT = Path(__file__).with_name("child.py")
 _CHUNK = 64 * 1024
 LEAVE_SECONDS, TERM_SECONDS, KILL_SECONDS = 2.0, 1.0, 5.0
 LOGGED_LINE, LOGGED_LINES, LOG_SECONDS = 500, 20, 10.0
@@ -75,19 +74,12 @@ async def _start_child(server: McpServer) -> Child:
     environment = server.environment()
     program = shutil.which(server.command[0], path=environment.get("PATH"))
     if program is None:
-        raise SetupError(
-            f"The program `{server.command[0]}` of the MCP server `{server.name}` is not there.",
-            code="mcp_server_missing",
-            hint="Install it where the worker's PATH finds it, or write its whole path.",
-        )
+        hint = "Install it where the worker's PATH finds it, or write its whole path."
+        raise _missing(server, f"program `{server.command[0]}`", hint)
     if server.cwd is not None and not Path(server.cwd).is_dir():  # noqa: ASYNC240 -- one look at a local directory
-        raise SetupError(
-            f"The directory `{server.cwd}` of the MCP server `{server.name}` is not there.",
-            code="mcp_server_missing",
-            hint="Make it, or correct `cwd=`.",
-        )
+        raise _missing(server, f"directory `{server.cwd}`", "Make it, or correct `cwd=`.")
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-I", "-S", str(_SCRIPT), str(os.getpid()), program, *server.command[1:],
+        *bound_to_parent([program, *server.command[1:]], signal.SIGKILL),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -95,10 +87,15 @@ async def _start_child(server: McpServer) -> Child:
         cwd=server.cwd,
         start_new_session=True,
         limit=_CHUNK,
-    )  # fmt: skip
+    )
     if process.stdin is None or process.stdout is None or process.stderr is None:
         raise AssertionError("all three are pipes")
     return Child(process, process.stdin, process.stdout, process.stderr)
+
+
+def _missing(server: McpServer, what: str, hint: str) -> SetupError:
+    message = f"The {what} of the MCP server `{server.name}` is not there."
+    return SetupError(message, code="mcp_server_missing", hint=hint)
 
 
 async def _read(child: Child, to_session: Any, line: Line) -> None:
@@ -123,18 +120,14 @@ async def _read(child: Child, to_session: Any, line: Line) -> None:
             if len(buffer) > MAX_MESSAGE_BYTES:
                 line.end(f"it sent a line of more than {MAX_MESSAGE_BYTES} bytes")
                 return
-        line.end(await _exit_reason(child))
+        code = await _exit_code(child, 1.0)
+        if code is not None:
+            line.end(f"it was killed by signal {-code}" if code < 0 else f"it ended with exit code {code}")
+        line.end("it closed its output")
     except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
         line.end("it closed its output")
     finally:
         to_session.close()
-
-
-async def _exit_reason(child: Child) -> str:
-    code = await _exit_code(child, 1.0)
-    if code is None:
-        return "it closed its output"
-    return f"it was killed by signal {-code}" if code < 0 else f"it ended with exit code {code}"
 
 
 async def _write(child: Child, from_session: Any, line: Line) -> None:
@@ -294,29 +287,6 @@ class Line:
             self._on_end()
 
 
-class Flood:
-    def __init__(self) -> None:
-        self._since = ticks()
-        self._seen = self._garbage = 0
-
-    def fault(self, message: Any) -> str | None:
-        """Why this message is one too many."""
-        if isinstance(message, Exception):
-            self._garbage += 1
-            if self._garbage > MAX_GARBAGE:
-                return f"it sent more than {MAX_GARBAGE} messages that are none"
-            return None
-        if not hasattr(message.message, "method"):
-            return None  # an answer to what was asked
-        now = ticks()
-        if now - self._since > WINDOW_SECONDS:
-            self._since, self._seen = now, 0
-        self._seen += 1
-        if self._seen > MAX_IN_WINDOW:
-            return f"it sent more than {MAX_IN_WINDOW} notifications within {WINDOW_SECONDS:g} s"
-        return None
-
-
 class Changes:
     """How often a list of tools has changed lately, through every restart of its server."""
 
@@ -352,14 +322,22 @@ async def bounded(transport: Transport, line: Line) -> AsyncIterator[TransportSt
 
 
 async def _pump(inner: Any, send: Any, line: Line) -> None:
-    flood = Flood()
+    since, unrequested, garbage = ticks(), 0, 0
     with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream):
         async for message in inner:
-            fault = flood.fault(message)
-            if fault is not None:
-                line.end(fault)
-                break
-            if not isinstance(message, Exception):
-                await send.send(message)
+            if isinstance(message, Exception):
+                garbage += 1
+                if garbage > MAX_GARBAGE:
+                    line.end(f"it sent more than {MAX_GARBAGE} messages that are none")
+                    break
+                continue
+            if hasattr(message.message, "method"):  # no answer to a request of ours
+                if ticks() - since > WINDOW_SECONDS:
+                    since, unrequested = ticks(), 0
+                unrequested += 1
+                if unrequested > MAX_IN_WINDOW:
+                    line.end(f"it sent more than {MAX_IN_WINDOW} notifications within {WINDOW_SECONDS:g} s")
+                    break
+            await send.send(message)
     line.end("it closed the connection")
     send.close()

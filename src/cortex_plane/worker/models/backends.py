@@ -68,10 +68,9 @@ class Backends:
     def __init__(self, more: Mapping[str, ModelBackend] | None = None, keys: ProviderKeys | None = None) -> None:
         """Without ``keys`` only the environment's are used."""
         self._clients = Clients()
-        self._scripted = ScriptedModel()
         provider_keys = keys or ProviderKeys(None, b"")
         providers = {provider.value: ProviderModel(provider, provider_keys, self._clients) for provider in Provider}
-        self._known: dict[str, ModelBackend] = {"scripted": self._scripted, **providers, **(more or {})}
+        self._known: dict[str, ModelBackend] = {"scripted": ScriptedModel(), **providers, **(more or {})}
 
     def find(self, model: str) -> ModelBackend:
         backend = self._known.get(model) or self._known.get(model.partition(":")[0])
@@ -149,15 +148,19 @@ def _parse_script(script: bytes) -> tuple[ScriptTurn, ...]:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScriptedAnswer:
     response: Response
-    delay_ms: int
-    chunk_delay_ms: int
-    error_status: int | None
+    delay_ms: int = 0
+    chunk_delay_ms: int = 0
+    error_status: int | None = None
 
 
 def answer(script: Sequence[ScriptTurn] | None, request: ModelRequest) -> ScriptedAnswer:
     """The turn that is due, its placeholders filled in. Without a script the model repeats what it hears."""
     if request.purpose == "summary":
-        return _summary(request)
+        # No turn of the script is used up: it tells what the agent says, not what is remembered of it.
+        prompt = next(turn.text for turn in request.turns if isinstance(turn, UserTurn))
+        summary = extract_of(prompt)
+        usage = ModelUsage(prompt_tokens=tokens(len(prompt)), completion_tokens=tokens(len(summary)))
+        return ScriptedAnswer(response=Response(text=summary, calls=(), usage=usage, cost_micros=0))
     words = _Words(request.turns)
     turn = _due(script, request.turn_index, words)
     text = None if turn.text is None else _fill(turn.text, words)
@@ -180,15 +183,6 @@ def answer(script: Sequence[ScriptTurn] | None, request: ModelRequest) -> Script
     )
 
 
-def _summary(request: ModelRequest) -> ScriptedAnswer:
-    """No turn of the script is used up: it tells what the agent says, not what is remembered of it."""
-    prompt = next(turn.text for turn in request.turns if isinstance(turn, UserTurn))
-    text = extract_of(prompt)
-    usage = ModelUsage(prompt_tokens=tokens(len(prompt)), completion_tokens=tokens(len(text)))
-    response = Response(text=text, calls=(), usage=usage, cost_micros=0)
-    return ScriptedAnswer(response=response, delay_ms=0, chunk_delay_ms=0, error_status=None)
-
-
 def _due(script: Sequence[ScriptTurn] | None, turn_index: int, words: _Words) -> ScriptTurn:
     if script is None:
         return ScriptTurn(text="You said: {message}")
@@ -208,15 +202,10 @@ class _Words:
     turns: Sequence[Turn]
 
     def __getitem__(self, name: str) -> str:
-        return self._message() if name == "message" else self._result()
-
-    def _message(self) -> str:
-        return next((turn.text for turn in reversed(self.turns) if isinstance(turn, UserTurn)), "")
-
-    def _result(self) -> str:
-        results = (
-            result for turn in reversed(self.turns) if isinstance(turn, ToolTurn) for result in turn.results[::-1]
-        )
+        turns = reversed(self.turns)
+        if name == "message":
+            return next((turn.text for turn in turns if isinstance(turn, UserTurn)), "")
+        results = (result for turn in turns if isinstance(turn, ToolTurn) for result in turn.results[::-1])
         return next((result.content for result in results), "")
 
 
@@ -242,8 +231,6 @@ async def cost_micros(model: str, usage: ModelUsage) -> int | None:
 
 
 def _cost(provider: str, name: str, usage: ModelUsage) -> int | None:
-    if not _has_price(provider, name):
-        return None
     from genai_prices import Usage as Counted
     from genai_prices import calc_price
 
@@ -258,15 +245,3 @@ def _cost(provider: str, name: str, usage: ModelUsage) -> int | None:
     except (LookupError, ValueError):
         return None
     return math.ceil(price * MICROS)
-
-
-@functools.lru_cache(maxsize=1024)
-def _has_price(provider: str, name: str) -> bool:
-    from genai_prices import Usage as Counted
-    from genai_prices import calc_price
-
-    try:
-        calc_price(Counted(input_tokens=1, output_tokens=1), name, provider_id=provider)
-    except (LookupError, ValueError):
-        return False
-    return True

@@ -175,12 +175,8 @@ def _vendor(credential: Credential) -> Any:
     import httpx2
 
     timeout = httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
-    options: dict[str, Any] = {
-        "api_key": credential.key,
-        "base_url": credential.base_url,
-        "max_retries": 0,
-        "timeout": timeout,
-    }
+    options: dict[str, Any] = {"api_key": credential.key, "base_url": credential.base_url, "max_retries": 0}
+    options["timeout"] = timeout
     if credential.provider is Provider.ANTHROPIC:
         from anthropic import AsyncAnthropic
 

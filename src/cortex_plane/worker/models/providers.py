@@ -6,6 +6,7 @@ text is empty. Earlier turns may come from another model, or from one that was c
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -34,7 +35,7 @@ from cortex_plane.worker.models.credentials import VARIABLES, Clients, Credentia
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
-    from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
+    from pydantic_ai.models import Model, ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
     from pydantic_ai.usage import RequestUsage
 
@@ -66,7 +67,11 @@ class ProviderModel:
         try:
             await self._clients.load(self.provider)
         except ImportError as error:
-            raise not_installed(model, error) from error
+            raise ModelError(
+                f"This worker cannot ask `{model}`: {error}",
+                code="no_provider",
+                hint="Install it on the worker: `pip install 'pydantic-ai-slim[anthropic,openai]'`.",
+            ) from error
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | ModelUsage | Response]:
         """A `Usage` says what was counted so far, for whoever does not hear the answer out."""
@@ -116,14 +121,14 @@ async def _stream_pieces(
                 text = event.delta.content_delta
             if text:
                 yield TextChunk(text)
-        if not _complete(stream, credential):
-            raise incomplete(request.model, credential)
+        # Anthropic's stream may break off without an error; for OpenAI the library itself looks for the last word.
+        is_anthropic = credential.provider is Provider.ANTHROPIC
+        if is_anthropic and not (stream.provider_details or {}).get("finish_reason"):
+            raise ModelError(
+                f"The answer of {credential.provider} for `{request.model}` ended before it was complete.",
+                hint="Try again; if it stays, look at the provider's status, or at what lies between it and the worker.",
+            )
         yield response_of(request.model, stream.get())
-
-
-def _complete(stream: StreamedResponse, credential: Credential) -> bool:
-    """Whether the provider said why it stops, also where that is news to the library, which for the other one looks itself."""
-    return credential.provider is not Provider.ANTHROPIC or bool((stream.provider_details or {}).get("finish_reason"))
 
 
 def _settings(request: ModelRequest, provider: Provider) -> ModelSettings:
@@ -163,15 +168,10 @@ def messages_of(request: ModelRequest, *, marks_errors: bool) -> list[ModelMessa
                 call_parts = [ToolCallPart(call.name, call.arguments, call.id) for call in turn.calls]
                 messages.append(ModelResponse([*text_parts, *call_parts]))
             case ToolTurn():
-                results = [
-                    ToolReturnPart(
-                        result.name,
-                        result.content,
-                        result.call_id,
-                        outcome="failed" if result.is_error and marks_errors else "success",
-                    )
-                    for result in turn.results
-                ]
+                results = []
+                for result in turn.results:
+                    outcome: Any = "failed" if result.is_error and marks_errors else "success"
+                    results.append(ToolReturnPart(result.name, result.content, result.call_id, outcome=outcome))
                 messages.append(ModelRequest(results, instructions=instructions))
     return messages
 
@@ -274,12 +274,10 @@ def _sendable(call: CallRequest, seen: set[str]) -> CallRequest:
 
 def _object(arguments: dict[str, Any] | str) -> dict[str, Any]:
     """What is no JSON object is not taken back by any provider; the model is told what it wrote."""
-    if isinstance(arguments, dict):
-        return arguments
-    try:
-        value = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
-        value = None
+    value: Any = arguments
+    if isinstance(arguments, str):
+        with contextlib.suppress(orjson.JSONDecodeError):
+            value = orjson.loads(arguments)
     return value if isinstance(value, dict) else {"INVALID_JSON": arguments}
 
 
@@ -289,9 +287,6 @@ TOO_LONG = (
     "input is too long",
 )  # fmt: skip
 """How servers word it; those that speak OpenAI's protocol rarely send its code."""
-BROKEN = (
-    "If it stays, the provider, or whatever answers at its base URL, does not speak its own protocol: look at `{url}`."
-)
 
 
 def as_model_error(error: Exception, model: str, credential: Credential) -> ModelError:
@@ -317,47 +312,24 @@ def as_model_error(error: Exception, model: str, credential: Credential) -> Mode
             hint="Lower `context_tokens` in the agent's `model_config` below what the model takes, give it fewer tools,"
             " or name a model with a larger window; then `cortex job resubmit` the job.",
         )
-    if status is None:
-        return _connection_failure(error, model, credential, reason, wait)
-    message = f"{provider} answered {status} for `{model}`: {reason}"
-    return ModelError(message, status=status, hint=_hint(status, provider, credential), retry_after=wait)
-
-
-def _connection_failure(
-    error: Exception, model: str, credential: Credential, reason: str, wait: float | None
-) -> ModelError:
-    from pydantic_ai import exceptions as of
-
-    provider, variable = credential.provider, VARIABLES[credential.provider][1]
+    if status is not None:
+        message = f"{provider} answered {status} for `{model}`: {reason}"
+        return ModelError(message, status=status, hint=_hint(status, provider, credential), retry_after=wait)
+    variable = VARIABLES[provider][1]
     where = f"{provider} ({credential.base_url or 'its own address'})"
     if isinstance(error, of.ModelConnectionError):
-        return ModelError(
-            f"The connection to {where} failed while it was asked for `{model}`: {reason}",
-            hint=f"Check that the worker reaches it, and {variable} if it is set.",
-            retry_after=wait,
-        )
-    if isinstance(error, of.ModelAPIError):
+        message = f"The connection to {where} failed while it was asked for `{model}`: {reason}"
+        hint = f"Check that the worker reaches it, and {variable} if it is set."
+    elif isinstance(error, of.ModelAPIError):
+        message = f"{where} gave no answer for `{model}`: {reason}"
         hint = "Try again; if it stays, look at the provider's status."
-        return ModelError(f"{where} gave no answer for `{model}`: {reason}", hint=hint, retry_after=wait)
-    return ModelError(
-        f"{where} answered for `{model}` with something that its own protocol does not have: {reason}",
-        hint=BROKEN.format(url=variable),
-    )
-
-
-def incomplete(model: str, credential: Credential) -> ModelError:
-    return ModelError(
-        f"The answer of {credential.provider} for `{model}` ended before it was complete.",
-        hint="Try again; if it stays, look at the provider's status, or at what lies between it and the worker.",
-    )
-
-
-def not_installed(model: str, error: ImportError) -> ModelError:
-    return ModelError(
-        f"This worker cannot ask `{model}`: {error}",
-        code="no_provider",
-        hint="Install it on the worker: `pip install 'pydantic-ai-slim[anthropic,openai]'`.",
-    )
+    else:
+        message = f"{where} answered for `{model}` with something that its own protocol does not have: {reason}"
+        hint = (
+            "If it stays, the provider, or whatever answers at its base URL, does not speak its own protocol: look at"
+            f" `{variable}`."
+        )
+    return ModelError(message, hint=hint, retry_after=wait)
 
 
 def _hint(status: int, provider: Provider, credential: Credential) -> str:

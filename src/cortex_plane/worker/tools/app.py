@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import os
@@ -32,24 +33,37 @@ class App:
     """Workers load it by its place in the code (``package.module:app``), jobs ask for it by its name."""
 
     def __init__(self, name: str, *, instructions: str | None = None) -> None:
-        self.name = _check_name(name)
-        self.instructions = _check_instructions(instructions)
+        try:
+            self.name: str = adapter(Slug).validate_python(name, strict=True)
+        except ValidationError as error:
+            raise InvalidApp(
+                f"{name!r} cannot be the name of an app: {error.errors()[0]['msg']}.",
+                hint="Use 2 to 100 lower-case letters, digits and `-`, such as `release-notes`.",
+            ) from None
+        try:
+            self.instructions = None if instructions is None else check_text(instructions, "instructions")
+        except InvalidInput as error:
+            raise InvalidApp(f"The app cannot have these instructions: {error.message}") from None
         self._tools: dict[str, Tool] = {}
+        self.tools: Mapping[str, Tool] = MappingProxyType(self._tools)
         self._by_provider_name: dict[str, Tool] = {}
         self._agents: dict[str, Callable[..., Any]] = {}
+        self.agents: Mapping[str, Callable[..., Any]] = MappingProxyType(self._agents)
+        """The agents that are written as code, by the name that `skill_config.run` gives."""
         self._triggers: dict[str, Callable[..., Any]] = {}
+        self.triggers: Mapping[str, Callable[..., Any]] = MappingProxyType(self._triggers)
+        """What gates ask whether they fire, by the `trigger_id` that an atlas gives."""
         self._validators: dict[str, Callable[..., Any]] = {}
+        self.validators: Mapping[str, Callable[..., Any]] = MappingProxyType(self._validators)
+        """What gates ask about answers, by the `custom_validator` that an atlas gives."""
         self._servers: dict[str, McpServer] = {}
+        self.mcp_servers: Mapping[str, McpServer] = MappingProxyType(self._servers)
         self._from_servers: dict[str, dict[str, Tool]] = {}
         self.revision = 0
         """Grows whenever the tools are others than before."""
 
     def __repr__(self) -> str:
         return f"App({self.name!r}, tools={list(self._tools)})"
-
-    @property
-    def tools(self) -> Mapping[str, Tool]:
-        return MappingProxyType(self._tools)
 
     @property
     def specs(self) -> list[ToolSpec]:
@@ -83,19 +97,7 @@ class App:
         probe: Callable[..., Any] | None = None,
     ) -> Callable[[F], F]: ...
 
-    def tool(
-        self,
-        function: Callable[..., Any] | None = None,
-        /,
-        *,
-        name: str | None = None,
-        description: str | None = None,
-        read_only: bool = False,
-        risk: Risk | str = Risk.MEDIUM,
-        timeout: float = 30.0,
-        on_uncertain: OnUncertain | str | None = None,
-        probe: Callable[..., Any] | None = None,
-    ) -> Any:
+    def tool(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Offer a function to agents; it stays an ordinary function for everyone else.
 
         ``description`` is the docstring unless given. A tool that is not ``read_only`` changes the world: policy
@@ -104,11 +106,7 @@ class App:
         """
 
         def offer(function: Callable[..., Any]) -> Callable[..., Any]:
-            tool = Tool(
-                function, name=name, description=description, read_only=read_only, risk=risk, timeout=timeout,
-                on_uncertain=on_uncertain, probe=probe,
-            )  # fmt: skip
-            self._add(tool)
+            self._add(Tool(function, **options))
             return function
 
         if function is None:
@@ -119,11 +117,6 @@ class App:
             )
         return offer(function)
 
-    @property
-    def agents(self) -> Mapping[str, Callable[..., Any]]:
-        """The agents that are written as code, by the name that `skill_config.run` gives."""
-        return MappingProxyType(self._agents)
-
     @overload
     def agent(self, function: F, /) -> F: ...
 
@@ -133,16 +126,10 @@ class App:
     def agent(self, function: Callable[..., Any] | str | None = None, /) -> Any:
         """Make an ``async def run(ctx: Context)`` an agent, under its own name or another one."""
         if callable(function):
-            self._add_agent(function, None)
-            return function
+            return self._add_agent(None, function)
+        return functools.partial(self._add_agent, function)
 
-        def make(agent: Callable[..., Any]) -> Callable[..., Any]:
-            self._add_agent(agent, function)
-            return agent
-
-        return make
-
-    def _add_agent(self, function: Callable[..., Any], alias: str | None) -> None:
+    def _add_agent(self, alias: str | None, function: F) -> F:
         name = getattr(function, "__name__", "") if alias is None else alias
         if not isinstance(name, str) or not is_agent_name(name):
             raise InvalidApp(
@@ -160,16 +147,7 @@ class App:
                 f"The app `{self.name}` already has an agent called `{name}`.", hint="Name one of them anew."
             )
         self._agents[name] = function
-
-    @property
-    def triggers(self) -> Mapping[str, Callable[..., Any]]:
-        """What gates ask whether they fire, by the `trigger_id` that an atlas gives."""
-        return MappingProxyType(self._triggers)
-
-    @property
-    def validators(self) -> Mapping[str, Callable[..., Any]]:
-        """What gates ask about answers, by the `custom_validator` that an atlas gives."""
-        return MappingProxyType(self._validators)
+        return function
 
     def trigger(self, name: str, /) -> Callable[[F], F]:
         """Make ``fn(text, params) -> bool`` a trigger of gates: ``text`` is what came in, ``params`` what the atlas says.
@@ -250,19 +228,13 @@ class App:
             )
         self._servers[server.name] = server
 
-    @property
-    def mcp_servers(self) -> Mapping[str, McpServer]:
-        return MappingProxyType(self._servers)
-
     def offer(self, server: str, tools: Sequence[Tool]) -> None:
         """From now on these are the tools of that server, and no others."""
         for old in self._from_servers.get(server, {}).values():
             del self._tools[old.name], self._by_provider_name[old.provider_name]
         self._from_servers[server] = {}
         for tool in tools:
-            if _is_of_the_plane(tool):
-                continue
-            if tool.provider_name not in self._by_provider_name:
+            if not _is_of_the_plane(tool) and tool.provider_name not in self._by_provider_name:
                 self._tools[tool.name] = self._by_provider_name[tool.provider_name] = tool
                 self._from_servers[server][tool.name] = tool
         self.revision += 1
@@ -301,24 +273,6 @@ def _clash(one: str, other: str) -> bool:
     return one.startswith(other) or other.startswith(one)
 
 
-def _check_name(name: str) -> str:
-    try:
-        slug: str = adapter(Slug).validate_python(name, strict=True)
-    except ValidationError as error:
-        raise InvalidApp(
-            f"{name!r} cannot be the name of an app: {error.errors()[0]['msg']}.",
-            hint="Use 2 to 100 lower-case letters, digits and `-`, such as `release-notes`.",
-        ) from None
-    return slug
-
-
-def _check_instructions(instructions: str | None) -> str | None:
-    try:
-        return None if instructions is None else check_text(instructions, "instructions")
-    except InvalidInput as error:
-        raise InvalidApp(f"The app cannot have these instructions: {error.message}") from None
-
-
 _OURS = str(Path(__file__).parent)
 
 
@@ -334,20 +288,11 @@ def load_app(reference: str) -> App:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    module = _import_module(reference, module_name)
-    return _app_in(module, reference, attribute)
-
-
-def _is_dotted(name: str) -> bool:
-    return all(part.isidentifier() for part in name.split("."))
-
-
-def _import_module(reference: str, name: str) -> ModuleType:
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if missing is not None and f"{name}.".startswith(f"{missing}."):
+        if missing is not None and f"{module_name}.".startswith(f"{missing}."):
             raise _not_loadable(
                 reference,
                 f"there is no module `{missing}`.",
@@ -355,12 +300,9 @@ def _import_module(reference: str, name: str) -> ModuleType:
             ) from error
         raise _not_loadable(
             reference,
-            f"importing `{name}` failed with {type(error).__name__}: {error}{_place(error)}",
+            f"importing `{module_name}` failed with {type(error).__name__}: {error}{_place(error)}",
             "Correct the module; `python -c 'import …'` shows the whole traceback.",
         ) from error
-
-
-def _app_in(module: ModuleType, reference: str, attribute: str) -> App:
     value: Any = module
     for part in attribute.split("."):
         if not hasattr(value, part):
@@ -369,6 +311,10 @@ def _app_in(module: ModuleType, reference: str, attribute: str) -> App:
     if not isinstance(value, App):
         raise _not_loadable(reference, f"it is a {type(value).__name__}, not an App.", _hint(module))
     return value
+
+
+def _is_dotted(name: str) -> bool:
+    return all(part.isidentifier() for part in name.split("."))
 
 
 def _hint(module: ModuleType) -> str:

@@ -14,11 +14,11 @@ import inspect
 import json
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeGuard, TypeVar, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -55,6 +55,10 @@ class Parsed:
     digest: str
     """SHA-256 of that, in hex."""
 
+    @classmethod
+    def of(cls, values: dict[str, Any], exact: bytes) -> Parsed:
+        return cls(values=values, canonical=exact, digest=hashlib.sha256(exact).hexdigest())
+
 
 class Arguments:
     """The arguments of one tool. ``owner`` names it in errors of its declaration."""
@@ -62,13 +66,14 @@ class Arguments:
     def __init__(self, signature: Signature, owner: str) -> None:
         # Fields have names of our own, since a parameter may be called `model_config`, `json` or `_id`.
         self._fields = {f"p{index}": parameter for index, parameter in enumerate(signature.parameters)}
+        fields: dict[str, Any] = {
+            name: (each.annotation, Field(default=... if each.default is each.empty else each.default, alias=each.name))
+            for name, each in self._fields.items()
+        }
         try:
-            self._model: type[BaseModel] = create_model(
-                "Arguments",
-                __config__=ConfigDict(extra="forbid"),
-                **{name: _field(parameter) for name, parameter in self._fields.items()},
-            )
-            self.schema = _schema(self._model)
+            self._model: type[BaseModel] = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
+            self.schema = self._model.model_json_schema(by_alias=True, mode="validation", schema_generator=_Plain)
+            del self.schema["title"]
             canonical(self.schema)
         except Exception as error:  # pydantic and the authors of types raise whatever they like
             reason = str(error).partition("\n")[0]
@@ -79,35 +84,27 @@ class Arguments:
 
     def parse(self, arguments: dict[str, Any] | str) -> Parsed:
         exact = exact_bytes(arguments)
-        model = self._validate(exact)
+        try:
+            # From the canonical bytes, so that a later replay of them gives the same values.
+            model = self._model.model_validate_json(exact)
+        except ValidationError as error:
+            faults = error.errors(include_url=False, include_context=False, include_input=False)
+            raise invalid_arguments([self._fault(fault) for fault in faults]) from None
+        except Exception as error:  # a validator that the tool's author wrote
+            raise InvalidArguments(f"The arguments could not be checked: {type(error).__name__}: {error}.") from error
         values = {
             parameter.name: getattr(model, field) if field in model.model_fields_set else parameter.default
             for field, parameter in self._fields.items()
         }
-        return Parsed(values=values, canonical=exact, digest=hashlib.sha256(exact).hexdigest())
-
-    def _validate(self, exact: bytes) -> BaseModel:
-        """From the canonical bytes, so that a later replay of them gives the same values."""
-        try:
-            return self._model.model_validate_json(exact)
-        except ValidationError as error:
-            raise InvalidArguments(f"The arguments are not valid: {self._explain(error)}.") from None
-        except Exception as error:  # a validator that the tool's author wrote
-            raise InvalidArguments(f"The arguments could not be checked: {type(error).__name__}: {error}.") from error
-
-    def _explain(self, error: ValidationError) -> str:
-        faults = error.errors(include_url=False, include_context=False, include_input=False)
-        messages = [self._fault(fault) for fault in faults[:_SHOWN_FAULTS]]
-        if len(faults) > _SHOWN_FAULTS:
-            messages.append(f"and {len(faults) - _SHOWN_FAULTS} more faults")
-        return "; ".join(messages)
+        return Parsed.of(values, exact)
 
     def _fault(self, fault: ErrorDetails) -> str:
-        place = _place(fault["loc"])
+        parts = (f"[{part}]" if isinstance(part, int) else f".{part[:_SHOWN_NAME]}" for part in fault["loc"])
+        place = "".join(parts).removeprefix(".") or "arguments"
         if fault["type"] == "missing":
             return f"`{place}` is missing"
         if fault["type"] == "extra_forbidden" and len(fault["loc"]) == 1:
-            names = ", ".join(f"`{each.name}`" for each in self._fields.values())
+            names = ", ".join(f"`{parameter.name}`" for parameter in self._fields.values())
             return f"`{place}` is not a parameter; the parameters are {names or 'none'}"
         return f"`{place}`: {fault['msg']}"
 
@@ -120,18 +117,6 @@ class _Plain(GenerateJsonSchema):
 
     def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
         """A default that JSON cannot show is left out of the schema; the author need not care."""
-
-
-def _schema(model: type[BaseModel]) -> dict[str, Any]:
-    schema = model.model_json_schema(by_alias=True, mode="validation", schema_generator=_Plain)
-    del schema["title"]
-    return schema
-
-
-def _field(parameter: Parameter) -> Any:
-    if parameter.default is NO_DEFAULT:
-        return (parameter.annotation, Field(alias=parameter.name))
-    return (parameter.annotation, Field(default=parameter.default, alias=parameter.name))
 
 
 def exact_bytes(arguments: dict[str, Any] | str) -> bytes:
@@ -167,12 +152,11 @@ def _refuse_large(size: int) -> None:
         )
 
 
-def _place(location: tuple[int | str, ...]) -> str:
-    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part[:_SHOWN_NAME]}" for part in location)
-    return place.removeprefix(".") or "arguments"
+def invalid_arguments(faults: Sequence[str]) -> InvalidArguments:
+    more = [f"and {len(faults) - _SHOWN_FAULTS} more faults"] if len(faults) > _SHOWN_FAULTS else []
+    return InvalidArguments(f"The arguments are not valid: {'; '.join([*faults[:_SHOWN_FAULTS], *more])}.")
 
 
-NO_DEFAULT = inspect.Parameter.empty
 _REFUSED = {
     inspect.Parameter.VAR_POSITIONAL: "takes any number of values",
     inspect.Parameter.VAR_KEYWORD: "takes any names",
@@ -181,17 +165,14 @@ _REFUSED = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Parameter:
-    name: str
-    annotation: Any
-    default: Any
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Signature:
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[inspect.Parameter, ...]
     contexts: tuple[str, ...]
     """The names of the parameters that take the context."""
+
+    @property
+    def annotations(self) -> dict[str, Any]:
+        return {parameter.name: parameter.annotation for parameter in self.parameters}
 
     def keywords(self, values: Mapping[str, Any], context: ToolContext) -> dict[str, Any]:
         return {**values, **dict.fromkeys(self.contexts, context)}
@@ -205,7 +186,13 @@ def read_signature(function: Callable[..., Any], owner: str) -> Signature:
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidApp(f"{owner} yields values.", hint="A tool returns one value: collect them and return a list.")
-    hints = _hints(function, owner)
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except Exception as error:
+        raise InvalidApp(
+            f"The types of {owner} cannot be read: {type(error).__name__}: {error}.",
+            hint="Import or define the types at the top of the module, not in a function or under TYPE_CHECKING.",
+        ) from error
     parameters, contexts = [], []
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind in _REFUSED:
@@ -221,18 +208,8 @@ def read_signature(function: Callable[..., Any], owner: str) -> Signature:
             contexts.append(name)
         else:
             _refuse_hidden(name, hints[name], parameter.default, owner)
-            parameters.append(Parameter(name=name, annotation=hints[name], default=parameter.default))
+            parameters.append(parameter.replace(annotation=hints[name]))
     return Signature(parameters=tuple(parameters), contexts=tuple(contexts))
-
-
-def _hints(function: Callable[..., Any], owner: str) -> dict[str, Any]:
-    try:
-        return get_type_hints(function, include_extras=True)
-    except Exception as error:
-        raise InvalidApp(
-            f"The types of {owner} cannot be read: {type(error).__name__}: {error}.",
-            hint="Import or define the types at the top of the module, not in a function or under TYPE_CHECKING.",
-        ) from error
 
 
 def _is_context(annotation: Any) -> bool:
@@ -278,6 +255,8 @@ class ToolContext:
 
 
 MIN_TIMEOUT, MAX_TIMEOUT = 0.05, 86_400.0
+DECLARED = ("name", "description", "parameters", "read_only", "risk", "timeout_seconds", "on_uncertain")
+"""What makes a version of a tool."""
 E = TypeVar("E", bound=StrEnum)
 
 
@@ -300,42 +279,33 @@ class Tool:
         self.risk = _choice(Risk, risk, "risk", self.name)
         self.timeout_seconds = _timeout(self.name, timeout)
         self.on_uncertain = _on_uncertain(self.name, read_only, on_uncertain, probe)
+        self.is_async = inspect.iscoroutinefunction(function)
+        """False: it runs in a thread, which nothing can stop before it returns."""
         self._function = function
         self._signature = read_signature(function, f"the tool `{self.name}`")
         self._arguments = Arguments(self._signature, f"the tool `{self.name}`")
+        self.parameters = self._arguments.schema
+        """The JSON Schema of its arguments."""
         self._probe = probe
         if probe is not None:
             self._probe_signature = read_signature(probe, f"the probe of `{self.name}`")
-            self._require_same_parameters()
+            own, of_probe = self._signature.annotations, self._probe_signature.annotations
+            if own != of_probe:
+                raise InvalidApp(
+                    f"The probe of `{self.name}` takes other parameters than the tool.",
+                    hint=f"Give it the same names and types: {', '.join(own) or 'none'}.",
+                )
 
     @property
     def provider_name(self) -> str:
         return provider_name(self.name)
 
     @property
-    def is_async(self) -> bool:
-        """False: it runs in a thread, which nothing can stop before it returns."""
-        return inspect.iscoroutinefunction(self._function)
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """The JSON Schema of its arguments."""
-        return self._arguments.schema
-
-    @property
     def spec(self) -> ToolSpec:
         return ToolSpec(name=self.provider_name, description=self.description, parameters=self.parameters)
 
     def version(self, app: str) -> ToolVersion:
-        declaration: dict[str, Any] = {
-            "name": self.name,
-            "description": self.description,
-            "parameters": self.parameters,
-            "read_only": self.read_only,
-            "risk": self.risk,
-            "timeout_seconds": self.timeout_seconds,
-            "on_uncertain": self.on_uncertain,
-        }
+        declaration: dict[str, Any] = {name: getattr(self, name) for name in DECLARED}
         return ToolVersion(app=app, digest=hashlib.sha256(canonical(declaration)).hexdigest(), **declaration)
 
     def parse(self, arguments: dict[str, Any] | str) -> Parsed:
@@ -361,15 +331,6 @@ class Tool:
             hint="Return `Happened(result=…)`, `DidNotHappen()`, or None if it cannot be known.",
         )
 
-    def _require_same_parameters(self) -> None:
-        own = {parameter.name: parameter.annotation for parameter in self._signature.parameters}
-        of_probe = {parameter.name: parameter.annotation for parameter in self._probe_signature.parameters}
-        if own != of_probe:
-            raise InvalidApp(
-                f"The probe of `{self.name}` takes other parameters than the tool.",
-                hint=f"Give it the same names and types: {', '.join(own) or 'none'}.",
-            )
-
 
 async def run_function(function: Callable[..., Any], keywords: dict[str, Any]) -> Any:
     if inspect.iscoroutinefunction(function):
@@ -385,25 +346,19 @@ def _in_thread(function: Callable[..., Any], keywords: dict[str, Any]) -> asynci
     answer: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()
 
-    def settle(value: Any, error: BaseException | None) -> None:
-        if answer.done():
-            return
-        if error is None:
-            answer.set_result(value)
-        else:
-            answer.set_exception(error)
+    def settle(set_answer: Callable[[Any], None], value: Any) -> None:
+        if not answer.done():
+            set_answer(value)
 
     def run() -> None:
-        value: Any = None
-        failure: BaseException | None = None
         try:
-            value = context.run(function, **keywords)
+            outcome: tuple[Callable[[Any], None], Any] = answer.set_result, context.run(function, **keywords)
         except StopIteration:  # a future cannot carry it: whoever awaits would wait for ever
-            failure = RuntimeError("the tool raised StopIteration")
+            outcome = answer.set_exception, RuntimeError("the tool raised StopIteration")
         except BaseException as error:
-            failure = error
+            outcome = answer.set_exception, error
         with contextlib.suppress(RuntimeError):  # nobody waits any more
-            loop.call_soon_threadsafe(settle, value, failure)
+            loop.call_soon_threadsafe(settle, *outcome)
 
     threading.Thread(target=run, name="tool", daemon=True).start()
     return answer
@@ -436,9 +391,15 @@ def _choice(kind: type[E], value: str, parameter: str, name: str) -> E:
         ) from None
 
 
+def is_number(value: object, least: float, most: float) -> TypeGuard[float]:
+    """A finite number within these bounds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) and least <= value <= most
+
+
 def _timeout(name: str, seconds: float) -> float:
-    number = isinstance(seconds, int | float) and not isinstance(seconds, bool) and math.isfinite(seconds)
-    if not number or not MIN_TIMEOUT <= seconds <= MAX_TIMEOUT:
+    if not is_number(seconds, MIN_TIMEOUT, MAX_TIMEOUT):
         raise InvalidApp(
             f"`timeout={seconds!r}` of the tool `{name}` is not possible.",
             hint=f"Give seconds from {MIN_TIMEOUT} to {MAX_TIMEOUT:.0f}.",
@@ -456,10 +417,8 @@ def _on_uncertain(
                 hint="Remove `on_uncertain` and `probe`, or remove `read_only`.",
             )
         return None
-    choice = (
-        OnUncertain.ASK_HUMAN if on_uncertain is None
-        else _choice(OnUncertain, on_uncertain, "on_uncertain", name)
-    )  # fmt: skip
+    value = OnUncertain.ASK_HUMAN if on_uncertain is None else on_uncertain
+    choice = _choice(OnUncertain, value, "on_uncertain", name)
     if choice is OnUncertain.PROBE and probe is None:
         raise InvalidApp(
             f"The tool `{name}` is to be probed but has no probe.",
@@ -487,9 +446,8 @@ def encode_result(value: Any) -> bytes:
         raise _unstorable(error.message, error.details["field"]) from None
     except Exception as error:  # a serialiser that the tool's author wrote may raise anything
         place, culprit = _culprit(value)
-        kind = type(culprit).__name__
         reason = str(error).partition("\n")[0]
-        raise _unstorable(f"`{place}` is a {kind}: {reason}.", place) from error
+        raise _unstorable(f"`{place}` is a {type(culprit).__name__}: {reason}.", place) from error
 
 
 def _unstorable(reason: str, field: str) -> InvalidInput:
@@ -524,8 +482,7 @@ def _parts(value: Any) -> Iterable[tuple[str, Any]]:
 
 
 def _becomes_json(value: Any) -> bool:
-    try:
+    with contextlib.suppress(Exception):
         to_jsonable_python(value)
-    except Exception:
-        return False
-    return True
+        return True
+    return False
