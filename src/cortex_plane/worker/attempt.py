@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+from cortex_plane.agents.model.agents import CheckpointGranularity
 from cortex_plane.agents.model.completions import AssistantTurn, ModelError, Response, StopReason, ToolTurn
 from cortex_plane.gates.model.gates import GateInput
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus, LogEntry, Phase
@@ -210,7 +211,7 @@ class Attempt:
     # The loop --------------------------------------------------------------------------------------------------
 
     async def _loop(self) -> None:
-        point = await resume(self.lease, self.gates, self.authorizer, self.limits.on_prompt_change)
+        point = await resume(self.lease, self.gates, self.authorizer, self.limits.skills.on_prompt_change)
         self.conversation.turns = point.turns
         if self.lease.progress.phase is Phase.TOOLS:
             await self._resume_step(point)
@@ -226,7 +227,7 @@ class Attempt:
         if self.gates.bound is not None and self.gates.bound.session.unmet:
             # The session was bound to more atlases since: gates that fire at a start come before anything is sent.
             await self._evaluate_gates()
-        rows = point.calls_of(step)
+        rows = [call for call in point.calls if call.step_index == step]
         calls = await restore_calls(self.lease, self.gates, self.authorizer, response, rows)
         requests = as_sent(requests_of(response), {row.position: row for row in rows})
         turn = AssistantTurn(text=response["text"], calls=requests)
@@ -412,7 +413,7 @@ class Attempt:
                 await asyncio.gather(*(self.ledger.read(call) for call in group))
                 pending.new(*group)
             pending.stored += self.ledger.take_results()
-            if self.limits.per_call:
+            if self.limits.skills.checkpoint_granularity is CheckpointGranularity.PER_TOOL_CALL:
                 await self.ledger.write(calls, pending.take())
         await self._finish_step(calls, pending.take())
 

@@ -125,10 +125,6 @@ class Call:
         return self.authorization.decision
 
     @property
-    def standing_use(self) -> StandingUse | None:
-        return self.authorization.leaning if self.authorization else None
-
-    @property
     def code(self) -> Tool:
         if self.tool is None:
             raise RuntimeError(f"The call {self.id} was refused: it is never sent.")
@@ -167,7 +163,7 @@ class Call:
         """Its row in the ledger. A read has no intent, so its authorization is on the audit trail alone."""
         authorization = None if self.kind is CallKind.READ else self.authorization
         decision = authorization.decision if authorization else None
-        use = self.standing_use
+        use = self.authorization.leaning if self.authorization else None
         return {
             **(standing_columns(use) if use and self.status is CallStatus.INTENDED else {}),
             "id": str(self.id),

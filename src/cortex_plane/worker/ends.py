@@ -116,13 +116,6 @@ def failure_events(error: str) -> Events:
     ]
 
 
-def retry_events(error: str) -> Events:
-    return [
-        (EventType.ERROR, {"message": error[:PREVIEW], "retry": True}),
-        (EventType.STATUS, {"status": JobStatus.RETRY, "error": error[:PREVIEW]}),
-    ]
-
-
 async def refuse(worker: WorkerContext, assignment: Assignment, error: Exception) -> None:
     """End a job that cannot even begin, because what is stored about its agent cannot be read."""
     message = storable(
@@ -279,7 +272,10 @@ class EndWriter:
                 status=JobStatus.RETRY,
                 error=f"Job {assignment.job_id}, step {lease.progress.step}: {message}"[:8000],
                 delay_seconds=delay,
-                events=retry_events(message),
+                events=[
+                    (EventType.ERROR, {"message": message[:PREVIEW], "retry": True}),
+                    (EventType.STATUS, {"status": JobStatus.RETRY, "error": message[:PREVIEW]}),
+                ],
                 facts=[lease.fact("job_retried", error=message[:2000], error_class=str(end.kind))],
             ),
             keep_checkpoint=end.keep_checkpoint,

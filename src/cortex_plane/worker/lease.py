@@ -42,7 +42,7 @@ from cortex_plane.jobs.rules import Assignment, StepWrite, WriteResult
 from cortex_plane.kernel.errors import AlreadyExists, Conflict, TooLarge, Unavailable
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.model import Fact
-from cortex_plane.tenancy.model.access import Actor, worker_actor
+from cortex_plane.tenancy.model.access import worker_actor
 from cortex_plane.worker.calls import toolbox_of
 from cortex_plane.worker.limits import DatabaseTime, ticks
 from cortex_plane.worker.models.backends import Backends
@@ -297,6 +297,9 @@ async def _ask(
 
     The requests are made only under the attempt's own lock; without it the write says for itself what became of it.
     """
+    actor = write.asked_by
+    if actor is None:
+        raise AssertionError("a write that asks says who does")
     facts, events = list(write.facts), list(write.events)
     approvals: set[UUID] = set()
     outcomes: list[RequestOutcome] = []
@@ -309,7 +312,7 @@ async def _ask(
                 # In one order, so that two jobs of a session that ask the same cannot wait for each other; whoever
                 # decides locks in the same one.
                 for request in sorted(write.requests, key=lambda r: (r.tool_name, r.input_hash)):
-                    outcome = await approval_requests.request(tx, _asker(write), assignment, attempt, request)
+                    outcome = await approval_requests.request(tx, actor, assignment, attempt, request)
                     approvals |= {outcome.id} if request.kind is ApprovalKind.CALL else set()
                     facts += outcome.facts
                     events.append(outcome.event)
@@ -323,9 +326,3 @@ async def _ask(
         raise Conflict("Another job asks the same.", code="retry") from error
     approval_requests.count(assignment.org_id, outcomes)
     return written
-
-
-def _asker(write: StepWrite) -> Actor:
-    if write.asked_by is None:
-        raise AssertionError("a write that asks says who does")
-    return write.asked_by

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from cortex_plane.agents.model.agents import CheckpointGranularity, PromptChange, ResourceLimits, SkillSettings
+from cortex_plane.agents.model.agents import ResourceLimits, SkillSettings
 from cortex_plane.jobs.rules import Assignment
 from cortex_plane.kernel.errors import Backoff
 from cortex_plane.kernel.fields import parse
@@ -63,14 +63,6 @@ class AttemptLimits:
     @property
     def backoff(self) -> Backoff:
         return Backoff(base_seconds=self.resources.retry_base_seconds, cap_seconds=self.resources.retry_cap_seconds)
-
-    @property
-    def per_call(self) -> bool:
-        return self.skills.checkpoint_granularity is CheckpointGranularity.PER_TOOL_CALL
-
-    @property
-    def on_prompt_change(self) -> PromptChange:
-        return self.skills.on_prompt_change
 
     def job_seconds_left(self) -> float:
         return self.resources.timeout_seconds - self.earlier_seconds - (ticks() - self.start)

@@ -40,9 +40,6 @@ class ResumePoint:
     read_to: int
     """The last message that the model had been sent for that response."""
 
-    def calls_of(self, step: int) -> list[ToolCall]:
-        return [call for call in self.calls if call.step_index == step]
-
 
 async def resume(
     lease: Lease, gates: SessionGates, authorizer: CallAuthorizer, on_prompt_change: PromptChange

@@ -31,7 +31,7 @@ from cortex_plane.gates.model.gates import (
 )
 from cortex_plane.gates.rules.answers import ignored
 from cortex_plane.gates.rules.authorization import LIMITING, Authorization
-from cortex_plane.gates.rules.effects import EvaluationRun, minutes_of
+from cortex_plane.gates.rules.effects import EvaluationRun
 from cortex_plane.gates.rules.evaluation import judge, ran
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.gates.rules.prompts import prompt_parts, questions
@@ -181,7 +181,7 @@ class AttemptGates:
         """Whether sending it uses something up, which two must not share."""
         atlases = self.session.atlases
         return (
-            bool(minutes_of(atlases))
+            self.session.metered
             or any(policy.type in LIMITING for _, policy in atlases.of_action(call.name).policies)
             or any((own.action, own.input_hash) == (call.name, call.input_hash) for own in self.session.state.passes)
         )

@@ -15,7 +15,7 @@ from cortex_plane.calls.store import CallContext
 from cortex_plane.db.database import Database, at_hand
 from cortex_plane.gates.model.atlases import AtlasPolicyType
 from cortex_plane.gates.model.gates import GatedCall, GateRecord, Ruling
-from cortex_plane.gates.rules.authorization import Authorization, authorize, facts_of
+from cortex_plane.gates.rules.authorization import Authorization, authorize, facts_of, is_unseen
 from cortex_plane.gates.rules.prompts import card
 from cortex_plane.gates.rules.session import GateSession, record_of
 from cortex_plane.gates.verbs import session_gates
@@ -74,6 +74,11 @@ class CallVerdict:
         """Why gates refuse it; empty where policies do."""
         is_gates = self.ruling is not None and self.ruling.rule == self.answer.decision.rule
         return f": {self.ruling.reason}" if is_gates and self.ruling is not None and self.ruling.reason else ""
+
+    @property
+    def is_unseen(self) -> bool:
+        """A person must pass a gate that was not on the card when they approved it."""
+        return is_unseen(self.ruling)
 
     @property
     def needed_a_person(self) -> bool:

@@ -9,7 +9,7 @@ from cortex_plane.calls.model import AnswerDraft, AnswerReceipt
 from cortex_plane.calls.store import CallContext
 from cortex_plane.calls.verbs.context import call_context, lock_session, retry_under_session_lock
 from cortex_plane.db.database import Database
-from cortex_plane.gates.model.gates import Answered, GatedCall, GateInput, Pass, Shut, call_name
+from cortex_plane.gates.model.gates import Answered, GatedCall, GateInput, Shut, call_name
 from cortex_plane.gates.rules.session import GateSession, record_of
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs.verbs import steering
@@ -39,7 +39,11 @@ async def _give_answers(db: Database, actor: Actor, session_id: UUID, draft: Ans
     if which.gate is None:
         receipt = _passed_before(gates, draft)
         if receipt is None:
-            raise session_gates.not_waiting(which)
+            raise Conflict(
+                which.error,
+                code="gate_not_waiting",
+                hint="`GET /v1/sessions/{id}/permissions` shows what waits for an answer.",
+            )
         return receipt
     shut_gate, waiting = gates.state.ended, len(gates.state.open)
     seen = gates.record_answer(which, draft.answers, {})
@@ -67,16 +71,13 @@ async def agent_context(
 def _passed_before(gates: GateSession, draft: AnswerDraft) -> AnswerReceipt | None:
     """Whoever repeats an answer that was accepted hears the same again."""
     for gate in gates.atlases.named(draft.gate):
-        own = [each for each in gates.state.passes if each.gate == gate.key]
-        matches = [each for each in own if draft.call in (None, _gate_name(each))]
-        if matches or (draft.call is None and gate.key in gates.state.passed and not gate.of_a_call):
+        passes = [entry for entry in gates.state.passes if entry.gate == gate.key]
+        names = [call_name(GatedCall(action=own.action, arguments={}, input_hash=own.input_hash)) for own in passes]
+        is_passed = bool(passes) or (gate.key in gates.state.passed and not gate.of_a_call)
+        if draft.call in names or (draft.call is None and is_passed):
             waiting = gates.questions(gates.state.open)
             return AnswerReceipt(gate=gate.gate_id, passed=True, next="It is passed already. Go on.", questions=waiting)
     return None
-
-
-def _gate_name(receipt: Pass) -> str:
-    return call_name(GatedCall(action=receipt.action, arguments={}, input_hash=receipt.input_hash))
 
 
 async def _write_answers(

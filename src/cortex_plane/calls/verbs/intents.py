@@ -106,9 +106,11 @@ async def _approved(
     if verdict.verdict is PolicyVerdict.DENY:
         return await _reject(db, actor, call, verdict)
     if grant is None or not holds:
-        return await _outgrown(db, actor, context, call, verdict)
-    if verdict.ruling is not None and verdict.ruling.verdict is PolicyVerdict.REQUIRES_APPROVAL:
-        # Whoever approved it did not see every gate that a person must pass by now.
+        note = Fact.of(actor, "approval_outgrown", call=str(call.id), tool=call.tool, reason="its grant has expired")
+        if verdict.verdict is PolicyVerdict.REQUIRES_APPROVAL:
+            return await _ask(db, actor, context, call, verdict, note)
+        return await _end(db, actor, call, "Its grant has expired. Ask again, with a new key.", note, verdict)
+    if verdict.is_unseen:
         return await _ask(db, actor, context, call, verdict)
     fault = receipt_fault(db, actor, call, grant, call.now)
     if fault is not None:
@@ -128,9 +130,8 @@ async def _again(
     has_grant = await was_granted(db, actor, call)
     verdict = await decide_call(db, actor, context, requested_call, again=True, approved=has_grant)
     # Whoever approved it then speaks for the gates that stood on their card, and for no others.
-    unseen = verdict.ruling is not None and verdict.ruling.verdict is PolicyVerdict.REQUIRES_APPROVAL
     by_person = verdict.verdict is PolicyVerdict.REQUIRES_APPROVAL or verdict.needed_a_person
-    if has_grant and by_person and not unseen and verdict.verdict is not PolicyVerdict.DENY:
+    if has_grant and by_person and not verdict.is_unseen and verdict.verdict is not PolicyVerdict.DENY:
         return await _write(db, actor, context, call, draft, verdict, anew=False)
     verdict.answer, verdict.notes = await cover_external(db, actor, context, requested_call, verdict.answer)
     leaning = verdict.answer.leaning
@@ -196,14 +197,6 @@ async def _ask(
         await session_gates.write(tx, call.session_id, call.job_id, record, facts, request_events)
     count(actor.org_id, [request])
     return False
-
-
-async def _outgrown(db: Database, actor: Actor, context: CallContext, call: ExternalCall, verdict: CallVerdict) -> bool:
-    """The grant's time is over: it is judged as if nobody had been asked yet."""
-    note = Fact.of(actor, "approval_outgrown", call=str(call.id), tool=call.tool, reason="its grant has expired")
-    if verdict.verdict is PolicyVerdict.REQUIRES_APPROVAL:
-        return await _ask(db, actor, context, call, verdict, note)
-    return await _end(db, actor, call, "Its grant has expired. Ask again, with a new key.", note, verdict)
 
 
 async def _reject(db: Database, actor: Actor, call: ExternalCall, verdict: CallVerdict) -> bool:

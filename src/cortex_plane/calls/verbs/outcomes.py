@@ -90,13 +90,16 @@ async def record_reported(
                 )
             if call.status is CallStatus.INTENDED:
                 call = await settle_doubt(tx, actor, context, call, job, error or "it may have happened", unread)
-            elif call.status is not CallStatus.UNCERTAIN and not _give_up(call):
+            elif call.status is not CallStatus.UNCERTAIN and (call.status, call.settled_by) != (
+                CallStatus.FAILED,
+                "fail",
+            ):
                 raise Conflict(
                     f"This call is {call.status}.",
                     code="call_settled" if call.finished_at else "call_not_begun",
                     hint="Read it with `cortex call show`.",
                 )
-        return _settled_receipt(call)
+        return OutcomeReceipt(id=call.id, status=call.status, approval_id=call.approval_id if call.is_asked else None)
 
     return await session_gates.with_gate_record(db, actor.org_id, once)
 
@@ -125,22 +128,18 @@ async def settle_doubt(
     error = error[:4000]
     fields = {"call": str(call.id), "tool": call.tool, "status": status, "attempt": call.attempt, "error": error}
     facts = [Fact.of(actor, "call_settled" if gives_up else "call_uncertain", **fields)]
-    events = [
-        ("tool_result", call.job_id, {
-            "step": call.step_index, "id": str(call.id), "tool": call.tool, "status": status, "error": error[:500]})
-    ]  # fmt: skip
+    names = {"step": call.step_index, "id": str(call.id), "tool": call.tool}
+    events = [("tool_result", {**names, "status": status, "error": error[:500]})]
     if asks and not gives_up:
         request = await ask_about_doubt(tx, actor, context, call, job, _question(call, error))
         facts += request.facts
-        events.append((request.event[0], call.job_id, request.event[1]))
+        events.append(request.event)
     await calls_store.doubt_call(tx, call.id, status, error)
     record = GateRecord()
     if gives_up:
         record = await session_gates.record_ended_call(tx, actor, call.session_id, call.tool, error, unread)
-    by_gates = [(kind, call.job_id, data) for kind, data in record.events]
-    await proof_store.append_to_session(
-        tx, call.session_id, [*facts, *record.facts], [*events, *by_gates], job=call.job_id
-    )
+    entries = [(kind, call.job_id, data) for kind, data in (*events, *record.events)]
+    await proof_store.append_to_session(tx, call.session_id, [*facts, *record.facts], entries, job=call.job_id)
     return require_found(await calls_store.get_call(tx, call.id, None), "call").call
 
 
@@ -151,11 +150,3 @@ def _question(call: ExternalCall, error: str) -> str:
         f"`{call.tool}` began elsewhere and its agent reported no outcome, so the plane cannot tell whether it happened."
         " Look at the outside world, then answer: happened, did_not_happen or fail."
     )
-
-
-def _give_up(call: ExternalCall) -> bool:
-    return call.status is CallStatus.FAILED and call.settled_by == "fail"
-
-
-def _settled_receipt(call: ExternalCall) -> OutcomeReceipt:
-    return OutcomeReceipt(id=call.id, status=call.status, approval_id=call.approval_id if call.is_asked else None)

@@ -434,12 +434,3 @@ def minutes_of(atlases: CompiledAtlases, calls: int = 1) -> dict[str, Any]:
         for atlas in atlases.atlases
         if atlas.steward.requests_per_minute is not None
     }
-
-
-def gate_changes(
-    atlases: CompiledAtlases, before: GateState, after: GateState, traces: Sequence[Trace], calls: Sequence[RanCall]
-) -> dict[str, Any]:
-    """For `record_gates`: the state, where it changed, and notices to stewards."""
-    changes: dict[str, Any] = {"state": kept_state(after)} if after != before else {}
-    news = notices(atlases, traces, calls)
-    return changes | ({"notices": news} if news else {})

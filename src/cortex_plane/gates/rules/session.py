@@ -32,7 +32,7 @@ from cortex_plane.gates.model.gates import (
     state_of,
 )
 from cortex_plane.gates.rules.answers import AnswerTarget, answer, meant
-from cortex_plane.gates.rules.effects import EvaluationRun, RanCall, gate_changes, minutes_of
+from cortex_plane.gates.rules.effects import EvaluationRun, RanCall, minutes_of, notices
 from cortex_plane.gates.rules.evaluation import at_boundary, judge, judge_sent, ran, requested, shown
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.gates.rules.prompts import asked_of_all
@@ -113,6 +113,8 @@ class GateSession:
         """On top of the state that the database has now."""
         self.atlases, self.revision = atlases, int(bound["revision"])
         self.written = state_of(bound["state"])
+        self.metered = bool(minutes_of(atlases))
+        """Some steward limits how many calls run in a minute."""
         # A gate that fires once fired for the attempt that wrote first, which has written its trace.
         state = self.written
         for evaluation in self.evaluations:
@@ -158,9 +160,8 @@ class GateSession:
         self._drop(self.evaluations)
 
     def _drop(self, evaluations: Sequence[PendingEvaluation]) -> None:
-        self.evaluations, self._response = [
-            _without(pending, evaluations) for pending in (self.evaluations, self._response)
-        ]
+        self._response = _without(self._response, evaluations)
+        self.evaluations = _without(self.evaluations, evaluations)
         self._replay()
 
     @property
@@ -198,7 +199,7 @@ class GateSession:
 
     def judge(self, call: GatedCall) -> Ruling:
         """A call that was not sent yet; its questions are opened."""
-        now, unloaded = self.now(), self.unloaded(call)
+        now, unloaded = self.now(), None if self._loads_code else self.unloaded(call)
         return self.evaluate(
             lambda atlases, state: judge(atlases, state, call, now) if unloaded is None else unloaded, call.call_id
         )
@@ -310,12 +311,13 @@ class GateSession:
             state = charge.state
             traces += charge.traces
         calls = [RanCall(action=call.action, risk=call.risk, call_id=str(id)) for id, call in sent]
-        more = gate_changes(atlases, self.written, state, traces, calls)
-        minutes = minutes_of(atlases, len(sent)) if sent and counts else {}
-        if minutes:
-            more["minutes"] = minutes
-        if "state" in more:
-            more["revision"] = self.revision
+        more: dict[str, Any] = {}
+        if state != self.written:
+            more = {"state": kept_state(state), "revision": self.revision}
+        if sent and counts and self.metered:
+            more["minutes"] = minutes_of(atlases, len(sent))
+        if news := notices(atlases, traces, calls):
+            more["notices"] = news
         return GateChanges(state, evaluations, sent, tuple(traces), more)
 
     def commit(self, changes: GateChanges) -> None:

@@ -14,7 +14,6 @@ from cortex_plane.db import database
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.gates import store as gates_store
 from cortex_plane.gates.model.gates import GateInput, GateRecord, UnseenCall
-from cortex_plane.gates.rules.answers import AnswerTarget
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.gates.rules.session import GateSession, record_missed, record_of, unread_fact
 from cortex_plane.gates.verbs.atlas_cache import ATLAS_CORRUPT, Pins, book
@@ -175,11 +174,3 @@ async def write(
     entries = [(kind, job_id, data) for kind, data in (*record.events, *events)]
     if facts or entries:
         await proof_store.append_to_session(tx, session_id, facts, entries, job=job_id)
-
-
-def not_waiting(target: AnswerTarget) -> Conflict:
-    return Conflict(
-        target.error,
-        code="gate_not_waiting",
-        hint="`GET /v1/sessions/{id}/permissions` shows what waits for an answer.",
-    )

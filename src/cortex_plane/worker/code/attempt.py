@@ -84,7 +84,7 @@ class CodeAttempt:
 
     async def _loop(self) -> None:
         lease = self.lease
-        point = await resume(lease, self.gates, self.authorizer, self.limits.on_prompt_change)
+        point = await resume(lease, self.gates, self.authorizer, self.limits.skills.on_prompt_change)
         self.conversation.turns = point.turns
         entries, signals = await workers.list_past_entries(lease.db, lease.assignment)
         function = self._function()
