@@ -233,8 +233,12 @@ def last_round(last_times: Mapping[str, datetime], each: Round, now: datetime) -
 
 
 def charged(rules: OfAction, spent: Mapping[str, Window], now: datetime) -> dict[str, Window]:
-    windows = {key: _used(key, policy, spent, now) for key, policy in rules.policies if policy.type in LIMITING}
-    return {key: replace(window, calls=window.calls + 1) for key, window in windows.items()}
+    after = {}
+    for key, policy in rules.policies:
+        if policy.type in LIMITING:
+            window = _used(key, policy, spent, now)
+            after[key] = Window(since=window.since, calls=window.calls + 1)
+    return after
 
 
 def strictest(ruling: Ruling, decision: PolicyDecision) -> PolicyDecision:

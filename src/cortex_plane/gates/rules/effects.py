@@ -102,9 +102,10 @@ class EvaluationRun:
         for name in _CHANGING:
             value = getattr(self, name)
             changes[_FIELDS.get(name, name)] = tuple(value) if isinstance(value, list) else value
-        after = replace(self._state, **changes)
-        if self.looking or after == self._state:
+        different = {name: value for name, value in changes.items() if getattr(self._state, name) != value}
+        if self.looking or not different:
             return self._state
+        after = replace(self._state, **different)
         return self._shut_all(changes) if _too_much(after) else after
 
     def _shut_all(self, changes: Mapping[str, Any]) -> GateState:
@@ -162,15 +163,15 @@ class EvaluationRun:
 
     def withhold(self) -> None:
         """What gates before a call granted just now counts for its verdict, and holds once it runs: asking opens nothing."""
-        self._withhold(self.capabilities, self._state.capabilities)
-        self._withhold(self.actions, self._state.actions)
-
-    def _withhold(self, rights: dict[str, Any], before: Mapping[str, Any]) -> None:
-        for key, right in list(rights.items()):
-            gate = self.atlases.gates.get(right.by)
-            if before.get(key) != right and right.grants and gate is not None and gate.trigger.type in FOR_ONE_CALL:
-                del rights[key]
-                rights.update({key: before[key]} if key in before else {})
+        for name in ("capabilities", "actions"):
+            rights, before = getattr(self, name), getattr(self._state, name)
+            if rights == before:
+                continue
+            for key, right in list(rights.items()):
+                gate = self.atlases.gates.get(right.by)
+                if before.get(key) != right and right.grants and gate is not None and gate.trigger.type in FOR_ONE_CALL:
+                    del rights[key]
+                    rights.update({key: before[key]} if key in before else {})
 
     def restrict(self, gate: Gate) -> None:
         """What it forbids: also where nobody knows whether it fires, and then nothing else of it."""

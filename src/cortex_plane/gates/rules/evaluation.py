@@ -47,8 +47,10 @@ def at_boundary(atlases: CompiledAtlases, state: GateState, moment: GateInput, e
     """
     moment = _complete(state, moment)
     work = EvaluationRun(atlases, state, moment.now)
-    work.drop_expired()
-    _forget_strangers(work)
+    if work.guidance:
+        work.drop_expired()
+    if work.open or work.people:
+        _forget_strangers(work)
     if moment.ends:
         due: dict[str, dict[str, Any]] = {gate.key: {} for gate in atlases.of(TriggerType.SESSION_END)}
     else:

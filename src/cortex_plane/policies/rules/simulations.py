@@ -110,8 +110,7 @@ class PolicyReplay:
 
     @property
     def totals(self) -> SimulationTotals:
-        names = SimulationTotals.__slots__
-        return SimulationTotals(**{name: self._counts[name] for name in names})
+        return SimulationTotals(**{name: self._counts[name] for name in SimulationTotals.__slots__})
 
     @property
     def total_groups(self) -> int:

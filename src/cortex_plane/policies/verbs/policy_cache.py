@@ -9,7 +9,7 @@ from uuid import UUID
 
 from cortex_plane.agents import store as agents_store
 from cortex_plane.db.database import Database, Transaction
-from cortex_plane.kernel.errors import Conflict, InvalidInput, NotFound
+from cortex_plane.kernel.errors import Conflict, InvalidInput
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.shares import LruCache, SharedLoads
 from cortex_plane.policies import store as policies_store
@@ -18,6 +18,7 @@ from cortex_plane.policies.model.versions import policy_set
 from cortex_plane.policies.rules.engine import CompiledPolicies
 from cortex_plane.tenancy.rules import Forged, MacKind
 from cortex_plane.tenancy.verbs.access import report_forgery
+from cortex_plane.tenancy.verbs.frame import require_found
 
 Key = tuple[UUID, str]
 
@@ -77,9 +78,7 @@ class PolicyCache:
 async def require_in_force(tx: Transaction, version: str) -> bool:
     """Whether this version is in force now, and not only a moment ago. Raises ``Forged`` where the plane put neither in force."""
     org_version = int(version.partition(".")[0])
-    now = await policies_store.policies_in_force(tx)
-    if now is None:
-        raise NotFound("There is no such org.", code="org_not_found")
+    now = require_found(await policies_store.policies_in_force(tx), "org")
     if org_version > now:
         raise Forged(MacKind.POLICY_IN_FORCE, tx.org, str(org_version))
     return org_version == now
@@ -109,10 +108,7 @@ async def compiled(policies: PolicySet) -> CompiledPolicies:
 
 
 async def _version(tx: Transaction) -> str:
-    version = await policies_store.current_version(tx)
-    if version is None:
-        raise NotFound("There is no such org.", code="org_not_found")
-    return version
+    return require_found(await policies_store.current_version(tx), "org")
 
 
 book = PolicyCache()
