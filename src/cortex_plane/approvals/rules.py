@@ -131,14 +131,9 @@ def refusal(approval: Approval, actor: Actor, choice: Choice) -> CortexError | N
     """Why the actor may not decide so, in words; None where they may."""
     if choice is Choice.DENIED and approval.refusal in BARS_ONLY_YES:
         return None
-    return describe_refusal(
-        approval.refusal,
-        actor,
-        approval.approvers,
-        approval.required_clearance,
-        approval.caused,
-        approval.same_human_as,
-    )
+    if approval.refusal == "one_human":
+        return one_human(approval.same_human_as)
+    return describe_refusal(approval.refusal, actor, approval.approvers, approval.required_clearance, approval.caused)
 
 
 BARS_ONLY_YES = frozenset({"self_approval", "one_human"})
@@ -185,33 +180,32 @@ _REFUSALS = {
         message="You shaped this call{part}, and its policy wants somebody else to approve it.",
         hint="Ask another approver. You may deny it.",
     ),
-    "one_human": _Refusal(
-        code="self_approval",
-        message="You and {cause}, who asked for this, count as one human, and its policy wants somebody else to approve it.",
-        hint="Prove a channel of your own: `cortex user link`. Or ask another approver. You may deny it.",
-    ),
 }
 """By code of the SQL function `decider_refusal`."""
 
 
 def describe_refusal(
-    code: str | None,
-    actor: Actor,
-    approvers: Approvers,
-    required_clearance: int,
-    caused: Sequence[Cause] = (),
-    same_human_as: str | None = None,
+    code: str | None, actor: Actor, approvers: Approvers, required_clearance: int, caused: Sequence[Cause] = ()
 ) -> CortexError | None:
-    """The words for a code of the SQL function `decider_refusal`. ``same_human_as`` shaped the call and could be the same human."""
+    """The words for a code of the SQL function `decider_refusal`."""
     if code is None:
         return None
     part = "; ".join(cause.why for cause in caused if cause.member_id == actor.user_account_id)
     values = {
         "approvers": describe_approvers(approvers), "needed": required_clearance, "clearance": actor.clearance,
-        "part": f" ({part})" if part else "", "cause": same_human_as,
+        "part": f" ({part})" if part else "",
     }  # fmt: skip
     words = _REFUSALS[code]
     return Forbidden(words.message.format(**values), code=words.code, hint=words.hint.format(**values))
+
+
+def one_human(cause: str | None) -> CortexError | None:
+    """``cause`` shaped the call and could be the same human as whoever decides."""
+    return Forbidden(
+        f"You and {cause}, who asked for this, count as one human, and its policy wants somebody else to approve it.",
+        code="self_approval",
+        hint="Prove a channel of your own: `cortex user link`. Or ask another approver. You may deny it.",
+    )
 
 
 def describe_approvers(approvers: Approvers) -> str:

@@ -25,3 +25,19 @@ begin
   end loop;
 end
 $$;
+
+-- For the files in functions/, which run in the same session: functions that run with the rights of a role, and that the plane may call.
+create or replace procedure pg_temp.give_functions(p_role text, variadic p_functions regprocedure[]) language plpgsql as $$
+declare
+  given regprocedure;
+begin
+  -- Whoever is not a superuser can only hand a function to a role that may create one there: for this moment it may.
+  execute format('grant create on schema public to %I', p_role);
+  foreach given in array p_functions loop
+    execute format('alter function %s owner to %I', given, p_role);
+    execute format('revoke all on function %s from public', given);
+    execute format('grant execute on function %s to cortex_app', given);
+  end loop;
+  execute format('revoke create on schema public from %I', p_role);
+end
+$$;

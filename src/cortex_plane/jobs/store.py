@@ -168,16 +168,10 @@ class PastSteps:
 
 
 async def list_past_steps(
-    db: Database,
-    org_id: UUID,
-    job_id: UUID,
-    session_id: UUID,
-    read_to: int | None,
-    fresh: bool,
-    window_step: int = 0,
-    window_seq: int = 0,
+    db: Database, job: Assignment, read_to: int | None, window_step: int, window_seq: int
 ) -> PastSteps:
-    (row,) = await db.call("job_past", org_id, job_id, session_id, read_to, fresh, window_step, window_seq)
+    fresh = job.checkpoint is None
+    (row,) = await db.call("job_past", job.org_id, job.job_id, job.session_id, read_to, fresh, window_step, window_seq)
     return PastSteps(
         messages=[parse(SessionMessage, each) for each in row["said"]],
         steps=[parse(StepRow, each) for each in row["steps"]],

@@ -125,7 +125,7 @@ def _receipt_fault(vault: Vault, org_id: UUID, standing: StandingApproval, row: 
     if row["body"] is None:
         return "there is no receipt of its approval"
     stamp = Stamp(**{name: row[name] for name in ("body", "signature", "key_id", "public_key", "sealed")})
-    if not receipts.is_ours(vault, org_id, stamp):
+    if not receipts.is_ours(vault, org_id, stamp.key_id, stamp.public_key, stamp.sealed):
         return "the key of its receipt is not one of the org's"
     return why_not_standing(stamp, standing, org_id)
 

@@ -409,19 +409,4 @@ create or replace function next_deadline() returns double precision
     (select min(x.settle_at) from external_call x where x.settle_at is not null)) - plane_now())::double precision
 $$;
 
-do $$
-declare
-  finder regprocedure;
-begin
-  -- Whoever is not a superuser can only hand a function to a role that may create one there: for this moment it may.
-  grant create on schema public to cortex_scheduler;
-  foreach finder in array array[
-    'find_due_approvals(integer)', 'find_idle_sessions(integer)', 'next_deadline()']::regprocedure[]
-  loop
-    execute format('alter function %s owner to cortex_scheduler', finder);
-    execute format('revoke all on function %s from public', finder);
-    execute format('grant execute on function %s to cortex_app', finder);
-  end loop;
-  revoke create on schema public from cortex_scheduler;
-end
-$$;
+call pg_temp.give_functions('cortex_scheduler', 'find_due_approvals(integer)', 'find_idle_sessions(integer)', 'next_deadline()');

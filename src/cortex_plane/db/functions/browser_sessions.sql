@@ -10,21 +10,7 @@ create or replace function resolve_browser_session(p_secret_hash bytea) returns 
   select s.org_id, s.id from browser_session s where s.secret_hash = p_secret_hash
 $$;
 
-do $$
-declare
-  resolver regprocedure;
-begin
-  grant create on schema public to cortex_resolver;
-  foreach resolver in array array[
-    'resolve_login_link(bytea)', 'resolve_browser_session(bytea)']::regprocedure[]
-  loop
-    execute format('alter function %s owner to cortex_resolver', resolver);
-    execute format('revoke all on function %s from public', resolver);
-    execute format('grant execute on function %s to cortex_app', resolver);
-  end loop;
-  revoke create on schema public from cortex_resolver;
-end
-$$;
+call pg_temp.give_functions('cortex_resolver', 'resolve_login_link(bytea)', 'resolve_browser_session(bytea)');
 
 drop function if exists authenticate_browser(bytea, interval);
 

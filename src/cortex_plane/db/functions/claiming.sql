@@ -138,23 +138,8 @@ create or replace function find_cancelled(p_worker uuid) returns table (org_id u
   select j.org_id, j.id from job j where j.worker_id = p_worker and j.cancel_requested_at is not null
 $$;
 
-do $$
-declare
-  finder regprocedure;
-begin
-  -- Whoever is not a superuser can only hand a function to a role that may create one there: for this moment it may.
-  grant create on schema public to cortex_claimer;
-  foreach finder in array array[
-    'find_next_job(text[], uuid, uuid[], integer)', 'find_orphans(integer)', 'find_leased(uuid)',
-    'find_cancelled(uuid)']::regprocedure[]
-  loop
-    execute format('alter function %s owner to cortex_claimer', finder);
-    execute format('revoke all on function %s from public', finder);
-    execute format('grant execute on function %s to cortex_app', finder);
-  end loop;
-  revoke create on schema public from cortex_claimer;
-end
-$$;
+call pg_temp.give_functions('cortex_claimer',
+  'find_next_job(text[], uuid, uuid[], integer)', 'find_orphans(integer)', 'find_leased(uuid)', 'find_cancelled(uuid)');
 
 -- Which orgs get no slot now: those with their share, and those with any where only the reserve is left.
 create or replace function full_orgs(p_held uuid[], p_free integer, p_share integer, p_reserve integer) returns uuid[]

@@ -10,21 +10,7 @@ create or replace function resolve_approval(p_approval uuid) returns table (org_
   select r.org_id, r.id from approval_request r where r.id = p_approval
 $$;
 
-do $$
-declare
-  resolver regprocedure;
-begin
-  grant create on schema public to cortex_resolver;
-  foreach resolver in array array[
-    'resolve_approval_token(bytea)', 'resolve_approval(uuid)']::regprocedure[]
-  loop
-    execute format('alter function %s owner to cortex_resolver', resolver);
-    execute format('revoke all on function %s from public', resolver);
-    execute format('grant execute on function %s to cortex_app', resolver);
-  end loop;
-  revoke create on schema public from cortex_resolver;
-end
-$$;
+call pg_temp.give_functions('cortex_resolver', 'resolve_approval_token(bytea)', 'resolve_approval(uuid)');
 
 -- A vote uses up every token that its person has for that request, through whatever door it came.
 create or replace function consume_approval_tokens() returns trigger
@@ -55,15 +41,7 @@ create or replace function find_old_credentials(p_rotate_after interval, p_keep_
      where t.expires_at <= (select plane_now()) - p_keep_tokens order by t.expires_at limit p_limit)) found
 $$;
 
-do $$
-begin
-  grant create on schema public to cortex_scheduler;
-  alter function find_old_credentials(interval, interval, integer) owner to cortex_scheduler;
-  revoke all on function find_old_credentials(interval, interval, integer) from public;
-  grant execute on function find_old_credentials(interval, interval, integer) to cortex_app;
-  revoke create on schema public from cortex_scheduler;
-end
-$$;
+call pg_temp.give_functions('cortex_scheduler', 'find_old_credentials(interval, interval, integer)');
 
 -- From the lookup of a token to what it decides and who decides with it, in one round trip: roles and clearance as they
 -- are now. `vote` is how its person voted on the version that it was made for.

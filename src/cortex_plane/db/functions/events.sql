@@ -112,16 +112,7 @@ begin
   return gone;
 end
 $$;
-do $$
-begin
-  -- Whoever is not a superuser can only hand a function to a role that may create one there: for this moment it may.
-  grant create on schema public to cortex_scheduler;
-  alter function forget_chunks(integer) owner to cortex_scheduler;
-  revoke all on function forget_chunks(integer) from public;
-  grant execute on function forget_chunks(integer) to cortex_app;
-  revoke create on schema public from cortex_scheduler;
-end
-$$;
+call pg_temp.give_functions('cortex_scheduler', 'forget_chunks(integer)');
 
 -- What happened in a session after a number, in order; with p_job of that job alone. Chunks of a step that is recorded
 -- are left out, also while their rows are still there: its message stands for them. So are those of a job that ended:

@@ -394,13 +394,4 @@ create or replace function find_due_calls(p_limit integer) returns table (org_id
   order by x.settle_at limit p_limit
 $$;
 
-do $$
-begin
-  -- Whoever is not a superuser can only hand a function to a role that may create one there: for this moment it may.
-  grant create on schema public to cortex_scheduler;
-  alter function find_due_calls(integer) owner to cortex_scheduler;
-  revoke all on function find_due_calls(integer) from public;
-  grant execute on function find_due_calls(integer) to cortex_app;
-  revoke create on schema public from cortex_scheduler;
-end
-$$;
+call pg_temp.give_functions('cortex_scheduler', 'find_due_calls(integer)');

@@ -220,17 +220,7 @@ begin
 end
 $$;
 
-do $$
-declare
-  finder regprocedure := 'claim_notifications(uuid,text[],uuid,uuid[],integer,integer,integer,interval)';
-begin
-  grant create on schema public to cortex_scheduler;
-  execute format('alter function %s owner to cortex_scheduler', finder);
-  execute format('revoke all on function %s from public', finder);
-  execute format('grant execute on function %s to cortex_app', finder);
-  revoke create on schema public from cortex_scheduler;
-end
-$$;
+call pg_temp.give_functions('cortex_scheduler', 'claim_notifications(uuid,text[],uuid,uuid[],integer,integer,integer,interval)');
 
 -- What was sent is written down, by whoever still has it; false where somebody else took it over. With p_first the request
 -- tells that it reached somebody. p_sent is false where there was nothing new to say.

@@ -44,14 +44,4 @@ begin
 end
 $$;
 
-do $$
-declare
-  finder regprocedure := 'forget_request_budgets(interval, integer)';
-begin
-  grant create on schema public to cortex_scheduler;
-  execute format('alter function %s owner to cortex_scheduler', finder);
-  execute format('revoke all on function %s from public', finder);
-  execute format('grant execute on function %s to cortex_app', finder);
-  revoke create on schema public from cortex_scheduler;
-end
-$$;
+call pg_temp.give_functions('cortex_scheduler', 'forget_request_budgets(interval, integer)');

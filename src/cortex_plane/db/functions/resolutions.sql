@@ -41,13 +41,4 @@ begin
 end
 $$;
 
-do $$
-begin
-  -- Whoever is not a superuser can only hand a function to a role that may create one there: for this moment it may.
-  grant create on schema public to cortex_scheduler;
-  alter function forget_resolutions(interval, interval, integer) owner to cortex_scheduler;
-  revoke all on function forget_resolutions(interval, interval, integer) from public;
-  grant execute on function forget_resolutions(interval, interval, integer) to cortex_app;
-  revoke create on schema public from cortex_scheduler;
-end
-$$;
+call pg_temp.give_functions('cortex_scheduler', 'forget_resolutions(interval, interval, integer)');

@@ -20,19 +20,4 @@ create or replace function resolve_orgs(p_before timestamptz, p_before_id uuid, 
   limit p_limit
 $$;
 
-do $$
-declare
-  resolver regprocedure;
-begin
-  -- Whoever is not a superuser can only hand a function to a role that may create one there: for this moment it may.
-  grant create on schema public to cortex_resolver;
-  foreach resolver in array array[
-    'resolve_api_key(bytea)', 'resolve_org(text)', 'resolve_orgs(timestamptz, uuid, integer)']::regprocedure[]
-  loop
-    execute format('alter function %s owner to cortex_resolver', resolver);
-    execute format('revoke all on function %s from public', resolver);
-    execute format('grant execute on function %s to cortex_app', resolver);
-  end loop;
-  revoke create on schema public from cortex_resolver;
-end
-$$;
+call pg_temp.give_functions('cortex_resolver', 'resolve_api_key(bytea)', 'resolve_org(text)', 'resolve_orgs(timestamptz, uuid, integer)');

@@ -15,13 +15,4 @@ create or replace function find_unrooted(p_seconds double precision, p_after uui
   order by o.id limit p_limit
 $$;
 
-do $$
-begin
-  -- Whoever is not a superuser can only hand a function to a role that may create one there: for this moment it may.
-  grant create on schema public to cortex_scheduler;
-  alter function find_unrooted(double precision, uuid, integer) owner to cortex_scheduler;
-  revoke all on function find_unrooted(double precision, uuid, integer) from public;
-  grant execute on function find_unrooted(double precision, uuid, integer) to cortex_app;
-  revoke create on schema public from cortex_scheduler;
-end
-$$;
+call pg_temp.give_functions('cortex_scheduler', 'find_unrooted(double precision, uuid, integer)');

@@ -192,18 +192,4 @@ begin
 end
 $$;
 
-do $$
-declare
-  finder regprocedure;
-begin
-  -- Whoever is not a superuser can only hand a function to a role that may create one there: for this moment it may.
-  grant create on schema public to cortex_scheduler;
-  foreach finder in array array['find_untold_signals(integer)', 'forget_signals(interval, integer)']::regprocedure[]
-  loop
-    execute format('alter function %s owner to cortex_scheduler', finder);
-    execute format('revoke all on function %s from public', finder);
-    execute format('grant execute on function %s to cortex_app', finder);
-  end loop;
-  revoke create on schema public from cortex_scheduler;
-end
-$$;
+call pg_temp.give_functions('cortex_scheduler', 'find_untold_signals(integer)', 'forget_signals(interval, integer)');

@@ -29,21 +29,6 @@ begin
 end
 $$;
 
-do $$
-declare
-  duty regprocedure;
-begin
-  grant create on schema public to cortex_resolver, cortex_scheduler;
-  alter function resolve_connection(uuid) owner to cortex_resolver;
-  revoke all on function resolve_connection(uuid) from public;
-  grant execute on function resolve_connection(uuid) to cortex_app;
-  foreach duty in array array[
-    'find_failing_connections(text, interval, integer)', 'forget_inbound_events(interval, integer)']::regprocedure[]
-  loop
-    execute format('alter function %s owner to cortex_scheduler', duty);
-    execute format('revoke all on function %s from public', duty);
-    execute format('grant execute on function %s to cortex_app', duty);
-  end loop;
-  revoke create on schema public from cortex_resolver, cortex_scheduler;
-end
-$$;
+call pg_temp.give_functions('cortex_resolver', 'resolve_connection(uuid)');
+call pg_temp.give_functions('cortex_scheduler',
+  'find_failing_connections(text, interval, integer)', 'forget_inbound_events(interval, integer)');

@@ -121,9 +121,7 @@ async def list_past_steps(
     if fresh and assignment.kind is JobKind.TASK:
         return PastSteps()
     last_read = read_to if assignment.kind is JobKind.CONVERSATION else None
-    return await jobs_store.list_past_steps(
-        db, assignment.org_id, assignment.job_id, assignment.session_id, last_read, fresh, window_step, window_seq
-    )
+    return await jobs_store.list_past_steps(db, assignment, last_read, window_step, window_seq)
 
 
 async def messages_between(db: Database, assignment: Assignment, above: int, up_to: int) -> list[SessionMessage]:
@@ -185,21 +183,16 @@ async def list_every_parked(db: Database, page: int = PAGE) -> AsyncIterator[tup
     A job that moves while it lasts may be met twice or not at all.
     """
     async for org in every_org(db):
-        async for job in _parked_in(db, org, page):
-            yield org, job
-
-
-async def _parked_in(db: Database, org: Org, limit: int) -> AsyncIterator[Parked]:
-    for status in PARKED:
-        position: Position | None = None
-        while True:
-            async with db.transaction(org.id, snapshot=True) as tx:
-                page = await jobs_store.list_parked_jobs(tx, status, position, limit)
-            for job in page.items:
-                yield job
-            if page.next is None:
-                break
-            position = page.next
+        for status in PARKED:
+            position: Position | None = None
+            while True:
+                async with db.transaction(org.id, snapshot=True) as tx:
+                    jobs = await jobs_store.list_parked_jobs(tx, status, position, page)
+                for job in jobs.items:
+                    yield org, job
+                position = jobs.next
+                if position is None:
+                    break
 
 
 async def recorded(db: Database, org_id: UUID, job: Parked) -> list[JournalEntry]:

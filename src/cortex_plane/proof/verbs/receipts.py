@@ -80,14 +80,10 @@ def _kept(signer: Signer) -> Signer:
     return signer
 
 
-def is_ours(vault: Vault, org_id: UUID, stamp: Stamp) -> bool:
-    """Whether the key of a receipt is one that the plane made for this org: nobody else could have sealed its other half."""
-    return _opens(vault, org_id, {"id": stamp.key_id, "public_key": stamp.public_key, "sealed": stamp.sealed})
-
-
-def _opens(vault: Vault, org_id: UUID, row: Row) -> bool:
+def is_ours(vault: Vault, org_id: UUID, key_id: UUID, public_key: bytes, sealed: bytes) -> bool:
+    """Whether a key is one that the plane made for this org: nobody else could have sealed its other half."""
     try:
-        _opened(vault, org_id, row)
+        _opened(vault, org_id, {"id": key_id, "public_key": public_key, "sealed": sealed})
     except (SetupError, ValueError):
         return False
     return True
@@ -96,8 +92,10 @@ def _opens(vault: Vault, org_id: UUID, row: Row) -> bool:
 async def verifying(tx: Transaction, vault: Vault | None) -> tuple[dict[UUID, bytes], set[UUID]]:
     """The public keys of the org, and which of them the plane did not make; without its master key nobody can tell."""
     rows = await proof_store.signing_key(tx)
-    strangers = [] if vault is None else [row["id"] for row in rows if not _opens(vault, tx.org, row)]
-    return {row["id"]: row["public_key"] for row in rows}, set(strangers)
+    keys = {row["id"]: row["public_key"] for row in rows}
+    if vault is None:
+        return keys, set()
+    return keys, {row["id"] for row in rows if not is_ours(vault, tx.org, row["id"], row["public_key"], row["sealed"])}
 
 
 def show_signing_key(row: Row) -> SigningKey:
@@ -161,7 +159,7 @@ def receipt_fault(
     """
     if stamp is None:
         return "there is no receipt of its approval"
-    if not is_ours(vault, org_id, stamp):
+    if not is_ours(vault, org_id, stamp.key_id, stamp.public_key, stamp.sealed):
         return "the key of its receipt is not one of the org's"
     return why_not_sent(
         stamp, org_id=org_id, call_id=call_id, tool_name=tool_name, tool_digest=tool_digest,
