@@ -263,7 +263,7 @@ begin
           message = 'There is no grant for exactly this call.', hint = 'It needs a new approval.';
       end if;
       update tool_call c
-      set status = 'intended', on_uncertain = given.on_uncertain, dispatch_before = advance_job.dispatch_before,
+      set status = 'intended', granted = true, on_uncertain = given.on_uncertain, dispatch_before = advance_job.dispatch_before,
         settle_after = advance_job.dispatch_before + make_interval(secs => given.timeout_seconds)
       where c.org_id = p_org and c.id = given.id;
     end loop;
@@ -272,34 +272,29 @@ begin
     for given in
       select * from jsonb_to_recordset(p_calls::jsonb) c (
         id uuid, step integer, position integer, tool text, digest text, arguments integer, input_hash text,
-        read_only boolean, on_uncertain text, authorization_id uuid, verdict text, rule text,
+        read_only boolean, on_uncertain text, verdict text, rule text,
         timeout_seconds double precision, status text, result integer, result_id uuid, error text,
         standing_id uuid, granter_revision integer)
     loop
-      if given.verdict is not null then
-        insert into call_authorization (org_id, id, job_id, tool_name, input_hash, verdict, rule, created_at)
-        values (p_org, given.authorization_id, p_job, given.tool, decode(given.input_hash, 'hex'), given.verdict,
-          given.rule, now);
-      end if;
       if given.status = 'intended' and (given.verdict is distinct from 'allow'
           or given.standing_id is distinct from case when given.rule like 'standing:%' then substr(given.rule, 10)::uuid end) then
         raise exception using errcode = 'CX409', detail = 'not_authorised',
           message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
       end if;
       insert into tool_call (org_id, id, job_id, step_index, position, tool_name, tool_digest, arguments, input_hash,
-        read_only, on_uncertain, authorization_id, status, dispatch_before, settle_after, result, result_id, error,
+        read_only, on_uncertain, verdict, rule, status, dispatch_before, settle_after, result, result_id, error,
         created_at, finished_at)
       values (p_org, given.id, p_job, given.step, given.position, given.tool, given.digest,
         p_arguments[given.arguments]::jsonb, decode(given.input_hash, 'hex'), given.read_only, given.on_uncertain,
-        given.authorization_id, given.status, case when given.status = 'intended' then dispatch_before end,
+        given.verdict, given.rule, given.status, case when given.status = 'intended' then dispatch_before end,
         case when given.status = 'intended'
           then dispatch_before + make_interval(secs => given.timeout_seconds) end,
         p_results[given.result]::jsonb, given.result_id, given.error, now,
         case when given.status in ('completed', 'failed', 'rejected') then now end)
       -- An approval that no longer fits is asked for again, with the same row.
       on conflict on constraint tool_call_pkey do update
-      set status = excluded.status, tool_digest = excluded.tool_digest, authorization_id = excluded.authorization_id,
-        error = excluded.error, finished_at = excluded.finished_at, on_uncertain = excluded.on_uncertain,
+      set status = excluded.status, tool_digest = excluded.tool_digest, verdict = excluded.verdict,
+        rule = excluded.rule, granted = false, error = excluded.error, finished_at = excluded.finished_at, on_uncertain = excluded.on_uncertain,
         dispatch_before = coalesce(excluded.dispatch_before, tool_call.dispatch_before),
         settle_after = coalesce(excluded.settle_after, tool_call.settle_after)
       where tool_call.status in ('approved', 'cleared') and tool_call.job_id = p_job;
@@ -701,7 +696,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.authorize_call(p_org uuid, p_job uuid, p_call uuid, p_key text, p_asked bytea, p_sender text, p_tool text, p_digest text, p_schema text, p_arguments text, p_input_hash bytea, p_read_only boolean, p_risk text, p_on_uncertain text, p_timeout double precision, p_authorization uuid, p_verdict text, p_rule text, p_policies text, p_status text, p_error text, p_dispatch_seconds double precision, p_standing uuid, p_granter_revision integer, p_says text, p_approval uuid, p_asker uuid, p_caused_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS TABLE(id uuid, fresh boolean)
+CREATE FUNCTION public.authorize_call(p_org uuid, p_job uuid, p_call uuid, p_key text, p_asked bytea, p_sender text, p_tool text, p_digest text, p_schema text, p_arguments text, p_input_hash bytea, p_read_only boolean, p_risk text, p_on_uncertain text, p_timeout double precision, p_verdict text, p_rule text, p_policies text, p_status text, p_error text, p_dispatch_seconds double precision, p_standing uuid, p_granter_revision integer, p_says text, p_approval uuid, p_asker uuid, p_caused_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS TABLE(id uuid, fresh boolean)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -737,8 +732,6 @@ begin
     insert into external_tool (org_id, name, digest, parameters, created_at)
     values (p_org, p_tool, p_digest, p_schema::jsonb, at) on conflict do nothing;
   end if;
-  insert into call_authorization (org_id, id, job_id, tool_name, input_hash, verdict, rule, created_at)
-  values (p_org, p_authorization, p_job, p_tool, p_input_hash, p_verdict, p_rule, at);
   if p_status in ('allowed', 'intended') and (p_verdict <> 'allow' or p_standing is distinct from
       case when p_rule like 'standing:%' and p_status = 'intended' then substr(p_rule, 10)::uuid end) then
     raise exception using errcode = 'CX409', detail = 'not_authorised',
@@ -746,9 +739,9 @@ begin
   end if;
   before := case when p_status = 'intended' then at + make_interval(secs => p_dispatch_seconds) end;
   insert into tool_call (org_id, id, job_id, step_index, position, tool_name, tool_digest, arguments, input_hash, read_only,
-    on_uncertain, authorization_id, status, dispatch_before, settle_after, error, created_at, finished_at)
+    on_uncertain, verdict, rule, status, dispatch_before, settle_after, error, created_at, finished_at)
   values (p_org, p_call, p_job, number, 0, p_tool, p_digest, p_arguments::jsonb, p_input_hash, false, p_on_uncertain,
-    p_authorization, p_status, before, before + make_interval(secs => p_timeout), p_error, at,
+    p_verdict, p_rule, p_status, before, before + make_interval(secs => p_timeout), p_error, at,
     case when p_status = 'rejected' then at end);
   insert into external_call (org_id, call_id, session_id, job_id, agent_id, opener, key, asker, begun_by, caused_by,
     asked_hash, risk, claims_read_only, timeout_seconds, policies, sender, settle_at, created_at)
@@ -2145,7 +2138,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.intend_call(p_org uuid, p_call uuid, p_seen text, p_attempt integer, p_sender text, p_policies text, p_dispatch_seconds double precision, p_authorization uuid, p_verdict text, p_rule text, p_grant boolean, p_standing uuid, p_granter_revision integer, p_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS void
+CREATE FUNCTION public.intend_call(p_org uuid, p_call uuid, p_seen text, p_attempt integer, p_sender text, p_policies text, p_dispatch_seconds double precision, p_verdict text, p_rule text, p_grant boolean, p_standing uuid, p_granter_revision integer, p_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -2179,17 +2172,16 @@ begin
     raise exception using errcode = 'CX409', detail = 'not_authorised',
       message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
   end if;
-  if p_authorization is not null then
+  if p_verdict is not null then
     if p_verdict <> 'allow' or (p_standing is distinct from
         case when p_rule like 'standing:%' then substr(p_rule, 10)::uuid end) then
       raise exception using errcode = 'CX409', detail = 'not_authorised',
         message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
     end if;
-    insert into call_authorization (org_id, id, job_id, tool_name, input_hash, verdict, rule, created_at)
-    values (p_org, p_authorization, was.job_id, was.tool_name, was.input_hash, p_verdict, p_rule, at);
   end if;
   update tool_call c
-  set status = 'intended', authorization_id = coalesce(p_authorization, c.authorization_id),
+  set status = 'intended', verdict = coalesce(p_verdict, c.verdict), rule = coalesce(p_rule, c.rule),
+    granted = c.granted or p_grant,
     -- Whatever was sent before, also where somebody was asked again meanwhile: a late outcome is of that attempt.
     attempt = c.attempt + (was.dispatch_before is not null)::integer,
     dispatch_before = before, settle_after = before + make_interval(secs => declared.timeout_seconds),
@@ -3102,20 +3094,6 @@ CREATE TABLE public.approval_invocation (
 
 ALTER TABLE ONLY public.approval_invocation FORCE ROW LEVEL SECURITY;
 
-CREATE TABLE public.call_authorization (
-    org_id uuid NOT NULL,
-    id uuid NOT NULL,
-    job_id uuid NOT NULL,
-    tool_name text NOT NULL,
-    input_hash bytea NOT NULL,
-    verdict text NOT NULL,
-    rule text NOT NULL,
-    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    CONSTRAINT chk_call_authorization_verdict CHECK ((verdict = ANY (ARRAY['allow'::text, 'deny'::text, 'requires_approval'::text])))
-);
-
-ALTER TABLE ONLY public.call_authorization FORCE ROW LEVEL SECURITY;
-
 CREATE TABLE public.external_call (
     org_id uuid NOT NULL,
     call_id uuid NOT NULL,
@@ -3168,7 +3146,6 @@ CREATE TABLE public.tool_call (
     input_hash bytea NOT NULL,
     read_only boolean NOT NULL,
     on_uncertain text,
-    authorization_id uuid,
     status text NOT NULL,
     attempt integer DEFAULT 1 NOT NULL,
     dispatch_before timestamp with time zone,
@@ -3180,11 +3157,15 @@ CREATE TABLE public.tool_call (
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     finished_at timestamp with time zone,
     edited boolean DEFAULT false NOT NULL,
+    verdict text,
+    rule text,
+    granted boolean DEFAULT false NOT NULL,
     CONSTRAINT chk_tool_call_end CHECK (((status = ANY (ARRAY['completed'::text, 'failed'::text, 'rejected'::text])) = (finished_at IS NOT NULL))),
     CONSTRAINT chk_tool_call_hash CHECK ((length(input_hash) = 32)),
-    CONSTRAINT chk_tool_call_intent CHECK ((read_only OR (status = 'rejected'::text) OR ((status = ANY (ARRAY['awaiting'::text, 'allowed'::text, 'approved'::text])) AND (authorization_id IS NOT NULL)) OR ((authorization_id IS NOT NULL) AND (dispatch_before IS NOT NULL) AND (settle_after IS NOT NULL) AND (on_uncertain IS NOT NULL)))),
+    CONSTRAINT chk_tool_call_intent CHECK ((read_only OR (status = 'rejected'::text) OR ((verdict IS NOT NULL) AND (rule IS NOT NULL) AND ((status = ANY (ARRAY['awaiting'::text, 'allowed'::text, 'approved'::text])) OR ((dispatch_before IS NOT NULL) AND (settle_after IS NOT NULL) AND (on_uncertain IS NOT NULL) AND ((status <> 'intended'::text) OR (verdict = 'allow'::text) OR granted)))))),
     CONSTRAINT chk_tool_call_on_uncertain CHECK ((on_uncertain = ANY (ARRAY['retry_with_key'::text, 'probe'::text, 'ask_human'::text, 'fail'::text]))),
-    CONSTRAINT chk_tool_call_status CHECK ((status = ANY (ARRAY['awaiting'::text, 'allowed'::text, 'approved'::text, 'intended'::text, 'uncertain'::text, 'cleared'::text, 'completed'::text, 'failed'::text, 'rejected'::text])))
+    CONSTRAINT chk_tool_call_status CHECK ((status = ANY (ARRAY['awaiting'::text, 'allowed'::text, 'approved'::text, 'intended'::text, 'uncertain'::text, 'cleared'::text, 'completed'::text, 'failed'::text, 'rejected'::text]))),
+    CONSTRAINT chk_tool_call_verdict CHECK ((verdict = ANY (ARRAY['allow'::text, 'deny'::text, 'requires_approval'::text])))
 )
 WITH (fillfactor='80');
 
@@ -3209,8 +3190,8 @@ CREATE VIEW public.external_call_shown WITH (security_invoker='true') AS
     x.timeout_seconds,
     x.key,
     c.status,
-    z.verdict,
-    z.rule,
+    c.verdict,
+    c.rule,
     c.attempt,
     c.dispatch_before,
     c.settle_after,
@@ -3235,13 +3216,12 @@ CREATE VIEW public.external_call_shown WITH (security_invoker='true') AS
     j.policies AS request_policies,
     public.plane_now() AS now,
     h.event_seq
-   FROM (((((((public.external_call x
+   FROM ((((((public.external_call x
      JOIN public.tool_call c ON (((c.org_id = x.org_id) AND (c.id = x.call_id))))
      JOIN public.job j ON (((j.org_id = x.org_id) AND (j.id = x.job_id))))
      JOIN public.agent a ON (((a.org_id = x.org_id) AND (a.id = x.agent_id))))
      JOIN public.session s ON (((s.org_id = x.org_id) AND (s.id = x.session_id))))
      JOIN public.session_head h ON (((h.org_id = x.org_id) AND (h.session_id = x.session_id))))
-     LEFT JOIN public.call_authorization z ON (((z.org_id = c.org_id) AND (z.id = c.authorization_id))))
      LEFT JOIN LATERAL ( SELECT r_1.id,
             r_1.status,
             r_1.kind,
@@ -5399,9 +5379,6 @@ ALTER TABLE ONLY public.audit_root
 ALTER TABLE ONLY public.browser_session
     ADD CONSTRAINT browser_session_pkey PRIMARY KEY (org_id, id);
 
-ALTER TABLE ONLY public.call_authorization
-    ADD CONSTRAINT call_authorization_pkey PRIMARY KEY (org_id, id);
-
 ALTER TABLE ONLY public.channel_connection
     ADD CONSTRAINT channel_connection_pkey PRIMARY KEY (org_id, id);
 
@@ -6167,9 +6144,6 @@ ALTER TABLE ONLY public.team_member
 ALTER TABLE ONLY public.team
     ADD CONSTRAINT fk_team_parent FOREIGN KEY (org_id, parent_id, parent_depth) REFERENCES public.team(org_id, id, depth);
 
-ALTER TABLE ONLY public.tool_call
-    ADD CONSTRAINT fk_tool_call_authorization FOREIGN KEY (org_id, authorization_id) REFERENCES public.call_authorization(org_id, id);
-
 ALTER TABLE ONLY public.org_head
     ADD CONSTRAINT org_head_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
 
@@ -6221,8 +6195,6 @@ ALTER TABLE public.audit_root ENABLE ROW LEVEL SECURITY;
 ALTER TABLE public.audit_root_head ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.browser_session ENABLE ROW LEVEL SECURITY;
-
-ALTER TABLE public.call_authorization ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.channel_connection ENABLE ROW LEVEL SECURITY;
 
@@ -6421,8 +6393,6 @@ CREATE POLICY tenant ON public.audit_root USING ((org_id = (NULLIF(current_setti
 CREATE POLICY tenant ON public.audit_root_head USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.browser_session USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
-
-CREATE POLICY tenant ON public.call_authorization USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.channel_connection USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
@@ -6745,8 +6715,6 @@ GRANT SELECT(config_version) ON TABLE public.agent TO cortex_claimer;
 
 GRANT SELECT,INSERT ON TABLE public.approval_invocation TO cortex_app;
 
-GRANT SELECT,INSERT ON TABLE public.call_authorization TO cortex_app;
-
 GRANT SELECT,INSERT ON TABLE public.external_call TO cortex_app;
 
 GRANT SELECT(org_id) ON TABLE public.external_call TO cortex_scheduler;
@@ -6776,8 +6744,6 @@ GRANT UPDATE(input_hash) ON TABLE public.tool_call TO cortex_app;
 
 GRANT UPDATE(on_uncertain) ON TABLE public.tool_call TO cortex_app;
 
-GRANT UPDATE(authorization_id) ON TABLE public.tool_call TO cortex_app;
-
 GRANT UPDATE(status) ON TABLE public.tool_call TO cortex_app;
 
 GRANT UPDATE(attempt) ON TABLE public.tool_call TO cortex_app;
@@ -6797,6 +6763,12 @@ GRANT UPDATE(settled_by) ON TABLE public.tool_call TO cortex_app;
 GRANT UPDATE(finished_at) ON TABLE public.tool_call TO cortex_app;
 
 GRANT UPDATE(edited) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(verdict) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(rule) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(granted) ON TABLE public.tool_call TO cortex_app;
 
 GRANT SELECT ON TABLE public.external_call_shown TO cortex_app;
 

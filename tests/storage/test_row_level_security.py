@@ -578,7 +578,6 @@ async def _ids_by_kind(admin: asyncpg.Connection, org: UUID) -> list[UUID]:
         ("job", "id"),
         ("tool_call", "id"),
         ("tool_call", "job_id"),
-        ("call_authorization", "id"),
         ("stored_result", "id"),
         ("approval_request", "id"),
         ("approval_invocation", "call_id"),

@@ -21,7 +21,6 @@ from cortex_plane.gates.rules.external import ExternalGates
 from cortex_plane.gates.rules.prompts import card
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.kernel.errors import Conflict, CortexError
-from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import PolicyDecision, PolicyVerdict
 from cortex_plane.policies.verbs.policy_cache import book, request_rows
 from cortex_plane.proof.model import Fact
@@ -37,14 +36,14 @@ async def policy_verdict(
     rows, facts = request_rows(context.request_policies), call.facts(context)
     skills = skills_of(context)
     if skills.tools is not None and call.tool not in skills.tools:
-        return Authorization(new_id(), PolicyDecision(verdict=PolicyVerdict.DENY, rule="not one of its agent's tools"))
+        return Authorization(PolicyDecision(verdict=PolicyVerdict.DENY, rule="not one of its agent's tools"))
     if call.tool in skills.side_effect_tools:
         facts = replace(facts, read_only=False)
     decision = judge(policies, facts, rows, turned_down=context.turned_down, ruling=ruling)
     if facts.read_only and decision.rule.startswith("default:"):
         facts = replace(facts, read_only=False)
         decision = judge(policies, facts, rows, turned_down=context.turned_down, ruling=ruling)
-    return Authorization(new_id(), decision)
+    return Authorization(decision)
 
 
 async def covering_approval(

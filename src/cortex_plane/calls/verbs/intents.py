@@ -173,7 +173,7 @@ async def _write(
     )  # fmt: skip
     await calls_store.intend_call(
         db, actor.org_id, call, draft.sender, context.policies, DISPATCH_SECONDS,
-        authorization=(answer.id, answer.decision) if answer is not None else None, granted=has_grant,
+        decision=answer.decision if answer is not None else None, granted=has_grant,
         standing=(leaning.standing_id, leaning.granter_revision) if leaning is not None else None,
         by=actor.identity, events=verdict.events, facts=facts, more=verdict.more(),
     )  # fmt: skip
@@ -192,7 +192,7 @@ async def _ask(
         return await _end(db, actor, call, error, _authorized(actor, context, call, verdict), verdict)
     async with db.transaction(actor.org_id) as tx:
         request = await ask_people(tx, actor, context, requested_call, verdict, possible, call.step_index)
-        if not await calls_store.ask_again(tx, call.id, answer.id, answer.decision.rule, context.policies, request.id):
+        if not await calls_store.ask_again(tx, call.id, answer.decision.rule, context.policies, request.id):
             raise Conflict("The call changed meanwhile.", code="retry")
         await _remember(tx, call, verdict)
         events = [(kind, call.job_id, data) for kind, data in (*verdict.events, *request.events)]

@@ -43,7 +43,6 @@ class StandingUse:
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    id: UUID
     decision: PolicyDecision
     leaning: StandingUse | None = None
     """Where a person's standing approval allows what policy alone does not."""
