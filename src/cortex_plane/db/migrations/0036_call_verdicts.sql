@@ -25,3 +25,11 @@ alter table tool_call
       or (dispatch_before is not null and settle_after is not null and on_uncertain is not null
           and (status <> 'intended' or verdict = 'allow' or granted)))));
 grant update (verdict, rule, granted) on tool_call to cortex_app;
+
+-- Their verdict has no id any more.
+drop function if exists authorize_call(
+  uuid, uuid, uuid, text, bytea, text, text, text, text, text, bytea, boolean, text, text, double precision, uuid, text, text,
+  text, text, text, double precision, uuid, integer, text, uuid, uuid, uuid, text[], jsonb[], text[], bytea[], jsonb);
+drop function if exists intend_call(
+  uuid, uuid, text, integer, text, text, double precision, uuid, text, text, boolean, uuid, integer, uuid, text[], jsonb[],
+  text[], bytea[], jsonb);
