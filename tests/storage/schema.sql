@@ -2542,7 +2542,6 @@ END) STORED NOT NULL,
     CONSTRAINT chk_job_waiting_has_approval CHECK (((status <> 'WAITING_FOR_APPROVAL'::text) OR (open_approvals > 0)))
 )
 WITH (fillfactor='85');
-ALTER TABLE ONLY public.job ALTER COLUMN checkpoint SET STORAGE EXTERNAL;
 
 ALTER TABLE ONLY public.job FORCE ROW LEVEL SECURITY;
 
