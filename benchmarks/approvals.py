@@ -107,9 +107,9 @@ j as (insert into job (org_id, id, session_id, agent_id, agent_version, kind, pa
     x.checkpoint_mac, x.caused_by
   from new n, model m join job x on x.org_id = m.org_id and x.id = m.job_id),
 c as (insert into tool_call (org_id, id, job_id, step_index, position, tool_name, tool_digest, arguments, input_hash,
-    read_only, on_uncertain, authorization_id, status)
+    read_only, on_uncertain, verdict, rule, status)
   select x.org_id, n.c, n.j, x.step_index, x.position, x.tool_name, x.tool_digest, x.arguments, x.input_hash, x.read_only,
-    x.on_uncertain, x.authorization_id, x.status
+    x.on_uncertain, x.verdict, x.rule, x.status
   from new n, model m join tool_call x on x.org_id = m.org_id and x.job_id = m.job_id),
 a as (insert into approval_request
   select p.* from new n, model m, lateral jsonb_populate_record(null::approval_request, to_jsonb(m) || jsonb_build_object(

@@ -1,4 +1,4 @@
--- The first commit of a step, bare: the response, its call and what authorised it, event and audit entry, both heads.
+-- The first commit of a step, bare: the response, its call, event and audit entry, both heads.
 with written as (
   update job set checkpoint = $4::text::jsonb, checkpoint_mac = $5, write_seq = write_seq + 1, updated_at = clock_timestamp()
   where org_id = $1 and id = $3),
@@ -6,20 +6,16 @@ recorded as (
   insert into step (org_id, job_id, step_index, message_seq, response, prompt_tokens, completion_tokens, started_at,
     created_at)
   values ($1, $3, $6, 0, $7::text::jsonb, 10, 10, clock_timestamp(), clock_timestamp())),
-authorized as (
-  insert into call_authorization (org_id, id, job_id, tool_name, input_hash, verdict, rule, created_at)
-  values ($1, $8, $3, 'effect', $11, 'allow', 'setting:side_effects=allow', clock_timestamp())
-  returning id),
 called as (
   insert into tool_call (org_id, id, job_id, step_index, position, tool_name, tool_digest, arguments, input_hash,
-    read_only, on_uncertain, authorization_id, status, dispatch_before, settle_after, created_at)
-  select $1, $9, $3, $6, 0, 'effect', repeat('a', 64), $10::text::jsonb, $11, false, 'retry_with_key', id, 'intended',
-    clock_timestamp(), clock_timestamp(), clock_timestamp() from authorized),
+    read_only, on_uncertain, verdict, rule, status, dispatch_before, settle_after, created_at)
+  values ($1, $8, $3, $6, 0, 'effect', repeat('a', 64), $9::text::jsonb, $10, false, 'retry_with_key', 'allow',
+    'setting:side_effects=allow', 'intended', clock_timestamp(), clock_timestamp(), clock_timestamp())),
 happened as (
   insert into event (org_id, session_id, seq, type, job_id, data, created_at)
-  values ($1, $2, $13, 'step', $3, '{"step": 1, "text": "", "calls": [{"id": "0", "tool": "effect"}]}', clock_timestamp())),
+  values ($1, $2, $12, 'step', $3, '{"step": 1, "text": "", "calls": [{"id": "0", "tool": "effect"}]}', clock_timestamp())),
 proven as (
   insert into audit_entry (org_id, session_id, seq, format, action, job_id, body, body_hash, hash, created_at)
-  values ($1, $2, $13, 2, 'step_responded', $3, $12, $11, $11, clock_timestamp()))
-update session_head set event_seq = $13, audit_seq = $13, audit_hash = $11, last_activity_at = clock_timestamp()
+  values ($1, $2, $12, 2, 'step_responded', $3, $11, $10, $10, clock_timestamp()))
+update session_head set event_seq = $12, audit_seq = $12, audit_hash = $10, last_activity_at = clock_timestamp()
 where org_id = $1 and session_id = $2

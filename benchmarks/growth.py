@@ -17,7 +17,7 @@ from cortex_plane.worker.tools.app import App
 
 STEPS = 1000
 AIM = 3.0
-OURS = "job, step, tool_call, call_authorization, event, audit_entry, session_head, message, job_history, stored_result"
+OURS = "job, step, tool_call, event, audit_entry, session_head, message, job_history, stored_result"
 
 
 async def own_growth(url: str, steps: int) -> tuple[int, int, int]:

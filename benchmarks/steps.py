@@ -114,7 +114,7 @@ async def floor_step(url: str, n: int, concurrency: int) -> float:
             index = numbers[job] = numbers.get(job, -1) + 1
             call = uuid4()
             await pool.execute(
-                intent, org, session, job, checkpoint, mac, index, response, uuid4(), call, arguments, digest, body,
+                intent, org, session, job, checkpoint, mac, index, response, call, arguments, digest, body,
                 2 * index + 100,
             )  # fmt: skip
             await pool.execute(outcome, org, session, job, checkpoint, mac, call, result, digest, body, 2 * index + 101)

@@ -7,6 +7,7 @@ taken, because a page that is full, split or pruned costs one repetition of many
 
 from __future__ import annotations
 
+import asyncio
 import dis
 import math
 import re
@@ -24,9 +25,8 @@ from typing import Any
 import asyncpg
 
 from cortex_plane.db.database import Database
-from cortex_plane.db.pool import OWN
 from tests.budgets.operations import Operation, Stage
-from tests.budgets.stage import CONNECTIONS, CROWD
+from tests.budgets.stage import CROWD
 
 WARM_UP = 8
 """Functions of the database plan anew for their first five calls."""
@@ -192,8 +192,9 @@ class Meter:
 
     @asynccontextmanager
     async def _connections(self) -> AsyncIterator[Sequence[Any]]:
+        await self._db._shared.return_connections()
         async with AsyncExitStack() as stack:
-            pools = {self._db._pool: CONNECTIONS, **{pool: OWN[p] for p, pool in self._db._pools.items()}}
+            pools = {pool: pool.get_max_size() for pool in (self._db._pool, *self._db._pools.values())}
             yield [await stack.enter_async_context(pool.acquire()) for pool, n in pools.items() for _ in range(n)]
 
     async def _settle(self) -> None:
@@ -216,6 +217,7 @@ class Meter:
                 with calls.counted():
                     await perform()
                     await self._settle()
+                await asyncio.sleep(0)  # the driver calls query loggers in the next round of the event loop
                 statements = Counter(map(_short_statement, self._statements))
                 end = await self._admin.fetchval(_POSITION)
                 rows = await self._admin.fetch(_LOG, start, end)

@@ -132,9 +132,9 @@ async def test_the_newest_calls_of_the_span_are_looked_at_and_it_says_when_it_st
 
 COPIES = """
 insert into tool_call (org_id, id, job_id, step_index, position, tool_name, tool_digest, arguments, input_hash, read_only,
-  on_uncertain, authorization_id, status, dispatch_before, settle_after, created_at, finished_at)
+  on_uncertain, verdict, rule, status, dispatch_before, settle_after, created_at, finished_at)
 select org_id, gen_random_uuid(), job_id, n, 0, tool_name, tool_digest, arguments, input_hash, read_only, on_uncertain,
-  authorization_id, status, dispatch_before, settle_after, created_at - n * interval '1 second', finished_at
+  verdict, rule, status, dispatch_before, settle_after, created_at - n * interval '1 second', finished_at
 from tool_call, generate_series(1, $1) n where tool_name = 'ship'
 """
 

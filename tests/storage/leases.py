@@ -149,7 +149,7 @@ def call(**changes: Any) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "id": str(uuid4()), "step": 0, "position": 0, "tool": "send", "digest": "ab" * 32,
         "arguments": {"to": "Ada"}, "input_hash": "cd" * 32, "read_only": False, "on_uncertain": "ask_human",
-        "authorization_id": str(uuid4()), "verdict": "allow", "rule": "default", "timeout_seconds": 10.0,
+        "verdict": "allow", "rule": "default", "timeout_seconds": 10.0,
         "status": "intended",
     }  # fmt: skip
     return {**fields, **changes}

@@ -263,7 +263,7 @@ begin
           message = 'There is no grant for exactly this call.', hint = 'It needs a new approval.';
       end if;
       update tool_call c
-      set status = 'intended', on_uncertain = given.on_uncertain, dispatch_before = advance_job.dispatch_before,
+      set status = 'intended', granted = true, on_uncertain = given.on_uncertain, dispatch_before = advance_job.dispatch_before,
         settle_after = advance_job.dispatch_before + make_interval(secs => given.timeout_seconds)
       where c.org_id = p_org and c.id = given.id;
     end loop;
@@ -272,34 +272,29 @@ begin
     for given in
       select * from jsonb_to_recordset(p_calls::jsonb) c (
         id uuid, step integer, position integer, tool text, digest text, arguments integer, input_hash text,
-        read_only boolean, on_uncertain text, authorization_id uuid, verdict text, rule text,
+        read_only boolean, on_uncertain text, verdict text, rule text,
         timeout_seconds double precision, status text, result integer, result_id uuid, error text,
         standing_id uuid, granter_revision integer)
     loop
-      if given.verdict is not null then
-        insert into call_authorization (org_id, id, job_id, tool_name, input_hash, verdict, rule, created_at)
-        values (p_org, given.authorization_id, p_job, given.tool, decode(given.input_hash, 'hex'), given.verdict,
-          given.rule, now);
-      end if;
       if given.status = 'intended' and (given.verdict is distinct from 'allow'
           or given.standing_id is distinct from case when given.rule like 'standing:%' then substr(given.rule, 10)::uuid end) then
         raise exception using errcode = 'CX409', detail = 'not_authorised',
           message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
       end if;
       insert into tool_call (org_id, id, job_id, step_index, position, tool_name, tool_digest, arguments, input_hash,
-        read_only, on_uncertain, authorization_id, status, dispatch_before, settle_after, result, result_id, error,
+        read_only, on_uncertain, verdict, rule, status, dispatch_before, settle_after, result, result_id, error,
         created_at, finished_at)
       values (p_org, given.id, p_job, given.step, given.position, given.tool, given.digest,
         p_arguments[given.arguments]::jsonb, decode(given.input_hash, 'hex'), given.read_only, given.on_uncertain,
-        given.authorization_id, given.status, case when given.status = 'intended' then dispatch_before end,
+        given.verdict, given.rule, given.status, case when given.status = 'intended' then dispatch_before end,
         case when given.status = 'intended'
           then dispatch_before + make_interval(secs => given.timeout_seconds) end,
         p_results[given.result]::jsonb, given.result_id, given.error, now,
         case when given.status in ('completed', 'failed', 'rejected') then now end)
       -- An approval that no longer fits is asked for again, with the same row.
       on conflict on constraint tool_call_pkey do update
-      set status = excluded.status, tool_digest = excluded.tool_digest, authorization_id = excluded.authorization_id,
-        error = excluded.error, finished_at = excluded.finished_at, on_uncertain = excluded.on_uncertain,
+      set status = excluded.status, tool_digest = excluded.tool_digest, verdict = excluded.verdict,
+        rule = excluded.rule, granted = false, error = excluded.error, finished_at = excluded.finished_at, on_uncertain = excluded.on_uncertain,
         dispatch_before = coalesce(excluded.dispatch_before, tool_call.dispatch_before),
         settle_after = coalesce(excluded.settle_after, tool_call.settle_after)
       where tool_call.status in ('approved', 'cleared') and tool_call.job_id = p_job;
@@ -664,7 +659,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.authorize_call(p_org uuid, p_job uuid, p_call uuid, p_key text, p_asked bytea, p_sender text, p_tool text, p_digest text, p_schema text, p_arguments text, p_input_hash bytea, p_read_only boolean, p_risk text, p_on_uncertain text, p_timeout double precision, p_authorization uuid, p_verdict text, p_rule text, p_policies text, p_status text, p_error text, p_dispatch_seconds double precision, p_standing uuid, p_granter_revision integer, p_says text, p_approval uuid, p_asker uuid, p_caused_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS TABLE(id uuid, fresh boolean)
+CREATE FUNCTION public.authorize_call(p_org uuid, p_job uuid, p_call uuid, p_key text, p_asked bytea, p_sender text, p_tool text, p_digest text, p_schema text, p_arguments text, p_input_hash bytea, p_read_only boolean, p_risk text, p_on_uncertain text, p_timeout double precision, p_verdict text, p_rule text, p_policies text, p_status text, p_error text, p_dispatch_seconds double precision, p_standing uuid, p_granter_revision integer, p_says text, p_approval uuid, p_asker uuid, p_caused_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS TABLE(id uuid, fresh boolean)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -700,8 +695,6 @@ begin
     insert into external_tool (org_id, name, digest, parameters, created_at)
     values (p_org, p_tool, p_digest, p_schema::jsonb, at) on conflict do nothing;
   end if;
-  insert into call_authorization (org_id, id, job_id, tool_name, input_hash, verdict, rule, created_at)
-  values (p_org, p_authorization, p_job, p_tool, p_input_hash, p_verdict, p_rule, at);
   if p_status in ('allowed', 'intended') and (p_verdict <> 'allow' or p_standing is distinct from
       case when p_rule like 'standing:%' and p_status = 'intended' then substr(p_rule, 10)::uuid end) then
     raise exception using errcode = 'CX409', detail = 'not_authorised',
@@ -709,9 +702,9 @@ begin
   end if;
   before := case when p_status = 'intended' then at + make_interval(secs => p_dispatch_seconds) end;
   insert into tool_call (org_id, id, job_id, step_index, position, tool_name, tool_digest, arguments, input_hash, read_only,
-    on_uncertain, authorization_id, status, dispatch_before, settle_after, error, created_at, finished_at)
+    on_uncertain, verdict, rule, status, dispatch_before, settle_after, error, created_at, finished_at)
   values (p_org, p_call, p_job, number, 0, p_tool, p_digest, p_arguments::jsonb, p_input_hash, false, p_on_uncertain,
-    p_authorization, p_status, before, before + make_interval(secs => p_timeout), p_error, at,
+    p_verdict, p_rule, p_status, before, before + make_interval(secs => p_timeout), p_error, at,
     case when p_status = 'rejected' then at end);
   insert into external_call (org_id, call_id, session_id, job_id, agent_id, opener, key, asker, begun_by, caused_by,
     asked_hash, risk, claims_read_only, timeout_seconds, policies, sender, settle_at, created_at)
@@ -1030,12 +1023,21 @@ CREATE FUNCTION public.claim_jobs(p_worker uuid, p_apps text[], p_wanted integer
     AS $$
 #variable_conflict use_column
 declare
-  found_job record;
-  claimed record;
+  free integer := p_wanted;
+  due timestamptz := plane_now();
   at_org uuid := p_after;
   held uuid[] := p_held;
+  skip uuid[] := '{}';
+  orgs uuid[];
+  org uuid;
+  slots integer;
+  most integer;
+  found_jobs record;
+  others boolean := false;
+  waits double precision[];
+  started uuid[];
+  moves jsonb := '[]';
   moved record;
-  moves jsonb[] := '{}';
 begin
   -- Only a worker that is known can be found dead: a job of any other would be leased for good.
   if not exists (
@@ -1043,58 +1045,76 @@ begin
     raise exception using errcode = 'CX409', detail = 'lease_expired',
       message = 'The lease of this worker has run out.', hint = 'It claims again after its next heartbeat.';
   end if;
-  for turn in 1 .. p_wanted loop
-    select * into found_job
-    from find_next_job(p_apps, at_org, full_orgs(held, p_wanted - turn + 1, p_share, p_reserve), p_org_jobs);
-    exit when not found;
-    if found_job.id is null then
-      return query select null::uuid, null::uuid, null::uuid, null::uuid, null::integer, null::text, null::text,
-        null::jsonb, null::text, null::bytea, null::bigint, null::bigint, null::integer, null::integer,
-        null::double precision, null::jsonb, null::jsonb, null::jsonb, null::bigint, plane_now(),
-        null::text, null::uuid[], null::text, null::text, null::jsonb, null::double precision, null::jsonb, null::integer;
-      exit;
-    end if;
-    at_org := found_job.org_id;
-    held := held || at_org;
-    perform set_config('app.org_id', at_org::text, true);
-    now := plane_now();
-    select j.session_id, j.status,
-      case when j.epoch > 0 then extract(epoch from now - j.runnable_at)::double precision end as waited
-    into moved from job j where j.org_id = at_org and j.id = found_job.id;
-    if moved.status = 'RUNNING' then
-      update job j
-      set worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now, runnable_at = null
-      where j.org_id = at_org and j.id = found_job.id;
-    else
-      update job j
-      set status = 'RUNNING', worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now,
-        runnable_at = null, next_retry_at = null, wake_at = null
-      where j.org_id = at_org and j.id = found_job.id;
-      moves := moves || jsonb_build_object('org', at_org, 'session', moved.session_id, 'job', found_job.id);
-    end if;
-    return query
-      select j.org_id, j.id, j.session_id, j.agent_id, j.agent_version, j.kind, j.app, j.payload,
-        j.checkpoint::text, j.checkpoint_mac, j.epoch, j.write_seq, j.retry_count, j.max_retries, j.running_seconds,
-        v.model_config, v.skill_config, v.resource_limits, h.message_seq, now,
-        a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, policies_version(j.org_id), j.policies, moved.waited,
-        case when exists (select from session_atlas b where b.org_id = j.org_id and b.session_id = j.session_id)
-          then session_bound(j.org_id, j.session_id) end, j.hand_backs
-      from job j
-      join agent a on a.org_id = j.org_id and a.id = j.agent_id
-      join team t on t.org_id = a.org_id and t.id = a.team_id
-      join session s on s.org_id = j.org_id and s.id = j.session_id
-      join agent_version v on v.org_id = j.org_id and v.agent_id = j.agent_id and v.version = j.agent_version
-      join session_head h on h.org_id = j.org_id and h.session_id = j.session_id
-      where j.org_id = at_org and j.id = found_job.id;
+  while free > 0 loop
+    orgs := find_orgs_in_turn(p_apps, due, at_org, skip, free);
+    exit when orgs = '{}';
+    most := greatest(1, (free - p_reserve) / cardinality(orgs));
+    foreach org in array orgs loop
+      exit when free = 0;
+      select count(*) into slots from unnest(held) h where h = org;
+      -- The last slots of a worker are for orgs that run nothing on it.
+      select f.ids, f.busy into found_jobs
+      from find_jobs_of_org(org, p_apps, due,
+        least(most, p_share - slots, greatest(free - p_reserve, (slots = 0)::integer)), p_org_jobs) f;
+      others := others or found_jobs.busy;
+      if found_jobs.ids = '{}' then
+        skip := skip || org;
+        continue;
+      end if;
+      at_org := org;
+      free := free - cardinality(found_jobs.ids);
+      held := held || array_fill(org, array[cardinality(found_jobs.ids)]);
+      perform set_config('app.org_id', org::text, true);
+      now := plane_now();
+      select array_agg(case when j.epoch > 0 then extract(epoch from now - j.runnable_at)::double precision end order by f.number),
+        array_agg(j.id) filter (where j.status <> 'RUNNING'),
+        moves || coalesce(jsonb_agg(jsonb_build_object('org', org, 'session', j.session_id, 'job', j.id))
+          filter (where j.status <> 'RUNNING'), '[]')
+      into waits, started, moves
+      from unnest(found_jobs.ids) with ordinality f (id, number)
+      -- One by one, by key: a plan over all of them might read every job.
+      cross join lateral (select * from job j where j.org_id = org and j.id = f.id limit 1) j;
+      if started is not null then
+        update job j
+        set status = 'RUNNING', worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now,
+          runnable_at = null, next_retry_at = null, wake_at = null
+        where j.org_id = org and j.id = any (started);
+      end if;
+      if cardinality(started) is distinct from cardinality(found_jobs.ids) then
+        update job j
+        set worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now, runnable_at = null
+        where j.org_id = org and j.id = any (found_jobs.ids) and j.worker_id is null;
+      end if;
+      return query
+        select j.org_id, j.id, j.session_id, j.agent_id, j.agent_version, j.kind, j.app, j.payload,
+          j.checkpoint::text, j.checkpoint_mac, j.epoch, j.write_seq, j.retry_count, j.max_retries, j.running_seconds,
+          v.model_config, v.skill_config, v.resource_limits, h.message_seq, now,
+          a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, policies_version(j.org_id), j.policies, f.waited,
+          case when exists (select from session_atlas b where b.org_id = j.org_id and b.session_id = j.session_id)
+            then session_bound(j.org_id, j.session_id) end, j.hand_backs
+        from unnest(found_jobs.ids, waits) with ordinality f (id, waited, number)
+        cross join lateral (select * from job j where j.org_id = org and j.id = f.id limit 1) j
+        join agent a on a.org_id = j.org_id and a.id = j.agent_id
+        join team t on t.org_id = a.org_id and t.id = a.team_id
+        join session s on s.org_id = j.org_id and s.id = j.session_id
+        join agent_version v on v.org_id = j.org_id and v.agent_id = j.agent_id and v.version = j.agent_version
+        join session_head h on h.org_id = j.org_id and h.session_id = j.session_id
+        order by f.number;
+    end loop;
   end loop;
+  if others and free > 0 then
+    return query select null::uuid, null::uuid, null::uuid, null::uuid, null::integer, null::text, null::text,
+      null::jsonb, null::text, null::bytea, null::bigint, null::bigint, null::integer, null::integer,
+      null::double precision, null::jsonb, null::jsonb, null::jsonb, null::bigint, plane_now(),
+      null::text, null::uuid[], null::text, null::text, null::jsonb, null::double precision, null::jsonb, null::integer;
+  end if;
   -- Heads last, and in one order: two claims may meet in the same sessions.
   for moved in
-    select (m ->> 'org')::uuid as org, (m ->> 'session')::uuid as session, (m ->> 'job')::uuid as job
-    from unnest(moves) m order by m ->> 'session', m ->> 'job'
+    select m.org, array_agg(m.session order by m.session, m.job) as sessions, array_agg(m.job order by m.session, m.job) as jobs
+    from jsonb_to_recordset(moves) m (org uuid, session uuid, job uuid) group by m.org order by m.org
   loop
     perform set_config('app.org_id', moved.org::text, true);
-    perform session_append(moved.org, moved.session, 0, array['status'], array[moved.job],
-      array[jsonb_build_object('status', 'RUNNING')], '{}', '{}');
+    perform sessions_append(moved.org, moved.sessions, moved.jobs, 'status', '{"status": "RUNNING"}');
   end loop;
 end
 $$;
@@ -1602,116 +1622,100 @@ CREATE FUNCTION public.find_idle_sessions(p_limit integer) RETURNS TABLE(org_id 
   order by s.idle_check_at limit p_limit
 $$;
 
+CREATE FUNCTION public.find_jobs_of_org(p_org uuid, p_apps text[], p_due timestamp with time zone, p_most integer, p_org_jobs integer, OUT ids uuid[], OUT busy boolean) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+declare
+  waiting record;
+  allowed integer;
+  running integer;
+  free integer := p_most;
+  more uuid[];
+begin
+  ids := '{}';
+  busy := false;
+  if p_org_jobs is not null then
+    select count(*) into running from job j where j.org_id = p_org and j.worker_id is not null;
+    if running >= p_org_jobs then
+      return;
+    end if;
+    -- As for an agent below: only an org that may have room is worth a lock, and then it is counted again.
+    if not pg_try_advisory_xact_lock(hashtextextended(p_org::text, 2)) then
+      busy := true;
+      return;
+    end if;
+    select count(*) into running from job j where j.org_id = p_org and j.worker_id is not null;
+    free := least(free, p_org_jobs - running);
+  end if;
+  for waiting in
+    with recursive queues (app, agent_id) as (
+      select a.app, (
+        select j.agent_id from job j
+        where j.app = a.app and j.org_id = p_org and j.runnable_at is not null
+        order by j.agent_id limit 1)
+      from unnest(p_apps) a (app)
+      union all
+      select q.app, (
+        select j.agent_id from job j
+        where j.app = q.app and j.org_id = p_org and j.runnable_at is not null and j.agent_id > q.agent_id
+        order by j.agent_id limit 1)
+      from queues q where q.agent_id is not null)
+    select q.app, q.agent_id, first.queue,
+      -- As far as the first job of the next queue, which goes before the rest of this one.
+      case when lead(first.queue) over turns = first.queue then lead(first.runnable_at) over turns else p_due end as until
+    from queues q cross join lateral (
+      (select 0 as queue, j.runnable_at from job j
+       where j.app = q.app and j.org_id = p_org and j.agent_id = q.agent_id and j.queue = 0 and j.runnable_at <= p_due
+       order by j.runnable_at limit 1)
+      union all
+      (select 1, j.runnable_at from job j
+       where j.app = q.app and j.org_id = p_org and j.agent_id = q.agent_id and j.queue = 1 and j.runnable_at <= p_due
+       order by j.runnable_at limit 1)) first
+    where q.agent_id is not null
+    window turns as (order by first.queue, first.runnable_at)
+    order by first.queue, first.runnable_at
+  loop
+    exit when free <= 0;
+    select coalesce((v.resource_limits ->> 'max_concurrent_jobs')::integer, 5) into allowed
+    from agent g join agent_version v
+      on v.org_id = g.org_id and v.agent_id = g.id and v.version = g.config_version
+    where g.org_id = p_org and g.id = waiting.agent_id;
+    select count(*) into running from job j
+    where j.org_id = p_org and j.agent_id = waiting.agent_id and j.worker_id is not null;
+    continue when running >= allowed;
+    -- Only who may have room is worth a lock, and then it is counted again: nobody else can add to it now.
+    if not pg_try_advisory_xact_lock(hashtextextended(waiting.agent_id::text, 1)) then
+      busy := true;
+      continue;
+    end if;
+    select count(*) into running from job j
+    where j.org_id = p_org and j.agent_id = waiting.agent_id and j.worker_id is not null;
+    if ids <> '{}' then
+      -- What this search has found already is not leased yet.
+      running := running + (
+        select count(*) from job j where j.org_id = p_org and j.id = any (ids) and j.agent_id = waiting.agent_id);
+    end if;
+    continue when running >= allowed;
+    more := array(
+      select j.id from job j
+      where j.app = waiting.app and j.org_id = p_org and j.agent_id = waiting.agent_id
+        and j.queue = waiting.queue and j.runnable_at <= waiting.until
+      order by j.runnable_at limit least(free, allowed - running)
+      for no key update skip locked);
+    busy := busy or more = '{}';
+    ids := ids || more;
+    free := free - cardinality(more);
+  end loop;
+end
+$$;
+
 CREATE FUNCTION public.find_leased(p_worker uuid) RETURNS TABLE(org_id uuid, id uuid, epoch bigint, hand_backs integer)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
     AS $$
   select j.org_id, j.id, j.epoch, j.hand_backs from job j where j.worker_id = p_worker
-$$;
-
-CREATE FUNCTION public.find_next_job(p_apps text[], p_after uuid, p_full uuid[], p_org_jobs integer) RETURNS TABLE(org_id uuid, id uuid, busy boolean)
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'public', 'pg_temp'
-    SET plan_cache_mode TO 'force_generic_plan'
-    AS $$
-#variable_conflict use_column
-declare
-  due timestamptz := plane_now();
-  at_org uuid := p_after;
-  next_org uuid;
-  wrapped boolean := false;
-  waiting record;
-  allowed integer;
-  running integer;
-begin
-  busy := false;
-  loop
-    select q.org_id into next_org
-    from unnest(p_apps) a (app) cross join lateral (
-      select j.org_id from job j
-      where j.app = a.app and j.runnable_at is not null and j.org_id > at_org
-      order by j.org_id limit 1) q
-    order by q.org_id limit 1;
-    if next_org is null or (wrapped and next_org > p_after) then
-      exit when wrapped;
-      wrapped := true;
-      at_org := '00000000-0000-0000-0000-000000000000';
-      continue;
-    end if;
-    at_org := next_org;
-    continue when next_org = any (p_full);
-    if p_org_jobs is not null then
-      select count(*) into running from job j where j.org_id = next_org and j.worker_id is not null;
-      continue when running >= p_org_jobs;
-      -- As for an agent below: only an org that may have room is worth a lock, and then it is counted again.
-      if not pg_try_advisory_xact_lock(hashtextextended(next_org::text, 2)) then
-        busy := true;
-        continue;
-      end if;
-      select count(*) into running from job j where j.org_id = next_org and j.worker_id is not null;
-      continue when running >= p_org_jobs;
-    end if;
-    for waiting in
-      with recursive queues (app, agent_id) as (
-        select a.app, (
-          select j.agent_id from job j
-          where j.app = a.app and j.org_id = next_org and j.runnable_at is not null
-          order by j.agent_id limit 1)
-        from unnest(p_apps) a (app)
-        union all
-        select q.app, (
-          select j.agent_id from job j
-          where j.app = q.app and j.org_id = next_org and j.runnable_at is not null and j.agent_id > q.agent_id
-          order by j.agent_id limit 1)
-        from queues q where q.agent_id is not null)
-      select q.app, q.agent_id, first.queue, first.runnable_at
-      from queues q cross join lateral (
-        (select 0 as queue, j.runnable_at from job j
-         where j.app = q.app and j.org_id = next_org and j.agent_id = q.agent_id and j.queue = 0
-           and j.runnable_at <= due
-         order by j.runnable_at limit 1)
-        union all
-        (select 1, j.runnable_at from job j
-         where j.app = q.app and j.org_id = next_org and j.agent_id = q.agent_id and j.queue = 1
-           and j.runnable_at <= due
-         order by j.runnable_at limit 1)) first
-      where q.agent_id is not null
-      order by first.queue, first.runnable_at
-    loop
-      select coalesce((v.resource_limits ->> 'max_concurrent_jobs')::integer, 5) into allowed
-      from agent g join agent_version v
-        on v.org_id = g.org_id and v.agent_id = g.id and v.version = g.config_version
-      where g.org_id = next_org and g.id = waiting.agent_id;
-      select count(*) into running from job j
-      where j.org_id = next_org and j.agent_id = waiting.agent_id and j.worker_id is not null;
-      continue when running >= allowed;
-      -- Only who may have room is worth a lock, and then it is counted again: nobody else can add to it now.
-      if not pg_try_advisory_xact_lock(hashtextextended(waiting.agent_id::text, 1)) then
-        busy := true;
-        continue;
-      end if;
-      select count(*) into running from job j
-      where j.org_id = next_org and j.agent_id = waiting.agent_id and j.worker_id is not null;
-      continue when running >= allowed;
-      select j.id into id from job j
-      where j.app = waiting.app and j.org_id = next_org and j.agent_id = waiting.agent_id
-        and j.queue = waiting.queue and j.runnable_at <= due
-      order by j.runnable_at limit 1
-      for no key update skip locked;
-      if found then
-        org_id := next_org;
-        return next;
-        return;
-      end if;
-      busy := true;
-    end loop;
-  end loop;
-  org_id := null;
-  id := null;
-  if busy then
-    return next;
-  end if;
-end
 $$;
 
 CREATE FUNCTION public.find_old_credentials(p_rotate_after interval, p_keep_tokens interval, p_limit integer) RETURNS TABLE(org_id uuid)
@@ -1726,6 +1730,52 @@ CREATE FUNCTION public.find_old_credentials(p_rotate_after interval, p_keep_toke
     union
     (select t.org_id from approval_token t
      where t.expires_at <= (select plane_now()) - p_keep_tokens order by t.expires_at limit p_limit)) found
+$$;
+
+CREATE FUNCTION public.find_orgs_in_turn(p_apps text[], p_due timestamp with time zone, p_after uuid, p_skip uuid[], p_limit integer) RETURNS uuid[]
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+declare
+  few constant integer := 50;
+  orgs uuid[];
+  most integer;
+  at_org uuid := p_after;
+  next_org uuid;
+  wrapped boolean := false;
+begin
+  select array_agg(distinct d.org_id), coalesce(max(d.number), 0) into orgs, most
+  from unnest(p_apps) a (app) cross join lateral (
+    select j.org_id, row_number() over () as number from (
+      select j.org_id from job j
+      where j.app = a.app and j.runnable_at <= p_due
+      order by j.runnable_at limit few) j) d;
+  if most < few then
+    return array(
+      select o from unnest(orgs) o where o <> all (p_skip) order by o <= p_after, o limit p_limit);
+  end if;
+  orgs := '{}';
+  while cardinality(orgs) < p_limit loop
+    select q.org_id into next_org
+    from unnest(p_apps) a (app) cross join lateral (
+      select j.org_id from job j
+      where j.app = a.app and j.runnable_at is not null and j.org_id > at_org
+      order by j.org_id limit 1) q
+    order by q.org_id limit 1;
+    if next_org is null or (wrapped and next_org > p_after) then
+      exit when wrapped;
+      wrapped := true;
+      at_org := '00000000-0000-0000-0000-000000000000';
+      continue;
+    end if;
+    at_org := next_org;
+    if next_org <> all (p_skip) then
+      orgs := orgs || next_org;
+    end if;
+  end loop;
+  return orgs;
+end
 $$;
 
 CREATE FUNCTION public.find_orphans(p_limit integer) RETURNS TABLE(org_id uuid, id uuid, worker_id uuid, worker text, epoch bigint, deaths integer, cancelled boolean, held boolean, stopped boolean)
@@ -1889,15 +1939,6 @@ CREATE FUNCTION public.forget_workers() RETURNS void
     AS $$
   delete from worker w where w.expires_at < (select plane_now()) - interval '1 day'
     and not exists (select from find_orphans(null) o where o.worker_id = w.id)
-$$;
-
-CREATE FUNCTION public.full_orgs(p_held uuid[], p_free integer, p_share integer, p_reserve integer) RETURNS uuid[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    SET search_path TO 'public', 'pg_temp'
-    AS $$
-  select coalesce(array_agg(h.org), '{}') from (
-    select org, count(*) as slots from unnest(p_held) org group by org) h
-  where h.slots >= p_share or p_free <= p_reserve
 $$;
 
 CREATE FUNCTION public.glob_matches(p_glob text, p_text text) RETURNS boolean
@@ -2114,7 +2155,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.intend_call(p_org uuid, p_call uuid, p_seen text, p_attempt integer, p_sender text, p_policies text, p_dispatch_seconds double precision, p_authorization uuid, p_verdict text, p_rule text, p_grant boolean, p_standing uuid, p_granter_revision integer, p_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS void
+CREATE FUNCTION public.intend_call(p_org uuid, p_call uuid, p_seen text, p_attempt integer, p_sender text, p_policies text, p_dispatch_seconds double precision, p_verdict text, p_rule text, p_grant boolean, p_standing uuid, p_granter_revision integer, p_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -2148,17 +2189,16 @@ begin
     raise exception using errcode = 'CX409', detail = 'not_authorised',
       message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
   end if;
-  if p_authorization is not null then
+  if p_verdict is not null then
     if p_verdict <> 'allow' or (p_standing is distinct from
         case when p_rule like 'standing:%' then substr(p_rule, 10)::uuid end) then
       raise exception using errcode = 'CX409', detail = 'not_authorised',
         message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
     end if;
-    insert into call_authorization (org_id, id, job_id, tool_name, input_hash, verdict, rule, created_at)
-    values (p_org, p_authorization, was.job_id, was.tool_name, was.input_hash, p_verdict, p_rule, at);
   end if;
   update tool_call c
-  set status = 'intended', authorization_id = coalesce(p_authorization, c.authorization_id),
+  set status = 'intended', verdict = coalesce(p_verdict, c.verdict), rule = coalesce(p_rule, c.rule),
+    granted = c.granted or p_grant,
     -- Whatever was sent before, also where somebody was asked again meanwhile: a late outcome is of that attempt.
     attempt = c.attempt + (was.dispatch_before is not null)::integer,
     dispatch_before = before, settle_after = before + make_interval(secs => declared.timeout_seconds),
@@ -2471,7 +2511,6 @@ END) STORED NOT NULL,
     CONSTRAINT chk_job_waiting_has_approval CHECK (((status <> 'WAITING_FOR_APPROVAL'::text) OR (open_approvals > 0)))
 )
 WITH (fillfactor='85');
-ALTER TABLE ONLY public.job ALTER COLUMN checkpoint SET STORAGE EXTERNAL;
 
 ALTER TABLE ONLY public.job FORCE ROW LEVEL SECURITY;
 
@@ -3071,20 +3110,6 @@ CREATE TABLE public.approval_invocation (
 
 ALTER TABLE ONLY public.approval_invocation FORCE ROW LEVEL SECURITY;
 
-CREATE TABLE public.call_authorization (
-    org_id uuid NOT NULL,
-    id uuid NOT NULL,
-    job_id uuid NOT NULL,
-    tool_name text NOT NULL,
-    input_hash bytea NOT NULL,
-    verdict text NOT NULL,
-    rule text NOT NULL,
-    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    CONSTRAINT chk_call_authorization_verdict CHECK ((verdict = ANY (ARRAY['allow'::text, 'deny'::text, 'requires_approval'::text])))
-);
-
-ALTER TABLE ONLY public.call_authorization FORCE ROW LEVEL SECURITY;
-
 CREATE TABLE public.external_call (
     org_id uuid NOT NULL,
     call_id uuid NOT NULL,
@@ -3137,7 +3162,6 @@ CREATE TABLE public.tool_call (
     input_hash bytea NOT NULL,
     read_only boolean NOT NULL,
     on_uncertain text,
-    authorization_id uuid,
     status text NOT NULL,
     attempt integer DEFAULT 1 NOT NULL,
     dispatch_before timestamp with time zone,
@@ -3149,11 +3173,15 @@ CREATE TABLE public.tool_call (
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     finished_at timestamp with time zone,
     edited boolean DEFAULT false NOT NULL,
+    verdict text,
+    rule text,
+    granted boolean DEFAULT false NOT NULL,
     CONSTRAINT chk_tool_call_end CHECK (((status = ANY (ARRAY['completed'::text, 'failed'::text, 'rejected'::text])) = (finished_at IS NOT NULL))),
     CONSTRAINT chk_tool_call_hash CHECK ((length(input_hash) = 32)),
-    CONSTRAINT chk_tool_call_intent CHECK ((read_only OR (status = 'rejected'::text) OR ((status = ANY (ARRAY['awaiting'::text, 'allowed'::text, 'approved'::text])) AND (authorization_id IS NOT NULL)) OR ((authorization_id IS NOT NULL) AND (dispatch_before IS NOT NULL) AND (settle_after IS NOT NULL) AND (on_uncertain IS NOT NULL)))),
+    CONSTRAINT chk_tool_call_intent CHECK ((read_only OR (status = 'rejected'::text) OR ((verdict IS NOT NULL) AND (rule IS NOT NULL) AND ((status = ANY (ARRAY['awaiting'::text, 'allowed'::text, 'approved'::text])) OR ((dispatch_before IS NOT NULL) AND (settle_after IS NOT NULL) AND (on_uncertain IS NOT NULL) AND ((status <> 'intended'::text) OR (verdict = 'allow'::text) OR granted)))))),
     CONSTRAINT chk_tool_call_on_uncertain CHECK ((on_uncertain = ANY (ARRAY['retry_with_key'::text, 'probe'::text, 'ask_human'::text, 'fail'::text]))),
-    CONSTRAINT chk_tool_call_status CHECK ((status = ANY (ARRAY['awaiting'::text, 'allowed'::text, 'approved'::text, 'intended'::text, 'uncertain'::text, 'cleared'::text, 'completed'::text, 'failed'::text, 'rejected'::text])))
+    CONSTRAINT chk_tool_call_status CHECK ((status = ANY (ARRAY['awaiting'::text, 'allowed'::text, 'approved'::text, 'intended'::text, 'uncertain'::text, 'cleared'::text, 'completed'::text, 'failed'::text, 'rejected'::text]))),
+    CONSTRAINT chk_tool_call_verdict CHECK ((verdict = ANY (ARRAY['allow'::text, 'deny'::text, 'requires_approval'::text])))
 )
 WITH (fillfactor='80');
 
@@ -3178,8 +3206,8 @@ CREATE VIEW public.external_call_shown WITH (security_invoker='true') AS
     x.timeout_seconds,
     x.key,
     c.status,
-    z.verdict,
-    z.rule,
+    c.verdict,
+    c.rule,
     c.attempt,
     c.dispatch_before,
     c.settle_after,
@@ -3204,13 +3232,12 @@ CREATE VIEW public.external_call_shown WITH (security_invoker='true') AS
     j.policies AS request_policies,
     public.plane_now() AS now,
     h.event_seq
-   FROM (((((((public.external_call x
+   FROM ((((((public.external_call x
      JOIN public.tool_call c ON (((c.org_id = x.org_id) AND (c.id = x.call_id))))
      JOIN public.job j ON (((j.org_id = x.org_id) AND (j.id = x.job_id))))
      JOIN public.agent a ON (((a.org_id = x.org_id) AND (a.id = x.agent_id))))
      JOIN public.session s ON (((s.org_id = x.org_id) AND (s.id = x.session_id))))
      JOIN public.session_head h ON (((h.org_id = x.org_id) AND (h.session_id = x.session_id))))
-     LEFT JOIN public.call_authorization z ON (((z.org_id = c.org_id) AND (z.id = c.authorization_id))))
      LEFT JOIN LATERAL ( SELECT r_1.id,
             r_1.status,
             r_1.kind,
@@ -3784,6 +3811,29 @@ $$;
 CREATE FUNCTION public.session_may_move(old_status text, new_status text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE old_status WHEN 'CREATED'::text THEN (new_status = ANY (ARRAY['ACTIVE'::text, 'TERMINATED'::text])) WHEN 'ACTIVE'::text THEN (new_status = ANY (ARRAY['PAUSED'::text, 'TERMINATED'::text])) WHEN 'PAUSED'::text THEN (new_status = ANY (ARRAY['ACTIVE'::text, 'TERMINATED'::text])) ELSE false END;
+
+CREATE FUNCTION public.sessions_append(p_org uuid, sessions uuid[], jobs uuid[], event_type text, data jsonb) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  at timestamptz;
+begin
+  perform from session_head h
+  where h.org_id = p_org and h.session_id = any (sessions) order by h.session_id for update;
+  at := plane_now();
+  with happened as (
+    insert into event (org_id, session_id, seq, type, job_id, data, created_at)
+    select p_org, n.session_id, h.event_seq + n.number, event_type, n.job_id, data, at
+    from (
+      select e.session_id, e.job_id, row_number() over (partition by e.session_id order by e.job_id) as number
+      from unnest(sessions, jobs) e (session_id, job_id)) n
+    join session_head h on h.org_id = p_org and h.session_id = n.session_id)
+  update session_head h set event_seq = h.event_seq + e.count, last_activity_at = at
+  from (select s as session_id, count(*) from unnest(sessions) s group by s) e
+  where h.org_id = p_org and h.session_id = e.session_id;
+end
+$$;
 
 CREATE FUNCTION public.settle_call(p_org uuid, p_call uuid, p_sees uuid, p_by uuid, p_attempt integer, p_status text, p_result text, p_error text, p_settled_by text, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS TABLE(session_id uuid, tool text, bound jsonb, at timestamp with time zone)
     LANGUAGE plpgsql
@@ -5354,9 +5404,6 @@ ALTER TABLE ONLY public.audit_root
 ALTER TABLE ONLY public.browser_session
     ADD CONSTRAINT browser_session_pkey PRIMARY KEY (org_id, id);
 
-ALTER TABLE ONLY public.call_authorization
-    ADD CONSTRAINT call_authorization_pkey PRIMARY KEY (org_id, id);
-
 ALTER TABLE ONLY public.channel_connection
     ADD CONSTRAINT channel_connection_pkey PRIMARY KEY (org_id, id);
 
@@ -5673,6 +5720,8 @@ CREATE INDEX idx_identity_guess_forget ON public.identity_guess USING btree (org
 CREATE INDEX idx_inbound_event_received ON public.inbound_event USING btree (received_at);
 
 CREATE INDEX idx_job_agent ON public.job USING btree (org_id, agent_id, created_at DESC, id DESC);
+
+CREATE INDEX idx_job_due ON public.job USING btree (app, runnable_at) WHERE (runnable_at IS NOT NULL);
 
 CREATE INDEX idx_job_leased ON public.job USING btree (org_id, agent_id) WHERE (worker_id IS NOT NULL);
 
@@ -6122,9 +6171,6 @@ ALTER TABLE ONLY public.team_member
 ALTER TABLE ONLY public.team
     ADD CONSTRAINT fk_team_parent FOREIGN KEY (org_id, parent_id, parent_depth) REFERENCES public.team(org_id, id, depth);
 
-ALTER TABLE ONLY public.tool_call
-    ADD CONSTRAINT fk_tool_call_authorization FOREIGN KEY (org_id, authorization_id) REFERENCES public.call_authorization(org_id, id);
-
 ALTER TABLE ONLY public.org_head
     ADD CONSTRAINT org_head_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
 
@@ -6176,8 +6222,6 @@ ALTER TABLE public.audit_root ENABLE ROW LEVEL SECURITY;
 ALTER TABLE public.audit_root_head ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.browser_session ENABLE ROW LEVEL SECURITY;
-
-ALTER TABLE public.call_authorization ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.channel_connection ENABLE ROW LEVEL SECURITY;
 
@@ -6377,8 +6421,6 @@ CREATE POLICY tenant ON public.audit_root_head USING ((org_id = (NULLIF(current_
 
 CREATE POLICY tenant ON public.browser_session USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
-CREATE POLICY tenant ON public.call_authorization USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
-
 CREATE POLICY tenant ON public.channel_connection USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.channel_mapping USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
@@ -6564,14 +6606,17 @@ GRANT ALL ON FUNCTION public.find_failing_connections(p_channel text, p_longer i
 REVOKE ALL ON FUNCTION public.find_idle_sessions(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_idle_sessions(p_limit integer) TO cortex_app;
 
+REVOKE ALL ON FUNCTION public.find_jobs_of_org(p_org uuid, p_apps text[], p_due timestamp with time zone, p_most integer, p_org_jobs integer, OUT ids uuid[], OUT busy boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.find_jobs_of_org(p_org uuid, p_apps text[], p_due timestamp with time zone, p_most integer, p_org_jobs integer, OUT ids uuid[], OUT busy boolean) TO cortex_app;
+
 REVOKE ALL ON FUNCTION public.find_leased(p_worker uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_leased(p_worker uuid) TO cortex_app;
 
-REVOKE ALL ON FUNCTION public.find_next_job(p_apps text[], p_after uuid, p_full uuid[], p_org_jobs integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.find_next_job(p_apps text[], p_after uuid, p_full uuid[], p_org_jobs integer) TO cortex_app;
-
 REVOKE ALL ON FUNCTION public.find_old_credentials(p_rotate_after interval, p_keep_tokens interval, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_old_credentials(p_rotate_after interval, p_keep_tokens interval, p_limit integer) TO cortex_app;
+
+REVOKE ALL ON FUNCTION public.find_orgs_in_turn(p_apps text[], p_due timestamp with time zone, p_after uuid, p_skip uuid[], p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.find_orgs_in_turn(p_apps text[], p_due timestamp with time zone, p_after uuid, p_skip uuid[], p_limit integer) TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.find_orphans(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_orphans(p_limit integer) TO cortex_app;
@@ -6700,8 +6745,6 @@ GRANT SELECT(config_version) ON TABLE public.agent TO cortex_claimer;
 
 GRANT SELECT,INSERT ON TABLE public.approval_invocation TO cortex_app;
 
-GRANT SELECT,INSERT ON TABLE public.call_authorization TO cortex_app;
-
 GRANT SELECT,INSERT ON TABLE public.external_call TO cortex_app;
 
 GRANT SELECT(org_id) ON TABLE public.external_call TO cortex_scheduler;
@@ -6731,8 +6774,6 @@ GRANT UPDATE(input_hash) ON TABLE public.tool_call TO cortex_app;
 
 GRANT UPDATE(on_uncertain) ON TABLE public.tool_call TO cortex_app;
 
-GRANT UPDATE(authorization_id) ON TABLE public.tool_call TO cortex_app;
-
 GRANT UPDATE(status) ON TABLE public.tool_call TO cortex_app;
 
 GRANT UPDATE(attempt) ON TABLE public.tool_call TO cortex_app;
@@ -6752,6 +6793,12 @@ GRANT UPDATE(settled_by) ON TABLE public.tool_call TO cortex_app;
 GRANT UPDATE(finished_at) ON TABLE public.tool_call TO cortex_app;
 
 GRANT UPDATE(edited) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(verdict) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(rule) ON TABLE public.tool_call TO cortex_app;
+
+GRANT UPDATE(granted) ON TABLE public.tool_call TO cortex_app;
 
 GRANT SELECT ON TABLE public.external_call_shown TO cortex_app;
 

@@ -60,7 +60,7 @@ async def populate(world: World) -> None:
     await jobs.submit(world.db, world.admin.actor, JobDraft(agent=world.agent.slug), once)
     held = await Held.claim_of(world.db, await make_worker(world.db), world.org_id)
     large = (new_id(), b"large")
-    refused = call(position=1, status="rejected", verdict=None, authorization_id=None)
+    refused = call(position=1, status="rejected", verdict=None)
     await world.db.call("append_chunks", world.org_id, held.given.job_id, held.worker, held.given.epoch, 0, ["hm"])
     await held.write(StepWrite(step=step(), **ledger(call(), refused), dispatches=True, stored=(large,)))
     assert await events.append_chunks(world.db, held.given, held.worker, 1, ["I "])

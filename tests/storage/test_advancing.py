@@ -317,12 +317,11 @@ async def test_a_forgotten_worker_sends_nothing(db: Database, admin: asyncpg.Con
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"verdict": None, "authorization_id": None},
         {"on_uncertain": None},
         {"on_uncertain": "hope"},
         {"timeout_seconds": None},
         {"status": "sent"},
-        {"status": "completed", "verdict": None, "authorization_id": None},
+        {"status": "completed", "verdict": None},
         {"status": "uncertain"},
         {"verdict": "perhaps"},
         {"input_hash": "abcd"},
@@ -346,7 +345,7 @@ async def test_an_intent_needs_an_end_to_its_time(admin: asyncpg.Connection, hel
 
 async def test_what_needs_no_intent_can_be_written(admin: asyncpg.Connection, held: Held) -> None:
     reads = call(position=1, read_only=True, on_uncertain=None, status="completed", result={"a": 1})
-    refused = call(position=2, status="rejected", verdict=None, authorization_id=None, on_uncertain=None)
+    refused = call(position=2, status="rejected", verdict=None, on_uncertain=None)
     denied = call(position=3, status="rejected", verdict="deny")
     assert await held.write(StepWrite(**ledger(reads, refused, denied))) is not None
     rows = await admin.fetch("select finished_at is not null from tool_call")

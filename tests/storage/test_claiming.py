@@ -169,7 +169,11 @@ async def test_orgs_take_turns_and_the_turn_wraps_around(db: Database, admin: as
         await queue(admin, org, count)
     worker = await make_worker(db)
     a, b, c = ids
-    assert [given.org_id for given in await claim(db, worker, 10)] == [a, b, c, a, c, a]
+    served, after = [], NOBODY
+    for _ in range(6):
+        (given,) = await claim(db, worker, 1, after=after)
+        served.append(after := given.org_id)
+    assert served == [a, b, c, a, c, a]
     for org in orgs:
         await queue(admin, org, 2)
     # One at a time, as with the cursor that a worker keeps.
@@ -178,6 +182,16 @@ async def test_orgs_take_turns_and_the_turn_wraps_around(db: Database, admin: as
         (given,) = await claim(db, worker, 1, after=after)
         served.append(after := given.org_id)
     assert served == [c, a, b, c]
+
+
+async def test_a_batch_is_shared_as_if_orgs_took_turns(db: Database, admin: asyncpg.Connection) -> None:
+    orgs = await three_orgs(db)
+    for org, count in zip(orgs, (4, 1, 3), strict=True):
+        await queue(admin, org, count)
+    worker = await make_worker(db)
+    a, b, c = (org.org_id for org in orgs)
+    assert Counter(given.org_id for given in await claim(db, worker, 5)) == {a: 2, b: 1, c: 2}
+    assert Counter(given.org_id for given in await claim(db, worker, 10)) == {a: 2, c: 1}
 
 
 async def test_a_cursor_may_stand_anywhere(db: Database, admin: asyncpg.Connection, world: World) -> None:
@@ -488,14 +502,18 @@ async def test_who_is_not_alive_claims_nothing(
 # What it costs -----------------------------------------------------------------------------------------------
 
 
-async def blocks(url: str, after: UUID, times: int = 8) -> int:
-    """The blocks that a search for work touches, once its plans are settled."""
+async def blocks(url: str, worker: UUID, times: int = 8) -> int:
+    """The blocks that a claim of one job touches, once its plans are settled."""
     connection = await asyncpg.connect(url)
     try:
         for _ in range(times):
+            claim = connection.transaction()
+            await claim.start()
             (found,) = await connection.fetchrow(
-                f"explain (analyze, buffers, format json) select * from find_next_job('{{plane}}', '{after}', '{{}}', null)"
+                "explain (analyze, buffers, format json)"
+                f" select * from claim_jobs('{worker}', '{{plane}}', 1, '{NOBODY}', '{{}}', 1000, 0, null)"
             )
+            await claim.rollback()
         plan = json.loads(found)[0]["Plan"]
         count: int = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
         return count
@@ -525,12 +543,12 @@ async def test_the_cost_of_a_claim_does_not_grow_with_the_queue(
     async def measured() -> dict[str, int]:
         if analyzed:
             await admin.execute("analyze")
-        found = {"passes over the full one": await blocks(urls.app, NOBODY)}
+        found = {"passes over the full one": await blocks(urls.app, worker)}
         (job,) = await queue(admin, first, agent=behind)
-        found["finds the one behind it"] = await blocks(urls.app, NOBODY)
+        found["finds the one behind it"] = await blocks(urls.app, worker)
         await admin.execute("delete from job where id = $1", job)
         (job,) = await queue(admin, second)
-        found["finds the other org's"] = await blocks(urls.app, NOBODY)
+        found["finds the other org's"] = await blocks(urls.app, worker)
         await admin.execute("delete from job where id = $1", job)
         return found
 
@@ -612,6 +630,9 @@ async def test_finders_tell_the_app_no_more_than_ids(
     (job,) = await queue(admin, world)
     await app.execute("create temporary table job (like public.job)")
     await app.execute("set search_path = pg_temp, public")
-    (row,) = await app.fetch("select * from public.find_next_job($1, $2, $3, null)", [APP], NOBODY, [])
-    assert dict(row) == {"org_id": world.org_id, "id": job, "busy": False}
+    now = await admin.fetchval("select plane_now()")
+    orgs = await app.fetchval("select public.find_orgs_in_turn($1, $2, $3, $4, 10)", [APP], now, NOBODY, [])
+    assert orgs == [world.org_id]
+    (row,) = await app.fetch("select * from public.find_jobs_of_org($1, $2, $3, 10, null)", world.org_id, [APP], now)
+    assert dict(row) == {"ids": [job], "busy": False}
     assert await app.fetchval("select count(*) from public.job") == 0

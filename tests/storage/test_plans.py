@@ -95,8 +95,8 @@ select org_id, id, gen_random_uuid(), job_id from approval_request
 """
 CALLS = """
 insert into tool_call (org_id, id, job_id, step_index, position, tool_name, arguments, input_hash, read_only, status,
-  authorization_id)
-select org_id, call_id, job_id, 0, 0, 'ship', '{}', sha256(''), false, 'awaiting', gen_random_uuid()
+  verdict, rule)
+select org_id, call_id, job_id, 0, 0, 'ship', '{}', sha256(''), false, 'awaiting', 'requires_approval', 'default'
 from approval_invocation
 """
 _CONCERNED = "select i.approval_id from approval_invocation i where i.org_id = $1 and i.job_id = any (array[$2::uuid])"

@@ -31,7 +31,7 @@ JOB_COLUMNS_OF_THE_APP = {
 }  # fmt: skip
 CALL_COLUMNS_OF_THE_APP = {
     "status", "attempt", "dispatch_before", "settle_after", "result", "result_id", "error", "settled_by",
-    "finished_at", "edited", "arguments", "input_hash", "authorization_id", "tool_digest", "on_uncertain",
+    "finished_at", "edited", "arguments", "input_hash", "verdict", "rule", "granted", "tool_digest", "on_uncertain",
 }  # fmt: skip
 APPROVAL_COLUMNS_OF_THE_APP = {
     "status", "version", "arguments", "input_hash", "original_arguments", "original_hash", "invocations",
@@ -42,7 +42,7 @@ APPROVAL_COLUMNS_OF_THE_APP = {
 LEASED = {"status": "RUNNING", "worker_id": UUID(int=1)}
 APPEND_ONLY = (
     "agent_version", "message", "audit_entry", "event", "job_history", "step",
-    "call_authorization", "stored_result", "policy_version", "approval_invocation", "approval_delegation",
+    "stored_result", "policy_version", "approval_invocation", "approval_delegation",
     "approval_event", "model_call",
 )  # fmt: skip
 
@@ -321,7 +321,7 @@ async def test_the_app_may_change_only_the_moving_parts_of_a_job(app: asyncpg.Co
 async def _changeable(app: asyncpg.Connection, table: str) -> set[str]:
     columns = await app.fetch(
         "select attname::text from pg_attribute where attrelid = $1::text::regclass and attnum > 0"
-        " and attgenerated = ''",
+        " and attgenerated = '' and not attisdropped",
         table,
     )
     allowed = set()

@@ -549,7 +549,7 @@ async def test_effects_can_be_denied_by_a_policy(world: World, admin: asyncpg.Co
     looked, acted = (await steps_of(world, id))[0].calls
     assert (looked.status, acted.status) == ("completed", "rejected")
     rows = await admin.fetch(
-        "select tool_name, verdict, rule from call_authorization where job_id = $1 order by tool_name desc", id
+        "select tool_name, verdict, rule from tool_call where job_id = $1 and verdict is not null", id
     )
     # Reading needs no intent: what allowed it is on the trail alone.
     assert [tuple(row) for row in rows] == [("act", "deny", "org:no-acts@2.1")]
@@ -559,9 +559,9 @@ async def test_effects_can_be_denied_by_a_policy(world: World, admin: asyncpg.Co
 
 INTENT = """
 insert into tool_call (org_id, id, job_id, step_index, position, tool_name, arguments, input_hash, read_only,
-  on_uncertain, authorization_id, status, dispatch_before, settle_after)
+  on_uncertain, verdict, rule, status, dispatch_before, settle_after)
 select org_id, gen_random_uuid(), job_id, step_index, 7, tool_name, arguments, input_hash, false, 'ask_human', $2,
-  'intended', now(), now()
+  'default', 'intended', now(), now()
 from tool_call where id = $1
 """
 
@@ -571,13 +571,8 @@ async def test_an_intent_that_nobody_authorised_cannot_be_written(world: World, 
     outside = Outside("sent")
     job = await run(world, outside.app())
     (made,) = (await steps_of(world, job.id))[0].calls
-    authorized = await admin.fetchval(
-        "select a.verdict from tool_call c join call_authorization a on a.id = c.authorization_id where c.id = $1",
-        made.id,
-    )
-    assert authorized == "allow"
-    with pytest.raises(asyncpg.CheckViolationError, match="chk_tool_call_intent"):
-        await admin.execute(INTENT, made.id, None)
-    with pytest.raises(asyncpg.ForeignKeyViolationError, match="fk_tool_call_authorization"):
-        await admin.execute(INTENT, made.id, made.id)
+    assert await admin.fetchval("select verdict from tool_call where id = $1", made.id) == "allow"
+    for verdict in (None, "deny", "requires_approval"):
+        with pytest.raises(asyncpg.CheckViolationError, match="chk_tool_call_intent"):
+            await admin.execute(INTENT, made.id, verdict)
     assert await job_of(world, job.id) == job

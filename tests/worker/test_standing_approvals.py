@@ -79,8 +79,7 @@ async def test_the_next_calls_are_sent_and_counted_and_the_one_after_asks(
     (asked,) = await pending(org, job)
     assert asked.arguments == {"version": "4.0"}
     rules = await admin.fetch(
-        "select a.rule, a.verdict from standing_use u join tool_call c on c.id = u.call_id"
-        " join call_authorization a on a.id = c.authorization_id where u.standing_id = $1", given.id,
+        "select c.rule, c.verdict from standing_use u join tool_call c on c.id = u.call_id where u.standing_id = $1", given.id,
     )  # fmt: skip
     assert [tuple(row) for row in rules] == [(f"standing:{given.id}", "allow")] * 2
     after = await standing_of(org, given.session_id)

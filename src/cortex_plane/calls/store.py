@@ -90,7 +90,6 @@ class NewCall:
     on_uncertain: str
     timeout_seconds: float
     says: str | None
-    authorization_id: UUID
     decision: PolicyDecision
     policies: str
     status: CallStatus
@@ -214,7 +213,7 @@ async def authorize_call(
         "authorize_call", org_id, job_id, call.id, call.key, call.asked_hash, call.sender, call.tool, call.digest,
         call.parameters.decode() if call.parameters is not None else None, call.arguments.decode(),
         bytes.fromhex(call.input_hash), call.read_only, call.risk, call.on_uncertain, call.timeout_seconds,
-        call.authorization_id, call.decision.verdict, call.decision.rule, call.policies, call.status, call.error,
+        call.decision.verdict, call.decision.rule, call.policies, call.status, call.error,
         dispatch_seconds, call.standing_id, call.granter_revision, call.says, call.approval_id,
         call.asker, call.caused_by, *_call_message(events, facts), more,
     )  # fmt: skip
@@ -223,13 +222,12 @@ async def authorize_call(
 
 async def intend_call(
     db: Database, org_id: UUID, seen: ExternalCall, sender: str | None, policies: str, dispatch_seconds: float, *,
-    authorization: tuple[UUID, PolicyDecision] | None, granted: bool, standing: tuple[UUID, int] | None,
+    decision: PolicyDecision | None, granted: bool, standing: tuple[UUID, int] | None,
     by: UUID, events: CallMessage, facts: Sequence[Fact], more: dict[str, Any] | None = None,
 ) -> None:  # fmt: skip
-    id, decision = authorization or (None, None)
     standing_id, revision = standing or (None, None)
     await db.call(
-        "intend_call", org_id, seen.id, seen.status, seen.attempt, sender, policies, dispatch_seconds, id,
+        "intend_call", org_id, seen.id, seen.status, seen.attempt, sender, policies, dispatch_seconds,
         decision.verdict if decision else None, decision.rule if decision else None, granted, standing_id, revision,
         by, *_call_message(events, facts), more,
     )  # fmt: skip
@@ -260,10 +258,8 @@ async def record_callback(tx: Transaction, id: UUID, connection_id: UUID) -> Non
     await tx.rows(queries.record_callback, id, connection_id)
 
 
-async def ask_again(
-    tx: Transaction, id: UUID, authorization_id: UUID, rule: str, policies: str, approval_id: UUID
-) -> bool:
-    rows = await tx.rows(queries.ask_again, id, authorization_id, rule, policies, tx.org, approval_id)
+async def ask_again(tx: Transaction, id: UUID, rule: str, policies: str, approval_id: UUID) -> bool:
+    rows = await tx.rows(queries.ask_again, id, rule, policies, tx.org, approval_id)
     return bool(rows)
 
 

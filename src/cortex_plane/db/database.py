@@ -291,6 +291,7 @@ class Database:
         await self._close_pools()
 
     async def _close_pools(self) -> None:
+        await self._shared.close()
         for pool in (self._pool, *self._pools.values()):
             await pool.close()
 
@@ -298,6 +299,7 @@ class Database:
     async def transaction(self, org: UUID, *, snapshot: bool = False) -> AsyncIterator[Transaction]:
         """``snapshot`` shows one state of the database to all statements, and lets none write."""
         shared = self._shared
+        failed = False
         with border():
             connection, place = await shared.acquire(org, self._purpose)
         try:
@@ -317,10 +319,11 @@ class Database:
                 # After an error that somebody caught, PostgreSQL answers COMMIT with ROLLBACK and raises nothing.
                 raise RuntimeError(f"The transaction was rolled back: COMMIT answered {answer}.")
         except BaseException:
+            failed = True
             await _roll_back(connection)
             raise
         finally:
-            await shared.release(connection, place)
+            await shared.release(connection, place, failed=failed)
         if transaction.has_events:
             self.hints.events()
 
@@ -330,14 +333,16 @@ class Database:
         shared = self._shared
         with border():
             connection, place = await shared.acquire(NOBODY if org is None else org, self._purpose)
+            failed = True
             try:
                 if crash_points.armed:
                     crash_points.reached(f"{name}:before")
                 rows: Sequence[Row] = await connection.fetch(verb(name, len(values)), *values)
                 if crash_points.armed:
                     crash_points.reached(f"{name}:after")
+                failed = False
             finally:
-                await shared.release(connection, place)
+                await shared.release(connection, place, failed=failed)
         if rows and name in EVENT_VERBS:
             self.hints.events()
         return rows

@@ -28,6 +28,8 @@ from cortex_plane.kernel.shares import Shares
 
 ACQUIRE_SECONDS = 5
 """How long a request waits for a free connection before the plane says that it is busy."""
+IDLE_SECONDS = 5.0
+"""How often idle connections are given back to the driver's pool, which closes those that nobody needs."""
 
 
 class PoolPurpose(StrEnum):
@@ -56,6 +58,8 @@ class SharedPool:
     Orgs share the ordinary connections (``kernel/shares.py``). If none is free, orgs wait in turns, so an org that asks for many waits behind
     itself. A few connections belong to a purpose that must go on under any load. Decisions have theirs because a new connection compiles
     each function and plans each statement anew, which makes a decision ten times as slow.
+
+    A connection that was used without an error stays at hand for the next call: the driver's pool makes a task of giving one back.
     """
 
     def __init__(
@@ -71,6 +75,10 @@ class SharedPool:
         """By org, in the order of their turns."""
         self._urgent: dict[PoolPurpose, deque[tuple[UUID, asyncio.Future[Place]]]] = {p: deque() for p in OWN}
         """Those among them that a connection of their purpose serves too."""
+        self._idle: dict[Any, list[Any]] = {each: [] for each in (pool, *self._pools.values())}
+        self._sweep: asyncio.TimerHandle | None = None
+        self._returns: set[asyncio.Task[None]] = set()
+        self._closing = False
 
     async def acquire(self, org: UUID, purpose: PoolPurpose | None) -> tuple[Any, Place]:
         """A connection, and the place to give back with it. Raises ``TimeoutError`` where none becomes free."""
@@ -81,18 +89,55 @@ class SharedPool:
         elif (self._waiting and org in self._waiting) or not self._shares.take(org):
             place = await self._wait(org, purpose)
         try:
-            pool = self._pool if isinstance(place, UUID) else self._pools.get(place, self._pool)
-            return await pool.acquire(), place
+            return await self._connect(self._pool_of(place)), place
         except BaseException:
             self._give_back(place)
             raise
 
-    async def release(self, connection: Any, place: Place) -> None:
+    async def release(self, connection: Any, place: Place, *, failed: bool) -> None:
+        """``failed``: whatever is still under way on the connection must end first."""
+        pool = self._pool_of(place)
         try:
-            pool = self._pool if isinstance(place, UUID) else self._pools.get(place, self._pool)
-            await pool.release(connection)
+            if failed or self._closing or connection.is_closed():
+                await pool.release(connection)
+            else:
+                self._idle[pool].append(connection)
+                if self._sweep is None:
+                    self._sweep = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._return_idle)
         finally:
             self._give_back(place)
+
+    def _pool_of(self, place: Place) -> Any:
+        return self._pool if isinstance(place, UUID) else self._pools.get(place, self._pool)
+
+    async def _connect(self, pool: Any) -> Any:
+        idle = self._idle[pool]
+        while idle:
+            connection = idle.pop()
+            if not connection.is_closed():
+                return connection
+            await pool.release(connection)
+        return await pool.acquire()
+
+    def _return_idle(self) -> None:
+        self._sweep = None
+        task = asyncio.get_running_loop().create_task(self.return_connections())
+        self._returns.add(task)
+        task.add_done_callback(self._returns.discard)
+
+    async def return_connections(self) -> None:
+        """Give the idle ones back to the driver's pool."""
+        for pool, idle in self._idle.items():
+            while idle:
+                await pool.release(idle.pop())
+
+    async def close(self) -> None:
+        self._closing = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+        await self.return_connections()
+        if self._returns:
+            await asyncio.wait(self._returns)
 
     async def _wait(self, org: UUID, purpose: PoolPurpose | None) -> Place:
         future: asyncio.Future[Place] = asyncio.get_running_loop().create_future()

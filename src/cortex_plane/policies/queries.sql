@@ -38,7 +38,7 @@ select c.id, c.job_id, c.tool_name, c.arguments, c.created_at, a.slug as agent,
   coalesce(x.risk, v.risk) as risk, case when x.call_id is not null then known_risk(c.org_id, c.tool_name) end as known_risk,
   coalesce(x.claims_read_only, v.read_only)
     and not coalesce(w.skill_config -> 'side_effect_tools' ? c.tool_name, false) as read_only,
-  z.verdict as recorded_verdict, z.rule as recorded_rule
+  c.verdict as recorded_verdict, c.rule as recorded_rule
 from tool_call c
 join job j on j.org_id = c.org_id and j.id = c.job_id
 join agent a on a.org_id = j.org_id and a.id = j.agent_id
@@ -47,7 +47,6 @@ join session s on s.org_id = j.org_id and s.id = j.session_id
 join agent_version w on w.org_id = j.org_id and w.agent_id = j.agent_id and w.version = j.agent_version
 left join tool_version v on v.app = j.app and v.name = c.tool_name and v.digest = c.tool_digest
 left join external_call x on x.org_id = c.org_id and x.call_id = c.id
-left join call_authorization z on z.org_id = c.org_id and z.id = c.authorization_id
 where c.created_at >= $1 and c.created_at < $2
 order by c.created_at desc, c.id desc
 limit $3

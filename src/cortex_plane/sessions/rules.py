@@ -202,25 +202,37 @@ class Thread(Sequence[Turn]):
     """The turns that no memory covers, with the newest user turn in front where that is covered."""
 
     def __init__(self, entries: Iterable[Entry] = (), asked: Entry | None = None) -> None:
-        self.entries = list(entries)
+        self.entries: list[Entry] = []
+        self.tokens = 0
+        """Of all entries."""
+        self._user_turns = 0
         self._asked = asked
+        self.extend(entries)
 
     @property
     def asked(self) -> Entry | None:
         """The newest user turn, where it is not among the entries any more."""
-        return None if any(isinstance(entry.turn, UserTurn) for entry in self.entries) else self._asked
+        return None if self._user_turns else self._asked
 
     def append(self, turn: Turn, *, step: int | None = None, seq: int = 0) -> None:
-        self.entries.append(Entry(turn, step, seq))
+        self.extend((Entry(turn, step, seq),))
 
     def extend(self, entries: Iterable[Entry]) -> None:
-        self.entries += entries
+        for entry in entries:
+            self.entries.append(entry)
+            self._count(entry, 1)
 
     def drop(self, count: int) -> list[Entry]:
         """The oldest entries leave: a memory covers them now."""
         dropped, self.entries = self.entries[:count], self.entries[count:]
+        for entry in dropped:
+            self._count(entry, -1)
         self._asked = _newest_user(dropped) or self._asked
         return dropped
+
+    def _count(self, entry: Entry, sign: int) -> None:
+        self.tokens += sign * entry.tokens
+        self._user_turns += sign * isinstance(entry.turn, UserTurn)
 
     @property
     def turns(self) -> list[Turn]:
@@ -266,7 +278,7 @@ def filled(thread: Thread, memory: Memory, budget: Budget) -> int:
     newest = thread.asked
     ahead = completions.of_turn(memory.turn()) if memory.summary or memory.facts else 0
     ahead += 0 if newest is None else min(newest.tokens, _for_asked(budget))
-    return ahead + sum(entry.tokens for entry in thread.entries)
+    return ahead + thread.tokens
 
 
 def due(thread: Thread, memory: Memory, budget: Budget) -> int:
@@ -293,15 +305,17 @@ def assembled(thread: Thread, memory: Memory, budget: Budget) -> list[Turn]:
     """What the model is told. What is too large even alone is shortened, visibly: better than never to be answered."""
     head = [memory.turn()] if memory.summary or memory.facts else []
     room = budget.tokens - sum(map(completions.of_turn, head))
-    turns = [entry.turn for entry in thread.entries]
+    turns, size = [entry.turn for entry in thread.entries], thread.tokens
     newest = thread.asked
     if newest is not None:
-        spare = room - sum(entry.tokens for entry in thread.entries)
+        spare = room - size
         if newest.tokens > spare:
             # In large pieces: what a provider has cached stays the same for some steps.
             spare -= spare % max(1, budget.tokens // 8)
-        turns = [*shortened([newest.turn], max(_for_asked(budget), spare)), *turns]
-    return [*head, *shortened(turns, room)]
+        (first,) = shortened([newest.turn], max(_for_asked(budget), spare))
+        turns.insert(0, first)
+        size += completions.of_turn(first)
+    return [*head, *(turns if size <= room else shortened(turns, room))]
 
 
 def _for_asked(budget: Budget) -> int:

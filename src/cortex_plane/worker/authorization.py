@@ -21,7 +21,6 @@ from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT, CallStatus, Tool
 from cortex_plane.jobs.model.jobs import Hold
 from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.kernel.errors import Conflict
-from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import OnDeny, PolicyDecision, PolicyRow, PolicyVerdict
 from cortex_plane.policies.rules.engine import CompiledPolicies
 from cortex_plane.policies.rules.terms import both_terms
@@ -97,7 +96,7 @@ class CallAuthorizer:
         demand = self.demands.get(call.id)
         if call.name == ASK and demand is not None and decision.verdict is not PolicyVerdict.DENY:
             decision = _demand_approval(decision, authorize(policies, facts, [demand]), demand)
-        return Authorization(new_id(), decision)
+        return Authorization(decision)
 
     def _apply_confirmation(self, call: Call, policies: CompiledPolicies) -> None:
         """What a steward confirmed about a remote tool. Each time: confirmations come and go with the policies.

@@ -175,7 +175,6 @@ class Call:
             "input_hash": self.input_hash,
             "read_only": self.kind is CallKind.READ,
             "on_uncertain": self.on_uncertain,
-            "authorization_id": str(authorization.id) if authorization else None,
             "verdict": decision.verdict if decision else None,
             "rule": decision.rule if decision else None,
             "timeout_seconds": self.tool.timeout_seconds if self.tool else None,

@@ -34,6 +34,8 @@ SUMMARY_TOKENS = 4096
 class ContextWindow:
     def __init__(self, lease: Lease, gates: SessionGates, conversation: ModelConversation) -> None:
         self._lease, self._gates, self._conversation = lease, gates, conversation
+        self._prompt_budget: tuple[str | None, Budget] | None = None
+        """The budget beside this prompt: counting the tools is not repeated for every step."""
 
     def turns(self) -> list[Turn]:
         """What the model is sent next."""
@@ -74,7 +76,9 @@ class ContextWindow:
     def _budget(self) -> Budget:
         lease, gates = self._lease, self._gates
         prompt = gates.system_prompt(lease.prompt)
-        budget = Budget.of(lease.assignment.model_config, prompt, lease.toolbox.specs)
+        if self._prompt_budget is None or self._prompt_budget[0] != prompt:
+            self._prompt_budget = prompt, Budget.of(lease.assignment.model_config, prompt, lease.toolbox.specs)
+        budget = self._prompt_budget[1]
         notice = gates.notice
         if not notice:
             return budget

@@ -305,19 +305,17 @@ async def read_stream(
     pieces: AsyncIterator[TextChunk | ModelUsage | Response], silence_seconds: float, chunks: Chunks
 ) -> Response:
     """The response at the end of a stream. Raises `ModelError` where the stream stops before it."""
-    response = None
+    response, loop = None, asyncio.get_running_loop()
     try:
-        while True:
-            async with asyncio.timeout(silence_seconds) as silence:
-                piece = await anext(pieces, None)
-            if piece is None:
-                break
-            if isinstance(piece, Response):
-                response = piece
-            elif isinstance(piece, ModelUsage):
-                chunks.usage = piece
-            else:
-                chunks.add(piece.text)
+        async with asyncio.timeout(silence_seconds) as silence:
+            async for piece in pieces:
+                silence.reschedule(loop.time() + silence_seconds)
+                if isinstance(piece, Response):
+                    response = piece
+                elif isinstance(piece, ModelUsage):
+                    chunks.usage = piece
+                else:
+                    chunks.add(piece.text)
     except TimeoutError:
         if not silence.expired():
             raise

@@ -44,7 +44,6 @@ from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError, Unavailable
-from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import PolicyDecision, PolicyVerdict
 from cortex_plane.sessions.rules import SessionMessage, inputs_of
 from cortex_plane.worker import gate_code
@@ -496,7 +495,7 @@ class SessionGates:
         for call in calls:
             if self.bound is None or call.name not in PLANE_TOOLS or call.tool is None or call.settled:
                 continue
-            call.authorization = Authorization(new_id(), BY_THE_PLANE)
+            call.authorization = Authorization(BY_THE_PLANE)
             reply = (
                 await self.bound.answer(call.values, self._lease.app.validators)
                 if call.name == ANSWER

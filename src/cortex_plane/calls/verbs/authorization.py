@@ -20,7 +20,6 @@ from cortex_plane.gates.rules.prompts import card
 from cortex_plane.gates.rules.session import GateSession, record_of
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.kernel.errors import Conflict, CortexError
-from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import PolicyDecision, PolicyVerdict
 from cortex_plane.policies.verbs.policy_cache import book, request_rows
 from cortex_plane.proof.model import Fact
@@ -37,14 +36,14 @@ async def policy_verdict(
     rows, facts = request_rows(context.request_policies), facts_of(context, call, read_only=call.read_only)
     skills = context.skills
     if skills.tools is not None and call.name not in skills.tools:
-        return Authorization(new_id(), PolicyDecision(verdict=PolicyVerdict.DENY, rule="not one of its agent's tools"))
+        return Authorization(PolicyDecision(verdict=PolicyVerdict.DENY, rule="not one of its agent's tools"))
     if call.name in skills.side_effect_tools:
         facts = replace(facts, read_only=False)
     decision = authorize(policies, facts, rows, turned_down=context.turned_down, ruling=ruling, asks=asks)
     if facts.read_only and decision.rule.startswith("default:"):
         facts = replace(facts, read_only=False)
         decision = authorize(policies, facts, rows, turned_down=context.turned_down, ruling=ruling, asks=asks)
-    return Authorization(new_id(), decision)
+    return Authorization(decision)
 
 
 async def cover_external(

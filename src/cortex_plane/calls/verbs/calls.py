@@ -218,7 +218,7 @@ def _new(
         id=requested_call.id, key=draft.key, asked_hash=request_hash, sender=draft.sender, tool=requested_call.name, digest=requested_call.digest,
         parameters=canonical(draft.parameters) if draft.parameters is not None else None,
         arguments=requested_call.arguments, input_hash=requested_call.input_hash, read_only=draft.read_only, risk=requested_call.risk,
-        on_uncertain=draft.settlement, timeout_seconds=draft.timeout_seconds, says=draft.says, authorization_id=answer.id,
+        on_uncertain=draft.settlement, timeout_seconds=draft.timeout_seconds, says=draft.says,
         decision=answer.decision, policies=context.policies, status=status, error=error,
         asker=actor.identity, caused_by=actor.user_account_id,
         standing_id=leaning.standing_id if leaning else None,

@@ -169,7 +169,7 @@ async def _write(
     )  # fmt: skip
     await calls_store.intend_call(
         db, actor.org_id, call, draft.sender, context.policies, DISPATCH_SECONDS,
-        authorization=(answer.id, answer.decision) if answer is not None else None, granted=has_grant,
+        decision=answer.decision if answer is not None else None, granted=has_grant,
         standing=(leaning.standing_id, leaning.granter_revision) if leaning is not None else None,
         by=actor.identity, events=record.events, facts=facts, more=verdict.more(record),
     )  # fmt: skip
@@ -190,7 +190,7 @@ async def _ask(
         request, request_events = await ask_people(
             tx, actor, context, requested_call, verdict, possible, call.step_index
         )
-        if not await calls_store.ask_again(tx, call.id, answer.id, answer.decision.rule, context.policies, request.id):
+        if not await calls_store.ask_again(tx, call.id, answer.decision.rule, context.policies, request.id):
             raise Conflict("The call changed meanwhile.", code="retry")
         facts = [*notes, _authorized(actor, context, call, verdict), *request.facts]
         record = verdict.record(actor, shown=requested_call)

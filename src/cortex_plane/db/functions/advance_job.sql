@@ -2,8 +2,8 @@
 -- "you lost it: stop"; a write that was applied before (its answer was lost on the way) is told so and not repeated.
 --
 -- p_calls and p_outcomes are arrays of objects; what may be large stands beside them: each object says
--- which of p_arguments and p_results is its own. A call with a verdict gets its authorization row, and where its status
--- is 'intended' its row is the intent: it may be sent until dispatch_before, which lies inside the worker's lease.
+-- which of p_arguments and p_results is its own. Where the status of a call is 'intended' its row is the intent: it may be
+-- sent until dispatch_before, which lies inside the worker's lease.
 -- p_status null leaves the job with its worker; anything else, 'RUNNING' included, ends the lease. What was asked for
 -- since the worker last looked still counts then: a cancel ends a job that would only wait or be handed back, a hold
 -- pauses one that is handed back, and one that nothing holds any more goes on. The answer says what became of it.
@@ -236,7 +236,7 @@ begin
           message = 'There is no grant for exactly this call.', hint = 'It needs a new approval.';
       end if;
       update tool_call c
-      set status = 'intended', on_uncertain = given.on_uncertain, dispatch_before = advance_job.dispatch_before,
+      set status = 'intended', granted = true, on_uncertain = given.on_uncertain, dispatch_before = advance_job.dispatch_before,
         settle_after = advance_job.dispatch_before + make_interval(secs => given.timeout_seconds)
       where c.org_id = p_org and c.id = given.id;
     end loop;
@@ -245,34 +245,29 @@ begin
     for given in
       select * from jsonb_to_recordset(p_calls::jsonb) c (
         id uuid, step integer, position integer, tool text, digest text, arguments integer, input_hash text,
-        read_only boolean, on_uncertain text, authorization_id uuid, verdict text, rule text,
+        read_only boolean, on_uncertain text, verdict text, rule text,
         timeout_seconds double precision, status text, result integer, result_id uuid, error text,
         standing_id uuid, granter_revision integer)
     loop
-      if given.verdict is not null then
-        insert into call_authorization (org_id, id, job_id, tool_name, input_hash, verdict, rule, created_at)
-        values (p_org, given.authorization_id, p_job, given.tool, decode(given.input_hash, 'hex'), given.verdict,
-          given.rule, now);
-      end if;
       if given.status = 'intended' and (given.verdict is distinct from 'allow'
           or given.standing_id is distinct from case when given.rule like 'standing:%' then substr(given.rule, 10)::uuid end) then
         raise exception using errcode = 'CX409', detail = 'not_authorised',
           message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
       end if;
       insert into tool_call (org_id, id, job_id, step_index, position, tool_name, tool_digest, arguments, input_hash,
-        read_only, on_uncertain, authorization_id, status, dispatch_before, settle_after, result, result_id, error,
+        read_only, on_uncertain, verdict, rule, status, dispatch_before, settle_after, result, result_id, error,
         created_at, finished_at)
       values (p_org, given.id, p_job, given.step, given.position, given.tool, given.digest,
         p_arguments[given.arguments]::jsonb, decode(given.input_hash, 'hex'), given.read_only, given.on_uncertain,
-        given.authorization_id, given.status, case when given.status = 'intended' then dispatch_before end,
+        given.verdict, given.rule, given.status, case when given.status = 'intended' then dispatch_before end,
         case when given.status = 'intended'
           then dispatch_before + make_interval(secs => given.timeout_seconds) end,
         p_results[given.result]::jsonb, given.result_id, given.error, now,
         case when given.status in ('completed', 'failed', 'rejected') then now end)
       -- An approval that no longer fits is asked for again, with the same row.
       on conflict on constraint tool_call_pkey do update
-      set status = excluded.status, tool_digest = excluded.tool_digest, authorization_id = excluded.authorization_id,
-        error = excluded.error, finished_at = excluded.finished_at, on_uncertain = excluded.on_uncertain,
+      set status = excluded.status, tool_digest = excluded.tool_digest, verdict = excluded.verdict,
+        rule = excluded.rule, granted = false, error = excluded.error, finished_at = excluded.finished_at, on_uncertain = excluded.on_uncertain,
         dispatch_before = coalesce(excluded.dispatch_before, tool_call.dispatch_before),
         settle_after = coalesce(excluded.settle_after, tool_call.settle_after)
       where tool_call.status in ('approved', 'cleared') and tool_call.job_id = p_job;

@@ -9,22 +9,31 @@
 -- A search ends when it has been around once: whoever stopped earlier would look at the same ones next time, and what
 -- lies behind them would never run. Planning a hop takes ten times as long as making it, so the plans are kept.
 
--- p_full: orgs that are passed over. p_org_jobs: how many jobs of one org may run in the plane; null is no limit.
-create or replace function find_next_job(p_apps text[], p_after uuid, p_full uuid[], p_org_jobs integer)
-  returns table (org_id uuid, id uuid, busy boolean)
+-- The orgs that have work, in turn: those after p_after first. Where little is due, only orgs with due work are named: looking
+-- for work costs the same however many orgs wait for a later time. p_skip: orgs that are passed over.
+create or replace function find_orgs_in_turn(p_apps text[], p_due timestamptz, p_after uuid, p_skip uuid[], p_limit integer)
+  returns uuid[]
   language plpgsql security definer set search_path = public, pg_temp set plan_cache_mode = force_generic_plan as $$
-#variable_conflict use_column
 declare
-  due timestamptz := plane_now();
+  few constant integer := 50;
+  orgs uuid[];
+  most integer;
   at_org uuid := p_after;
   next_org uuid;
   wrapped boolean := false;
-  waiting record;
-  allowed integer;
-  running integer;
 begin
-  busy := false;
-  loop
+  select array_agg(distinct d.org_id), coalesce(max(d.number), 0) into orgs, most
+  from unnest(p_apps) a (app) cross join lateral (
+    select j.org_id, row_number() over () as number from (
+      select j.org_id from job j
+      where j.app = a.app and j.runnable_at <= p_due
+      order by j.runnable_at limit few) j) d;
+  if most < few then
+    return array(
+      select o from unnest(orgs) o where o <> all (p_skip) order by o <= p_after, o limit p_limit);
+  end if;
+  orgs := '{}';
+  while cardinality(orgs) < p_limit loop
     select q.org_id into next_org
     from unnest(p_apps) a (app) cross join lateral (
       select j.org_id from job j
@@ -38,78 +47,99 @@ begin
       continue;
     end if;
     at_org := next_org;
-    continue when next_org = any (p_full);
-    if p_org_jobs is not null then
-      select count(*) into running from job j where j.org_id = next_org and j.worker_id is not null;
-      continue when running >= p_org_jobs;
-      -- As for an agent below: only an org that may have room is worth a lock, and then it is counted again.
-      if not pg_try_advisory_xact_lock(hashtextextended(next_org::text, 2)) then
-        busy := true;
-        continue;
-      end if;
-      select count(*) into running from job j where j.org_id = next_org and j.worker_id is not null;
-      continue when running >= p_org_jobs;
+    if next_org <> all (p_skip) then
+      orgs := orgs || next_org;
     end if;
-    for waiting in
-      with recursive queues (app, agent_id) as (
-        select a.app, (
-          select j.agent_id from job j
-          where j.app = a.app and j.org_id = next_org and j.runnable_at is not null
-          order by j.agent_id limit 1)
-        from unnest(p_apps) a (app)
-        union all
-        select q.app, (
-          select j.agent_id from job j
-          where j.app = q.app and j.org_id = next_org and j.runnable_at is not null and j.agent_id > q.agent_id
-          order by j.agent_id limit 1)
-        from queues q where q.agent_id is not null)
-      select q.app, q.agent_id, first.queue, first.runnable_at
-      from queues q cross join lateral (
-        (select 0 as queue, j.runnable_at from job j
-         where j.app = q.app and j.org_id = next_org and j.agent_id = q.agent_id and j.queue = 0
-           and j.runnable_at <= due
-         order by j.runnable_at limit 1)
-        union all
-        (select 1, j.runnable_at from job j
-         where j.app = q.app and j.org_id = next_org and j.agent_id = q.agent_id and j.queue = 1
-           and j.runnable_at <= due
-         order by j.runnable_at limit 1)) first
-      where q.agent_id is not null
-      order by first.queue, first.runnable_at
-    loop
-      select coalesce((v.resource_limits ->> 'max_concurrent_jobs')::integer, 5) into allowed
-      from agent g join agent_version v
-        on v.org_id = g.org_id and v.agent_id = g.id and v.version = g.config_version
-      where g.org_id = next_org and g.id = waiting.agent_id;
-      select count(*) into running from job j
-      where j.org_id = next_org and j.agent_id = waiting.agent_id and j.worker_id is not null;
-      continue when running >= allowed;
-      -- Only who may have room is worth a lock, and then it is counted again: nobody else can add to it now.
-      if not pg_try_advisory_xact_lock(hashtextextended(waiting.agent_id::text, 1)) then
-        busy := true;
-        continue;
-      end if;
-      select count(*) into running from job j
-      where j.org_id = next_org and j.agent_id = waiting.agent_id and j.worker_id is not null;
-      continue when running >= allowed;
-      select j.id into id from job j
-      where j.app = waiting.app and j.org_id = next_org and j.agent_id = waiting.agent_id
-        and j.queue = waiting.queue and j.runnable_at <= due
-      order by j.runnable_at limit 1
-      for no key update skip locked;
-      if found then
-        org_id := next_org;
-        return next;
-        return;
-      end if;
-      busy := true;
-    end loop;
   end loop;
-  org_id := null;
-  id := null;
-  if busy then
-    return next;
+  return orgs;
+end
+$$;
+
+-- Up to p_most jobs of one org, locked; what was begun first, then by time. busy: others were claiming the rest.
+create or replace function find_jobs_of_org(
+  p_org uuid, p_apps text[], p_due timestamptz, p_most integer, p_org_jobs integer, out ids uuid[], out busy boolean)
+  language plpgsql security definer set search_path = public, pg_temp set plan_cache_mode = force_generic_plan as $$
+declare
+  waiting record;
+  allowed integer;
+  running integer;
+  free integer := p_most;
+  more uuid[];
+begin
+  ids := '{}';
+  busy := false;
+  if p_org_jobs is not null then
+    select count(*) into running from job j where j.org_id = p_org and j.worker_id is not null;
+    if running >= p_org_jobs then
+      return;
+    end if;
+    -- As for an agent below: only an org that may have room is worth a lock, and then it is counted again.
+    if not pg_try_advisory_xact_lock(hashtextextended(p_org::text, 2)) then
+      busy := true;
+      return;
+    end if;
+    select count(*) into running from job j where j.org_id = p_org and j.worker_id is not null;
+    free := least(free, p_org_jobs - running);
   end if;
+  for waiting in
+    with recursive queues (app, agent_id) as (
+      select a.app, (
+        select j.agent_id from job j
+        where j.app = a.app and j.org_id = p_org and j.runnable_at is not null
+        order by j.agent_id limit 1)
+      from unnest(p_apps) a (app)
+      union all
+      select q.app, (
+        select j.agent_id from job j
+        where j.app = q.app and j.org_id = p_org and j.runnable_at is not null and j.agent_id > q.agent_id
+        order by j.agent_id limit 1)
+      from queues q where q.agent_id is not null)
+    select q.app, q.agent_id, first.queue,
+      -- As far as the first job of the next queue, which goes before the rest of this one.
+      case when lead(first.queue) over turns = first.queue then lead(first.runnable_at) over turns else p_due end as until
+    from queues q cross join lateral (
+      (select 0 as queue, j.runnable_at from job j
+       where j.app = q.app and j.org_id = p_org and j.agent_id = q.agent_id and j.queue = 0 and j.runnable_at <= p_due
+       order by j.runnable_at limit 1)
+      union all
+      (select 1, j.runnable_at from job j
+       where j.app = q.app and j.org_id = p_org and j.agent_id = q.agent_id and j.queue = 1 and j.runnable_at <= p_due
+       order by j.runnable_at limit 1)) first
+    where q.agent_id is not null
+    window turns as (order by first.queue, first.runnable_at)
+    order by first.queue, first.runnable_at
+  loop
+    exit when free <= 0;
+    select coalesce((v.resource_limits ->> 'max_concurrent_jobs')::integer, 5) into allowed
+    from agent g join agent_version v
+      on v.org_id = g.org_id and v.agent_id = g.id and v.version = g.config_version
+    where g.org_id = p_org and g.id = waiting.agent_id;
+    select count(*) into running from job j
+    where j.org_id = p_org and j.agent_id = waiting.agent_id and j.worker_id is not null;
+    continue when running >= allowed;
+    -- Only who may have room is worth a lock, and then it is counted again: nobody else can add to it now.
+    if not pg_try_advisory_xact_lock(hashtextextended(waiting.agent_id::text, 1)) then
+      busy := true;
+      continue;
+    end if;
+    select count(*) into running from job j
+    where j.org_id = p_org and j.agent_id = waiting.agent_id and j.worker_id is not null;
+    if ids <> '{}' then
+      -- What this search has found already is not leased yet.
+      running := running + (
+        select count(*) from job j where j.org_id = p_org and j.id = any (ids) and j.agent_id = waiting.agent_id);
+    end if;
+    continue when running >= allowed;
+    more := array(
+      select j.id from job j
+      where j.app = waiting.app and j.org_id = p_org and j.agent_id = waiting.agent_id
+        and j.queue = waiting.queue and j.runnable_at <= waiting.until
+      order by j.runnable_at limit least(free, allowed - running)
+      for no key update skip locked);
+    busy := busy or more = '{}';
+    ids := ids || more;
+    free := free - cardinality(more);
+  end loop;
 end
 $$;
 
@@ -139,18 +169,12 @@ create or replace function find_cancelled(p_worker uuid) returns table (org_id u
 $$;
 
 call pg_temp.give_functions('cortex_claimer',
-  'find_next_job(text[], uuid, uuid[], integer)', 'find_orphans(integer)', 'find_leased(uuid)', 'find_cancelled(uuid)');
+  'find_orgs_in_turn(text[], timestamptz, uuid, uuid[], integer)',
+  'find_jobs_of_org(uuid, text[], timestamptz, integer, integer)', 'find_orphans(integer)', 'find_leased(uuid)',
+  'find_cancelled(uuid)');
 
--- Which orgs get no slot now: those with their share, and those with any where only the reserve is left.
-create or replace function full_orgs(p_held uuid[], p_free integer, p_share integer, p_reserve integer) returns uuid[]
-  language sql immutable parallel safe set search_path = public, pg_temp as $$
-  select coalesce(array_agg(h.org), '{}') from (
-    select org, count(*) as slots from unnest(p_held) org group by org) h
-  where h.slots >= p_share or p_free <= p_reserve
-$$;
-
--- Lease up to p_wanted jobs to a worker with so many free slots. A last row without a job says that others were claiming at
--- the same moment.
+-- Lease up to p_wanted jobs to a worker with so many free slots: in each round the orgs that have work get the same number, so
+-- that it is as if they took turns. A last row without a job says that others were claiming at the same moment.
 create or replace function claim_jobs(
   p_worker uuid, p_apps text[], p_wanted integer, p_after uuid, p_held uuid[], p_share integer, p_reserve integer,
   p_org_jobs integer)
@@ -164,12 +188,21 @@ create or replace function claim_jobs(
   language plpgsql set search_path = public, pg_temp as $$
 #variable_conflict use_column
 declare
-  found_job record;
-  claimed record;
+  free integer := p_wanted;
+  due timestamptz := plane_now();
   at_org uuid := p_after;
   held uuid[] := p_held;
+  skip uuid[] := '{}';
+  orgs uuid[];
+  org uuid;
+  slots integer;
+  most integer;
+  found_jobs record;
+  others boolean := false;
+  waits double precision[];
+  started uuid[];
+  moves jsonb := '[]';
   moved record;
-  moves jsonb[] := '{}';
 begin
   -- Only a worker that is known can be found dead: a job of any other would be leased for good.
   if not exists (
@@ -177,58 +210,76 @@ begin
     raise exception using errcode = 'CX409', detail = 'lease_expired',
       message = 'The lease of this worker has run out.', hint = 'It claims again after its next heartbeat.';
   end if;
-  for turn in 1 .. p_wanted loop
-    select * into found_job
-    from find_next_job(p_apps, at_org, full_orgs(held, p_wanted - turn + 1, p_share, p_reserve), p_org_jobs);
-    exit when not found;
-    if found_job.id is null then
-      return query select null::uuid, null::uuid, null::uuid, null::uuid, null::integer, null::text, null::text,
-        null::jsonb, null::text, null::bytea, null::bigint, null::bigint, null::integer, null::integer,
-        null::double precision, null::jsonb, null::jsonb, null::jsonb, null::bigint, plane_now(),
-        null::text, null::uuid[], null::text, null::text, null::jsonb, null::double precision, null::jsonb, null::integer;
-      exit;
-    end if;
-    at_org := found_job.org_id;
-    held := held || at_org;
-    perform set_config('app.org_id', at_org::text, true);
-    now := plane_now();
-    select j.session_id, j.status,
-      case when j.epoch > 0 then extract(epoch from now - j.runnable_at)::double precision end as waited
-    into moved from job j where j.org_id = at_org and j.id = found_job.id;
-    if moved.status = 'RUNNING' then
-      update job j
-      set worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now, runnable_at = null
-      where j.org_id = at_org and j.id = found_job.id;
-    else
-      update job j
-      set status = 'RUNNING', worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now,
-        runnable_at = null, next_retry_at = null, wake_at = null
-      where j.org_id = at_org and j.id = found_job.id;
-      moves := moves || jsonb_build_object('org', at_org, 'session', moved.session_id, 'job', found_job.id);
-    end if;
-    return query
-      select j.org_id, j.id, j.session_id, j.agent_id, j.agent_version, j.kind, j.app, j.payload,
-        j.checkpoint::text, j.checkpoint_mac, j.epoch, j.write_seq, j.retry_count, j.max_retries, j.running_seconds,
-        v.model_config, v.skill_config, v.resource_limits, h.message_seq, now,
-        a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, policies_version(j.org_id), j.policies, moved.waited,
-        case when exists (select from session_atlas b where b.org_id = j.org_id and b.session_id = j.session_id)
-          then session_bound(j.org_id, j.session_id) end, j.hand_backs
-      from job j
-      join agent a on a.org_id = j.org_id and a.id = j.agent_id
-      join team t on t.org_id = a.org_id and t.id = a.team_id
-      join session s on s.org_id = j.org_id and s.id = j.session_id
-      join agent_version v on v.org_id = j.org_id and v.agent_id = j.agent_id and v.version = j.agent_version
-      join session_head h on h.org_id = j.org_id and h.session_id = j.session_id
-      where j.org_id = at_org and j.id = found_job.id;
+  while free > 0 loop
+    orgs := find_orgs_in_turn(p_apps, due, at_org, skip, free);
+    exit when orgs = '{}';
+    most := greatest(1, (free - p_reserve) / cardinality(orgs));
+    foreach org in array orgs loop
+      exit when free = 0;
+      select count(*) into slots from unnest(held) h where h = org;
+      -- The last slots of a worker are for orgs that run nothing on it.
+      select f.ids, f.busy into found_jobs
+      from find_jobs_of_org(org, p_apps, due,
+        least(most, p_share - slots, greatest(free - p_reserve, (slots = 0)::integer)), p_org_jobs) f;
+      others := others or found_jobs.busy;
+      if found_jobs.ids = '{}' then
+        skip := skip || org;
+        continue;
+      end if;
+      at_org := org;
+      free := free - cardinality(found_jobs.ids);
+      held := held || array_fill(org, array[cardinality(found_jobs.ids)]);
+      perform set_config('app.org_id', org::text, true);
+      now := plane_now();
+      select array_agg(case when j.epoch > 0 then extract(epoch from now - j.runnable_at)::double precision end order by f.number),
+        array_agg(j.id) filter (where j.status <> 'RUNNING'),
+        moves || coalesce(jsonb_agg(jsonb_build_object('org', org, 'session', j.session_id, 'job', j.id))
+          filter (where j.status <> 'RUNNING'), '[]')
+      into waits, started, moves
+      from unnest(found_jobs.ids) with ordinality f (id, number)
+      -- One by one, by key: a plan over all of them might read every job.
+      cross join lateral (select * from job j where j.org_id = org and j.id = f.id limit 1) j;
+      if started is not null then
+        update job j
+        set status = 'RUNNING', worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now,
+          runnable_at = null, next_retry_at = null, wake_at = null
+        where j.org_id = org and j.id = any (started);
+      end if;
+      if cardinality(started) is distinct from cardinality(found_jobs.ids) then
+        update job j
+        set worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now, runnable_at = null
+        where j.org_id = org and j.id = any (found_jobs.ids) and j.worker_id is null;
+      end if;
+      return query
+        select j.org_id, j.id, j.session_id, j.agent_id, j.agent_version, j.kind, j.app, j.payload,
+          j.checkpoint::text, j.checkpoint_mac, j.epoch, j.write_seq, j.retry_count, j.max_retries, j.running_seconds,
+          v.model_config, v.skill_config, v.resource_limits, h.message_seq, now,
+          a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, policies_version(j.org_id), j.policies, f.waited,
+          case when exists (select from session_atlas b where b.org_id = j.org_id and b.session_id = j.session_id)
+            then session_bound(j.org_id, j.session_id) end, j.hand_backs
+        from unnest(found_jobs.ids, waits) with ordinality f (id, waited, number)
+        cross join lateral (select * from job j where j.org_id = org and j.id = f.id limit 1) j
+        join agent a on a.org_id = j.org_id and a.id = j.agent_id
+        join team t on t.org_id = a.org_id and t.id = a.team_id
+        join session s on s.org_id = j.org_id and s.id = j.session_id
+        join agent_version v on v.org_id = j.org_id and v.agent_id = j.agent_id and v.version = j.agent_version
+        join session_head h on h.org_id = j.org_id and h.session_id = j.session_id
+        order by f.number;
+    end loop;
   end loop;
+  if others and free > 0 then
+    return query select null::uuid, null::uuid, null::uuid, null::uuid, null::integer, null::text, null::text,
+      null::jsonb, null::text, null::bytea, null::bigint, null::bigint, null::integer, null::integer,
+      null::double precision, null::jsonb, null::jsonb, null::jsonb, null::bigint, plane_now(),
+      null::text, null::uuid[], null::text, null::text, null::jsonb, null::double precision, null::jsonb, null::integer;
+  end if;
   -- Heads last, and in one order: two claims may meet in the same sessions.
   for moved in
-    select (m ->> 'org')::uuid as org, (m ->> 'session')::uuid as session, (m ->> 'job')::uuid as job
-    from unnest(moves) m order by m ->> 'session', m ->> 'job'
+    select m.org, array_agg(m.session order by m.session, m.job) as sessions, array_agg(m.job order by m.session, m.job) as jobs
+    from jsonb_to_recordset(moves) m (org uuid, session uuid, job uuid) group by m.org order by m.org
   loop
     perform set_config('app.org_id', moved.org::text, true);
-    perform session_append(moved.org, moved.session, 0, array['status'], array[moved.job],
-      array[jsonb_build_object('status', 'RUNNING')], '{}', '{}');
+    perform sessions_append(moved.org, moved.sessions, moved.jobs, 'status', '{"status": "RUNNING"}');
   end loop;
 end
 $$;

@@ -17,7 +17,7 @@ drop view if exists external_call_shown cascade;
 create view external_call_shown with (security_invoker = true) as
   select x.org_id, x.call_id as id, x.session_id, c.job_id, x.agent_id, a.slug as agent, c.step_index, c.tool_name as tool,
     c.tool_digest, c.arguments, encode(c.input_hash, 'hex') as input_hash, c.edited, x.claims_read_only as read_only, x.risk,
-    c.on_uncertain, x.timeout_seconds, x.key, c.status, z.verdict, z.rule, c.attempt, c.dispatch_before, c.settle_after,
+    c.on_uncertain, x.timeout_seconds, x.key, c.status, c.verdict, c.rule, c.attempt, c.dispatch_before, c.settle_after,
     c.result, c.error, c.settled_by, x.policies, x.sender, x.asked_hash, x.asker, x.caused_by, j.status as job_status, j.holds <> '{}' as held,
     r.id as approval_id, r.status as approval_status, r.kind as approval_kind, r.deadline, x.created_at, c.finished_at,
     s.user_account_id, s.opened_by, j.policies as request_policies, plane_now() as now, h.event_seq
@@ -27,7 +27,6 @@ create view external_call_shown with (security_invoker = true) as
   join agent a on a.org_id = x.org_id and a.id = x.agent_id
   join session s on s.org_id = x.org_id and s.id = x.session_id
   join session_head h on h.org_id = x.org_id and h.session_id = x.session_id
-  left join call_authorization z on z.org_id = c.org_id and z.id = c.authorization_id
   left join lateral (
     select r.id, r.status, r.kind, r.deadline from approval_invocation i
     join approval_request r on r.org_id = i.org_id and r.id = i.approval_id
@@ -137,7 +136,7 @@ $$;
 create or replace function authorize_call(
   p_org uuid, p_job uuid, p_call uuid, p_key text, p_asked bytea, p_sender text, p_tool text, p_digest text, p_schema text,
   p_arguments text, p_input_hash bytea, p_read_only boolean, p_risk text, p_on_uncertain text, p_timeout double precision,
-  p_authorization uuid, p_verdict text, p_rule text, p_policies text, p_status text, p_error text,
+  p_verdict text, p_rule text, p_policies text, p_status text, p_error text,
   p_dispatch_seconds double precision, p_standing uuid, p_granter_revision integer, p_says text, p_approval uuid,
   p_asker uuid, p_caused_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[],
   p_more jsonb)
@@ -175,8 +174,6 @@ begin
     insert into external_tool (org_id, name, digest, parameters, created_at)
     values (p_org, p_tool, p_digest, p_schema::jsonb, at) on conflict do nothing;
   end if;
-  insert into call_authorization (org_id, id, job_id, tool_name, input_hash, verdict, rule, created_at)
-  values (p_org, p_authorization, p_job, p_tool, p_input_hash, p_verdict, p_rule, at);
   if p_status in ('allowed', 'intended') and (p_verdict <> 'allow' or p_standing is distinct from
       case when p_rule like 'standing:%' and p_status = 'intended' then substr(p_rule, 10)::uuid end) then
     raise exception using errcode = 'CX409', detail = 'not_authorised',
@@ -184,9 +181,9 @@ begin
   end if;
   before := case when p_status = 'intended' then at + make_interval(secs => p_dispatch_seconds) end;
   insert into tool_call (org_id, id, job_id, step_index, position, tool_name, tool_digest, arguments, input_hash, read_only,
-    on_uncertain, authorization_id, status, dispatch_before, settle_after, error, created_at, finished_at)
+    on_uncertain, verdict, rule, status, dispatch_before, settle_after, error, created_at, finished_at)
   values (p_org, p_call, p_job, number, 0, p_tool, p_digest, p_arguments::jsonb, p_input_hash, false, p_on_uncertain,
-    p_authorization, p_status, before, before + make_interval(secs => p_timeout), p_error, at,
+    p_verdict, p_rule, p_status, before, before + make_interval(secs => p_timeout), p_error, at,
     case when p_status = 'rejected' then at end);
   insert into external_call (org_id, call_id, session_id, job_id, agent_id, opener, key, asker, begun_by, caused_by,
     asked_hash, risk, claims_read_only, timeout_seconds, policies, sender, settle_at, created_at)
@@ -220,7 +217,7 @@ $$;
 -- meanwhile, nothing is written and they look again.
 create or replace function intend_call(
   p_org uuid, p_call uuid, p_seen text, p_attempt integer, p_sender text, p_policies text, p_dispatch_seconds double precision,
-  p_authorization uuid, p_verdict text, p_rule text, p_grant boolean, p_standing uuid, p_granter_revision integer,
+  p_verdict text, p_rule text, p_grant boolean, p_standing uuid, p_granter_revision integer,
   p_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb)
   returns void
   language plpgsql set search_path = public, pg_temp as $$
@@ -254,17 +251,16 @@ begin
     raise exception using errcode = 'CX409', detail = 'not_authorised',
       message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
   end if;
-  if p_authorization is not null then
+  if p_verdict is not null then
     if p_verdict <> 'allow' or (p_standing is distinct from
         case when p_rule like 'standing:%' then substr(p_rule, 10)::uuid end) then
       raise exception using errcode = 'CX409', detail = 'not_authorised',
         message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
     end if;
-    insert into call_authorization (org_id, id, job_id, tool_name, input_hash, verdict, rule, created_at)
-    values (p_org, p_authorization, was.job_id, was.tool_name, was.input_hash, p_verdict, p_rule, at);
   end if;
   update tool_call c
-  set status = 'intended', authorization_id = coalesce(p_authorization, c.authorization_id),
+  set status = 'intended', verdict = coalesce(p_verdict, c.verdict), rule = coalesce(p_rule, c.rule),
+    granted = c.granted or p_grant,
     -- Whatever was sent before, also where somebody was asked again meanwhile: a late outcome is of that attempt.
     attempt = c.attempt + (was.dispatch_before is not null)::integer,
     dispatch_before = before, settle_after = before + make_interval(secs => declared.timeout_seconds),

@@ -99,7 +99,6 @@ class Uncovered:
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    id: UUID
     decision: PolicyDecision
     leaning: StandingUse | None = None
     """Where a person's standing approval allows what policy alone does not."""
