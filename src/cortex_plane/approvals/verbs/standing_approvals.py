@@ -25,14 +25,7 @@ from cortex_plane.approvals.rules import standing_match
 from cortex_plane.approvals.rules.standing_match import Granter, Uncovered, check
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.db.vault import Vault
-from cortex_plane.gates.rules.authorization import (
-    Authorization,
-    CallJob,
-    PlannedCall,
-    StandingUse,
-    facts_of,
-    leaning_on,
-)
+from cortex_plane.gates.rules.authorization import Authorization, CallJob, StandingUse, UnsentCall, facts_of, leaning_on
 from cortex_plane.kernel.conditions import Condition
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.ids import new_id
@@ -99,7 +92,7 @@ class Cover:
 
 
 async def cover(
-    db: Database, job: CallJob, planned: PlannedCall, read_only: bool, authorization: Authorization, vault: Vault,
+    db: Database, job: CallJob, planned: UnsentCall, read_only: bool, authorization: Authorization, vault: Vault,
     reserved: Mapping[UUID, int] = MappingProxyType({}), read_to: int = 0, askers: Sequence[UUID] = (),
 ) -> Cover:  # fmt: skip
     """For a call that needs approval, wherever it runs. ``reserved``: how many calls of the same response use each already.
