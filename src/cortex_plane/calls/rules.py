@@ -24,7 +24,7 @@ from cortex_plane.calls.model import (
     Whom,
 )
 from cortex_plane.gates.model.gates import OF_THE_PLANE, GatedCall, GateState, Limit, Ruling
-from cortex_plane.gates.rules.authorization import PlannedCall, authorize, time_limits
+from cortex_plane.gates.rules.authorization import UnsentCall, authorize, time_limits
 from cortex_plane.gates.rules.evaluation import judge
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.gates.rules.prompts import asked_of_all, blocks_of, guides_of, questions_of
@@ -90,7 +90,7 @@ class ToolDefinition:
 
 
 def call_request(
-    id: UUID, call: PlannedCall, step: int, *, summary: str, rule: str, policies: str, terms: Terms,
+    id: UUID, call: UnsentCall, step: int, *, summary: str, rule: str, policies: str, terms: Terms,
     question: str | None = None, is_doubt: bool = False, says: str | None = None, asked_for: str | None = None,
     changed_by: Sequence[Cause] = (),
 ) -> NewRequest:  # fmt: skip

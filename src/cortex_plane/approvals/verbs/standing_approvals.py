@@ -22,9 +22,9 @@ from cortex_plane.db.vault import Vault
 from cortex_plane.gates.rules.authorization import (
     Authorization,
     CallJob,
-    PlannedCall,
     StandingUse,
     Uncovered,
+    UnsentCall,
     facts_of,
     leaning_on,
 )
@@ -81,7 +81,7 @@ class Cover:
 
 
 async def cover(
-    db: Database, job: CallJob, planned: PlannedCall, read_only: bool, authorization: Authorization, vault: Vault,
+    db: Database, job: CallJob, planned: UnsentCall, read_only: bool, authorization: Authorization, vault: Vault,
     reserved: Mapping[UUID, int] = MappingProxyType({}), read_to: int = 0, askers: Sequence[UUID] = (),
 ) -> Cover:  # fmt: skip
     """For a call that needs approval, wherever it runs. ``reserved``: how many calls of the same response use each already.

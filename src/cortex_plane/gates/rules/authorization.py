@@ -45,7 +45,7 @@ class CallJob(JobRef, Protocol):
     def session_kind(self) -> str: ...
 
 
-class PlannedCall(Protocol):
+class UnsentCall(Protocol):
     """A call before it is sent, wherever it runs."""
 
     @property
@@ -62,7 +62,7 @@ class PlannedCall(Protocol):
     def risk(self) -> Risk: ...
 
 
-def facts_of(job: CallJob, call: PlannedCall, *, read_only: bool) -> CallFacts:
+def facts_of(job: CallJob, call: UnsentCall, *, read_only: bool) -> CallFacts:
     """What policies look at."""
     return CallFacts(
         target=call.name, arguments=orjson.loads(call.arguments), read_only=read_only, risk=call.risk, agent=job.agent,
