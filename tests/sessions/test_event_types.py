@@ -34,8 +34,8 @@ def test_sql_appends_only_types_that_are_known() -> None:
     appended = {
         name
         for path in (SQL / "functions").glob("*.sql")
-        for call in re.findall(r"session_append\((.*?)\);", path.read_text(), re.DOTALL)
-        for name in re.findall(r"'([a-z_]+)'", call.partition("array[")[2].partition("]")[0])
+        for call in re.findall(r"sessions?_append\((.*?)\);", path.read_text(), re.DOTALL)
+        for name in re.findall(r"'([a-z_]+)'", call)
     }
     assert appended
     assert appended <= set(EventType), appended - set(EventType)
@@ -53,9 +53,5 @@ def test_whoever_appends_events_gives_a_hint() -> None:
         if not more:
             break
         telling |= more
-    called = {
-        name
-        for path in [*SOURCE.glob("*/store.py"), *SOURCE.glob("*/store/*.py")]
-        for name in re.findall(r'\.call\(\s*"(\w+)"', path.read_text())
-    }
+    called = {name for path in SOURCE.rglob("*.py") for name in re.findall(r'\.call\(\s*"(\w+)"', path.read_text())}
     assert called & telling == set(EVENT_VERBS)

@@ -349,6 +349,7 @@ async def test_the_pool_forgets_the_org(urls: Urls, admin: asyncpg.Connection, w
 
 
 async def _expect_nothing(db: Database, backend: int, names: list[str]) -> None:
+    await db._shared.return_connections()
     async with db._pool.acquire() as connection:
         assert await connection.fetchval("select pg_backend_pid()") == backend
         assert await connection.fetchval("select current_setting('app.org_id', true)") == ""
