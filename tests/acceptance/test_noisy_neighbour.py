@@ -106,7 +106,7 @@ async def _plane(urls: Urls, folder: Path) -> AsyncIterator[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("CORTEX_", "DATABASE_"))}
     env = clean | {
         "DATABASE_URL": urls.app, "CORTEX_HOME": str(folder), "CORTEX_MASTER_KEY": KEY.hex(), "CORTEX_PORT": "0",
-        "CORTEX_LOG_LEVEL": "error", "CORTEX_GRACE_SECONDS": "1",
+        "CORTEX_LOG_LEVEL": "error", "CORTEX_GRACE_SECONDS": "1", "CORTEX_PROCESSES": "1",
     }  # fmt: skip
     api, worker = folder / "api.log", folder / "worker.log"
     with (

@@ -189,7 +189,7 @@ def test_a_worker_shows_what_it_counted_when_it_is_told_a_port(urls: Urls, tmp_p
         "DATABASE_URL": urls.app, "CORTEX_METRICS_PORT": str(port), "CORTEX_MASTER_KEY": MASTER_KEY,
     }  # fmt: skip
     worker = subprocess.Popen(
-        [sys.executable, "-m", "cortex_plane", "worker"],
+        [sys.executable, "-m", "cortex_plane", "worker", "--processes=1"],
         cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     assert worker.stdout is not None

@@ -94,6 +94,9 @@ def start_worker(
     concurrency: Annotated[
         int | None, Option(min=1, max=1000, help="Jobs at a time; CORTEX_CONCURRENCY if left out.")
     ] = None,
+    processes: Annotated[
+        int | None, Option(min=1, max=256, help="Processes that share these jobs; CORTEX_PROCESSES if left out.")
+    ] = None,
     name: Annotated[str | None, Option(help="How others see this worker; host and process if left out.")] = None,
     parent: Annotated[int | None, Option(hidden=True)] = None,
 ) -> None:
@@ -101,12 +104,17 @@ def start_worker(
     settings = _load_settings()
     with importing(), extra("worker"):
         from cortex_plane.main.databases import require_home
-        from cortex_plane.main.worker_process import run_worker
+        from cortex_plane.main.supervisor import cores, run_workers
 
     require_home(settings.home)
     settings.configure_logs()
     if concurrency is not None:
         settings = settings.model_copy(update={"concurrency": concurrency})
+    count = min(processes or settings.processes or cores(), settings.concurrency)
+    if count > 1:
+        raise typer.Exit(run_workers(settings, count, apps or [], name))
+    with importing(), extra("worker"):
+        from cortex_plane.main.worker_process import run_worker
 
     def report(worker: JobRunner) -> None:
         typer.echo(f"worker {worker.name} runs {', '.join(sorted(worker.apps))}")

@@ -96,6 +96,7 @@ class Settings(BaseModel):
     listen_url: str | None = None
     notifications: bool = True
     concurrency: Annotated[int, Field(ge=1, le=1000)] = 16
+    processes: Annotated[int, Field(ge=0, le=256)] = 0
     reserved_slots: Annotated[int, Field(ge=0, le=999)] | None = None
     org_slots: Annotated[int, Field(ge=1, le=1000)] | None = None
     org_jobs: Annotated[int, Field(ge=1, le=1_000_000)] | None = None

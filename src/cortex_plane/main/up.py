@@ -9,9 +9,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
 
 import structlog
 from rich.console import Console
@@ -23,6 +22,7 @@ from cortex_plane.kernel.errors import AlreadyExists
 from cortex_plane.main import api_process, databases, demo
 from cortex_plane.main.reach import MailSink, mail_sink
 from cortex_plane.main.settings import Settings, configure_logs
+from cortex_plane.main.supervisor import keep_worker
 from cortex_plane.tenancy.model.orgs import OrgDraft
 from cortex_plane.tenancy.verbs import keys, logins, orgs
 from cortex_plane.worker.scheduler import in_background
@@ -30,58 +30,6 @@ from cortex_plane.worker.scheduler import in_background
 log = structlog.get_logger()
 
 WORKER_GRACE_SECONDS = 5.0
-STABLE_SECONDS = 10.0
-FIRST_PAUSE, LAST_PAUSE = 0.2, 10.0
-MAX_LOG_BYTES = 10 * 1024 * 1024
-
-
-async def _keep_worker(arguments: Sequence[str], environment: Mapping[str, str], log_file: Path) -> None:
-    pause = FIRST_PAUSE
-    while True:
-        start = time.monotonic()
-        with _open_log(log_file) as output:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "cortex_plane", "worker", "--parent", str(os.getpid()), *arguments,
-                env={**os.environ, **environment}, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=True,
-            )  # fmt: skip
-        try:
-            code = await process.wait()
-        except asyncio.CancelledError:
-            await _end_process(process)
-            raise
-        # A worker that ran for a while is replaced at once; one that cannot start must not fill the log.
-        pause = FIRST_PAUSE if time.monotonic() - start > STABLE_SECONDS else min(LAST_PAUSE, pause * 2)
-        log.warning(
-            "the worker ended; a new one starts",
-            exit_code=code, said=_last_line(log_file), log=str(log_file), pause=pause,
-        )  # fmt: skip
-        await asyncio.sleep(pause)
-
-
-async def _end_process(process: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.terminate()
-    try:
-        await asyncio.wait_for(process.wait(), WORKER_GRACE_SECONDS + 6)
-    except TimeoutError:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-
-
-def _open_log(path: Path) -> IO[bytes]:
-    """For its owner alone, because tools write to it. Emptied when it has become large."""
-    is_large = path.exists() and path.stat().st_size > MAX_LOG_BYTES
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | (os.O_TRUNC if is_large else 0)
-    return os.fdopen(os.open(path, flags, 0o600), "ab")
-
-
-def _last_line(path: Path) -> str:
-    lines = path.read_bytes()[-4000:].decode(errors="replace").strip().splitlines()
-    return lines[-1][:500] if lines else ""
-
-
 WORKER_LOG = "worker.log"
 FIRST_ORG = OrgDraft(slug="default", name="Default", admin_name="Admin")
 
@@ -120,9 +68,10 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
                     "CORTEX_GRACE_SECONDS": str(min(settings.grace_seconds, WORKER_GRACE_SECONDS)),
                 }
                 references = (demo.REFERENCE, demo.GATES_REFERENCE, *apps)
-                arguments = [f"--app={reference}" for reference in references]
+                arguments = [*(f"--app={reference}" for reference in references), "--processes=1"]
+                log_file = settings.home / WORKER_LOG
                 welcome = functools.partial(_welcome, settings.home, url, link, time.monotonic() - start)
-                async with in_background(_keep_worker(arguments, environment, settings.home / WORKER_LOG)):
+                async with in_background(keep_worker(arguments, environment, WORKER_GRACE_SECONDS, log_file=log_file)):
                     await api_process.serve(settings, db, app_url, listener, welcome, sink)
                     console.print("stopping …", style="dim")
 

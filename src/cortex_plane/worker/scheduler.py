@@ -122,7 +122,7 @@ class Scheduler:
 
 
 @contextlib.asynccontextmanager
-async def in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+async def in_background(work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
     """``work`` in a task for as long as the block runs; then it is cancelled, and waited for."""
     task = asyncio.create_task(work)
     try:

@@ -1,0 +1,117 @@
+"""Keeps worker processes running: the one of `cortex up`, and those of `cortex worker --processes`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+import structlog
+
+from cortex_plane.main.settings import Settings, variable
+
+log = structlog.get_logger()
+
+KILL_AFTER_SECONDS = 6.0
+"""After its grace period a worker has so long to end."""
+STABLE_SECONDS = 10.0
+FIRST_PAUSE, LAST_PAUSE = 0.2, 10.0
+MAX_LOG_BYTES = 10 * 1024 * 1024
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_workers(settings: Settings, processes: int, references: Sequence[str], name: str | None) -> int:
+    """So many workers until SIGTERM or SIGINT; one that ends is replaced. Jobs at a time are shared between them.
+
+    The exit code is that of a worker that cannot even start: then all of them stop."""
+    concurrency = -(-settings.concurrency // processes)
+    arguments = [f"--app={reference}" for reference in references]
+
+    async def keep(number: int) -> int:
+        named = [f"--name={name}-{number}"] if name else []
+        environment = {}
+        if settings.metrics_port:
+            environment[variable("metrics_port")] = str(settings.metrics_port + number - 1)
+        worker = [*arguments, *named, f"--concurrency={concurrency}", "--processes=1"]
+        return await keep_worker(worker, environment, settings.grace_seconds, must_start=True)
+
+    async def main() -> int:
+        workers = [asyncio.create_task(keep(number)) for number in range(1, processes + 1)]
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        stopped = asyncio.create_task(stop.wait())
+        done, _ = await asyncio.wait([*workers, stopped], return_when=asyncio.FIRST_COMPLETED)
+        for task in (*workers, stopped):
+            task.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        return next((task.result() for task in done if task is not stopped), 0)
+
+    return asyncio.run(main())
+
+
+async def keep_worker(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    grace_seconds: float,
+    *,
+    log_file: Path | None = None,
+    must_start: bool = False,
+) -> int:
+    """One worker at a time, until this is cancelled. With ``must_start``, the exit code of a first one that ends at once."""
+    pause, is_first = FIRST_PAUSE, True
+    while True:
+        start = time.monotonic()
+        with _open_log(log_file) if log_file else contextlib.nullcontext() as output:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "cortex_plane", "worker", "--parent", str(os.getpid()), *arguments,
+                env={**os.environ, **environment}, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
+                start_new_session=True,
+            )  # fmt: skip
+        try:
+            code = await process.wait()
+        except asyncio.CancelledError:
+            await _end_process(process, grace_seconds)
+            raise
+        is_stable = time.monotonic() - start > STABLE_SECONDS
+        if must_start and is_first and not is_stable and code > 0:
+            return code
+        is_first = False
+        # A worker that ran for a while is replaced at once; one that cannot start must not fill the log.
+        pause = FIRST_PAUSE if is_stable else min(LAST_PAUSE, pause * 2)
+        details = {"said": _last_line(log_file), "log": str(log_file)} if log_file else {}
+        log.warning("the worker ended; a new one starts", exit_code=code, pause=pause, **details)
+        await asyncio.sleep(pause)
+
+
+async def _end_process(process: asyncio.subprocess.Process, grace_seconds: float) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), grace_seconds + KILL_AFTER_SECONDS)
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+def _open_log(path: Path) -> IO[bytes]:
+    """For its owner alone, because tools write to it. Emptied when it has become large."""
+    is_large = path.exists() and path.stat().st_size > MAX_LOG_BYTES
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | (os.O_TRUNC if is_large else 0)
+    return os.fdopen(os.open(path, flags, 0o600), "ab")
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_bytes()[-4000:].decode(errors="replace").strip().splitlines()
+    return lines[-1][:500] if lines else ""
