@@ -7,17 +7,7 @@ from dataclasses import asdict
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.gates import store as gates_store
 from cortex_plane.gates.files.atlases import Read, difference, read
-from cortex_plane.gates.model.atlases import (
-    MAX_COUNTED,
-    Atlas,
-    AtlasDiff,
-    AtlasFile,
-    AtlasSummary,
-    AtlasVersionDetails,
-    NumberedVersion,
-    Published,
-    Retired,
-)
+from cortex_plane.gates.model import atlases as atlas_model
 from cortex_plane.gates.verbs.atlas_cache import manifest_of, read_back
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.shares import loading, reading
@@ -30,7 +20,7 @@ SHOWN_AGENTS = 100
 
 
 @verb(Permission.ATLAS_WRITE)
-async def publish_atlas(db: Database, actor: Actor, file: AtlasFile) -> Published:
+async def publish_atlas(db: Database, actor: Actor, file: atlas_model.AtlasFile) -> atlas_model.Published:
     """A new version, which new sessions are bound to from now on. The same content again is answered as it was."""
     # A large file takes seconds to read: nobody waits for it with a lock, and nothing else stands still.
     found_in = await reading.run(read, file.manifest, name=file.name)
@@ -39,7 +29,7 @@ async def publish_atlas(db: Database, actor: Actor, file: AtlasFile) -> Publishe
         await gates_store.lock_atlas(tx, atlas.atlas_id)
         earlier = await gates_store.get_atlas_version(tx, atlas.atlas_id, atlas.version)
         if earlier is not None:
-            return Published(version=_same(earlier, atlas), created=False, warnings=earlier.warnings)
+            return atlas_model.Published(version=_same(earlier, atlas), created=False, warnings=earlier.warnings)
         version = await _insert_version(tx, actor, file, found_in)
         await proof_store.append_to_org(
             tx,
@@ -48,10 +38,12 @@ async def publish_atlas(db: Database, actor: Actor, file: AtlasFile) -> Publishe
                 digest=atlas.digest, gates=len(atlas.gates), steward=atlas.steward.id,
             ),
         )  # fmt: skip
-    return Published(version=version, created=True, warnings=version.warnings)
+    return atlas_model.Published(version=version, created=True, warnings=version.warnings)
 
 
-async def _insert_version(tx: Transaction, actor: Actor, file: AtlasFile, reading: Read) -> NumberedVersion:
+async def _insert_version(
+    tx: Transaction, actor: Actor, file: atlas_model.AtlasFile, reading: Read
+) -> atlas_model.NumberedVersion:
     atlas = reading.atlas
     warnings = [*reading.warnings, *await _odd_here(tx, atlas)]
     await gates_store.insert_atlas_version(
@@ -62,7 +54,7 @@ async def _insert_version(tx: Transaction, actor: Actor, file: AtlasFile, readin
     return version
 
 
-def _same(earlier: NumberedVersion, atlas: Atlas) -> NumberedVersion:
+def _same(earlier: atlas_model.NumberedVersion, atlas: atlas_model.Atlas) -> atlas_model.NumberedVersion:
     if earlier.digest != atlas.digest:
         raise Conflict(
             f"Version {atlas.version} of {atlas.atlas_id} was published with other content, and versions do not change.",
@@ -72,7 +64,7 @@ def _same(earlier: NumberedVersion, atlas: Atlas) -> NumberedVersion:
     return earlier
 
 
-async def _odd_here(tx: Transaction, atlas: Atlas) -> list[str]:
+async def _odd_here(tx: Transaction, atlas: atlas_model.Atlas) -> list[str]:
     """What is wrong with it in this org, though not in itself."""
     steward, odd = atlas.steward, []
     if steward.webhook is not None and not await gates_store.has_webhook(tx, steward.webhook):
@@ -88,7 +80,7 @@ async def _odd_here(tx: Transaction, atlas: Atlas) -> list[str]:
 
 
 @verb(Permission.ATLAS_WRITE)
-async def retire_atlas(db: Database, actor: Actor, atlas_id: str, version: str) -> Retired:
+async def retire_atlas(db: Database, actor: Actor, atlas_id: str, version: str) -> atlas_model.Retired:
     """No new session is bound to it any more; those that are go on with it. Retiring twice changes nothing."""
     async with db.transaction(actor.org_id) as tx:
         await gates_store.lock_atlas(tx, atlas_id)
@@ -106,18 +98,18 @@ async def retire_atlas(db: Database, actor: Actor, atlas_id: str, version: str) 
                     holds=holds,
                 ),
             )  # fmt: skip
-    return Retired(version=after, changed=changed, holds=holds, agents=agents)
+    return atlas_model.Retired(version=after, changed=changed, holds=holds, agents=agents)
 
 
 @verb(Permission.ATLAS_READ)
-async def list_atlases(db: Database, actor: Actor, above: str | None, limit: int) -> list[AtlasSummary]:
+async def list_atlases(db: Database, actor: Actor, above: str | None, limit: int) -> list[atlas_model.AtlasSummary]:
     """By id."""
     async with db.transaction(actor.org_id) as tx:
         return await gates_store.list_atlases(tx, above, limit)
 
 
 @verb(Permission.ATLAS_READ)
-async def get_atlas(db: Database, actor: Actor, atlas_id: str) -> AtlasSummary:
+async def get_atlas(db: Database, actor: Actor, atlas_id: str) -> atlas_model.AtlasSummary:
     async with db.transaction(actor.org_id) as tx:
         return require_found(await gates_store.get_atlas(tx, atlas_id), "atlas")
 
@@ -125,7 +117,7 @@ async def get_atlas(db: Database, actor: Actor, atlas_id: str) -> AtlasSummary:
 @verb(Permission.ATLAS_READ)
 async def list_atlas_versions(
     db: Database, actor: Actor, atlas_id: str, below: int | None, limit: int
-) -> list[NumberedVersion]:
+) -> list[atlas_model.NumberedVersion]:
     """Newest first."""
     async with db.transaction(actor.org_id) as tx:
         require_found(await gates_store.get_atlas(tx, atlas_id), "atlas")
@@ -135,19 +127,19 @@ async def list_atlas_versions(
 @verb(Permission.ATLAS_READ)
 async def get_atlas_version(
     db: Database, actor: Actor, atlas_id: str, version: str, *, source: bool = False
-) -> AtlasVersionDetails:
+) -> atlas_model.AtlasVersionDetails:
     """One version; with ``source`` the file as it was published."""
     async with db.transaction(actor.org_id, snapshot=True) as tx:
         row = require_found(await gates_store.get_atlas_version(tx, atlas_id, version), "atlas_version")
-        return AtlasVersionDetails(
+        return atlas_model.AtlasVersionDetails(
             **asdict(row),
-            sessions=await gates_store.count_atlas_sessions(tx, atlas_id, version, MAX_COUNTED),
+            sessions=await gates_store.count_atlas_sessions(tx, atlas_id, version, atlas_model.MAX_COUNTED),
             source=await gates_store.get_atlas_source(tx, atlas_id, version) if source else None,
         )
 
 
 @verb(Permission.ATLAS_READ)
-async def diff_atlases(db: Database, actor: Actor, atlas_id: str, before: str, after: str) -> AtlasDiff:
+async def diff_atlases(db: Database, actor: Actor, atlas_id: str, before: str, after: str) -> atlas_model.AtlasDiff:
     """What the second version has otherwise than the first."""
     async with db.transaction(actor.org_id, snapshot=True) as tx:
         digests = [
@@ -159,13 +151,13 @@ async def diff_atlases(db: Database, actor: Actor, atlas_id: str, before: str, a
     return await reading.run(_difference, manifests, digests, names)
 
 
-def _difference(manifests: list[bytes], digests: list[str], names: list[str]) -> AtlasDiff:
+def _difference(manifests: list[bytes], digests: list[str], names: list[str]) -> atlas_model.AtlasDiff:
     first, second = (read_back(*each) for each in zip(manifests, digests, names, strict=True))
     return difference(first, second)
 
 
 @verb(Permission.ATLAS_READ)
-async def atlas_contents(db: Database, actor: Actor, atlas_id: str, version: str) -> Atlas:
+async def atlas_contents(db: Database, actor: Actor, atlas_id: str, version: str) -> atlas_model.Atlas:
     """Its gates, questions, contexts, capabilities, policies and actions, as sessions are held to them."""
     async with db.transaction(actor.org_id) as tx:
         row = require_found(await gates_store.get_atlas_version(tx, atlas_id, version), "atlas_version")

@@ -11,21 +11,7 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.proof.model import (
-    KEY_BYTES,
-    AuditEntry,
-    ChainHead,
-    ChainVerifier,
-    Fault,
-    RootedHead,
-    SigningKey,
-    Verification,
-    fingerprint,
-    from_base64,
-    iso,
-    microseconds,
-    moment,
-)
+from cortex_plane.proof import model
 from cortex_plane.proof.rules.roots import Held, KeptRoot, Times, TrailVerifier
 
 FORMAT = "cortex-audit-export"
@@ -54,17 +40,17 @@ class ExportWriter:
                 "version": VERSION,
                 "org": {"id": str(org_id), "slug": slug},
                 "session": _text(session_id),
-                "exported_at": iso(at),
+                "exported_at": model.iso(at),
                 "rule": RULE,
             }
         )
 
-    def item(self, item: AuditEntry | RootedHead | ChainHead) -> bytes:
-        if isinstance(item, AuditEntry):
+    def item(self, item: model.AuditEntry | model.RootedHead | model.ChainHead) -> bytes:
+        if isinstance(item, model.AuditEntry):
             return self.entry(item)
-        return self.rooted(item) if isinstance(item, RootedHead) else self.head(item)
+        return self.rooted(item) if isinstance(item, model.RootedHead) else self.head(item)
 
-    def entry(self, entry: AuditEntry) -> bytes:
+    def entry(self, entry: model.AuditEntry) -> bytes:
         self._entries += 1
         return self._line(
             {
@@ -75,8 +61,8 @@ class ExportWriter:
                 "format": entry.format,
                 "action": entry.action,
                 "job": _text(entry.job_id),
-                "at_us": microseconds(entry.created_at),
-                "created_at": iso(entry.created_at),
+                "at_us": model.microseconds(entry.created_at),
+                "created_at": model.iso(entry.created_at),
                 # Bytes that are no text were never written by the plane: what stands for them breaks the body's hash.
                 "body": None if entry.body is None else entry.body.decode(errors="replace"),
                 "body_hash": entry.body_hash.hex(),
@@ -84,7 +70,7 @@ class ExportWriter:
             }
         )
 
-    def rooted(self, head: RootedHead) -> bytes:
+    def rooted(self, head: model.RootedHead) -> bytes:
         return self._line(
             {
                 "type": "rooted",
@@ -95,20 +81,20 @@ class ExportWriter:
             }
         )
 
-    def head(self, head: ChainHead) -> bytes:
+    def head(self, head: model.ChainHead) -> bytes:
         self._chains += 1
         digest = None if head.hash is None else head.hash.hex()
         return self._line({"type": "head", "chain": str(head.chain_id), "seq": head.seq, "hash": digest})
 
-    def key(self, key: SigningKey) -> bytes:
+    def key(self, key: model.SigningKey) -> bytes:
         return self._line(
             {
                 "type": "key",
                 "id": str(key.id),
                 "public_key": key.public_key,
                 "fingerprint": key.fingerprint,
-                "created_at": iso(key.created_at),
-                "retired_at": None if key.retired_at is None else iso(key.retired_at),
+                "created_at": model.iso(key.created_at),
+                "retired_at": None if key.retired_at is None else model.iso(key.retired_at),
             }
         )
 
@@ -154,7 +140,7 @@ _MALFORMED = (TypeError, ValueError, KeyError, OverflowError, AttributeError)
 Line = dict[str, Any]
 
 
-def verify_export(lines: Iterable[bytes], copies: Held | None = None, times: Times | None = None) -> Verification:
+def verify_export(lines: Iterable[bytes], copies: Held | None = None, times: Times | None = None) -> model.Verification:
     """Raises ``InvalidInput`` where this is no export, or not all of one. ``copies``: copies of roots to compare with, but those
     that by ``times`` are newer than the export."""
     reader = _Reader(copies or {}, times or {})
@@ -195,7 +181,7 @@ class _Reader:
         if kind != "trailer":
             self._digest.update(line)
 
-    def result(self) -> Verification:
+    def result(self) -> model.Verification:
         if self._place != ORDER["trailer"]:
             raise _no_export("it was cut off: its trailer is missing")
         return self._trail.result(newer_copies=self._newer)
@@ -243,7 +229,7 @@ class _Reader:
             self._trail.entries += 1
             self._fault(chain, chain.seq + 1, "it is malformed")
             return
-        if iso(entry.created_at) != line["created_at"]:
+        if model.iso(entry.created_at) != line["created_at"]:
             self._fault(chain, entry.seq, "its two times differ")
         elif entry.chain_id != (entry.session_id or self._org):
             self._fault(chain, entry.seq, "it is of another chain")
@@ -252,20 +238,20 @@ class _Reader:
     def _rooted(self, line: Line) -> None:
         chain_id, root_seq = self._chain_of(line).chain_id, _number(line["root"])
         seq, digest = _number(line["seq"]), _hex(line["hash"], 32)
-        self._trail.take(RootedHead(root_seq=root_seq, chain_id=chain_id, seq=seq, hash=digest))
+        self._trail.take(model.RootedHead(root_seq=root_seq, chain_id=chain_id, seq=seq, hash=digest))
 
     def _head(self, line: Line) -> None:
         chain_id = self._chain_of(line).chain_id
         self._named += str(chain_id) == (self._session or str(self._org))
         if line["seq"] is None:
-            head = ChainHead(chain_id=chain_id)
+            head = model.ChainHead(chain_id=chain_id)
         else:
-            head = ChainHead(chain_id=chain_id, seq=_number(line["seq"]), hash=_hex(line["hash"], 32))
+            head = model.ChainHead(chain_id=chain_id, seq=_number(line["seq"]), hash=_hex(line["hash"], 32))
         self._trail.take(head)
 
     def _key(self, line: Line) -> None:
-        public_key = from_base64(line["public_key"], KEY_BYTES)
-        if public_key is None or fingerprint(public_key) != line["fingerprint"]:
+        public_key = model.from_base64(line["public_key"], model.KEY_BYTES)
+        if public_key is None or model.fingerprint(public_key) != line["fingerprint"]:
             raise ValueError
         self._keys[UUID(line["id"])] = public_key
 
@@ -288,7 +274,7 @@ class _Reader:
 
     # Chains ----------------------------------------------------------------------------------------------------
 
-    def _chain_of(self, line: Line) -> ChainVerifier:
+    def _chain_of(self, line: Line) -> model.ChainVerifier:
         """The chain that a line belongs to, which goes on or begins here."""
         id = UUID(line["chain"])
         if str(id) != line["chain"]:
@@ -297,7 +283,7 @@ class _Reader:
             self._require_head()
         chain = self._trail.chain
         if chain is None:
-            chain = self._trail.chain = ChainVerifier(id)
+            chain = self._trail.chain = model.ChainVerifier(id)
             if self._last is not None and id <= self._last:
                 self._fault(chain, 1, "it stands in the wrong place")
             self._last = id
@@ -309,13 +295,13 @@ class _Reader:
             self._fault(self._trail.chain, 0, "its head is not in the export")
         self._trail.leave_chain()
 
-    def _fault(self, chain: ChainVerifier, seq: int, reason: str) -> None:
-        self._trail.fault(Fault(chain_id=chain.chain_id, seq=seq, reason=reason))
+    def _fault(self, chain: model.ChainVerifier, seq: int, reason: str) -> None:
+        self._trail.fault(model.Fault(chain_id=chain.chain_id, seq=seq, reason=reason))
 
 
-def _entry_of(line: Line) -> AuditEntry:
+def _entry_of(line: Line) -> model.AuditEntry:
     session = line["session"]
-    return AuditEntry(
+    return model.AuditEntry(
         chain_id=UUID(line["chain"]),
         session_id=None if session is None else UUID(session),
         seq=_number(line["seq"]),
@@ -326,7 +312,7 @@ def _entry_of(line: Line) -> AuditEntry:
         body=None if line["body"] is None else line["body"].encode(),
         body_hash=_hex(line["body_hash"], 32),
         hash=_hex(line["hash"], 32),
-        created_at=moment(_number(line["at_us"])),
+        created_at=model.moment(_number(line["at_us"])),
     )
 
 
