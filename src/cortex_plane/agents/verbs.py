@@ -102,10 +102,8 @@ async def delete_agent(tx: Transaction, actor: Actor, ref: str, revision: int | 
 
 async def require_atlas_access(tx: Transaction, actor: Actor, session_id: UUID) -> None:
     """Refuse an actor whom one of the session's atlases keeps out. After whatever binds the session, before the commit.
-
-    Raises ``Forbidden`` (`atlas_access_refused`) with the reason. The deciding facts are the key's name as it is now, and
-    whether the person, or the program, is a guest.
-    """
+    Raises ``Forbidden`` (`atlas_access_refused`) with the reason. The deciding facts are the key's name as it is now,
+    and whether the person, or the program, is a guest."""
     await gates_store.require_atlas_access(tx, session_id, actor.key_id, actor.user_account_id)
 
 
@@ -121,11 +119,9 @@ async def require_held_atlases(tx: Transaction, atlas_ids: Sequence[str]) -> Non
 
 
 async def bind_atlases(tx: Transaction, actor: Actor, session_id: UUID, agent: Agent, atlas_ids: Sequence[str]) -> None:
-    """Bind a session to the atlases of its agent, and to those that its caller names.
-
-    The first atlas of a session only tightens it. A further one may allow what the others leave out, so only those who write atlases add it.
-    If an agent names atlases later, its next job in a session with an atlas of a caller is refused (`job_binds`).
-    """
+    """Bind a session to the atlases of its agent, and to those that its caller names. The first atlas of a session only
+    tightens it. A further one may allow what the others leave out, so only those who write atlases add it. If an agent
+    names atlases later, its next job in a session with an atlas of a caller is refused (`job_binds`)."""
     own = SkillSettings.of(agent.skill_config).atlases
     there = {*own, *await gates_store.bound_atlas_ids(tx, session_id)} if atlas_ids else set(own)
     new_ids = [id for id in atlas_ids if id not in there]

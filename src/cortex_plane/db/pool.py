@@ -199,10 +199,9 @@ _NOTIFY = "select set_config('synchronous_commit', 'off', true), pg_notify($1, '
 
 
 class Hints:
-    """Sends hints for a pool, in the background: NOTIFY says that there may be work or events. Everybody also polls.
-
-    No hint is sent inside a commit that matters, because NOTIFY takes a lock of the whole server. Hints that come close together are one.
-    """
+    """Sends hints for a pool, in the background: NOTIFY says that there may be work or events. Everybody also polls. No
+    hint is sent inside a commit that matters, because NOTIFY takes a lock of the whole server. Hints that come close
+    together are one."""
 
     def __init__(self, pool: Any) -> None:
         self._work = _Channel(pool, WORK, 0)

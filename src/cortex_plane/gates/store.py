@@ -117,10 +117,8 @@ async def unmatched_keys(tx: Transaction, globs: Sequence[str]) -> list[str]:
 
 
 async def bind_atlases(tx: Transaction, session_id: UUID, atlas_ids: Sequence[str], *, by_caller: bool) -> None:
-    """To the newest version of each that holds; what the session is bound to already stays as it is.
-
-    ``by_caller``: somebody who writes no atlases chose them.
-    """
+    """To the newest version of each that holds; what the session is bound to already stays as it is. ``by_caller``:
+    somebody who writes no atlases chose them."""
     await tx.rows(queries.bind_atlases, tx.org, session_id, list(atlas_ids), by_caller)
 
 

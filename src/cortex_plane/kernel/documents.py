@@ -100,10 +100,8 @@ class Bounds:
 
 
 def read_document(text: str, faults: Faults, bounds: Bounds, what: str, *, is_json: bool = False) -> MappingNode:
-    """The mapping that a file holds; ``what`` tells the author of any other file what to write.
-
-    JSON is YAML as well, so one reader builds both; a JSON file is first checked with the stricter rules of JSON.
-    """
+    """The mapping that a file holds; ``what`` tells the author of any other file what to write. JSON is YAML as well,
+    so one reader builds both; a JSON file is first checked with the stricter rules of JSON."""
     size = len(text.encode(errors="surrogatepass"))
     if size > bounds.bytes:
         raise TooLarge(f"The file is {size} bytes; the limit is {bounds.bytes}.")

@@ -137,11 +137,9 @@ def rebuilt(
     finished_below: int,
     first_turn: Turn | None = None,
 ) -> Thread:
-    """The turns before the step ``finished_below``, plus the messages that were read for it and not yet answered.
-
-    What a memory covers is not among the rows. ``first_turn`` is what a task begins with, or the newest user message that
-    is covered.
-    """
+    """The turns before the step ``finished_below``, plus the messages that were read for it and not yet answered. What
+    a memory covers is not among the rows. ``first_turn`` is what a task begins with, or the newest user message that is
+    covered."""
     entries: list[Entry] = []
     position = 0
     for step in steps:
@@ -270,11 +268,9 @@ class Budget:
 
 
 def filled(thread: Thread, memory: Memory, budget: Budget) -> int:
-    """How many tokens the window has before anything is shortened.
-
-    Of a newest user turn that lies further back only its own part is counted: what it fills beyond that is room that
-    nobody else needs, and no reason to forget anything.
-    """
+    """How many tokens the window has before anything is shortened. Of a newest user turn that lies further back only
+    its own part is counted: what it fills beyond that is room that nobody else needs, and no reason to forget
+    anything."""
     newest = thread.asked
     ahead = completions.of_turn(memory.turn()) if memory.summary or memory.facts else 0
     ahead += 0 if newest is None else min(newest.tokens, _for_asked(budget))

@@ -36,10 +36,8 @@ class Read:
 
 
 def read(text: str, *, name: str = "atlas.yaml") -> Read:
-    """Raises ``InvalidInput`` that names every line at fault.
-
-    A file whose name ends in .json, or that begins with a brace, is JSON; every other is YAML.
-    """
+    """Raises ``InvalidInput`` that names every line at fault. A file whose name ends in .json, or that begins with a
+    brace, is JSON; every other is YAML."""
     faults = Faults(code="invalid_atlas", hint=HINT, name=name)
     is_json = name.endswith(".json") or looks_like_json(text)
     root = read_document(

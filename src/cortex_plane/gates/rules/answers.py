@@ -314,10 +314,8 @@ def _shares(gate: Gate, which: gate_model.Open) -> bool:
 
 
 def _count(work: EvaluationRun, gate: Gate, which: gate_model.Open) -> tuple[int, bool]:
-    """A wrong answer: how many tries are left, and whether other calls have none either.
-
-    Every call has its own; all of them together have an end, so that other arguments do not give fresh ones for ever.
-    """
+    """A wrong answer: how many tries are left, and whether other calls have none either. Every call has its own; all of
+    them together have an end, so that other arguments do not give fresh ones for ever."""
     if not which.call:
         return gate.max_attempts - which.attempts - 1, False
     attempts = work.tried.get(gate.key, 0) + 1

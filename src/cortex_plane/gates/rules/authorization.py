@@ -202,9 +202,7 @@ def _over(key: str, policy: AtlasPolicy, spent: Mapping[str, Window], now: datet
 
 def limits(work: EvaluationRun, rules: OfAction) -> list[Limit]:
     """Under what a call is allowed: how much is left, and until when a gate that comes round leaves the session alone.
-
-    Who is only looking reads the second of all actions once: `time_limits`.
-    """
+    Who is only looking reads the second of all actions once: `time_limits`."""
     limiting = [_limit(key, policy, work.spent, work.now) for key, policy in rules.policies if policy.type in LIMITING]
     return limiting if work.looking else [*limiting, *time_limits(work.atlases, work.fired_at, work.now)]
 

@@ -427,9 +427,7 @@ def _notice(atlas: Atlas, trigger: str, data: dict[str, Any]) -> dict[str, Any]:
 
 def minutes_of(atlases: CompiledAtlases, calls: int = 1) -> dict[str, Any]:
     """For the write that sends so many calls: `more.gates.minutes`. Empty where no steward limits calls per minute.
-
-    Over a limit the whole write is refused with `atlas_rate_limited`, whose hint says when to try again.
-    """
+    Over a limit the whole write is refused with `atlas_rate_limited`, whose hint says when to try again."""
     return {
         atlas.atlas_id: {"limit": atlas.steward.requests_per_minute, "calls": calls}
         for atlas in atlases.atlases

@@ -41,10 +41,8 @@ TOO_LONG = "more gates ask a person about it than one request can show in full; 
 
 
 def at_boundary(atlases: CompiledAtlases, state: GateState, moment: GateInput, elapsed_ms: float = 0.0) -> Evaluation:
-    """What fires before the agent goes on: the start, what was said, what came round, what happened.
-
-    ``elapsed_ms``: what was spent on custom triggers.
-    """
+    """What fires before the agent goes on: the start, what was said, what came round, what happened. ``elapsed_ms``:
+    what was spent on custom triggers."""
     moment = _complete(state, moment)
     work = EvaluationRun(atlases, state, moment.now)
     if work.guidance:
@@ -119,10 +117,8 @@ def _due(work: EvaluationRun, moment: GateInput) -> dict[str, dict[str, Any]]:
 
 
 def requested(atlases: CompiledAtlases, state: GateState, what: str, now: datetime) -> Evaluation:
-    """The agent asks for what its stewards wrote down: by the id of a context, or whatever a gate listens for.
-
-    Nothing fires while the session waits for an answer, or is shut: who has not agreed is not told.
-    """
+    """The agent asks for what its stewards wrote down: by the id of a context, or whatever a gate listens for. Nothing
+    fires while the session waits for an answer, or is shut: who has not agreed is not told."""
     work = EvaluationRun(atlases, state, now)
     waiting = [gate for question in state.asks if (gate := atlases.gates.get(question.gate)) is not None]
     for gate in waiting:
@@ -139,11 +135,9 @@ def requested(atlases: CompiledAtlases, state: GateState, what: str, now: dateti
 def judge(
     atlases: CompiledAtlases, state: GateState, call: GatedCall, now: datetime, *, looking: bool = False
 ) -> Ruling:
-    """deny → gates → approval → rate limit → budget → allow → deny. Questions are opened, and nothing is used up.
-
-    What people see is not recorded here: `shown` does, in the commit that asks them. ``looking``: somebody wants to know
-    about the action, whatever its arguments; nothing is recorded at all.
-    """
+    """deny → gates → approval → rate limit → budget → allow → deny. Questions are opened, and nothing is used up. What
+    people see is not recorded here: `shown` does, in the commit that asks them. ``looking``: somebody wants to know
+    about the action, whatever its arguments; nothing is recorded at all."""
     ruling = _judge(EvaluationRun(atlases, state, now, looking=looking), call, looking)
     return replace(ruling, state=state, traces=()) if looking else ruling
 
@@ -299,10 +293,8 @@ def _now_refused(work: EvaluationRun, call: GatedCall, rules: OfAction) -> tuple
 
 
 def _fire_before(work: EvaluationRun, call: GatedCall, gates: Sequence[Gate]) -> tuple[list[Open], bool]:
-    """Questions that must be answered, and whether policies must look strictly.
-
-    What only advises or looks on did so when people were asked; it does not again once they approved.
-    """
+    """Questions that must be answered, and whether policies must look strictly. What only advises or looks on did so
+    when people were asked; it does not again once they approved."""
     asks: list[Open] = []
     strict = False
     for gate in gates:
@@ -348,7 +340,6 @@ def _opened(work: EvaluationRun, gate: Gate, call: GatedCall) -> Open:
 
 def judge_sent(atlases: CompiledAtlases, state: GateState, call: GatedCall, now: datetime) -> Ruling:
     """Of a call that was sent before: it passed its gates and was counted then, and what is forbidden now is forbidden.
-
     Only the gates of a capability that was locked since ask again."""
     state = replace(state, spent={})
     ruling = judge(atlases, state, call, now)

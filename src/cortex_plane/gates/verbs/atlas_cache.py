@@ -63,10 +63,8 @@ class AtlasCache:
         return None if entry is None else entry.compiled
 
     async def at(self, db: Database, org_id: UUID, pins: Pins) -> CompiledAtlases:
-        """The atlases of one session as one. Several callers at once load them once.
-
-        Raises ``Conflict`` (`atlas_corrupt`) where the row is not what was published.
-        """
+        """The atlases of one session as one. Several callers at once load them once. Raises ``Conflict``
+        (`atlas_corrupt`) where the row is not what was published."""
         key = _cache_key(org_id, pins)
         entry = self._sets.get(key) or await self._loads.run(
             key, lambda: self._load(db, org_id, _in_order(pins)), lambda entry: self._sets.put(key, entry, entry.size)

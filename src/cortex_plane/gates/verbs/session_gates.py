@@ -85,9 +85,7 @@ async def with_loaded_atlases(db: Database, org_id: UUID, act: Callable[[], Awai
 
 async def with_gate_record(db: Database, org_id: UUID, act: Callable[[CortexError | None], Awaitable[T]]) -> T:
     """As `at_hand`, for what must be recorded in any case: an atlas that cannot be read keeps nobody from deciding.
-
-    ``act`` is told why its gates cannot look on, and passes it to `ended`.
-    """
+    ``act`` is told why its gates cannot look on, and passes it to `ended`."""
     try:
         return await with_loaded_atlases(db, org_id, lambda: act(None))
     except Conflict as error:

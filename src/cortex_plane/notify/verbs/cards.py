@@ -106,9 +106,8 @@ async def deciding_card(
     channel: str,
     public_url: str,
 ) -> Card:
-    """With links and a token for this one person, where a request can be decided from outside at all.
-
-    A token decides without another look, so it goes only where the card shows all that it would decide."""
+    """With links and a token for this one person, where a request can be decided from outside at all. A token decides
+    without another look, so it goes only where the card shows all that it would decide."""
     if card.status is not ApprovalStatus.PENDING or card.kind is not ApprovalKind.CALL or card.deadline is None:
         return card
     links = await credentials.links(
@@ -125,9 +124,8 @@ async def deciding_card(
 
 
 def redacted(details: ApprovalDetails, names: Sequence[str]) -> ApprovalDetails:
-    """The same request as it may be seen outside the dashboard; where nothing had to be hidden it is equal.
-
-    Its own events and the requests before it are for the dashboard alone, and stay as they are."""
+    """The same request as it may be seen outside the dashboard; where nothing had to be hidden it is equal. Its own
+    events and the requests before it are for the dashboard alone, and stay as they are."""
     approval = details.approval
     fields: dict[str, Any] = {name: _hidden(getattr(approval, name)) for name in _TEXTS}
     fields |= {name: redact(getattr(approval, name), names) for name in _VALUES}

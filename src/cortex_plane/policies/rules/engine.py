@@ -106,9 +106,8 @@ class _Walk:
 
 
 def _walks(matches: Sequence[_Match]) -> list[_Walk] | None:
-    """Every walk that could be the case; None where there are too many. A sure match of a level ends the choice of the first.
-
-    Above the first, a level without a sure match may also have none: its limits would then not hold."""
+    """Every walk that could be the case; None where there are too many. A sure match of a level ends the choice of the
+    first. Above the first, a level without a sure match may also have none: its limits would then not hold."""
     levels = [list(group) for _, group in itertools.groupby(matches, key=lambda match: match.level)]
     choices: list[list[_Match | None]] = [[*level] if level[-1].sure else [*level, None] for level in levels]
     walks: list[_Walk] = []

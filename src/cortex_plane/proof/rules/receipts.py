@@ -284,10 +284,8 @@ def as_file(receipt: Receipt) -> bytes:
 
 
 def check_file(content: bytes, trusted: str | None = None) -> Checked:
-    """Verify a receipt without the plane. ``trusted`` is the fingerprint of the key that must have signed it.
-
-    Raises ``InvalidInput`` where this is no receipt at all.
-    """
+    """Verify a receipt without the plane. ``trusted`` is the fingerprint of the key that must have signed it. Raises
+    ``InvalidInput`` where this is no receipt at all."""
     receipt = _opened(content)
     body = receipt["body"].encode()
     public_key = from_base64(receipt["public_key"], KEY_BYTES)

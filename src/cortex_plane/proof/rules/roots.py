@@ -104,10 +104,8 @@ class RootsVerifier:
     def follow(
         self, root: KeptRoot, keys: Mapping[UUID, bytes], strangers: Collection[UUID] = ()
     ) -> model.RootFault | None:
-        """The roots in order, after all heads; the first fault is the last thing that is looked at.
-
-        ``strangers``: those of ``keys`` that are known not to be the plane's.
-        """
+        """The roots in order, after all heads; the first fault is the last thing that is looked at. ``strangers``:
+        those of ``keys`` that are known not to be the plane's."""
         if self._held.pop(root.seq, root.hash) != root.hash and self._replaced is None:
             self._replaced = root.seq
         if self._broken:

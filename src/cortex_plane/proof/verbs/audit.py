@@ -145,10 +145,8 @@ _exports_under_way: set[UUID] = set()
 
 @verb(Permission.AUDIT_READ)
 async def export_trail(db: Database, actor: Actor, session_id: UUID | None) -> AsyncGenerator[bytes, None]:
-    """Every chain of the org, or that of one session, in one snapshot.
-
-    Whoever reads it closes it, which frees its connection. If the database fails it raises before the trailer.
-    """
+    """Every chain of the org, or that of one session, in one snapshot. Whoever reads it closes it, which frees its
+    connection. If the database fails it raises before the trailer."""
     chunks = _export_chunks(db, actor.org_id, session_id)
     # What could refuse it does so now, and from here on closing it runs its cleanup.
     await anext(chunks)

@@ -153,10 +153,8 @@ def receipt_fault(
     input_hash: str,
     now: datetime | None,
 ) -> str | None:
-    """Why an approved call must not be sent: its receipt is missing or not true; None where it is.
-
-    ``now`` is left out for a call that was sent in time before.
-    """
+    """Why an approved call must not be sent: its receipt is missing or not true; None where it is. ``now`` is left out
+    for a call that was sent in time before."""
     if stamp is None:
         return "there is no receipt of its approval"
     if not is_ours(vault, org_id, stamp.key_id, stamp.public_key, stamp.sealed):

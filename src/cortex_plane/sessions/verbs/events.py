@@ -203,10 +203,8 @@ class EventFeed:
 
     @contextlib.contextmanager
     def watch(self, org_id: UUID, session_id: UUID, latest: int) -> Iterator[Subscription]:
-        """Events of a session from now on. ``latest`` is a number that it had reached before: no gap from there.
-
-        A reader that joins others may get some again: it skips what it knows by number.
-        """
+        """Events of a session from now on. ``latest`` is a number that it had reached before: no gap from there. A
+        reader that joins others may get some again: it skips what it knows by number."""
         session = self._sessions.setdefault(org_id, {}).setdefault(session_id, _Watched(latest))
         try:
             with self._reading(session.readers) as subscription:
@@ -220,10 +218,8 @@ class EventFeed:
 
     @contextlib.contextmanager
     def approvals(self, org_id: UUID) -> Iterator[Subscription]:
-        """Events of approvals anywhere in an org, to know that an inbox must be read again.
-
-        Subscribe, then read the inbox, then wait: nothing falls between. The first may be some seconds old.
-        """
+        """Events of approvals anywhere in an org, to know that an inbox must be read again. Subscribe, then read the
+        inbox, then wait: nothing falls between. The first may be some seconds old."""
         inbox = self._inboxes.setdefault(org_id, _Inbox())
         try:
             with self._reading(inbox.readers) as subscription:
