@@ -103,7 +103,7 @@ def body_of(entry: AuditEntry) -> dict[str, Any] | None:
     return None
 
 
-def shown(entry: AuditEntry) -> AuditRecord:
+def record_of(entry: AuditEntry) -> AuditRecord:
     return AuditRecord(
         seq=entry.seq, format=entry.format, action=entry.action, job_id=entry.job_id, body=body_of(entry),
         hash=entry.hash.hex(), created_at=entry.created_at,

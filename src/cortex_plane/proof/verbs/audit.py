@@ -22,28 +22,28 @@ from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.rules.exports import ExportWriter
 from cortex_plane.proof.rules.receipts import parse_receipt
 from cortex_plane.proof.rules.roots import Held, TrailVerifier
+from cortex_plane.proof.store import queries
 from cortex_plane.proof.verbs import receipts
 from cortex_plane.proof.verbs.receipts import public_keys
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.rules import Forged, MacKind
-from cortex_plane.tenancy.verbs.frame import every_org, require_found, verb
+from cortex_plane.tenancy.verbs.frame import every_org, require_found, transaction_verb, verb
 
 T = TypeVar("T", bound=model.AuditEntry | model.ChainHead | model.RootedHead)
 
 _one_at_a_time = asyncio.Semaphore(1)
 
 
-@verb(Permission.AUDIT_READ)
+@transaction_verb(Permission.AUDIT_READ)
 async def list_entries(
-    db: Database, actor: Actor, session_id: UUID | None, above: int, limit: int
+    tx: Transaction, _: Actor, session_id: UUID | None, above: int, limit: int
 ) -> list[model.AuditRecord]:
     """The chain of a session, or the org's own."""
-    async with db.transaction(actor.org_id) as tx:
-        if session_id is not None:
-            require_found(await proof_store.head_of_session(tx, session_id), "session")
-        entries = await proof_store.stream_entries(tx, session_id or actor.org_id, above, limit)
-    return [model.shown(entry) for entry in entries]
+    if session_id is not None:
+        require_found(await proof_store.head_of_session(tx, session_id), "session")
+    entries = await proof_store.stream_entries(tx, session_id or tx.org, above, limit)
+    return [model.record_of(entry) for entry in entries]
 
 
 @verb(Permission.AUDIT_READ, heavy=True)
@@ -163,7 +163,7 @@ async def _export_chunks(db: Database, org_id: UUID, session_id: UUID | None) ->
             if session_id is not None:
                 require_found(await proof_store.head_of_session(tx, session_id), "session")
             writer = ExportWriter()
-            buffer = bytearray(writer.header(org.id, org.slug, session_id, await proof_store.database_time(tx)))
+            buffer = bytearray(writer.header(org.id, org.slug, session_id, await tx.value(queries.database_time)))
             yield b""
             async for line in _export_lines(tx, writer, session_id):
                 buffer += line
@@ -301,7 +301,7 @@ async def _first(faults: AsyncIterator[model.RowFault]) -> list[model.RowFault]:
 async def _receipt_contradictions(
     tx: Transaction, keys: Mapping[UUID, bytes], strangers: Collection[UUID]
 ) -> AsyncIterator[model.RowFault]:
-    async for row in proof_store.stream_receipts(tx):
+    async for row in tx.stream(queries.stream_receipts):
         reason = _why_not(tx.org, row, keys, strangers)
         if reason is not None:
             yield model.RowFault(subject=f"receipt of approval {row['approval_id']}", reason=reason)
@@ -324,7 +324,7 @@ def _why_not(org_id: UUID, row: Row, keys: Mapping[UUID, bytes], strangers: Coll
 
 
 async def _result_contradictions(tx: Transaction) -> AsyncIterator[model.RowFault]:
-    async for row in proof_store.stream_results(tx):
+    async for row in tx.stream(queries.stream_results):
         if row["result"] is None:
             reason = f"its result is gone; entry {row['seq']} of chain {row['chain_id']} holds its digest"
         elif _digest(row["result"]) != row["digest"]:
@@ -344,7 +344,7 @@ def _digest(result: str) -> str | None:
 
 async def _checkpoint_contradictions(tx: Transaction, vault: Vault | None) -> AsyncIterator[model.RowFault]:
     key = None if vault is None else vault.checkpoint_key(tx.org)
-    async for row in proof_store.stream_checkpoints(tx):
+    async for row in tx.stream(queries.stream_checkpoints):
         try:
             check_seal(row["checkpoint"], row["mac"], row["id"], key)
         except CheckpointCorrupt as error:

@@ -15,9 +15,10 @@ from cortex_plane.kernel.errors import CortexError, Unavailable
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import GENESIS, AuditRoot, RootMade, fingerprint, to_base64
 from cortex_plane.proof.rules.roots import KeptRoot, RootCopy, RootMark, root_body, root_hash
+from cortex_plane.proof.store import queries
 from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.frame import every_org, verb
+from cortex_plane.tenancy.verbs.frame import every_org, transaction_verb, verb
 
 
 class RootPlace(Protocol):
@@ -131,7 +132,7 @@ async def make_root(db: Database, org_id: UUID) -> int:
 
 async def _make_org_root(db: Database, tx: Transaction) -> bool | None:
     """Whether chains are left over; None where there was nothing to cover, or somebody else covers it."""
-    last = await proof_store.last_root(tx)
+    last = await tx.row(queries.last_root)
     whole = last is None or last["foreign_snapshot"] or tx.org not in _compared
     since = None if last is None or whole else last["snapshot"]
     grown = await proof_store.grown_chains(tx, since, CHAINS_AT_ONCE + 1)
@@ -149,7 +150,8 @@ async def _make_org_root(db: Database, tx: Transaction) -> bool | None:
     snapshot = since if more else grown.snapshot
     if not await proof_store.insert_root(tx, root, previous, chains, snapshot, grown.now):
         return None
-    await proof_store.insert_root_heads(tx, seq, heads)
+    chain_ids, seqs, hashes = zip(*((head.chain_id, head.seq, head.hash) for head in heads), strict=True)
+    await tx.rows(queries.insert_root_heads, tx.org, seq, chain_ids, seqs, hashes)
     if not more:
         _compared.add(tx.org)
     return more
@@ -161,19 +163,18 @@ async def make_root_now(db: Database, actor: Actor) -> RootMade:
     count = await make_root(db, actor.org_id)
     async with db.transaction(actor.org_id) as tx:
         # An org has a chain from its first moment on, so there is one.
-        (newest,) = await proof_store.list_roots(tx, NEWEST, 1)
-    return RootMade(made=count > 0, root=_shown(newest))
+        (newest,) = await tx.rows(queries.list_roots, NEWEST, 1)
+    return RootMade(made=count > 0, root=_audit_root(newest))
 
 
-@verb(Permission.AUDIT_READ)
-async def list_roots(db: Database, actor: Actor, below: int | None, limit: int) -> list[AuditRoot]:
+@transaction_verb(Permission.AUDIT_READ)
+async def list_roots(tx: Transaction, _: Actor, below: int | None, limit: int) -> list[AuditRoot]:
     """Newest first."""
-    async with db.transaction(actor.org_id) as tx:
-        rows = await proof_store.list_roots(tx, NEWEST if below is None else below, limit)
-    return [_shown(row) for row in rows]
+    rows = await tx.rows(queries.list_roots, NEWEST if below is None else below, limit)
+    return [_audit_root(row) for row in rows]
 
 
-def _shown(row: Row) -> AuditRoot:
+def _audit_root(row: Row) -> AuditRoot:
     body = row["body"].decode(errors="replace")
     return AuditRoot(
         seq=row["seq"],
