@@ -104,7 +104,7 @@ async def require_atlas_access(tx: Transaction, actor: Actor, session_id: UUID) 
     """Refuse an actor whom one of the session's atlases keeps out. After whatever binds the session, before the commit.
     Raises ``Forbidden`` (`atlas_access_refused`) with the reason. The deciding facts are the key's name as it is now,
     and whether the person, or the program, is a guest."""
-    await gates_store.require_atlas_access(tx, session_id, actor.key_id, actor.user_account_id)
+    await tx.rows(gates_store.queries.require_atlas_access, tx.org, session_id, actor.key_id, actor.user_account_id)
 
 
 async def require_held_atlases(tx: Transaction, atlas_ids: Sequence[str]) -> None:

@@ -18,13 +18,11 @@ from cortex_plane.policies import store as policies_store
 from cortex_plane.policies.files import MAX_WARNINGS, Draft, Person, faults_of, place, policy_faults, read, warnings_of
 from cortex_plane.policies.model import versions
 from cortex_plane.policies.model.policies import PolicyRow
-from cortex_plane.policies.store import InForce
-from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
+from cortex_plane.policies.store import InForce, queries
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.rules import Forged
-from cortex_plane.tenancy.verbs.frame import require_found, verb
+from cortex_plane.tenancy.verbs.frame import every_org, read_verb, record, require_found, verb
 
 
 async def read_file(text: str) -> Draft:
@@ -70,13 +68,10 @@ async def _apply_policies(
     version = now.newest + 1 if differs else now.version
     if differs and not file.dry_run:
         await policies_store.insert_policies(tx, version, rows, file, digest, actor)
-        await proof_store.append_to_org(
-            tx,
-            Fact.of(
-                actor, "policy_applied", version=version, digest=digest, rows=len(rows),
-                rows_digest=await asyncio.to_thread(versions.rows_digest, rows), added=diff.added,
-                removed=diff.removed, changed=diff.changed, note=file.note,
-            ),
+        await record(
+            tx, actor, "policy_applied", version=version, digest=digest, rows=len(rows),
+            rows_digest=await asyncio.to_thread(versions.rows_digest, rows), added=diff.added,
+            removed=diff.removed, changed=diff.changed, note=file.note,
         )  # fmt: skip
     return versions.Applied(
         version=version, changed=differs, dry_run=file.dry_run, rows=len(rows), diff=diff, warnings=warnings
@@ -86,7 +81,7 @@ async def _apply_policies(
 async def examine(tx: Transaction, draft: Draft) -> tuple[list[versions.PlacedRow], list[str]]:
     """The rows of a file with the names in them looked up, and what seems odd about them. Raises ``InvalidInput`` that
     names every line at fault."""
-    people = adapter(list[Person]).validate_python([*map(dict, await policies_store.list_people(tx))])
+    people = adapter(list[Person]).validate_python([*map(dict, await tx.rows(queries.list_people))])
     ids = await tenancy_store.find_teams(tx, list(draft.team_lines))
     slugs = {slug: ids[slug] for slug in draft.team_lines if slug in ids}
     if len(slugs) < len(draft.team_lines):
@@ -106,13 +101,7 @@ def _examine(
     return rows, [f"line {lines[at]}: {message}" for at, message in odd]
 
 
-@verb(Permission.POLICY_READ)
-async def list_policy_versions(
-    db: Database, actor: Actor, below: int | None, limit: int
-) -> list[versions.PolicyVersion]:
-    """What was applied, newest first."""
-    async with db.transaction(actor.org_id) as tx:
-        return await policies_store.list_policy_versions(tx, below, limit)
+list_policy_versions = read_verb(Permission.POLICY_READ, policies_store.list_policy_versions)
 
 
 @verb(Permission.POLICY_READ)
@@ -126,24 +115,20 @@ async def get_policies(db: Database, actor: Actor, version: int | None = None) -
         if number == 0:
             empty: Row = dict.fromkeys(("digest", "note", "applied_by", "created_at"))
             return versions.PolicyVersionDetails(version=0, source="", total=0, rows=[], platform=platform, **empty)
-        row = require_found(await policies_store.get_policy_version(tx, number), "policy_version")
+        row = require_found(await tx.row(queries.get_policy_version, number), "policy_version")
         rows = await policies_store.list_rows(tx, number, versions.MAX_SHOWN_ROWS)
         return parse(versions.PolicyVersionDetails, {**row, "total": row["rows"], "rows": rows, "platform": platform})
 
 
 async def forged_policies(db: Database) -> list[str]:
     """The slugs of the orgs whose policies were not put in force by the plane: nothing is allowed there."""
-    slugs, position = [], None
-    while True:
-        page = await tenancy_store.list_orgs(db, position, 100)
-        for org in page.items:
-            try:
-                async with db.transaction(org.id) as tx:
-                    version = await policies_store.policies_in_force(tx)
-                    if version:
-                        await policies_store.require_true_rows(tx, version)
-            except Forged:
-                slugs.append(org.slug)
-        if page.next is None:
-            return slugs
-        position = page.next
+    slugs = []
+    async for org in every_org(db):
+        try:
+            async with db.transaction(org.id) as tx:
+                version = await policies_store.policies_in_force(tx)
+                if version:
+                    await policies_store.require_true_rows(tx, version)
+        except Forged:
+            slugs.append(org.slug)
+    return slugs

@@ -16,6 +16,7 @@ from cortex_plane.policies.model import versions
 from cortex_plane.policies.model.policies import CallFacts
 from cortex_plane.policies.rules.engine import CompiledPolicies
 from cortex_plane.policies.rules.simulations import PolicyReplay
+from cortex_plane.policies.store import queries
 from cortex_plane.policies.verbs.policies import examine, read_file
 from cortex_plane.policies.verbs.policy_cache import book, current_policies
 from cortex_plane.sessions.model.sessions import SessionKind
@@ -102,7 +103,7 @@ async def simulate_policies(db: Database, actor: Actor, request: versions.Simula
 
 
 async def _span(tx: Transaction, request: versions.SimulationRequest) -> tuple[datetime, datetime]:
-    until = request.until or await policies_store.simulation_start(tx)
+    until = request.until or await tx.value(queries.simulation_start)
     since = request.since or until - timedelta(seconds=request.within_seconds or versions.DEFAULT_SECONDS)
     if since >= until:
         raise InvalidInput(
