@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +12,7 @@ import orjson
 
 from cortex_plane.db.database import Database, Queries, Transaction, one
 from cortex_plane.kernel.fields import parse
-from cortex_plane.policies.model.versions import RowsDigest, placed
+from cortex_plane.policies.model.versions import placed, row_line
 from cortex_plane.proof.model import AuditEntry, ChainHead, Fact, RootedHead, RowFault, SessionEvent
 from cortex_plane.proof.rules.roots import GrownHead, KeptRoot, RootCopy
 
@@ -96,7 +97,7 @@ async def changed_policy_versions(tx: Transaction) -> list[str]:
     """Versions whose rows are not those that the trail applied, with the teams and people that the names in the file stood
     for then."""
     trail_digests = {row["version"]: row["digest"] for row in await tx.rows(queries.policy_digests)}
-    digests = {version: RowsDigest() for version in trail_digests}
+    digests = {version: hashlib.sha256() for version in trail_digests}
     unreadable: set[str] = set()
     async for row in tx.stream(queries.policy_rows):
         version = str(row["version"])
@@ -106,11 +107,11 @@ async def changed_policy_versions(tx: Transaction) -> list[str]:
             unreadable.add(version)
         else:
             if version in digests:
-                digests[version].add(policy)
+                digests[version].update(row_line(policy))
     return [
         version
         for version, digest in digests.items()
-        if version in unreadable or digest.value() != trail_digests[version]
+        if version in unreadable or digest.hexdigest() != trail_digests[version]
     ]
 
 

@@ -10,17 +10,7 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.agents.model import completions
-from cortex_plane.agents.model.completions import (
-    AssistantTurn,
-    CallRequest,
-    CallResult,
-    Response,
-    StopReason,
-    ToolSpec,
-    ToolTurn,
-    Turn,
-    UserTurn,
-)
+from cortex_plane.agents.model.completions import AssistantTurn, CallRequest, StopReason, ToolTurn, Turn, UserTurn
 from cortex_plane.jobs.model.effects import ToolCall
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.sessions.model.sessions import Memory, memory_allowance, turn_record
@@ -98,7 +88,7 @@ def merge_assistant_turns(turns: Sequence[Turn]) -> list[Turn]:
     return merged
 
 
-def recorded_form(response: Response) -> dict[str, Any]:
+def recorded_form(response: completions.Response) -> dict[str, Any]:
     """What is as usual is not written: the scripted model that speaks to its end is the usual one."""
     cut = {"truncated": True} if response.stop_reason is StopReason.MAX_TOKENS else {}
     more: dict[str, Any] = {} if response.model is None else {"model": response.model}
@@ -123,10 +113,10 @@ def as_sent(requests: Sequence[CallRequest], rows: Mapping[int, ToolCall]) -> tu
     )
 
 
-def result_of(request: CallRequest, call: ToolCall) -> CallResult:
+def result_of(request: CallRequest, call: ToolCall) -> completions.CallResult:
     is_error = call.error is not None
     content = canonical({"error": call.error} if is_error else call.result).decode()
-    return CallResult(call_id=request.id, name=request.name, content=content, is_error=is_error)
+    return completions.CallResult(call_id=request.id, name=request.name, content=content, is_error=is_error)
 
 
 def rebuilt(
@@ -259,7 +249,7 @@ class Budget:
     turns: int = CONTEXT_TURNS
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], prompt: str | None, tools: Sequence[ToolSpec]) -> Budget:
+    def of(cls, config: Mapping[str, Any], prompt: str | None, tools: Sequence[completions.ToolSpec]) -> Budget:
         """From an agent's `model_config`."""
         context = config.get("context_tokens") or CONTEXT_TOKENS
         answer = min(config.get("max_tokens") or ANSWER_TOKENS, context // 2)

@@ -7,16 +7,8 @@ from typing import Any
 
 import orjson
 
-from cortex_plane.gates.model.atlases import (
-    MAX_GATES,
-    Audience,
-    GuidanceFormat,
-    InjectMode,
-    MatchMode,
-    Mode,
-    ResponseType,
-    TriggerType,
-)
+from cortex_plane.gates.model import atlases as atlas_model
+from cortex_plane.gates.model.atlases import Audience, GuidanceFormat, MatchMode, Mode, ResponseType, TriggerType
 from cortex_plane.gates.rules.answers import MAX_MATCHED
 from cortex_plane.gates.rules.effects import SESSION_END, seconds_of
 from cortex_plane.gates.rules.index import MAX_EXPRESSIONS, MAX_KEYWORD_BYTES, MAX_PROGRAM, expression
@@ -92,7 +84,7 @@ class Checks:
         for path, checkpoint in entries(self._atlas, "checkpoints"):
             self._checkpoint(path, checkpoint)
         for path, context in entries(self._atlas, "context_blocks"):
-            if context.get("inject_mode") == InjectMode.ON_MATCH:
+            if context.get("inject_mode") == atlas_model.InjectMode.ON_MATCH:
                 self._words((*path, "keywords"), context["keywords"], context)
         for path, action in entries(self._atlas, "actions"):
             if "parameters_schema" in action:
@@ -128,8 +120,8 @@ class Checks:
         total = len(self._ids["checkpoints"]) + len(self._ids["context_blocks"])
         for section in ("keyword_match", "action_pre"):
             total += len(config.get(section, {}).get("mappings", ()))
-        if total > MAX_GATES:
-            self._fault(("checkpoints",), f"the atlas has {total} gates; the limit is {MAX_GATES}.")
+        if total > atlas_model.MAX_GATES:
+            self._fault(("checkpoints",), f"the atlas has {total} gates; the limit is {atlas_model.MAX_GATES}.")
         globs = sum(STAR in pattern for pattern in _action_patterns(self._atlas))
         if globs > MAX_GLOBS:
             self._fault((), f"the atlas has {globs} patterns of actions with a star; the limit is {MAX_GLOBS}.")

@@ -8,25 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from cortex_plane.agents.model.tools import Risk
+from cortex_plane.gates.model import gates as gate_model
 from cortex_plane.gates.model.atlases import AtlasPolicyType, Gate, Mode, TriggerType
-from cortex_plane.gates.model.gates import (
-    EVERY_CALL,
-    FOR_ONE_CALL,
-    MAX_CARDS,
-    MAX_TASKS,
-    UNANSWERED,
-    Evaluation,
-    GateCard,
-    GatedCall,
-    GateInput,
-    GateState,
-    Open,
-    Pass,
-    Ruling,
-    Shut,
-    call_name,
-    skipped,
-)
+from cortex_plane.gates.model.gates import Evaluation, GateCard, GatedCall, GateInput, GateState, Open, Pass, Ruling
 from cortex_plane.gates.rules.authorization import by_policies, charged, last_round, limits
 from cortex_plane.gates.rules.effects import AT_ONCE, MAX_FIRED, EvaluationRun
 from cortex_plane.gates.rules.index import CompiledAtlases, OfAction, rank
@@ -60,7 +44,7 @@ def at_boundary(atlases: CompiledAtlases, state: GateState, moment: GateInput, e
         work.restrict(atlases.gates[key])
     after = work.state(
         started=True, heard=max(state.heard, moment.heard), since=state.since or moment.now, missed=(),
-        tasks=(*state.tasks, moment.task)[-MAX_TASKS:] if moment.task else state.tasks,
+        tasks=(*state.tasks, moment.task)[-gate_model.MAX_TASKS:] if moment.task else state.tasks,
     )  # fmt: skip
     return Evaluation(state=after, traces=tuple(work.traces), fired=tuple(work.fired))
 
@@ -122,7 +106,7 @@ def requested(atlases: CompiledAtlases, state: GateState, what: str, now: dateti
     work = EvaluationRun(atlases, state, now)
     waiting = [gate for question in state.asks if (gate := atlases.gates.get(question.gate)) is not None]
     for gate in waiting:
-        work.blocked(gate, UNANSWERED)
+        work.blocked(gate, gate_model.UNANSWERED)
     if not waiting and state.ended is None:
         for gate in within_budget(work, sorted(atlases.requested(what), key=rank)):
             work.fire(gate, {"requested": what[:200]})
@@ -199,7 +183,7 @@ def _refusal(
 def _shut(work: EvaluationRun, call: GatedCall, gates: Sequence[Gate]) -> tuple[str, str] | None:
     before = {gate.key for gate in gates} if work.shut else ()
     for shut in work.shut:
-        if not shut.action or _is_about(shut, call) or (shut.action == EVERY_CALL and shut.gate in before):
+        if not shut.action or _is_about(shut, call) or (shut.action == gate_model.EVERY_CALL and shut.gate in before):
             gate = work.atlases.gates.get(shut.gate)
             if gate is not None:
                 work.blocked(gate, shut.reason, call.action)
@@ -224,7 +208,7 @@ def _unanswered(work: EvaluationRun, call: GatedCall) -> tuple[str, str] | None:
     for question in work.open:
         gate = work.atlases.gates.get(question.gate)
         if not question.call and gate is not None:
-            work.blocked(gate, UNANSWERED, call.action)
+            work.blocked(gate, gate_model.UNANSWERED, call.action)
             return f"gate:{question.gate}", f"the gate `{gate.gate_id}` must be answered before anything else"
     return None
 
@@ -317,24 +301,26 @@ def _fire_before(work: EvaluationRun, call: GatedCall, gates: Sequence[Gate]) ->
 def _opens_for_one(gate: Gate) -> bool:
     """What it grants counts for the call that it stands before, each time that call is judged, and is given when it runs."""
     asks = gate.asks or gate.asks_people
-    return gate.trigger.type in FOR_ONE_CALL and not asks and gate.mode is not Mode.OBSERVATIONAL
+    return gate.trigger.type in gate_model.FOR_ONE_CALL and not asks and gate.mode is not Mode.OBSERVATIONAL
 
 
-def _is_about(entry: Pass | Open | Shut, call: GatedCall) -> bool:
+def _is_about(entry: Pass | Open | gate_model.Shut, call: GatedCall) -> bool:
     return entry.action == call.action and entry.input_hash == call.input_hash
 
 
 def _opened(work: EvaluationRun, gate: Gate, call: GatedCall) -> Open:
     for question in work.open:
         if question.gate == gate.key and _is_about(question, call):
-            work.blocked(gate, UNANSWERED, call.action)
+            work.blocked(gate, gate_model.UNANSWERED, call.action)
             return question
     new = work.ask_call(
-        Open(gate=gate.key, call=call_name(call), action=call.action, input_hash=call.input_hash, at=work.now)
+        Open(
+            gate=gate.key, call=gate_model.call_name(call), action=call.action, input_hash=call.input_hash, at=work.now
+        )
     )
     work.triggered(gate, {"action_id": call.action})
     work.guide(gate)
-    work.blocked(gate, UNANSWERED, call.action)
+    work.blocked(gate, gate_model.UNANSWERED, call.action)
     return new
 
 
@@ -348,7 +334,7 @@ def judge_sent(atlases: CompiledAtlases, state: GateState, call: GatedCall, now:
     passes = [
         Pass(gate=question.gate, action=call.action, input_hash=call.input_hash)
         for question in ruling.asks
-        if atlases.gates[question.gate].trigger.type in FOR_ONE_CALL
+        if atlases.gates[question.gate].trigger.type in gate_model.FOR_ONE_CALL
     ]
     return judge(atlases, replace(state, passes=(*state.passes, *passes)), call, now)
 
@@ -382,7 +368,7 @@ def shown(
     if call.call_id:
         cards = [card for card in work.cards if card.call != call.call_id]
         cards += [GateCard(gate=gate.key, call=call.call_id) for gate in gates]
-        work.cards = cards[-MAX_CARDS:]
+        work.cards = cards[-gate_model.MAX_CARDS :]
     return Evaluation(state=work.state())
 
 
@@ -454,7 +440,7 @@ def within_budget(
     if silent or work.looking:
         return within
     if reason == AT_ONCE or len(left_out) > MAX_FIRED:  # too many to trace each of them
-        work.traces += [skipped(gate, reason, others=len(left_out) - 1) for gate in left_out[:1]]
+        work.traces += [gate_model.skipped(gate, reason, others=len(left_out) - 1) for gate in left_out[:1]]
     else:
-        work.traces += [skipped(gate, reason) for gate in left_out]
+        work.traces += [gate_model.skipped(gate, reason) for gate in left_out]
     return within

@@ -10,19 +10,8 @@ from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
 from cortex_plane.agents.model.tools import RISKS, Risk, highest_risk
-from cortex_plane.gates.model.atlases import (
-    Action,
-    Atlas,
-    AtlasPolicy,
-    AtlasPolicyType,
-    Capability,
-    ContextBlock,
-    Gate,
-    GateBudget,
-    MatchMode,
-    Mode,
-    TriggerType,
-)
+from cortex_plane.gates.model import atlases as atlas_model
+from cortex_plane.gates.model.atlases import AtlasPolicy, Capability, Gate, GateBudget, MatchMode, Mode, TriggerType
 from cortex_plane.kernel.errors import InvalidInput, extra
 from cortex_plane.kernel.globs import GlobIndex
 from cortex_plane.kernel.schemas import Unusable, compiled
@@ -30,7 +19,7 @@ from cortex_plane.kernel.text import normal
 
 K = TypeVar("K")
 V = TypeVar("V")
-_LOOKED_AT = tuple(AtlasPolicyType)
+_LOOKED_AT = tuple(atlas_model.AtlasPolicyType)
 MAX_LOOKED_UP = 4096
 """Actions of which is remembered what concerns them."""
 MAX_PREPARED = 500
@@ -45,7 +34,7 @@ class OfAction:
     capabilities: tuple[str, ...]
     policies: tuple[tuple[str, AtlasPolicy], ...]
     """In the order in which they are looked at."""
-    declared: tuple[Action, ...]
+    declared: tuple[atlas_model.Action, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,10 +51,10 @@ class Round:
 class CompiledAtlases:
     """The atlases that one session is bound to, as one. Ids are made unique: `atlas/id`."""
 
-    def __init__(self, atlases: Sequence[Atlas]) -> None:
+    def __init__(self, atlases: Sequence[atlas_model.Atlas]) -> None:
         self.atlases = tuple(atlases)
         self.gates: dict[str, Gate] = {gate.key: gate for atlas in atlases for gate in atlas.gates}
-        self.contexts: dict[str, ContextBlock] = {
+        self.contexts: dict[str, atlas_model.ContextBlock] = {
             f"{atlas.atlas_id}/{context.context_id}": context for atlas in atlases for context in atlas.contexts
         }
         self.capabilities: dict[str, Capability] = {

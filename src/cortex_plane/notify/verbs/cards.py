@@ -10,16 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.approvals.model.approvals import (
-    Approval,
-    ApprovalDetails,
-    ApprovalKind,
-    ApprovalStatus,
-    Choice,
-    Delegation,
-    Vote,
-    shaped_by,
-)
+from cortex_plane.approvals.model import approvals as approval_model
+from cortex_plane.approvals.model.approvals import Approval, ApprovalDetails, ApprovalKind, ApprovalStatus, Choice, Vote
 from cortex_plane.approvals.model.credentials import ASKS_FOR_LOGIN
 from cortex_plane.approvals.verbs import credentials
 from cortex_plane.db.database import Database, Transaction
@@ -40,7 +32,7 @@ class CardSource:
 
     approval: Approval
     votes: Sequence[Vote]
-    delegations: Sequence[Delegation]
+    delegations: Sequence[approval_model.Delegation]
     deciders: Sequence[str]
     org: str
     redact: Sequence[str] | None
@@ -76,7 +68,7 @@ def card(source: CardSource, occasion: Occasion, public_url: str) -> Card:
         policy_version=approval.policy_version,
         required_clearance=approval.required_clearance,
         deciders=tuple(map(pen.line, source.deciders)),
-        shaped_by=pen.text(shaped_by(approval)),
+        shaped_by=pen.text(approval_model.shaped_by(approval)),
         votes=tuple(
             CardVote(member=pen.line(vote.member), decision=vote.decision, reason=pen.text(vote.reason))
             for vote in source.votes

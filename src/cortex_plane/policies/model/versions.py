@@ -17,22 +17,11 @@ from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError
 
 from cortex_plane.agents.model.tools import Confirmed, Risk
+from cortex_plane.kernel import fields as kernel_fields
 from cortex_plane.kernel.canonical import canonical, check_text
 from cortex_plane.kernel.conditions import MAX_LENGTH, Condition
 from cortex_plane.kernel.errors import MissingExtra
-from cortex_plane.kernel.fields import (
-    DRAFT,
-    ChannelType,
-    Clearance,
-    JsonObject,
-    Moment,
-    Name,
-    Note,
-    Ref,
-    adapter,
-    parse,
-    refused_as,
-)
+from cortex_plane.kernel.fields import DRAFT, ChannelType, Clearance, JsonObject, Moment, Name, Note, Ref, adapter
 from cortex_plane.policies.model import policies as policy_model
 from cortex_plane.tenancy.model.orgs import Role
 
@@ -170,24 +159,13 @@ def placed_as_json(row: PlacedRow) -> dict[str, Any]:
     return {**data.pop("row"), **data}
 
 
-class RowsDigest:
-    """SHA-256 over the rows of a version, in their order: one line of canonical JSON each."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-
-    def add(self, row: PlacedRow) -> None:
-        self._hash.update(canonical(placed_as_json(row)) + b"\n")
-
-    def value(self) -> str:
-        return self._hash.hexdigest()
+def row_line(row: PlacedRow) -> bytes:
+    """Canonical JSON. The digest of a version is the SHA-256 over the lines of its rows, in their order."""
+    return canonical(placed_as_json(row)) + b"\n"
 
 
 def rows_digest(rows: Iterable[PlacedRow]) -> str:
-    digest = RowsDigest()
-    for row in rows:
-        digest.add(row)
-    return digest.value()
+    return hashlib.sha256(b"".join(map(row_line, rows))).hexdigest()
 
 
 def policy_set(
@@ -224,9 +202,8 @@ def difference(before: Sequence[PlacedRow], after: Sequence[PlacedRow]) -> Polic
         if differences:
             changes.append(_change("changed", row, differences))
     changes += [_change("removed", row, []) for key, (_, row) in old.items() if key not in new]
-    counts = Counter(change.change for change in changes)
-    added, removed, changed = counts["added"], counts["removed"], counts["changed"]
-    return PolicyDiff(added=added, removed=removed, changed=changed, changes=changes[:MAX_SHOWN_CHANGES])
+    counts = {"added": 0, "removed": 0, "changed": 0} | Counter(change.change for change in changes)
+    return PolicyDiff(**counts, changes=changes[:MAX_SHOWN_CHANGES])
 
 
 def _by_name(placed_rows: Sequence[PlacedRow]) -> dict[tuple[UUID | None, str], tuple[int, PlacedRow]]:
@@ -240,13 +217,13 @@ def _by_name(placed_rows: Sequence[PlacedRow]) -> dict[tuple[UUID | None, str], 
 
 def _fields(before: policy_model.PolicyRow, after: policy_model.PolicyRow) -> list[FieldChange]:
     return [
-        FieldChange(field=field.name, before=_shown(old), after=_shown(new))
+        FieldChange(field=field.name, before=_plain(old), after=_plain(new))
         for field in fields(policy_model.PolicyRow)
         if (old := getattr(before, field.name)) != (new := getattr(after, field.name))
     ]
 
 
-def _shown(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int) else adapter(type(value)).dump_python(value)
 
 
@@ -256,7 +233,7 @@ def _change(change: str, row: PlacedRow, changes: list[FieldChange]) -> RowChang
 
 def placed(row: Mapping[str, Any]) -> PlacedRow:
     """A row as it is stored."""
-    return parse(PlacedRow, {**row, "row": dict(row)})
+    return kernel_fields.parse(PlacedRow, {**row, "row": dict(row)})
 
 
 # Simulations --------------------------------------------------------------------------------------------------------
@@ -440,9 +417,10 @@ class RequestPolicy:
     name: RowName
     target: TargetGlob
     effect: Annotated[policy_model.PolicyVerdict, AfterValidator(_no_permission)]
-    when: Annotated[str, StringConstraints(max_length=MAX_LENGTH), refused_as("condition", check_condition)] | None = (
-        None
-    )
+    when: (
+        Annotated[str, StringConstraints(max_length=MAX_LENGTH), kernel_fields.refused_as("condition", check_condition)]
+        | None
+    ) = None
     clearance: Clearance | None = None
     template: policy_model.Template | None = None
     timeout_seconds: Seconds | None = None

@@ -29,20 +29,12 @@ class ExportWriter:
 
     def __init__(self) -> None:
         self._digest = hashlib.sha256()
-        self._chains = 0
-        self._entries = 0
+        self._chains = self._entries = 0
 
     def header(self, org_id: UUID, slug: str, session_id: UUID | None, at: datetime) -> bytes:
+        org, session = {"id": str(org_id), "slug": slug}, _text(session_id)
         return self._line(
-            {
-                "type": "header",
-                "format": FORMAT,
-                "version": VERSION,
-                "org": {"id": str(org_id), "slug": slug},
-                "session": _text(session_id),
-                "exported_at": model.iso(at),
-                "rule": RULE,
-            }
+            "header", format=FORMAT, version=VERSION, org=org, session=session, exported_at=model.iso(at), rule=RULE
         )
 
     def item(self, item: model.AuditEntry | model.RootedHead | model.ChainHead) -> bytes:
@@ -53,69 +45,43 @@ class ExportWriter:
     def entry(self, entry: model.AuditEntry) -> bytes:
         self._entries += 1
         return self._line(
-            {
-                "type": "entry",
-                "chain": str(entry.chain_id),
-                "session": _text(entry.session_id),
-                "seq": entry.seq,
-                "format": entry.format,
-                "action": entry.action,
-                "job": _text(entry.job_id),
-                "at_us": model.microseconds(entry.created_at),
-                "created_at": model.iso(entry.created_at),
-                # Bytes that are no text were never written by the plane: what stands for them breaks the body's hash.
-                "body": None if entry.body is None else entry.body.decode(errors="replace"),
-                "body_hash": entry.body_hash.hex(),
-                "hash": entry.hash.hex(),
-            }
+            "entry",
+            chain=str(entry.chain_id),
+            session=_text(entry.session_id),
+            seq=entry.seq,
+            format=entry.format,
+            action=entry.action,
+            job=_text(entry.job_id),
+            at_us=model.microseconds(entry.created_at),
+            created_at=model.iso(entry.created_at),
+            # Bytes that are no text were never written by the plane: what stands for them breaks the body's hash.
+            body=None if entry.body is None else entry.body.decode(errors="replace"),
+            body_hash=entry.body_hash.hex(),
+            hash=entry.hash.hex(),
         )
 
     def rooted(self, head: model.RootedHead) -> bytes:
-        return self._line(
-            {
-                "type": "rooted",
-                "chain": str(head.chain_id),
-                "root": head.root_seq,
-                "seq": head.seq,
-                "hash": head.hash.hex(),
-            }
-        )
+        return self._line("rooted", chain=str(head.chain_id), root=head.root_seq, seq=head.seq, hash=head.hash.hex())
 
     def head(self, head: model.ChainHead) -> bytes:
         self._chains += 1
         digest = None if head.hash is None else head.hash.hex()
-        return self._line({"type": "head", "chain": str(head.chain_id), "seq": head.seq, "hash": digest})
+        return self._line("head", chain=str(head.chain_id), seq=head.seq, hash=digest)
 
     def key(self, key: model.SigningKey) -> bytes:
-        return self._line(
-            {
-                "type": "key",
-                "id": str(key.id),
-                "public_key": key.public_key,
-                "fingerprint": key.fingerprint,
-                "created_at": model.iso(key.created_at),
-                "retired_at": None if key.retired_at is None else model.iso(key.retired_at),
-            }
-        )
+        times = {"created_at": model.iso(key.created_at), "retired_at": key.retired_at and model.iso(key.retired_at)}
+        return self._line("key", id=str(key.id), public_key=key.public_key, fingerprint=key.fingerprint, **times)
 
     def root(self, root: KeptRoot) -> bytes:
-        return self._line(
-            {
-                "type": "root",
-                "seq": root.seq,
-                "body": root.body.decode(errors="replace"),
-                "hash": root.hash.hex(),
-                "key": str(root.key_id),
-                "signature": root.signature.hex(),
-            }
-        )
+        body, digest = root.body.decode(errors="replace"), root.hash.hex()
+        signature = root.signature.hex()
+        return self._line("root", seq=root.seq, body=body, hash=digest, key=str(root.key_id), signature=signature)
 
     def trailer(self) -> bytes:
-        digest = self._digest.hexdigest()
-        return self._line({"type": "trailer", "chains": self._chains, "entries": self._entries, "sha256": digest})
+        return self._line("trailer", chains=self._chains, entries=self._entries, sha256=self._digest.hexdigest())
 
-    def _line(self, value: dict[str, Any]) -> bytes:
-        line = orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+    def _line(self, kind: str, **fields: Any) -> bytes:
+        line = orjson.dumps({"type": kind, **fields}, option=orjson.OPT_APPEND_NEWLINE)
         self._digest.update(line)
         return line
 
@@ -151,11 +117,9 @@ def verify_export(lines: Iterable[bytes], copies: Held | None = None, times: Tim
 
 class _Reader:
     def __init__(self, copies: Held, times: Times) -> None:
-        self._held = copies
-        self._times = times
-        self._newer = 0
+        self._held, self._times = copies, times
+        self._newer = self._number = self._named = 0
         self._digest = hashlib.sha256()
-        self._number = self._named = 0
         self._place = -1
         self._version = VERSION
         self._org: UUID | None = None
@@ -209,9 +173,8 @@ class _Reader:
         self._org, self._session = UUID(line["org"]["id"]), line["session"]
         # An export of one session has no roots.
         org_copies = self._held.get(self._org, {}) if self._session is None else {}
-        hashes = {
-            seq: digest for seq, digest in org_copies.items() if self._times.get(digest, "") <= line["exported_at"]
-        }
+        at = line["exported_at"]
+        hashes = {seq: digest for seq, digest in org_copies.items() if self._times.get(digest, "") <= at}
         self._newer = len(org_copies) - len(hashes)
         if self._held and not hashes:
             raise InvalidInput(
@@ -243,11 +206,8 @@ class _Reader:
     def _head(self, line: Line) -> None:
         chain_id = self._chain_of(line).chain_id
         self._named += str(chain_id) == (self._session or str(self._org))
-        if line["seq"] is None:
-            head = model.ChainHead(chain_id=chain_id)
-        else:
-            head = model.ChainHead(chain_id=chain_id, seq=_number(line["seq"]), hash=_hex(line["hash"], 32))
-        self._trail.take(head)
+        seq, digest = (None, None) if line["seq"] is None else (_number(line["seq"]), _hex(line["hash"], 32))
+        self._trail.take(model.ChainHead(chain_id=chain_id, seq=seq, hash=digest))
 
     def _key(self, line: Line) -> None:
         public_key = model.from_base64(line["public_key"], model.KEY_BYTES)
