@@ -139,12 +139,8 @@ def place(
             row = replace(row, approvers=replace(row.approvers or policy_model.Approvers(), members=members))
         if any(entry.steps) and row.escalate_to is not None:
             steps = zip(row.escalate_to, entry.steps, strict=True)
-            row = replace(
-                row,
-                escalate_to=tuple(
-                    replace(step, members=directory.find_all(names, entry.line)) for step, names in steps
-                ),
-            )
+            levels = (replace(step, members=directory.find_all(names, entry.line)) for step, names in steps)
+            row = replace(row, escalate_to=tuple(levels))
         team_id = teams.get(entry.team) if entry.team is not None else None
         level = policy_model.Level.ORG if entry.team is None else policy_model.Level.TEAM
         rows.append(versions.PlacedRow(level=level, team_id=team_id, team=entry.team, position=position, row=row))

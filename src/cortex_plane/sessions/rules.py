@@ -79,13 +79,13 @@ def heard(messages: Sequence[SessionMessage], job_id: UUID) -> list[Entry]:
 
 def merge_assistant_turns(turns: Sequence[Turn]) -> list[Turn]:
     """Providers want no model that speaks twice in a row, as one does whose text was not taken as an answer."""
-    merged: list[Turn] = []
+    result: list[Turn] = []
     for turn in turns:
-        before = merged[-1] if merged else None
+        before = result[-1] if result else None
         if isinstance(turn, AssistantTurn) and isinstance(before, AssistantTurn) and not before.calls:
-            merged.append(UserTurn(SILENCE))
-        merged.append(turn)
-    return merged
+            result.append(UserTurn(SILENCE))
+        result.append(turn)
+    return result
 
 
 def recorded_form(response: completions.Response) -> dict[str, Any]:
@@ -189,12 +189,12 @@ class Covered:
 class Thread(Sequence[Turn]):
     """The turns that no memory covers, with the newest user turn in front where that is covered."""
 
-    def __init__(self, entries: Iterable[Entry] = (), asked: Entry | None = None) -> None:
+    def __init__(self, entries: Iterable[Entry] = (), newest_user: Entry | None = None) -> None:
         self.entries: list[Entry] = []
         self.tokens = 0
         """Of all entries."""
         self._user_turns = 0
-        self._asked = asked
+        self._asked = newest_user
         self.extend(entries)
 
     @property
@@ -212,11 +212,11 @@ class Thread(Sequence[Turn]):
 
     def drop(self, count: int) -> list[Entry]:
         """The oldest entries leave: a memory covers them now."""
-        dropped, self.entries = self.entries[:count], self.entries[count:]
-        for entry in dropped:
+        oldest, self.entries = self.entries[:count], self.entries[count:]
+        for entry in oldest:
             self._count(entry, -1)
-        self._asked = _newest_user(dropped) or self._asked
-        return dropped
+        self._asked = _newest_user(oldest) or self._asked
+        return oldest
 
     def _count(self, entry: Entry, sign: int) -> None:
         self.tokens += sign * entry.tokens

@@ -98,14 +98,8 @@ def _gates(atlas: Plain) -> Iterator[Plain]:
     for checkpoint in atlas.get("checkpoints", ()):
         yield _gate(atlas, checkpoint["checkpoint_id"], **{"name": checkpoint["checkpoint_id"], **checkpoint})
     for context in atlas.get("context_blocks", ()):
-        id = context["context_id"]
-        yield _gate(
-            atlas,
-            f"context:{id}",
-            name=context.get("name", id),
-            trigger=_context_trigger(context),
-            inject_contexts=[id],
-        )
+        id, trigger = context["context_id"], _context_trigger(context)
+        yield _gate(atlas, f"context:{id}", name=context.get("name", id), trigger=trigger, inject_contexts=[id])
     for section, settings in atlas.get("checkpoint_config", {}).items():
         if section != "budget" and settings.get("enabled", True):
             yield from _config_gates(atlas, section, settings)

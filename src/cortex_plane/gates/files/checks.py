@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from cortex_plane.gates.model import atlases as atlas_model
-from cortex_plane.gates.model.atlases import Audience, GuidanceFormat, MatchMode, Mode, ResponseType, TriggerType
+from cortex_plane.gates.model.atlases import MAX_GATES, Audience, MatchMode, Mode, ResponseType, TriggerType
 from cortex_plane.gates.rules.answers import MAX_MATCHED
 from cortex_plane.gates.rules.effects import SESSION_END, seconds_of
 from cortex_plane.gates.rules.index import MAX_EXPRESSIONS, MAX_KEYWORD_BYTES, MAX_PROGRAM, expression
@@ -120,8 +120,8 @@ class Checks:
         total = len(self._ids["checkpoints"]) + len(self._ids["context_blocks"])
         for section in ("keyword_match", "action_pre"):
             total += len(config.get(section, {}).get("mappings", ()))
-        if total > atlas_model.MAX_GATES:
-            self._fault(("checkpoints",), f"the atlas has {total} gates; the limit is {atlas_model.MAX_GATES}.")
+        if total > MAX_GATES:
+            self._fault(("checkpoints",), f"the atlas has {total} gates; the limit is {MAX_GATES}.")
         globs = sum(STAR in pattern for pattern in _action_patterns(self._atlas))
         if globs > MAX_GLOBS:
             self._fault((), f"the atlas has {globs} patterns of actions with a star; the limit is {MAX_GLOBS}.")
@@ -224,10 +224,10 @@ class Checks:
                     self._fault((*path, key), f"observational only records, so `{key}` does nothing: write advisory.")
 
     def _guidance(self, path: Path, guidance: Plain, own: str) -> None:
-        content, form = guidance["content"], guidance.get("format", GuidanceFormat.TEXT)
-        if form != GuidanceFormat.JSON and not isinstance(content, str):
+        content, form = guidance["content"], guidance.get("format", atlas_model.GuidanceFormat.TEXT)
+        if form != atlas_model.GuidanceFormat.JSON and not isinstance(content, str):
             self._fault((*path, "content"), f"`content` of the format {form} must be a text.")
-        if form == GuidanceFormat.JSON and isinstance(content, str):
+        if form == atlas_model.GuidanceFormat.JSON and isinstance(content, str):
             try:
                 orjson.loads(content)
             except orjson.JSONDecodeError:

@@ -195,13 +195,9 @@ def _scenario(scenario: dict[str, Any], node: Node, faults: Faults) -> Scenario:
     call = None
     if "call" in scenario:
         call = _parse_event({**scenario, EventKind.CALLED: scenario["call"]}, EventKind.CALLED, node.line)
-    return Scenario(
-        name=scenario["name"],
-        line=node.line,
-        events=tuple(event for event in events if event is not None),
-        call=call,
-        expect=parse(Expected, expect),
-    )
+    known_events = tuple(event for event in events if event is not None)
+    expectation = parse(Expected, expect)
+    return Scenario(name=scenario["name"], line=node.line, events=known_events, call=call, expect=expectation)
 
 
 def _event(event: dict[str, Any], node: Node, faults: Faults) -> ScenarioEvent | None:
@@ -256,18 +252,15 @@ class _Session:
             case EventKind.FAILED:
                 self._boundary(errors=(event.text,))
             case EventKind.TRIGGERED:
-                keys = frozenset(gate.key for gate in self.atlases.named(event.text))
-                self._boundary(custom=keys)
+                self._boundary(custom=frozenset(gate.key for gate in self.atlases.named(event.text)))
             case EventKind.REQUESTED:
                 self.state = requested(self.atlases, self.state, event.text, self.now).state
             case EventKind.IGNORED:
                 self.state = ignored(self.atlases, self.state, self.now).state
             case EventKind.ANSWERED:
                 self._answer(event)
-            case EventKind.CALLED:
-                self._run(event, approved=False)
-            case EventKind.APPROVED:
-                self._run(event, approved=True)
+            case EventKind.CALLED | EventKind.APPROVED:
+                self._run(event, approved=event.kind is EventKind.APPROVED)
 
     def _answer(self, event: ScenarioEvent) -> None:
         target = meant(self.atlases, self.state, event.text, None)
@@ -306,7 +299,8 @@ class _Session:
     def found(self, ruling: Ruling | None) -> dict[str, Any]:
         state = self.state
         work = EvaluationRun(self.atlases, state, self.now)
-        waiting = [*state.asks, *(ruling.asks if ruling is not None else ())]
+        keys = [question.gate for question in (*state.asks, *(ruling.asks if ruling is not None else ()))]
+        gates = [self.atlases.gates[key] for key in keys if key in self.atlases.gates]
         values: dict[str, Any] = {}
         if ruling is not None:
             values = {
@@ -316,12 +310,7 @@ class _Session:
             }  # fmt: skip
         return {
             **values,
-            "questions": [
-                question.question_id
-                for which in waiting
-                if (gate := self.atlases.gates.get(which.gate)) is not None
-                for question in gate.questions
-            ],
+            "questions": [question.question_id for gate in gates for question in gate.questions],
             "contexts": _plain(state.contexts),
             "guidance": _plain(state.guidance),
             "open": _plain(key for key in self.atlases.capabilities if work.is_open(key)),

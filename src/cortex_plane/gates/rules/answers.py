@@ -114,11 +114,11 @@ def _text_fault(question: GateQuestion, value: str) -> str | None:
 def _forbidden_in(plain: str, words: Sequence[str]) -> Iterator[str]:
     """The words that stand in a normal text: also in letters that only look like theirs, and spelled out."""
     alike = lookalike(plain)
-    spelled = _spelled(alike) if words else ""
+    spellings = _spelled(alike) if words else ""
     for word in words:
         forbidden = normal_word(word)
         twin = lookalike(forbidden)
-        is_spelled = " " not in twin and len(twin) > 3 and twin in spelled
+        is_spelled = " " not in twin and len(twin) > 3 and twin in spellings
         if forbidden and (forbidden in plain or twin in alike or is_spelled):
             yield word
 
@@ -253,9 +253,9 @@ def answer(
     wrong = check(gate, answers, custom)
     stops = [fault for fault in wrong if fault.on_invalid not in _GOES_ON]
     result = "valid" if not wrong else "invalid" if stops else "accepted_with_faults"
-    shown = {str(key)[:200]: _cut(value) for key, value in list(answers.items())[:100]}
+    short_answers = {str(key)[:200]: _cut(value) for key, value in list(answers.items())[:100]}
     work.trace(
-        TraceType.RESPONSE, gate, answers=shown, validation_result=result,
+        TraceType.RESPONSE, gate, answers=short_answers, validation_result=result,
         **({"faults": {fault.question_id: fault.said for fault in wrong}} if wrong else {}),
         **({"action_id": which.action} if which.action else {}),
     )  # fmt: skip

@@ -121,8 +121,8 @@ def authorize(
     say; policies look at the risk that it names, and the stricter of the two holds. ``asks``: the gates whose questions refuse
     it now; a policy that denies it whatever is answered counts more."""
     if asks and ruling is not None:
-        unasked = replace(ruling, verdict=PolicyVerdict.ALLOW, asks=())
-        after = authorize(policies, facts, request, turned_down=turned_down, ruling=unasked)
+        after_answers = replace(ruling, verdict=PolicyVerdict.ALLOW, asks=())
+        after = authorize(policies, facts, request, turned_down=turned_down, ruling=after_answers)
         if after.verdict is PolicyVerdict.DENY:
             return after
     if ruling is not None:

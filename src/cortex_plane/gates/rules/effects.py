@@ -133,8 +133,8 @@ class EvaluationRun:
         capabilities = self.grant(gate)
         self.restrict(gate)
         self._drop_guidance(self.atlases.ends_with(gate.key))
-        locked = {"locked_capabilities": gate.lock_capabilities} if gate.lock_capabilities else {}
-        lists = _named(unlocked_capabilities=capabilities, injected_contexts=contexts, **locked)
+        locks = {"locked_capabilities": gate.lock_capabilities} if gate.lock_capabilities else {}
+        lists = _named(unlocked_capabilities=capabilities, injected_contexts=contexts, **locks)
         self.trace(TraceType.PASSED, gate, **lists)
 
     def grant(self, gate: Gate) -> list[str]:

@@ -32,7 +32,9 @@ def at_boundary(atlases: CompiledAtlases, state: GateState, moment: GateInput, e
     if work.guidance:
         work.drop_expired()
     if work.open or work.people:
-        _forget_strangers(work)
+        # Nobody can answer a gate that is in none of the session's atlases.
+        work.open = [question for question in work.open if question.gate in atlases.gates]
+        work.people = [key for key in work.people if key in atlases.gates]
     if moment.ends:
         due: dict[str, dict[str, Any]] = {gate.key: {} for gate in atlases.of(TriggerType.SESSION_END)}
     else:
@@ -58,13 +60,6 @@ def _complete(state: GateState, moment: GateInput) -> GateInput:
         errors = tuple(call.error for call in state.missed if call.error is not None)
         moment = replace(moment, finished=(*actions, *moment.finished), errors=(*errors, *moment.errors))
     return moment
-
-
-def _forget_strangers(work: EvaluationRun) -> None:
-    """Nobody can answer a gate that is in none of the session's atlases."""
-    gates = work.atlases.gates
-    work.open = [question for question in work.open if question.gate in gates]
-    work.people = [key for key in work.people if key in gates]
 
 
 def _due(work: EvaluationRun, moment: GateInput) -> dict[str, dict[str, Any]]:
@@ -135,7 +130,8 @@ def _judge(work: EvaluationRun, call: GatedCall, looking: bool) -> Ruling:
     if refusal is not None:
         return _ruling(work, risk, PolicyVerdict.DENY, *refusal)
     gates, asks, strict = _fire_all(work, call, rules, gates, risk)
-    refusal = _now_refused(work, call, rules) if not asks else None
+    # What gates that fired before this call forbid, they forbid to this call too.
+    refusal = _denied(work, call, rules) or _locked(work, rules) if work.rights_changed and not asks else None
     if refusal is not None:
         return _ruling(work, risk, PolicyVerdict.DENY, *refusal)
     if asks:
@@ -267,13 +263,6 @@ def _fire_all(
         keys = {gate.key for gate in all_gates}
         gates = [gate for gate in _gates_before(work, rules, risk) if gate.key not in keys]
     return all_gates, asks, strict
-
-
-def _now_refused(work: EvaluationRun, call: GatedCall, rules: OfAction) -> tuple[str, str] | None:
-    """What gates that fired before this call forbid, this call included."""
-    if not work.rights_changed:
-        return None
-    return _denied(work, call, rules) or _locked(work, rules)
 
 
 def _fire_before(work: EvaluationRun, call: GatedCall, gates: Sequence[Gate]) -> tuple[list[Open], bool]:

@@ -235,8 +235,8 @@ def _when(trigger: str, data: Mapping[str, Any]) -> str:
     if trigger not in _WHEN:
         return f"at {trigger}" if trigger else ""
     texts = defaultdict(str, {name: _text(value) for name, value in data.items()})
-    matched = data.get("matched")
-    words = [f"“{_text(word)}”" for word in matched[:SHOWN_ANSWERS]] if isinstance(matched, list) else []
+    keywords = data.get("matched")
+    words = [f"“{_text(word)}”" for word in keywords[:SHOWN_ANSWERS]] if isinstance(keywords, list) else []
     texts["words"] = ", ".join(words) or "what was said"
     return _WHEN[trigger].format_map(texts)
 

@@ -185,10 +185,8 @@ class GateSession:
 
     def judge(self, call: gate_model.GatedCall) -> gate_model.Ruling:
         """A call that was not sent yet; its questions are opened."""
-        now, unloaded = self.now(), None if self._loads_code else self.unloaded(call)
-        return self.evaluate(
-            lambda atlases, state: judge(atlases, state, call, now) if unloaded is None else unloaded, call.call_id
-        )
+        now, refusal = self.now(), self.unloaded(call)
+        return self.evaluate(lambda atlases, state: refusal or judge(atlases, state, call, now), call.call_id)
 
     def judge_sent(self, call: gate_model.GatedCall, *, records: bool) -> gate_model.Ruling:
         """A call that was sent before. ``records``: the question of a capability that was locked since is opened."""

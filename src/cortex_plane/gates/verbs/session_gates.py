@@ -117,9 +117,9 @@ async def record_ended_call(
     await tx.rows(queries.lock_gates, tx.org, session_id)
     if unread is not None:
         bound, _ = await gates_store.bound_atlases(tx, session_id)
-        missed = record_missed(actor, bound or {}, calls, unread)
-        await gates_store.record_gates(tx, session_id, missed.written)
-        return missed
+        record = record_missed(actor, bound or {}, calls, unread)
+        await gates_store.record_gates(tx, session_id, record.written)
+        return record
     gates = await under_lock(tx, session_id)
     record = gates.record_ends(actor, calls) if gates is not None else GateRecord()
     if record.written:

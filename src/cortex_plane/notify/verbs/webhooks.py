@@ -52,13 +52,7 @@ REMEMBERED = timedelta(days=30)
 """How long an event is known. Nobody sends one again after that, and its signature is void five minutes after it was made."""
 
 # What an event was refused with is its answer too. The nearest comes first.
-_KEPT: tuple[type[errors.CortexError], ...] = (
-    errors.Stale,
-    errors.Conflict,
-    errors.Forbidden,
-    errors.NotFound,
-    errors.InvalidInput,
-)
+_KEPT = (errors.Stale, errors.Conflict, errors.Forbidden, errors.NotFound, errors.InvalidInput)
 # What the database itself stumbles over says nothing about the event: whoever sends it again has another try.
 _OURS = (errors.AlreadyExists, errors.InUse)
 _MARKS = {RecordResult.OK.value: "ok", RecordResult.DUPLICATE.value: "duplicate", None: "conflict"}
@@ -89,13 +83,8 @@ class _SignedEvent:
 
     def sender(self) -> Actor:
         """The other system, on the audit trail."""
-        return Actor(
-            org_id=self.org_id,
-            key_id=self.connection.id,
-            kind=ActorKind.SERVICE,
-            name=self.connection.name,
-            roles=frozenset(),
-        )
+        id, name = self.connection.id, self.connection.name
+        return Actor(org_id=self.org_id, key_id=id, kind=ActorKind.SERVICE, name=name, roles=frozenset())
 
 
 async def receive(
@@ -148,7 +137,7 @@ async def _verified(db: Database, connection_id: UUID | None, headers: Mapping[s
 
 async def _handled(db: Database, delivery: _SignedEvent) -> model.EventAnswer:
     """Do what it wants, keep the answer, give it. Where another delivery kept one first, that is the answer."""
-    refused: errors.CortexError | None = None
+    refusal: errors.CortexError | None = None
     answer: model.EventAnswer | None = None
     person: Actor | None = None
     try:
@@ -156,28 +145,25 @@ async def _handled(db: Database, delivery: _SignedEvent) -> model.EventAnswer:
     except _KEPT as error:
         if isinstance(error, _OURS) or error.code == "retry":
             raise
-        refused = error
+        refusal = error
     async with db.transaction(delivery.org_id) as tx:
-        if answer is not None and person is not None and await _decided(tx, delivery, answer, person):
-            answer = replace(answer, result=RecordResult.OK)
-        reply = _stored_reply(answer, refused)
+        if answer is not None and answer.approval_id is not None and person is not None:
+            # Also where this very event decided in an earlier delivery, and a crash came before the answer was kept.
+            key = decisions.own_key(person, delivery.key)
+            if await approvals_store.is_key_used(tx, answer.approval_id, key):
+                answer = replace(answer, result=RecordResult.OK)
+        reply = _stored_reply(answer, refusal)
         mine = await notify_store.answer_webhook(tx, delivery.connection.id, delivery.event_id, reply)
-        if mine and refused is not None:
+        if mine and refusal is not None:
             connection, event = delivery.connection.id, delivery.event_id
             await record(
-                tx, delivery.sender(), "webhook_refused", connection=connection, event=event, code=refused.code
+                tx, delivery.sender(), "webhook_refused", connection=connection, event=event, code=refusal.code
             )
         if not mine:
             row = await tx.row(notify_store.queries.get_webhook, delivery.connection.id, delivery.event_id)
             reply = (row and row["answer"]) or reply
     meters().called_back(CHANNEL, _MARKS[reply.get("result")] if mine else "duplicate")
     return _answer_of(reply)
-
-
-async def _decided(tx: Transaction, delivery: _SignedEvent, answer: model.EventAnswer, person: Actor) -> bool:
-    """Whether this very event decided, in whichever of its deliveries, also where a crash came before the answer was kept."""
-    approval, key = answer.approval_id, decisions.own_key(person, delivery.key)
-    return approval is not None and await approvals_store.is_key_used(tx, approval, key)
 
 
 async def _done(db: Database, delivery: _SignedEvent) -> tuple[model.EventAnswer, Actor | None]:
@@ -203,12 +189,8 @@ async def _done(db: Database, delivery: _SignedEvent) -> tuple[model.EventAnswer
     )
     once = IdempotencyKey(key=delivery.key, fingerprint=hashlib.sha256(delivery.body).digest())
     receipt = await decisions.decide(db, person, request.approval_id, decision, Channel.WEBHOOK, once)
-    answer = model.EventAnswer(
-        type=model.WebhookEventType.DECISION,
-        result=receipt.result,
-        approval_id=request.approval_id,
-        status=receipt.approval.status,
-    )
+    status = receipt.approval.status
+    answer = model.EventAnswer(type=event.type, result=receipt.result, approval_id=request.approval_id, status=status)
     return answer, person
 
 
@@ -281,12 +263,12 @@ async def try_out(db: Database, actor: Actor, id: UUID, channel: Webhooks) -> mo
         address="",
         member=actor.name,
     )
-    started = time.monotonic()
+    start = time.monotonic()
     try:
-        said, delivered = await channel.ping(target, new_id()), True
+        reply, delivered = await channel.ping(target, new_id()), True
     except (model.TryAgain, model.Undeliverable) as error:
-        said, delivered = error.message, False
-    return model.Ping(delivered=delivered, said=said, seconds=round(time.monotonic() - started, 3))
+        reply, delivered = error.message, False
+    return model.Ping(delivered=delivered, said=reply, seconds=round(time.monotonic() - start, 3))
 
 
 # Upkeep -----------------------------------------------------------------------------------------------------------

@@ -243,13 +243,9 @@ def _fitting(terms: Terms) -> Terms:
     timeout = min(terms.timeout_seconds, policy_model.MAX_TIMEOUT_SECONDS)
     reminder = _within(timeout, terms.reminder_seconds)
     escalation = _within(timeout, terms.escalation_seconds) if terms.escalations else None
-    escalations = terms.escalations if escalation is not None else ()
+    levels = terms.escalations if escalation is not None else ()
     return replace(
-        terms,
-        timeout_seconds=timeout,
-        reminder_seconds=reminder,
-        escalation_seconds=escalation,
-        escalations=escalations,
+        terms, timeout_seconds=timeout, reminder_seconds=reminder, escalation_seconds=escalation, escalations=levels
     )
 
 

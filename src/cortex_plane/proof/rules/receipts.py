@@ -112,7 +112,7 @@ def receipt_body(
             "agent": str(approval.agent_id),
             "tool": {"name": approval.tool_name, "digest": approval.tool_digest},
             "arguments": {"digest": approval.input_hash, "original_digest": facts.original_hash},
-            "calls": sorted(str(call) for call in calls),
+            "calls": sorted(map(str, calls)),
             "policy": {
                 "rule": approval.rule,
                 "version": approval.policy_version,

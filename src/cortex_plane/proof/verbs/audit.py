@@ -254,26 +254,19 @@ async def _credential_faults(tx: Transaction, trail: Trail) -> AsyncIterator[mod
         reason = _row_reason(tx, MacKind.ATLAS_VERSION, row, over=id in trail.retired and not row["retired"])
         if reason is not None:
             yield model.RowFault(subject=f"{MacKind.ATLAS_VERSION} {id}", reason=reason)
-    policy = await _policy_fault(tx)
-    if policy is not None:
-        yield policy
-
-
-def _row_reason(tx: Transaction, kind: MacKind, row: Row, *, over: bool) -> str | None:
-    if not tx.credential_key.is_true(kind, row, row["mac"]):
-        return "its MAC is false: the plane did not write it as it stands"
-    return "it ended on the trail, and is there again" if over else None
-
-
-async def _policy_fault(tx: Transaction) -> model.RowFault | None:
     try:
         version = await policies_store.policies_in_force(tx)
         if version:
             await policies_store.require_true_rows(tx, version)
     except Forged as forgery:
         reason = "its MAC is false: the plane did not put it in force as it stands"
-        return model.RowFault(subject=f"{forgery.kind} {forgery.id}", reason=reason)
-    return None
+        yield model.RowFault(subject=f"{forgery.kind} {forgery.id}", reason=reason)
+
+
+def _row_reason(tx: Transaction, kind: MacKind, row: Row, *, over: bool) -> str | None:
+    if not tx.credential_key.is_true(kind, row, row["mac"]):
+        return "its MAC is false: the plane did not write it as it stands"
+    return "it ended on the trail, and is there again" if over else None
 
 
 async def contradictions(

@@ -95,7 +95,7 @@ CHAINS_AT_ONCE = 10_000
 """A root covers no more than that; what is left over is the next one's, which follows at once."""
 NEWEST = 2**62
 
-_compared: set[UUID] = set()
+_compared_orgs: set[UUID] = set()
 """Orgs of which this process has compared every chain once. A database that was restored elsewhere counts its transactions
 anew; whoever restores one starts its processes anew too."""
 
@@ -133,11 +133,11 @@ async def make_root(db: Database, org_id: UUID) -> int:
 async def _make_org_root(db: Database, tx: Transaction) -> bool | None:
     """Whether chains are left over; None where there was nothing to cover, or somebody else covers it."""
     last = await tx.row(queries.last_root)
-    whole = last is None or last["foreign_snapshot"] or tx.org not in _compared
+    whole = last is None or last["foreign_snapshot"] or tx.org not in _compared_orgs
     since = None if last is None or whole else last["snapshot"]
     grown = await proof_store.grown_chains(tx, since, CHAINS_AT_ONCE + 1)
     if grown is None:
-        _compared.add(tx.org)
+        _compared_orgs.add(tx.org)
         return None
     heads, more = grown.heads[:CHAINS_AT_ONCE], len(grown.heads) > CHAINS_AT_ONCE
     previous = last["hash"] if last else GENESIS
@@ -153,7 +153,7 @@ async def _make_org_root(db: Database, tx: Transaction) -> bool | None:
     chain_ids, seqs, hashes = zip(*((head.chain_id, head.seq, head.hash) for head in heads), strict=True)
     await tx.rows(queries.insert_root_heads, tx.org, seq, chain_ids, seqs, hashes)
     if not more:
-        _compared.add(tx.org)
+        _compared_orgs.add(tx.org)
     return more
 
 

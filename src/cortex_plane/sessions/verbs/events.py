@@ -82,14 +82,9 @@ async def _replay(
     # Before the events: a reader that follows from there on misses nothing.
     latest = await sessions_store.latest_event(tx, session_id)
     events = await sessions_store.list_events_after(tx, session_id, job_id, after, limit)
+    more = len(events) >= limit
     return EventReplay(
-        org_id=tx.org,
-        session_id=session_id,
-        job_id=job_id,
-        events=events,
-        latest=latest,
-        more=len(events) >= limit,
-        over=over,
+        org_id=tx.org, session_id=session_id, job_id=job_id, events=events, latest=latest, more=more, over=over
     )
 
 
