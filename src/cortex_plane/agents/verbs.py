@@ -27,7 +27,11 @@ async def create_agent(tx: Transaction, actor: Actor, draft: AgentDraft, once: I
         id = new_id()
         team = frame.require_found(await tenancy_store.get_team(tx, draft.team), "team")
         await require_held_atlases(tx, SkillSettings.of(draft.skill_config).atlases)
-        await agents_store.insert_agent(tx, id, team.id, draft, actor)
+        await tx.rows(
+            queries.insert_agent, tx.org, id, team.id, draft.name, draft.slug, draft.role, draft.description or None,
+            draft.channel_permissions, asdict(draft.model_config), draft.skill_config, asdict(draft.resource_limits),
+            actor.name, actor.identity,
+        )  # fmt: skip
         await frame.record(tx, actor, "agent_created", agent=id, slug=draft.slug, config_version=1)
         return id
 

@@ -62,9 +62,6 @@ async def unmatched_keys(tx: Transaction, globs: Sequence[str]) -> list[str]:
     return [globs[row["place"] - 1] for row in rows]
 
 
-# Sessions -------------------------------------------------------------------------------------------------------------
-
-
 async def bind_atlases(tx: Transaction, session_id: UUID, atlas_ids: Sequence[str], *, by_caller: bool) -> None:
     """To the newest version of each that holds; what the session is bound to already stays as it is. ``by_caller``:
     somebody who writes no atlases chose them."""

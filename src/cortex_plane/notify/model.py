@@ -227,9 +227,6 @@ _ID = re.compile(r"[\x21-\x2d\x2f-\x7e]{1,150}")
 _TIMESTAMP = re.compile(r"[0-9]{1,12}")
 
 
-# Signatures -------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Secrets:
     """The secret of a connection, and for a while the one before it."""
@@ -327,9 +324,6 @@ def _signatures(header: str) -> list[bytes]:
             with contextlib.suppress(ValueError):
                 signatures.append(base64.b64decode(text, validate=True))
     return signatures
-
-
-# What comes in ----------------------------------------------------------------------------------------------------
 
 
 class WebhookEventType(StrEnum):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
@@ -121,24 +120,14 @@ async def insert_receipt(
     await tx.rows(queries.insert_receipt, tx.org, approval_id, key_id, body, signature, at)
 
 
-@dataclass(frozen=True, slots=True)
-class GrownChain:
-    """Chains that no root covers as far as they go, as one snapshot shows them."""
-
-    heads: list[GrownHead]
-    snapshot: str
-    now: datetime
-
-
-async def grown_chains(tx: Transaction, since: str | None, limit: int) -> GrownChain | None:
-    """Since that snapshot, or of all chains; at most ``limit``, in the order of their ids. None: there are none."""
+async def grown_chains(tx: Transaction, since: str | None, limit: int) -> tuple[list[GrownHead], str, datetime] | None:
+    """Chains that no root covers as far as they go, with the snapshot that shows them and its time: since that snapshot,
+    or all; at most ``limit``, in the order of their ids. None: there are none."""
     if since is None:
         rows = await tx.rows(queries.list_every_root, limit)
     else:
         rows = await tx.rows(queries.grown_chains, since, limit)
-    if not rows:
-        return None
-    return GrownChain([parse(GrownHead, row) for row in rows], rows[0]["snapshot"], rows[0]["now"])
+    return ([parse(GrownHead, row) for row in rows], rows[0]["snapshot"], rows[0]["now"]) if rows else None
 
 
 async def insert_root(

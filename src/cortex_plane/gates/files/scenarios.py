@@ -106,8 +106,6 @@ class ScenarioOutcome:
         return not self.faults
 
 
-# The file ---------------------------------------------------------------------------------------------------------
-
 MAX_FILE_BYTES = 1024 * 1024
 HINT = "Correct the file and try again; nothing was tried. Its format is in docs/guides/steward-bench.md."
 _ID = shapes.Text(200, shapes.LINE, "an id")
@@ -219,9 +217,6 @@ def _parse_event(event: dict[str, Any], kind: EventKind, line: int) -> ScenarioE
     return parse(ScenarioEvent, values)
 
 
-# The play ---------------------------------------------------------------------------------------------------------
-
-
 def play(atlases: CompiledAtlases, scenario: Scenario) -> ScenarioOutcome:
     session = _Session(atlases)
     for event in scenario.events:
@@ -293,8 +288,6 @@ class _Session:
         elif approved:
             message = f"an approval does not let `{event.text}` run: {ruling.reason or ruling.rule}"
             self.faults.append(f"line {event.line}: {message}")
-
-    # What came of it -------------------------------------------------------------------------------------------
 
     def found(self, ruling: Ruling | None) -> dict[str, Any]:
         state = self.state

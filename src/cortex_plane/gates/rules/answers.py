@@ -267,10 +267,8 @@ def answer(
     if which.call and gate.trigger.type in gate_model.FOR_ONE_CALL:
         new = gate_model.Pass(gate=gate.key, action=which.action, input_hash=which.input_hash)
         work.passes = [*work.passes, new][-gate_model.MAX_PASSES :]
-    reply: dict[str, Any] = {"passed": True, "gate": gate.gate_id}
     warnings = [fault.said for fault in wrong if fault.on_invalid is OnInvalid.WARN_AND_CONTINUE]
-    if warnings:
-        reply["warning"] = warnings
+    reply = {"passed": True, "gate": gate.gate_id, **({"warning": warnings} if warnings else {})}
     reply["next"] = f"Now call `{which.action}` again with the same arguments." if which.call else "Go on."
     return gate_model.Answered(state=work.state(), valid=True, gate=gate.gate_id, told=reply, traces=tuple(work.traces))
 

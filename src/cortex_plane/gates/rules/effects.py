@@ -104,8 +104,6 @@ class EvaluationRun:
         shut = (*self._state.shut, Shut(gate=gate.key if gate is not None else gates.EVERY_CALL, reason=TOO_MUCH))
         return replace(self._state, **plain, shut=shut)
 
-    # The trail -------------------------------------------------------------------------------------------------
-
     def trace(self, kind: TraceType, gate: Gate, **payload: Any) -> None:
         if not self.looking:
             self.traces.append(gates.trace(kind, gate, **payload))
@@ -117,8 +115,6 @@ class EvaluationRun:
 
     def blocked(self, gate: Gate, reason: str, action: str = "") -> None:
         self.trace(TraceType.BLOCKED, gate, reason=reason, **({"blocked_action": action} if action else {}))
-
-    # Effects ---------------------------------------------------------------------------------------------------
 
     def pass_gate(self, gate: Gate, *, guided: bool = False) -> None:
         """It is behind the agent: its effects hold from now on. ``guided``: its guidance was given with its questions."""
@@ -262,8 +258,6 @@ class EvaluationRun:
         if grip is None or (grip.open and grip.by not in self.atlases.gates):
             return self.atlases.begins_open(capability)
         return grip.open
-
-    # Firing ----------------------------------------------------------------------------------------------------
 
     def fire(self, gate: Gate, data: dict[str, Any]) -> None:
         """A gate of the session: it asks, or it is passed at once."""

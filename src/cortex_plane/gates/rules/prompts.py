@@ -198,8 +198,6 @@ def gate_of_rule(rule: str) -> str | None:
     return rule.removeprefix(GATE_RULE) if rule.startswith(GATE_RULE) else None
 
 
-# What fired it ---------------------------------------------------------------------------------------------------
-
 _MODES: Mapping[Any, tuple[NewsKind, str]] = {
     atlas_model.Mode.BLOCKING: (NewsKind.ASKED, "asks"),
     atlas_model.Mode.ADVISORY: (NewsKind.ADVISED, "advises"),
@@ -239,9 +237,6 @@ def _when(trigger: str, data: Mapping[str, Any]) -> str:
     words = [f"“{_text(word)}”" for word in keywords[:SHOWN_ANSWERS]] if isinstance(keywords, list) else []
     texts["words"] = ", ".join(words) or "what was said"
     return _WHEN[trigger].format_map(texts)
-
-
-# What became of it -----------------------------------------------------------------------------------------------
 
 
 def _response(data: Mapping[str, Any]) -> tuple[NewsKind, str]:

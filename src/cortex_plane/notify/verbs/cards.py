@@ -145,8 +145,7 @@ class _Pen:
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
-        self.cut = False
-        self.hid = False
+        self.cut = self.hid = False
 
     def arguments(self, value: Any) -> str:
         """As JSON that a person can read."""
@@ -156,15 +155,14 @@ class _Pen:
         """A few lines: what is long or nested is text, and cut."""
         if value is None:
             return None
-        fields: dict[str, Any] = {}
         self.cut = self.cut or len(value) > MOST_DETAILS
-        for name, inner in list(self._redacted(value).items())[:MOST_DETAILS]:
-            if inner is None or isinstance(inner, bool | int | float):
-                fields[self.line(name)] = inner
-                continue
-            text = marked(inner) if isinstance(inner, str) else escaped_json(inner)
-            fields[self.line(name)] = self._cut(text, LONGEST_DETAIL)
-        return fields
+        items = list(self._redacted(value).items())[:MOST_DETAILS]
+        return {self.line(name): self._detail(inner) for name, inner in items}
+
+    def _detail(self, value: Any) -> Any:
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        return self._cut(marked(value) if isinstance(value, str) else escaped_json(value), LONGEST_DETAIL)
 
     def text(self, text: str | None) -> str | None:
         return None if text is None else self._cut(marked(self._redacted(text)), LONGEST_TEXT)

@@ -228,9 +228,6 @@ def _invalid(error: ValidationError, *under: str) -> errors.InvalidInput:
     )
 
 
-# Answers ----------------------------------------------------------------------------------------------------------
-
-
 def _stored_reply(answer: model.EventAnswer | None, error: errors.CortexError | None) -> dict[str, Any]:
     if error is None:
         reply: dict[str, Any] = adapter(model.EventAnswer).dump_python(answer, mode="json")
@@ -245,9 +242,6 @@ def _answer_of(reply: dict[str, Any]) -> model.EventAnswer:
         return parse(model.EventAnswer, reply)
     kind = next(kind for kind in _KEPT if kind.__name__ == reply["refused"])
     raise kind(reply["message"], code=reply["code"], hint=reply["hint"])
-
-
-# Trying out -------------------------------------------------------------------------------------------------------
 
 
 @verb(Permission.CONNECTION_WRITE)
@@ -269,9 +263,6 @@ async def try_out(db: Database, actor: Actor, id: UUID, channel: Webhooks) -> mo
     except (model.TryAgain, model.Undeliverable) as error:
         reply, delivered = error.message, False
     return model.Ping(delivered=delivered, said=reply, seconds=round(time.monotonic() - start, 3))
-
-
-# Upkeep -----------------------------------------------------------------------------------------------------------
 
 
 async def keep(db: Database) -> None:

@@ -236,8 +236,6 @@ def placed(row: Mapping[str, Any]) -> PlacedRow:
     return kernel_fields.parse(PlacedRow, {**row, "row": dict(row)})
 
 
-# Simulations --------------------------------------------------------------------------------------------------------
-
 DEFAULT_CALLS, MAX_CALLS = 10_000, 100_000
 DEFAULT_SECONDS, MAX_SECONDS = 7 * 86400, 366 * 86400
 

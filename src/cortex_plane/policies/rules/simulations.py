@@ -47,8 +47,6 @@ class PastCall:
     """Of a call that ran elsewhere: what is known of its tool, whatever its agent declared."""
 
 
-# Judging ---------------------------------------------------------------------------------------------------------
-
 Key = tuple[str, str, Judged, Judged, tuple[str, ...], Direction]
 
 
@@ -161,9 +159,6 @@ def _judged(decision: policy_model.PolicyDecision) -> Judged:
 def _without_version(rule: str | None) -> str | None:
     """Two versions of a row are the same row."""
     return None if rule is None else rule.partition("@")[0]
-
-
-# Comparing -------------------------------------------------------------------------------------------------------
 
 
 def different_terms(before: policy_model.Terms | None, after: policy_model.Terms | None) -> list[str]:

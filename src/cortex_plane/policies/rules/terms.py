@@ -20,9 +20,6 @@ _OF_TEMPLATES = ("timeout_seconds", "reminder_seconds", "escalation_seconds", "a
 _TERMS = (*_OF_TEMPLATES, "required_clearance", "on_deny", "quorum", "channels")
 
 
-# What a row says -------------------------------------------------------------------------------------------------
-
-
 def resolve_terms(
     row: PolicyRow | None, platform: PolicyRow | None, above: Sequence[PolicyRow] = (), who: str = "row"
 ) -> tuple[Terms, Origins]:
@@ -65,9 +62,6 @@ def own_term(row: PolicyRow, name: str) -> Any:
     return getattr(policy_model.TEMPLATES[row.template], name) if value is None and row.template is not None else value
 
 
-# Who is asked after whom -----------------------------------------------------------------------------------------
-
-
 def _escalations(
     approvers: Approvers, steps: Sequence[Approvers] | None, above: Sequence[PolicyRow], template: Template
 ) -> tuple[Approvers, ...]:
@@ -90,9 +84,6 @@ def adding(approvers: Approvers, steps: Sequence[Approvers]) -> tuple[Approvers,
         roles.update(step.roles)
         members.update(step.members)
     return tuple(new_steps)
-
-
-# Limits ----------------------------------------------------------------------------------------------------------
 
 
 def limit_terms(
@@ -175,9 +166,6 @@ def _narrower(terms: Terms, row: PolicyRow) -> dict[str, Any]:
     if row.channels is not None:
         changes["channels"] = _fewer(terms.channels, row.channels)
     return changes
-
-
-# Where nobody can tell which row matches -------------------------------------------------------------------------
 
 
 def how_strict(terms: Terms) -> tuple[int, ...]:

@@ -67,8 +67,7 @@ def _declared(
 ) -> tuple[bool, Risk]:
     """As the tool was last published, and what a steward confirmed about that, unless the question says otherwise; the
     cautious answer where it never was."""
-    read_only = version.read_only if version is not None else False
-    risk = version.risk if version is not None else Risk.MEDIUM
+    read_only, risk = (version.read_only, version.risk) if version is not None else (False, Risk.MEDIUM)
     if confirmation is not None:
         read_only, risk = confirmation.read_only, confirmation.risk or risk
     return (

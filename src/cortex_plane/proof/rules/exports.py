@@ -164,8 +164,6 @@ class _Reader:
     def _fields(self, kind: str) -> str:
         return ENTRY_OF_VERSION_1 if kind == "entry" and self._version == 1 else FIELDS[kind]
 
-    # Lines -----------------------------------------------------------------------------------------------------
-
     def _header(self, line: Line) -> None:
         if line["format"] != FORMAT or line["version"] not in (1, VERSION):
             raise _no_export(f"this release knows versions 1 and {VERSION} of {FORMAT}")
@@ -231,8 +229,6 @@ class _Reader:
             raise _no_export("its trailer does not fit what stands before it")
         if self._named != 1 or (self._session is not None and self._trail.chains != 1):
             raise _no_export("it does not hold the chains that its header names")
-
-    # Chains ----------------------------------------------------------------------------------------------------
 
     def _chain_of(self, line: Line) -> model.ChainVerifier:
         """The chain that a line belongs to, which goes on or begins here."""

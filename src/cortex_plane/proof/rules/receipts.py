@@ -61,9 +61,6 @@ SHAPES = {1: _VERSION_1, VERSION: SHAPE}
 approve it; they stay valid."""
 
 
-# The card --------------------------------------------------------------------------------------------------------
-
-
 CARD = (
     "version", "tool_name", "tool_digest", "target", "arguments", "invocations", "risk", "action_summary", "action",
     "details", "agent_says", "asked_for", "question", "rule", "required_clearance",
@@ -73,9 +70,6 @@ CARD = (
 def card_digest(approval: Approval) -> str:
     """SHA-256 of the card as it was decided, an edit included: whoever has the approval can compute it again."""
     return hashlib.sha256(canonical({name: getattr(approval, name) for name in CARD})).hexdigest()
-
-
-# Writing one -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,9 +150,6 @@ def _person(id: UUID | None, name: str | None) -> dict[str, str | None]:
     return {"id": str(id) if id else None, "name": name}
 
 
-# Reading one -----------------------------------------------------------------------------------------------------
-
-
 def parse_receipt(body: bytes) -> dict[str, Any] | None:
     """What a body says; None where it is no receipt of a version that we know."""
     try:
@@ -188,9 +179,6 @@ def _fits(value: Any, shape: Any) -> bool:
     if isinstance(shape, tuple):
         return any(_fits(value, each) for each in shape)
     return type(value) is shape
-
-
-# Sending by one --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

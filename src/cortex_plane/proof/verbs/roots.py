@@ -139,16 +139,15 @@ async def _make_org_root(db: Database, tx: Transaction) -> bool | None:
     if grown is None:
         _compared_orgs.add(tx.org)
         return None
-    heads, more = grown.heads[:CHAINS_AT_ONCE], len(grown.heads) > CHAINS_AT_ONCE
-    previous = last["hash"] if last else GENESIS
-    seq = (last["seq"] if last else 0) + 1
-    chains = (last["chains"] if last else 0) + sum(head.is_new for head in heads)
+    all_heads, snapshot, now = grown
+    heads, more = all_heads[:CHAINS_AT_ONCE], len(all_heads) > CHAINS_AT_ONCE
+    previous, seq, chains = (last["hash"], last["seq"] + 1, last["chains"]) if last else (GENESIS, 1, 0)
+    chains += sum(head.is_new for head in heads)
     key = await receipts.get_signer(db, tx)
-    body = root_body(tx.org, seq, previous, grown.now, heads, chains)
+    body = root_body(tx.org, seq, previous, now, heads, chains)
     root = KeptRoot(seq=seq, body=body, hash=root_hash(previous, body), key_id=key.id, signature=key.sign(body))
     # As long as something is left over, the next one starts where this one did.
-    snapshot = since if more else grown.snapshot
-    if not await proof_store.insert_root(tx, root, previous, chains, snapshot, grown.now):
+    if not await proof_store.insert_root(tx, root, previous, chains, since if more else snapshot, now):
         return None
     chain_ids, seqs, hashes = zip(*((head.chain_id, head.seq, head.hash) for head in heads), strict=True)
     await tx.rows(queries.insert_root_heads, tx.org, seq, chain_ids, seqs, hashes)

@@ -88,9 +88,6 @@ async def _replay(
     )
 
 
-# Text chunks ----------------------------------------------------------------------------------------------------------
-
-
 async def append_chunks(db: Database, job: Assignment, worker_id: UUID, step: int, texts: Sequence[str]) -> bool:
     """Text of a step, while its model is still answering. False: the job is not this worker's any more, or the step is recorded."""
     rows = await db.call("append_chunks", job.org_id, job.job_id, worker_id, job.epoch, step, list(texts))
@@ -246,8 +243,6 @@ class EventFeed:
             yield subscription
         finally:
             readers.remove(subscription)
-
-    # Reading ---------------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
         was_warned = False
