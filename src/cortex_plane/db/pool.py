@@ -224,9 +224,7 @@ class _Channel:
     """One hint at a time; whatever is asked for meanwhile is one more."""
 
     def __init__(self, pool: Any, name: str, pause: float) -> None:
-        self._pool = pool
-        self._name = name
-        self._pause = pause
+        self._pool, self._name, self._pause = pool, name, pause
         self._again = False
         self._task: asyncio.Task[None] | None = None
 

@@ -72,8 +72,7 @@ class Surroundings:
     __slots__ = ("_arguments", "_context", "_fits", "_values")
 
     def __init__(self, arguments: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-        self._arguments = arguments
-        self._values = values
+        self._arguments, self._values = arguments, values
         self._context: Any = None
         self._fits: bool | None = None
 

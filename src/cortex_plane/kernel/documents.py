@@ -54,9 +54,7 @@ class Faults:
 
     def __init__(self, code: str, hint: str, name: str | None = None) -> None:
         """``name``: of the file; it stands before each line number."""
-        self._code = code
-        self._hint = hint
-        self._name = name
+        self._code, self._hint, self._name = code, hint, name
         self._faults: list[tuple[int, str]] = []
 
     def add(self, line: int, message: str) -> None:

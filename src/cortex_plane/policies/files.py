@@ -332,8 +332,6 @@ def _choice(kind: type[Word], word: str | None) -> Word | None:
     return None if word is None else kind(word)
 
 
-# Checks across rows, people and levels ---------------------------------------------------------------------------
-
 Found = tuple[int, str]
 """The place of a row in its file, and what is wrong with it."""
 

@@ -97,10 +97,6 @@ class ApprovalTimes:
     max_ttl_seconds: int = 604_800
     """Whatever a policy names."""
 
-    @classmethod
-    def of(cls, times: dict[str, Any] | None) -> ApprovalTimes:
-        return cls(**(times or {}))
-
 
 @dataclass(frozen=True, slots=True)
 class SkillSettings:
@@ -128,7 +124,7 @@ class SkillSettings:
             side_effect_tools=frozenset(config.get("side_effect_tools") or ()),
             checkpoint_granularity=CheckpointGranularity(config.get("checkpoint_granularity") or "per_step"),
             on_prompt_change=PromptChange(config.get("on_prompt_change") or "continue"),
-            approval=ApprovalTimes.of(config.get("approval")),
+            approval=ApprovalTimes(**config.get("approval") or {}),
             run=config.get("run"),
             atlases=tuple(config.get("atlases") or ()),
         )

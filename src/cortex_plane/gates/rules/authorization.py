@@ -230,12 +230,9 @@ def last_round(last_times: Mapping[str, datetime], each: Round, now: datetime) -
 
 
 def charged(rules: OfAction, spent: Mapping[str, Window], now: datetime) -> dict[str, Window]:
-    after = {}
-    for key, policy in rules.policies:
-        if policy.type in LIMITING:
-            window = _used(key, policy, spent, now)
-            after[key] = Window(since=window.since, calls=window.calls + 1)
-    return after
+    limits = [(key, policy) for key, policy in rules.policies if policy.type in LIMITING]
+    windows = {key: _used(key, policy, spent, now) for key, policy in limits}
+    return {key: Window(since=window.since, calls=window.calls + 1) for key, window in windows.items()}
 
 
 def strictest(ruling: Ruling, decision: PolicyDecision) -> PolicyDecision:

@@ -21,8 +21,6 @@ from cortex_plane.policies.model.policies import PolicyVerdict
 
 TOO_LONG = "more gates ask a person about it than one request can show in full; it waits until fewer of them do"
 
-# Between two steps -----------------------------------------------------------------------------------------------
-
 
 def at_boundary(atlases: CompiledAtlases, state: GateState, moment: GateInput, elapsed_ms: float = 0.0) -> Evaluation:
     """What fires before the agent goes on: the start, what was said, what came round, what happened. ``elapsed_ms``:
@@ -106,9 +104,6 @@ def requested(atlases: CompiledAtlases, state: GateState, what: str, now: dateti
         for gate in within_budget(work, sorted(atlases.requested(what), key=rank)):
             work.fire(gate, {"requested": what[:200]})
     return Evaluation(state=work.state(), traces=tuple(work.traces), fired=tuple(work.fired))
-
-
-# A call ----------------------------------------------------------------------------------------------------------
 
 
 def judge(
@@ -328,9 +323,6 @@ def judge_sent(atlases: CompiledAtlases, state: GateState, call: GatedCall, now:
     return judge(atlases, replace(state, passes=(*state.passes, *passes)), call, now)
 
 
-# People ----------------------------------------------------------------------------------------------------------
-
-
 def _people(work: EvaluationRun, gates: Sequence[Gate]) -> list[Gate]:
     """The gates that a person must pass: those of the session, which are asked with its next call, and those of the call."""
     session = [gate for key in work.people if (gate := work.atlases.gates.get(key)) is not None]
@@ -359,9 +351,6 @@ def shown(
         cards += [GateCard(gate=gate.key, call=call.call_id) for gate in gates]
         work.cards = cards[-gate_model.MAX_CARDS :]
     return Evaluation(state=work.state())
-
-
-# Running ---------------------------------------------------------------------------------------------------------
 
 
 def ran(

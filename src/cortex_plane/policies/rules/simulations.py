@@ -61,8 +61,7 @@ class PolicyReplay:
     """Takes calls, the newest first, and counts what would become of them."""
 
     def __init__(self, before: CompiledPolicies, after: CompiledPolicies) -> None:
-        self._before = before
-        self._after = after
+        self._before, self._after = before, after
         self._counts: Counter[str] = Counter()
         self._groups: dict[Key, _Group] = {}
         self.oldest: datetime | None = None
@@ -107,10 +106,10 @@ class PolicyReplay:
 
     def groups(self) -> list[ChangeGroup]:
         order = sorted(self._groups.items(), key=lambda each: (-each[1].calls, each[0][0], each[0][1]))
-        return [_shown(key, group) for key, group in order[:MAX_GROUPS]]
+        return [_change_group(key, group) for key, group in order[:MAX_GROUPS]]
 
 
-def _shown(key: Key, group: _Group) -> ChangeGroup:
+def _change_group(key: Key, group: _Group) -> ChangeGroup:
     tool, agent, before, after, terms, direction = key
     return ChangeGroup(
         tool=tool,

@@ -87,9 +87,8 @@ class RootsVerifier:
         self._covered: dict[int, _Covered] = {}
         self._chain: UUID | None = None
         self._hash = model.GENESIS
-        self._total = 0
+        self._total = self.seq = 0
         self._broken = False
-        self.seq = 0
         self.fingerprints: dict[str, None] = {}
         """Of the keys whose signatures were verified, in the order in which they were used."""
 
@@ -179,12 +178,11 @@ class TrailVerifier:
     """Follows the chains of an org one after the other, then its roots. Keeps the first fault of each chain."""
 
     def __init__(self, org_id: UUID, copies: Mapping[int, bytes] | None = None) -> None:
-        self.chains = self.entries = self.roots = 0
+        self.chains = self.entries = self.roots = self._blanked = 0
         self.chain: model.ChainVerifier | None = None
         self._broken = False
         self._faults: list[model.Fault] = []
         self._root_faults: list[model.RootFault] = []
-        self._blanked = 0
         self._blanked_entries: list[model.Blanked] = []
         self._verifier = RootsVerifier(org_id, copies)
 

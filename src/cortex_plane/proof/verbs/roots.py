@@ -12,6 +12,7 @@ import structlog
 
 from cortex_plane.db.database import NOBODY, Database, Row, Transaction
 from cortex_plane.kernel.errors import CortexError, Unavailable
+from cortex_plane.kernel.fields import parse
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import GENESIS, AuditRoot, RootMade, fingerprint, to_base64
 from cortex_plane.proof.rules.roots import KeptRoot, RootCopy, RootMark, root_body, root_hash
@@ -174,19 +175,9 @@ async def list_roots(tx: Transaction, _: Actor, below: int | None, limit: int) -
 
 
 def _audit_root(row: Row) -> AuditRoot:
-    body = row["body"].decode(errors="replace")
-    return AuditRoot(
-        seq=row["seq"],
-        previous=row["previous"].hex(),
-        hash=row["hash"].hex(),
-        covers=_covers(row["body"]),
-        chains=row["chains"],
-        body=body,
-        signature=to_base64(row["signature"]),
-        key_id=row["key_id"],
-        fingerprint=fingerprint(row["public_key"]),
-        created_at=row["created_at"],
-    )
+    texts = {"previous": row["previous"].hex(), "hash": row["hash"].hex(), "signature": to_base64(row["signature"])}
+    texts |= {"body": row["body"].decode(errors="replace"), "fingerprint": fingerprint(row["public_key"])}
+    return parse(AuditRoot, {**row, **texts, "covers": _covers(row["body"])})
 
 
 def _covers(body: bytes) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from cortex_plane.agents import store as agents_store
@@ -135,7 +136,7 @@ async def end_approvals(tx: Transaction, session_id: UUID, job_ids: Sequence[UUI
     rows = await approvals_store.cancel_approvals(tx, job_ids, reason)
     if rows:
         facts = [
-            Fact.of(actor, "approval_cancelled", approval=row["id"], reason=reason).concerning(row["job_id"])
+            replace(Fact.of(actor, "approval_cancelled", approval=row["id"], reason=reason), job=row["job_id"])
             for row in rows
         ]
         events = [("approval_cancelled", row["job_id"], {"approval_id": str(row["id"])}) for row in rows]
