@@ -135,7 +135,7 @@ def read_back(manifest: bytes, digest: str, name: str) -> Atlas:
     if hashlib.sha256(manifest).hexdigest() != digest:
         raise Conflict(
             f"What is kept of the atlas {name} is not what was published: its digest is not {digest}.",
-            code=ATLAS_CORRUPT,
+            code="atlas_corrupt",
             hint="Restore the row of this version in `atlas_version` from a backup: sessions that are bound to it go no further"
             " without it. New sessions may be bound to a new version instead.",
         )
