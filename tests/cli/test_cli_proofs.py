@@ -262,7 +262,7 @@ def test_what_somebody_changed_behind_the_plane_is_printed_line_by_line(live: Li
         assert "1 erased bodies, 1 broken" in said.stdout
 
     tamper("delete from audit_root_head", "delete from audit_root")
-    roots._compared.clear()
+    roots._compared_orgs.clear()
     shell.run("audit", "root")
     assert "root 1" not in shell.run("audit", "verify", expect=1, **here).stdout
     restarted = "root 1: the copy that is held outside has another hash: roots were started anew, or replaced"

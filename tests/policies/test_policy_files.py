@@ -9,8 +9,8 @@ import pytest
 
 from cortex_plane.kernel.errors import InvalidInput, TooLarge
 from cortex_plane.kernel.fields import parse
-from cortex_plane.policies import files
 from cortex_plane.policies.files import Person, faults_of, place, read, warnings_of
+from cortex_plane.policies.model import versions
 from cortex_plane.policies.model.policies import (
     Approvers,
     Level,
@@ -372,7 +372,7 @@ def test_a_step_that_another_level_adds_is_no_idle_one() -> None:
 
 @pytest.mark.proves("D.56")
 def test_more_policies_than_may_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MAX_ROWS", 3)
+    monkeypatch.setattr(versions, "MAX_ROWS", 3)
     text = "policies:\n" + "".join(f"  - {{name: r{n}, target: t, effect: deny}}\n" for n in range(5))
     assert refusal(text) == "line 5: the file has more than 3 policies."
 

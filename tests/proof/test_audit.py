@@ -18,7 +18,7 @@ from cortex_plane.proof.model import (
     Fault,
     chain_hash,
     chain_hash_1,
-    shown,
+    record_of,
 )
 from cortex_plane.tenancy.model.access import Actor, ActorKind
 
@@ -118,7 +118,7 @@ def test_a_body_is_erased_only_under_an_entry_that_names_it() -> None:
     fault = first_fault(without, (5, entries[-1].hash))
     assert fault is not None
     assert fault.seq == 2
-    shown_body = shown(erased[1]).body
+    shown_body = record_of(erased[1]).body
     assert shown_body is None
 
 
@@ -161,8 +161,8 @@ def test_a_chained_body_that_the_plane_never_writes_is_named(body: bytes) -> Non
 
 def test_entries_are_shown_with_their_bodies() -> None:
     entries = chain(3)
-    assert shown(entries[1]).body == {"action": "act_2", "data": {"n": 2}}
-    assert shown(entries[1]).hash == entries[1].hash.hex()
+    assert record_of(entries[1]).body == {"action": "act_2", "data": {"n": 2}}
+    assert record_of(entries[1]).hash == entries[1].hash.hex()
 
 
 def test_times_before_1970_and_far_away_have_a_hash() -> None:

@@ -46,7 +46,7 @@ def held(path: Path) -> Held:
 async def restart(admin: asyncpg.Connection) -> None:
     """Somebody takes all roots away: the plane begins again at 1."""
     await admin.execute("delete from audit_root_head; delete from audit_root")
-    roots._compared.clear()
+    roots._compared_orgs.clear()
 
 
 @pytest.mark.proves("D.604")

@@ -30,9 +30,9 @@ from tests.fixtures.servers import VAULT
 
 @pytest.fixture(autouse=True)
 def _as_a_process_that_just_started() -> Iterator[None]:
-    roots._compared.clear()
+    roots._compared_orgs.clear()
     yield
-    roots._compared.clear()
+    roots._compared_orgs.clear()
 
 
 async def _heads(admin: asyncpg.Connection) -> list[tuple[Any, ...]]:

@@ -130,7 +130,7 @@ def test_a_long_task_is_told_whole_while_nobody_else_needs_the_room() -> None:
     budget = Budget(3_000)
     task = UserTurn("word " * 1_400 + "SECRET " + "word " * 100)
     assert budget.tokens // 3 < completions.of_turn(task) < budget.tokens
-    thread = Thread(asked=Entry(task))
+    thread = Thread(newest_user=Entry(task))
     assert assembled(thread, Memory(), budget) == [task]
     thread.append(AssistantTurn(text="Yes. " * 30), step=0)
     assert assembled(thread, Memory(), budget)[0] == task
@@ -144,12 +144,12 @@ def test_a_long_task_is_told_whole_while_nobody_else_needs_the_room() -> None:
     assert "characters left out" in repr(told[-1])
     assert completions.of_turn(told[-1]) > budget.tokens // 3 - 20
     assert len(set(told)) <= 6
-    assert due(Thread(thread.entries[:3], asked=Entry(task)), Memory(), budget) == 0
+    assert due(Thread(thread.entries[:3], newest_user=Entry(task)), Memory(), budget) == 0
 
 
 def test_a_task_that_no_window_holds_takes_all_of_it() -> None:
     budget = Budget(3_000)
-    (told,) = assembled(Thread(asked=Entry(UserTurn("word " * 9_000))), Memory(), budget)
+    (told,) = assembled(Thread(newest_user=Entry(UserTurn("word " * 9_000))), Memory(), budget)
     assert budget.tokens * 3 // 4 < completions.of_turn(told) <= budget.tokens
 
 

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from uuid import UUID
 
-from cortex_plane.agents.model.agents import Agent, AgentDraft, AgentStatus
+from cortex_plane.agents.model.agents import Agent, AgentStatus
 from cortex_plane.agents.model.tools import Confirmed, PublishedTool, Risk, ToolConfirmation, ToolServer, ToolVersion
 from cortex_plane.db.database import NOBODY, Database, Queries, Transaction, after, one, page
 from cortex_plane.kernel.fields import parse, split_ref
 from cortex_plane.kernel.pages import Page, Position
-from cortex_plane.tenancy.model.access import Actor
 
 queries = Queries("agents")
-
-
-async def insert_agent(tx: Transaction, id: UUID, team_id: UUID, draft: AgentDraft, created_by: Actor) -> None:
-    await tx.rows(
-        queries.insert_agent, tx.org, id, team_id, draft.name, draft.slug, draft.role, draft.description or None,
-        draft.channel_permissions, asdict(draft.model_config), draft.skill_config, asdict(draft.resource_limits),
-        created_by.name, created_by.identity,
-    )  # fmt: skip
 
 
 async def get_agent(tx: Transaction, ref: str) -> Agent | None:

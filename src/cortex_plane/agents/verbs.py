@@ -18,46 +18,42 @@ from cortex_plane.kernel.fields import MAX_ATLASES, parse, split_ref
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.frame import (
-    get_verb,
-    once_only,
-    read_verb,
-    record,
-    require_found,
-    require_revision,
-    transaction_verb,
-)
+from cortex_plane.tenancy.verbs import frame
 
 
-@transaction_verb(Permission.AGENT_WRITE)
+@frame.transaction_verb(Permission.AGENT_WRITE)
 async def create_agent(tx: Transaction, actor: Actor, draft: AgentDraft, once: IdempotencyKey | None = None) -> Agent:
     async def make() -> UUID:
         id = new_id()
-        team = require_found(await tenancy_store.get_team(tx, draft.team), "team")
+        team = frame.require_found(await tenancy_store.get_team(tx, draft.team), "team")
         await require_held_atlases(tx, SkillSettings.of(draft.skill_config).atlases)
-        await agents_store.insert_agent(tx, id, team.id, draft, actor)
-        await record(tx, actor, "agent_created", agent=id, slug=draft.slug, config_version=1)
+        await tx.rows(
+            queries.insert_agent, tx.org, id, team.id, draft.name, draft.slug, draft.role, draft.description or None,
+            draft.channel_permissions, asdict(draft.model_config), draft.skill_config, asdict(draft.resource_limits),
+            actor.name, actor.identity,
+        )  # fmt: skip
+        await frame.record(tx, actor, "agent_created", agent=id, slug=draft.slug, config_version=1)
         return id
 
-    id, _ = await once_only(tx, actor, "agents.create", once, make)
-    return require_found(await agents_store.get_agent(tx, str(id)), "agent")
+    id, _ = await frame.once_only(tx, actor, "agents.create", once, make)
+    return frame.require_found(await agents_store.get_agent(tx, str(id)), "agent")
 
 
-get_agent = get_verb(Permission.AGENT_READ, agents_store.get_agent, "agent")
-list_agents = read_verb(Permission.AGENT_READ, agents_store.list_agents)
+get_agent = frame.get_verb(Permission.AGENT_READ, agents_store.get_agent, "agent")
+list_agents = frame.read_verb(Permission.AGENT_READ, agents_store.list_agents)
 
 
-@transaction_verb(Permission.AGENT_READ)
+@frame.transaction_verb(Permission.AGENT_READ)
 async def list_versions(tx: Transaction, _: Actor, ref: str, below: int | None, limit: int) -> list[AgentVersion]:
     """The configurations an agent has had, newest first."""
-    agent = require_found(await agents_store.get_agent(tx, ref), "agent")
+    agent = frame.require_found(await agents_store.get_agent(tx, ref), "agent")
     return [parse(AgentVersion, row) for row in await tx.rows(queries.list_agent_versions, agent.id, below, limit)]
 
 
-@transaction_verb(Permission.AGENT_WRITE)
+@frame.transaction_verb(Permission.AGENT_WRITE)
 async def update_agent(tx: Transaction, actor: Actor, ref: str, change: AgentChange, revision: int | None) -> Agent:
     await _lock_agent(tx, ref, revision)
-    before = require_found(await agents_store.get_agent(tx, ref), "agent")
+    before = frame.require_found(await agents_store.get_agent(tx, ref), "agent")
     model = asdict(change.model_config) if change.model_config else before.model_config
     skills = change.skill_config if change.skill_config is not None else before.skill_config
     if change.skill_config is not None:
@@ -72,28 +68,28 @@ async def update_agent(tx: Transaction, actor: Actor, ref: str, change: AgentCha
         await tx.rows(
             queries.insert_agent_version, tx.org, before.id, version, model, skills, limits, actor.name, actor.identity
         )
-    team = require_found(await tenancy_store.get_team(tx, change.team), "team") if change.team else None
+    team = frame.require_found(await tenancy_store.get_team(tx, change.team), "team") if change.team else None
     team_id = team.id if team else None
     await tx.rows(
         queries.update_agent, before.id, team_id, change.name, change.role, change.status, change.description,
         change.channel_permissions, version,
     )  # fmt: skip
-    await record(
+    await frame.record(
         tx, actor, "agent_changed", agent=before.id, config_version=version, name=change.name, role=change.role,
         team=team_id, status=change.status, channel_permissions=change.channel_permissions,
         description=change.description is not None,
     )  # fmt: skip
-    return require_found(await agents_store.get_agent(tx, str(before.id)), "agent")
+    return frame.require_found(await agents_store.get_agent(tx, str(before.id)), "agent")
 
 
 async def _lock_agent(tx: Transaction, ref: str, revision: int | None) -> UUID:
-    row = require_found(await tx.row(queries.lock_agent, *split_ref(ref)), "agent")
-    require_revision(row["revision"], revision)
+    row = frame.require_found(await tx.row(queries.lock_agent, *split_ref(ref)), "agent")
+    frame.require_revision(row["revision"], revision)
     id: UUID = row["id"]
     return id
 
 
-@transaction_verb(Permission.AGENT_WRITE)
+@frame.transaction_verb(Permission.AGENT_WRITE)
 async def delete_agent(tx: Transaction, actor: Actor, ref: str, revision: int | None) -> None:
     """Only an agent that was never used. Others are archived, so that history keeps what it refers to."""
     id = await _lock_agent(tx, ref, revision)
@@ -105,16 +101,14 @@ async def delete_agent(tx: Transaction, actor: Actor, ref: str, revision: int | 
             used_by=dict(usage),
         )
     await tx.rows(queries.delete_agent, id)
-    await record(tx, actor, "agent_deleted", agent=id)
+    await frame.record(tx, actor, "agent_deleted", agent=id)
 
 
 async def require_atlas_access(tx: Transaction, actor: Actor, session_id: UUID) -> None:
     """Refuse an actor whom one of the session's atlases keeps out. After whatever binds the session, before the commit.
-
-    Raises ``Forbidden`` (`atlas_access_refused`) with the reason. The deciding facts are the key's name as it is now, and
-    whether the person, or the program, is a guest.
-    """
-    await gates_store.require_atlas_access(tx, session_id, actor.key_id, actor.user_account_id)
+    Raises ``Forbidden`` (`atlas_access_refused`) with the reason. The deciding facts are the key's name as it is now,
+    and whether the person, or the program, is a guest."""
+    await tx.rows(gates_store.queries.require_atlas_access, tx.org, session_id, actor.key_id, actor.user_account_id)
 
 
 async def require_held_atlases(tx: Transaction, atlas_ids: Sequence[str]) -> None:
@@ -129,11 +123,9 @@ async def require_held_atlases(tx: Transaction, atlas_ids: Sequence[str]) -> Non
 
 
 async def bind_atlases(tx: Transaction, actor: Actor, session_id: UUID, agent: Agent, atlas_ids: Sequence[str]) -> None:
-    """Bind a session to the atlases of its agent, and to those that its caller names.
-
-    The first atlas of a session only tightens it. A further one may allow what the others leave out, so only those who write atlases add it.
-    If an agent names atlases later, its next job in a session with an atlas of a caller is refused (`job_binds`).
-    """
+    """Bind a session to the atlases of its agent, and to those that its caller names. The first atlas of a session only
+    tightens it. A further one may allow what the others leave out, so only those who write atlases add it. If an agent
+    names atlases later, its next job in a session with an atlas of a caller is refused (`job_binds`)."""
     own = SkillSettings.of(agent.skill_config).atlases
     there = {*own, *await gates_store.bound_atlas_ids(tx, session_id)} if atlas_ids else set(own)
     new_ids = [id for id in atlas_ids if id not in there]
@@ -151,14 +143,14 @@ async def bind_atlases(tx: Transaction, actor: Actor, session_id: UUID, agent: A
             hint="Merge some of them into one atlas.",
         )
     for id in new_ids:
-        require_found(await gates_store.get_atlas(tx, id), "atlas")
+        frame.require_found(await gates_store.get_atlas(tx, id), "atlas")
     if own:
         await gates_store.bind_atlases(tx, session_id, own, by_caller=False)
     if new_ids:
         await gates_store.bind_atlases(tx, session_id, new_ids, by_caller=not writes)
 
 
-@transaction_verb(Permission.TOOL_CONFIRM)
+@frame.transaction_verb(Permission.TOOL_CONFIRM)
 async def confirm_tool(
     tx: Transaction, actor: Actor, draft: ConfirmationDraft, once: IdempotencyKey | None = None
 ) -> ToolConfirmation:
@@ -174,15 +166,15 @@ async def confirm_tool(
             queries.insert_confirmation, tx.org, id, version.app, version.name, version.digest, draft.read_only,
             draft.idempotent, draft.risk, draft.note, actor.name, actor.identity,
         )  # fmt: skip
-        await record(
+        await frame.record(
             tx, actor, "tool_confirmed", confirmation=id, app=version.app, tool=version.name, digest=version.digest,
             read_only=draft.read_only, idempotent=draft.idempotent, risk=draft.risk, note=draft.note,
             hints=version.hints, replaces=earlier,
         )  # fmt: skip
         return id
 
-    id, _ = await once_only(tx, actor, "tool_confirmations.confirm", once, make)
-    return require_found(await agents_store.get_confirmation(tx, id), "tool_confirmation")
+    id, _ = await frame.once_only(tx, actor, "tool_confirmations.confirm", once, make)
+    return frame.require_found(await agents_store.get_confirmation(tx, id), "tool_confirmation")
 
 
 async def _find_version(tx: Transaction, draft: ConfirmationDraft) -> ToolVersion:
@@ -218,18 +210,18 @@ async def _find_version(tx: Transaction, draft: ConfirmationDraft) -> ToolVersio
     return newest
 
 
-@transaction_verb(Permission.TOOL_CONFIRM)
+@frame.transaction_verb(Permission.TOOL_CONFIRM)
 async def revoke_confirmation(tx: Transaction, actor: Actor, id: UUID) -> ToolConfirmation:
     """From now on the tool has side effects again, and is asked about. Once more changes nothing."""
     await tx.rows(queries.raise_confirmation_version, tx.org)
-    confirmation = require_found(await agents_store.get_confirmation(tx, id), "tool_confirmation")
+    confirmation = frame.require_found(await agents_store.get_confirmation(tx, id), "tool_confirmation")
     if confirmation.revoked_at is not None:
         return confirmation
     app, tool = confirmation.app, confirmation.tool_name
     await tx.rows(queries.revoke_confirmation, app, tool, actor.name)
-    await record(tx, actor, "tool_unconfirmed", confirmation=id, app=app, tool=tool, digest=confirmation.digest)
-    return require_found(await agents_store.get_confirmation(tx, id), "tool_confirmation")
+    await frame.record(tx, actor, "tool_unconfirmed", confirmation=id, app=app, tool=tool, digest=confirmation.digest)
+    return frame.require_found(await agents_store.get_confirmation(tx, id), "tool_confirmation")
 
 
-get_confirmation = get_verb(Permission.TOOL_READ, agents_store.get_confirmation, "tool_confirmation")
-list_confirmations = read_verb(Permission.TOOL_READ, agents_store.list_confirmations)
+get_confirmation = frame.get_verb(Permission.TOOL_READ, agents_store.get_confirmation, "tool_confirmation")
+list_confirmations = frame.read_verb(Permission.TOOL_READ, agents_store.list_confirmations)

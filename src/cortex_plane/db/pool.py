@@ -12,18 +12,7 @@ from uuid import UUID
 
 import asyncpg
 
-from cortex_plane.kernel.errors import (
-    AlreadyExists,
-    Conflict,
-    CortexError,
-    Forbidden,
-    InUse,
-    InvalidInput,
-    NotFound,
-    Stale,
-    Unauthenticated,
-    Unavailable,
-)
+from cortex_plane.kernel import errors
 from cortex_plane.kernel.shares import Shares
 
 ACQUIRE_SECONDS = 5
@@ -210,10 +199,9 @@ _NOTIFY = "select set_config('synchronous_commit', 'off', true), pg_notify($1, '
 
 
 class Hints:
-    """Sends hints for a pool, in the background: NOTIFY says that there may be work or events. Everybody also polls.
-
-    No hint is sent inside a commit that matters, because NOTIFY takes a lock of the whole server. Hints that come close together are one.
-    """
+    """Sends hints for a pool, in the background: NOTIFY says that there may be work or events. Everybody also polls. No
+    hint is sent inside a commit that matters, because NOTIFY takes a lock of the whole server. Hints that come close
+    together are one."""
 
     def __init__(self, pool: Any) -> None:
         self._work = _Channel(pool, WORK, 0)
@@ -236,9 +224,7 @@ class _Channel:
     """One hint at a time; whatever is asked for meanwhile is one more."""
 
     def __init__(self, pool: Any, name: str, pause: float) -> None:
-        self._pool = pool
-        self._name = name
-        self._pause = pause
+        self._pool, self._name, self._pause = pool, name, pause
         self._again = False
         self._task: asyncio.Task[None] | None = None
 
@@ -294,12 +280,12 @@ async def _listen_again(url: str, event: asyncio.Event, channel: str) -> None:
 
 
 # The states that our own SQL raises; `detail` carries the code.
-_RAISED: dict[str, type[CortexError]] = {
-    "CX401": Unauthenticated,
-    "CX403": Forbidden,
-    "CX404": NotFound,
-    "CX409": Conflict,
-    "CX412": Stale,
+_RAISED: dict[str, type[errors.CortexError]] = {
+    "CX401": errors.Unauthenticated,
+    "CX403": errors.Forbidden,
+    "CX404": errors.NotFound,
+    "CX409": errors.Conflict,
+    "CX412": errors.Stale,
 }
 
 # What a broken unique constraint means to a person.
@@ -329,26 +315,26 @@ UNREACHABLE = (
 )
 
 
-def translate(error: BaseException) -> CortexError | None:
+def translate(error: BaseException) -> errors.CortexError | None:
     """The error of ours that says the same, or None for a defect that must stay loud."""
     if isinstance(error, asyncpg.PostgresError) and error.sqlstate in _RAISED:
         kind = _RAISED[error.sqlstate]
         return kind(str(error.args[0]), code=error.detail, hint=error.hint)
     match error:
         case asyncpg.UniqueViolationError():
-            return AlreadyExists(_TAKEN.get(error.constraint_name, "This already exists."))
+            return errors.AlreadyExists(_TAKEN.get(error.constraint_name, "This already exists."))
         case asyncpg.ForeignKeyViolationError():
-            return InUse("Something else still refers to it, or it refers to something that is gone.")
+            return errors.InUse("Something else still refers to it, or it refers to something that is gone.")
         case asyncpg.DeadlockDetectedError() | asyncpg.SerializationError():
-            return Conflict("Two requests got in each other's way.", code="retry", hint="Send it again.")
+            return errors.Conflict("Two requests got in each other's way.", code="retry", hint="Send it again.")
         case asyncpg.CheckViolationError() | asyncpg.DataError():
-            return InvalidInput("A value is outside of what can be stored.")
+            return errors.InvalidInput("A value is outside of what can be stored.")
         case TimeoutError() | asyncpg.QueryCanceledError():
-            return Unavailable("The database took too long, or all connections to it are in use.", code="busy")
+            return errors.Unavailable("The database took too long, or all connections to it are in use.", code="busy")
         case _ if isinstance(error, asyncpg.PostgresError) and str(error.sqlstate).startswith(_NOT_NOW):
-            return Unavailable(f"The database cannot do this now: {error}.")
+            return errors.Unavailable(f"The database cannot do this now: {error}.")
         case _ if isinstance(error, UNREACHABLE):
-            return Unavailable("The database cannot be reached.")
+            return errors.Unavailable("The database cannot be reached.")
     return None
 
 

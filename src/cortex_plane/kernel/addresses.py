@@ -122,9 +122,6 @@ def _host_and_port(entry: str) -> tuple[str, int | None]:
     return (host if ip is None else str(ip)), (None if port is None else int(port))
 
 
-# Addresses of webhooks ---------------------------------------------------------------------------------------------
-
-
 def url_fault(url: str) -> str | None:
     """Why this is no address that a webhook could have, whatever the operator allows; None where it is one."""
     if len(url) > MAX_URL:

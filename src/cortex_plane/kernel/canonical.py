@@ -58,9 +58,7 @@ class _Unstorable(Exception):
     """What is wrong; the place is put together on the way out, so that a value that is fine pays nothing for it."""
 
     def __init__(self, reason: str, place: str = "", hint: str | None = None) -> None:
-        self.reason = reason
-        self.places = [place]
-        self.hint = hint
+        self.reason, self.places, self.hint = reason, [place], hint
 
 
 def _checked(value: Any, name: str) -> Any:

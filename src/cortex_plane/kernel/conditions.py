@@ -72,8 +72,7 @@ class Surroundings:
     __slots__ = ("_arguments", "_context", "_fits", "_values")
 
     def __init__(self, arguments: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-        self._arguments = arguments
-        self._values = values
+        self._arguments, self._values = arguments, values
         self._context: Any = None
         self._fits: bool | None = None
 
@@ -190,8 +189,8 @@ def _check_shape(tokens: list[_Token]) -> list[str]:
             if depth < inside:
                 inside = -1
             continue
-        called = [after.text for after in tokens[index + 1 : index + 3]]
-        if token.kind != "word" or called[:1] != ["("]:
+        following = [after.text for after in tokens[index + 1 : index + 3]]
+        if token.kind != "word" or following[:1] != ["("]:
             continue
         if token.text in GROWING:
             raise _refused(f"uses {token.text}; use all, exists or exists_one.")
@@ -199,9 +198,9 @@ def _check_shape(tokens: list[_Token]) -> list[str]:
             if inside >= 0:
                 raise _refused("has a loop inside a loop.")
             inside = depth + 1
-            names += called[1:]
-            if called[-1] in VARIABLES:
-                raise _refused(f"gives {called[-1]} another meaning in a loop; choose another name.")
+            names += following[1:]
+            if following[-1] in VARIABLES:
+                raise _refused(f"gives {following[-1]} another meaning in a loop; choose another name.")
         if token.text == "matches":
             if inside >= 0:
                 raise _refused("uses matches inside a loop.")

@@ -54,9 +54,7 @@ class Faults:
 
     def __init__(self, code: str, hint: str, name: str | None = None) -> None:
         """``name``: of the file; it stands before each line number."""
-        self._code = code
-        self._hint = hint
-        self._name = name
+        self._code, self._hint, self._name = code, hint, name
         self._faults: list[tuple[int, str]] = []
 
     def add(self, line: int, message: str) -> None:
@@ -100,10 +98,8 @@ class Bounds:
 
 
 def read_document(text: str, faults: Faults, bounds: Bounds, what: str, *, is_json: bool = False) -> MappingNode:
-    """The mapping that a file holds; ``what`` tells the author of any other file what to write.
-
-    JSON is YAML as well, so one reader builds both; a JSON file is first checked with the stricter rules of JSON.
-    """
+    """The mapping that a file holds; ``what`` tells the author of any other file what to write. JSON is YAML as well,
+    so one reader builds both; a JSON file is first checked with the stricter rules of JSON."""
     size = len(text.encode(errors="surrogatepass"))
     if size > bounds.bytes:
         raise TooLarge(f"The file is {size} bytes; the limit is {bounds.bytes}.")

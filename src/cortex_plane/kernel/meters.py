@@ -15,10 +15,8 @@ PauseSource = Literal["operator", "approval", "policy"]
 
 
 class Meters:
-    """Counts nothing; subclasses count what happened in this process. Called after the commit; never waits, never fails.
-
-    ``org_id`` is the only id that it takes: a figure for every session or approval would be one for nobody.
-    """
+    """Counts nothing; subclasses count what happened in this process. Called after the commit; never waits, never
+    fails. ``org_id`` is the only id that it takes: a figure for every session or approval would be one for nobody."""
 
     def paused(self, org_id: UUID, source: PauseSource) -> None:
         """A session was asked to pause, or its job began to wait for a person."""

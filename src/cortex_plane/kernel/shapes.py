@@ -355,12 +355,8 @@ class Tagged(Shape):
             elsewhere = {
                 key: f"the {self.tag} {', '.join(owners)}" for key, owners in homes.items() if key not in fields
             }
-            records[kind] = Record(
-                f"{self.name}_{kind}",
-                f"{self.what} of the {self.tag} {kind}",
-                {**self.common, self.tag: tag, **fields},
-                elsewhere,
-            )
+            name, what = f"{self.name}_{kind}", f"{self.what} of the {self.tag} {kind}"
+            records[kind] = Record(name, what, {**self.common, self.tag: tag, **fields}, elsewhere)
         object.__setattr__(self, "_records", records)
 
     def read(self, node: Node, key: str, reading: Reading) -> dict[str, Any] | None:

@@ -111,9 +111,7 @@ class Turns:
     error that they get."""
 
     def __init__(self, at_once: int, most: int | None = None, code: str = "atlases_busy") -> None:
-        self._at_once = at_once
-        self._most = most
-        self._code = code
+        self._at_once, self._most, self._code = at_once, most, code
         self._here = 0
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 

@@ -113,8 +113,6 @@ def marked(text: str) -> str:
     return SUSPECT.sub(lambda m: f"⟨U+{ord(m.group()):04X}⟩" if is_hidden(m.group()) else m.group(), text)
 
 
-# Secrets -----------------------------------------------------------------------------------------------------------
-
 REDACTED = "[redacted]"
 
 DEFAULT: tuple[str, ...] = (
@@ -130,7 +128,7 @@ _VALUES = frozenset({"value", "values"})
 
 _REMEMBERED, _LONGEST_NAME = 2000, 100
 
-# Patterns -------------------------------------------------------------------------------------------------------------
+
 # They read whatever agents write: every repetition that could be begun in many places has a limit.
 
 _QUOTE = r"""\\{0,3}["']"""

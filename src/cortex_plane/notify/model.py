@@ -51,9 +51,7 @@ class CardVote:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Card:
     """What a person needs on any screen, from the very bytes that would be sent; redacted, cut and labelled already.
-
-    Text in it is an agent's or a stranger's: a channel escapes it.
-    """
+    Text in it is an agent's or a stranger's: a channel escapes it."""
 
     approval_id: UUID
     kind: ApprovalKind
@@ -122,10 +120,8 @@ class Invitation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Callback:
-    """What an agent that runs elsewhere is told of a decision about its call. It asks for the arguments itself, with its key.
-
-    All but ``decision`` is what holds when it is sent.
-    """
+    """What an agent that runs elsewhere is told of a decision about its call. It asks for the arguments itself, with
+    its key. All but ``decision`` is what holds when it is sent."""
 
     call_id: UUID
     key: str | None
@@ -231,9 +227,6 @@ _ID = re.compile(r"[\x21-\x2d\x2f-\x7e]{1,150}")
 _TIMESTAMP = re.compile(r"[0-9]{1,12}")
 
 
-# Signatures -------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Secrets:
     """The secret of a connection, and for a while the one before it."""
@@ -331,9 +324,6 @@ def _signatures(header: str) -> list[bytes]:
             with contextlib.suppress(ValueError):
                 signatures.append(base64.b64decode(text, validate=True))
     return signatures
-
-
-# What comes in ----------------------------------------------------------------------------------------------------
 
 
 class WebhookEventType(StrEnum):

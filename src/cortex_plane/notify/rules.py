@@ -21,10 +21,10 @@ OUTCOME_IS_NEWS = timedelta(hours=24)
 """How a request ended is told for so long. After that nobody waits for it."""
 
 
-def delay(attempts: int, chance: float, asked: float | None, schedule: Sequence[float] = SCHEDULE) -> float:
+def delay(attempts: int, chance: float, least: float | None, schedule: Sequence[float] = SCHEDULE) -> float:
     """Full jitter below the step of this failure (``attempts`` counts it), but not sooner than whoever refused it asked."""
     wait = chance * schedule[min(attempts, len(schedule)) - 1]
-    return max(wait, min(asked or 0.0, LONGEST_WAIT_SECONDS))
+    return max(wait, min(least or 0.0, LONGEST_WAIT_SECONDS))
 
 
 def gives_up(

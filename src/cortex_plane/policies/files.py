@@ -15,56 +15,37 @@ from cortex_plane.kernel.documents import Bounds, Faults, ListNode, MappingNode,
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.fields import split_ref
 from cortex_plane.kernel.shapes import Amount, Duration, Field, Flag, ListOf, OneOf, Reading, Record, Text, UnreadNode
-from cortex_plane.policies.model.policies import (
-    MAX_TIMEOUT_SECONDS,
-    TOOL_CALL,
-    Approvers,
-    Level,
-    OnDeny,
-    PolicyRow,
-    PolicyVerdict,
-    Quorum,
-    Template,
-    Terms,
-)
-from cortex_plane.policies.model.versions import (
-    MAX_FILE_BYTES,
-    MAX_NAME,
-    MAX_ROWS,
-    MAX_TARGET,
-    MAX_VOTES,
-    PlacedRow,
-    quorum_of,
-)
+from cortex_plane.policies.model import policies as policy_model
+from cortex_plane.policies.model import versions
 from cortex_plane.policies.rules.engine import LevelIndex
 from cortex_plane.policies.rules.terms import ADMINS, own_term, resolve_terms
 from cortex_plane.tenancy.model.orgs import Role
 
 HINT = "Correct the file and apply it again; nothing was changed. Its format is in docs/guides/policies.md."
-BOUNDS = Bounds(MAX_FILE_BYTES)
+BOUNDS = Bounds(versions.MAX_FILE_BYTES)
 INSTEAD = {
     "votes": "`quorum`",
     "escalation": "`escalate_before` and `escalate_to`",
     "escalate": "`escalate_before` and `escalate_to`",
     "delegates": "`approvers`: each of them may delegate",
 }
-ACTIONS = (TOOL_CALL,)
+ACTIONS = (policy_model.TOOL_CALL,)
 MAX_LIST = 100
 MAX_MEMBER_NAME = 1000
 MAX_STEPS = 10
 
 _FLAG, _NODE = Field(Flag()), Field(UnreadNode())
-_BEFORE = Field(Duration(MAX_TIMEOUT_SECONDS, zero=("never", "0")))
-_VOTES = Amount(1, MAX_VOTES, whole=True, digits=True)
+_BEFORE = Field(Duration(policy_model.MAX_TIMEOUT_SECONDS, zero=("never", "0")))
+_VOTES = Amount(1, versions.MAX_VOTES, whole=True, digits=True)
 _ROLE = OneOf(tuple(role for role in Role if role is not Role.GUEST), name="a role")
 _CHANNEL = Text(50, r"[a-z][a-z0-9_-]*", "a name in lower case, such as email or webhook", name="a channel")
 OF_APPROVALS = {
-    "template": Field(OneOf(tuple(Template))),
+    "template": Field(OneOf(tuple(policy_model.Template))),
     "clearance": Field(Amount(0, 1000, whole=True, digits=True)),
     "approvers": _NODE,
-    "timeout": Field(Duration(MAX_TIMEOUT_SECONDS)),
+    "timeout": Field(Duration(policy_model.MAX_TIMEOUT_SECONDS)),
     "remind_before": _BEFORE,
-    "on_deny": Field(OneOf(tuple(OnDeny))),
+    "on_deny": Field(OneOf(tuple(policy_model.OnDeny))),
     "self_approval": _FLAG,
     "quorum": _NODE,
     "escalate_before": _BEFORE,
@@ -75,11 +56,11 @@ OF_APPROVALS = {
 """Keys of policies whose effect is requires_approval."""
 FILE = Record("file", "the file", {"policies": _NODE, "teams": _NODE})
 POLICY = Record("policy", "a policy", {
-    "name": Field(Text(MAX_NAME, r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits, dots, dashes and underscores")),
+    "name": Field(Text(versions.MAX_NAME, r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits, dots, dashes and underscores")),
     "action": _NODE,
-    "target": Field(Text(MAX_TARGET, r"[^\x00-\x20\x7f]+", "the name of a tool, with * for anything")),
+    "target": Field(Text(versions.MAX_TARGET, r"[^\x00-\x20\x7f]+", "the name of a tool, with * for anything")),
     "when": _NODE,
-    "effect": Field(OneOf(tuple(PolicyVerdict))),
+    "effect": Field(OneOf(tuple(policy_model.PolicyVerdict))),
     "final": _FLAG,
     **OF_APPROVALS,
 })  # fmt: skip
@@ -114,7 +95,7 @@ class DraftRow:
 
     line: int
     team: str | None
-    row: PolicyRow
+    row: policy_model.PolicyRow
     members: tuple[str, ...]
     """Names or ids; the row's own approvers hold none yet."""
     steps: tuple[tuple[str, ...], ...] = ()
@@ -140,7 +121,9 @@ def read(text: str) -> Draft:
     return draft
 
 
-def place(draft: Draft, teams: Mapping[str, UUID], people: Iterable[Person]) -> tuple[list[PlacedRow], list[int]]:
+def place(
+    draft: Draft, teams: Mapping[str, UUID], people: Iterable[Person]
+) -> tuple[list[versions.PlacedRow], list[int]]:
     """The rows with teams and members looked up, and the line of each."""
     faults = policy_faults()
     for slug, line in draft.team_lines.items():
@@ -153,18 +136,14 @@ def place(draft: Draft, teams: Mapping[str, UUID], people: Iterable[Person]) -> 
         row = entry.row
         if entry.members:
             members = directory.find_all(entry.members, entry.line)
-            row = replace(row, approvers=replace(row.approvers or Approvers(), members=members))
+            row = replace(row, approvers=replace(row.approvers or policy_model.Approvers(), members=members))
         if any(entry.steps) and row.escalate_to is not None:
             steps = zip(row.escalate_to, entry.steps, strict=True)
-            row = replace(
-                row,
-                escalate_to=tuple(
-                    replace(step, members=directory.find_all(names, entry.line)) for step, names in steps
-                ),
-            )
+            levels = (replace(step, members=directory.find_all(names, entry.line)) for step, names in steps)
+            row = replace(row, escalate_to=tuple(levels))
         team_id = teams.get(entry.team) if entry.team is not None else None
-        level = Level.ORG if entry.team is None else Level.TEAM
-        rows.append(PlacedRow(level=level, team_id=team_id, team=entry.team, position=position, row=row))
+        level = policy_model.Level.ORG if entry.team is None else policy_model.Level.TEAM
+        rows.append(versions.PlacedRow(level=level, team_id=team_id, team=entry.team, position=position, row=row))
     faults.raise_any()
     return rows, [entry.line for entry in draft.rows]
 
@@ -228,8 +207,8 @@ class _Reader:
             return
         names: dict[str, int] = {}
         for item in node.items:
-            if len(self._rows) >= MAX_ROWS:
-                self._fault(item.line, f"the file has more than {MAX_ROWS} policies.")
+            if len(self._rows) >= versions.MAX_ROWS:
+                self._fault(item.line, f"the file has more than {versions.MAX_ROWS} policies.")
                 return
             if not isinstance(item, MappingNode):
                 self._fault(item.line, "a policy must be a mapping with a name, a target and an effect.")
@@ -252,18 +231,18 @@ class _Reader:
         approvers, members = self._read_approvers(values.get("approvers"), "approvers")
         escalate_to, steps = self._read_steps(values.get("escalate_to"))
         channels = values.get("channels")
-        row = PolicyRow(
+        row = policy_model.PolicyRow(
             name=values.get("name") or "",
-            action_type=TOOL_CALL,
+            action_type=policy_model.TOOL_CALL,
             target=values.get("target") or "",
-            effect=PolicyVerdict(values.get("effect") or PolicyVerdict.DENY),
+            effect=policy_model.PolicyVerdict(values.get("effect") or policy_model.PolicyVerdict.DENY),
             condition=self._read_condition(values.get("when")),
             required_clearance=values.get("clearance"),
-            template=_choice(Template, values.get("template")),
+            template=_choice(policy_model.Template, values.get("template")),
             timeout_seconds=values.get("timeout"),
             reminder_seconds=values.get("remind_before"),
             approvers=approvers,
-            on_deny=_choice(OnDeny, values.get("on_deny")),
+            on_deny=_choice(policy_model.OnDeny, values.get("on_deny")),
             self_approval=values.get("self_approval"),
             final=bool(values.get("final")),
             channels=None if channels is None else tuple(dict.fromkeys(filter(None, channels))),
@@ -275,8 +254,8 @@ class _Reader:
         self._check_row(item, row, values.get("effect"))
         self._rows.append(DraftRow(item.line, team, row, members, steps))
 
-    def _check_row(self, item: MappingNode, row: PolicyRow, effect: str | None) -> None:
-        if effect in (PolicyVerdict.ALLOW, PolicyVerdict.DENY):
+    def _check_row(self, item: MappingNode, row: policy_model.PolicyRow, effect: str | None) -> None:
+        if effect in (policy_model.PolicyVerdict.ALLOW, policy_model.PolicyVerdict.DENY):
             for key in OF_APPROVALS:
                 if key in item.items:
                     self._fault(
@@ -297,21 +276,23 @@ class _Reader:
             self._fault(node.line, f"`when`: {error.message[0].lower()}{error.message[1:]}")
         return text
 
-    def _read_approvers(self, node: Node | None, key: str) -> tuple[Approvers | None, tuple[str, ...]]:
+    def _read_approvers(self, node: Node | None, key: str) -> tuple[policy_model.Approvers | None, tuple[str, ...]]:
         if node is None:
             return None, ()
         if not isinstance(node, MappingNode):
             self._fault(node.line, f"`{key}` must be a mapping with owner, roles or members.")
-            return Approvers(), ()
+            return policy_model.Approvers(), ()
         values: dict[str, Any] = Record(key, f"`{key}`", APPROVERS).read(node, key, self._reading) or {}
         roles = tuple(dict.fromkeys(Role(role) for role in values.get("roles") or () if role is not None))
         members = tuple(name for name in values.get("members") or () if name is not None)
         owner = bool(values.get("owner"))
         if not (owner or roles or members):
             self._fault(node.line, f"`{key}` names nobody.")
-        return Approvers(owner=owner, roles=roles), members
+        return policy_model.Approvers(owner=owner, roles=roles), members
 
-    def _read_steps(self, node: Node | None) -> tuple[tuple[Approvers, ...] | None, tuple[tuple[str, ...], ...]]:
+    def _read_steps(
+        self, node: Node | None
+    ) -> tuple[tuple[policy_model.Approvers, ...] | None, tuple[tuple[str, ...], ...]]:
         if node is None:
             return None, ()
         if not isinstance(node, ListNode) or not 1 <= len(node.items) <= MAX_STEPS:
@@ -323,12 +304,12 @@ class _Reader:
         steps = [self._read_approvers(step, "escalate_to") for step in node.items]
         return tuple(step for step, _ in steps if step is not None), tuple(members for _, members in steps)
 
-    def _read_quorum(self, node: Node | None) -> Quorum | None:
+    def _read_quorum(self, node: Node | None) -> policy_model.Quorum | None:
         if node is None:
             return None
         if not isinstance(node, MappingNode):
             number = _VOTES.read(node, "quorum", self._reading)
-            return None if number is None else Quorum(votes=int(number))
+            return None if number is None else policy_model.Quorum(votes=int(number))
         if not node.items:
             self._fault(node.line, "`quorum` must be a number of votes, or say votes, roles or both.")
         values: dict[str, Any] = QUORUM.read(node, "quorum", self._reading) or {}
@@ -344,24 +325,22 @@ class _Reader:
                     self._fault(line, f"`quorum` asks for {role_votes} votes of {name} and {votes} in all.")
         elif by_role is not None:
             self._fault(by_role.line, "`roles` of a quorum must be a mapping from a role to votes: {admin: 1}.")
-        return quorum_of(votes, roles)
+        return versions.quorum_of(votes, roles)
 
 
 def _choice(kind: type[Word], word: str | None) -> Word | None:
     return None if word is None else kind(word)
 
 
-# Checks across rows, people and levels ---------------------------------------------------------------------------
-
 Found = tuple[int, str]
 """The place of a row in its file, and what is wrong with it."""
 
 
-def faults_of(rows: Sequence[PlacedRow], people: Sequence[Person]) -> Iterator[Found]:
-    faults_by_terms: dict[Terms, list[str]] = {}
+def faults_of(rows: Sequence[versions.PlacedRow], people: Sequence[Person]) -> Iterator[Found]:
+    faults_by_terms: dict[policy_model.Terms, list[str]] = {}
     by_id = {person.id: person for person in people}
     for place, row in enumerate(row.row for row in rows):
-        if row.effect is not PolicyVerdict.REQUIRES_APPROVAL:
+        if row.effect is not policy_model.PolicyVerdict.REQUIRES_APPROVAL:
             continue
         terms = _asked(row)
         if terms not in faults_by_terms:
@@ -370,17 +349,17 @@ def faults_of(rows: Sequence[PlacedRow], people: Sequence[Person]) -> Iterator[F
             yield place, fault
 
 
-def _asked(row: PolicyRow) -> Terms:
+def _asked(row: policy_model.PolicyRow) -> policy_model.Terms:
     """What the row asks for, without what its approvers do not depend on: many rows ask for the same."""
     terms, _ = resolve_terms(row, None)
-    return Terms(
+    return policy_model.Terms(
         template=terms.template, required_clearance=terms.required_clearance, timeout_seconds=0, reminder_seconds=None,
         approvers=terms.approvers, on_deny=terms.on_deny, self_approval=terms.self_approval, quorum=terms.quorum,
         escalations=row.escalate_to or (),
     )  # fmt: skip
 
 
-def _faults(terms: Terms, people: Sequence[Person], by_id: dict[UUID, Person]) -> Iterator[str]:
+def _faults(terms: policy_model.Terms, people: Sequence[Person], by_id: dict[UUID, Person]) -> Iterator[str]:
     clearance, approvers = terms.required_clearance, terms.approvers
     members = (id for each in (approvers, *terms.escalations) for id in each.members)
     for id in dict.fromkeys(members):
@@ -397,7 +376,7 @@ def _faults(terms: Terms, people: Sequence[Person], by_id: dict[UUID, Person]) -
     yield from _quorum_faults(terms, people)
 
 
-def _quorum_faults(terms: Terms, people: Sequence[Person]) -> Iterator[str]:
+def _quorum_faults(terms: policy_model.Terms, people: Sequence[Person]) -> Iterator[str]:
     quorum, who = terms.quorum, f"{_named(terms.approvers)} with clearance {terms.required_clearance}"
     if quorum.votes > 1:
         most = max(_voters(terms, people))
@@ -411,7 +390,7 @@ def _quorum_faults(terms: Terms, people: Sequence[Person]) -> Iterator[str]:
             yield f"its quorum with {votes} could never be met: only {most} of that role could be {who}."
 
 
-def _voters(terms: Terms, people: Sequence[Person]) -> tuple[int, int]:
+def _voters(terms: policy_model.Terms, people: Sequence[Person]) -> tuple[int, int]:
     """How many of these could decide: in a session that has an owner, whoever that is, and in one that has none."""
     able = [person for person in people if person.clearance >= terms.required_clearance]
     count = sum(_is_named(person, terms.approvers) for person in able)
@@ -421,15 +400,15 @@ def _voters(terms: Terms, people: Sequence[Person]) -> tuple[int, int]:
     return min(count + 1, len(able)), standing_in
 
 
-def _is_named(person: Person, approvers: Approvers) -> bool:
+def _is_named(person: Person, approvers: policy_model.Approvers) -> bool:
     return person.id in approvers.members or not person.roles.isdisjoint(approvers.roles)
 
 
-def _could(person: Person, approvers: Approvers, clearance: int) -> bool:
+def _could(person: Person, approvers: policy_model.Approvers, clearance: int) -> bool:
     return person.clearance >= clearance and (approvers.owner or _is_named(person, approvers))
 
 
-def _named(approvers: Approvers) -> str:
+def _named(approvers: policy_model.Approvers) -> str:
     parts: list[str] = [*approvers.roles]
     if approvers.owner:
         parts.append("the owner of a session")
@@ -439,7 +418,7 @@ def _named(approvers: Approvers) -> str:
 
 
 def warnings_of(
-    rows: Sequence[PlacedRow], people: Sequence[Person], platform: Sequence[PolicyRow] = ()
+    rows: Sequence[versions.PlacedRow], people: Sequence[Person], platform: Sequence[policy_model.PolicyRow] = ()
 ) -> Iterator[Found]:
     yield from _shadowed(rows)
     adds_somebody = _step_check(rows, people, platform)
@@ -447,15 +426,17 @@ def warnings_of(
         row = one.row
         if not _IN_TOOL_NAMES.fullmatch(row.target):
             yield place, f"no tool can be called `{row.target}`: only * has a meaning in a target."
-        if row.final and row.effect is PolicyVerdict.ALLOW:
+        if row.final and row.effect is policy_model.PolicyVerdict.ALLOW:
             yield place, "`final` does nothing here: nothing is looser than allow."
-        if row.effect is PolicyVerdict.REQUIRES_APPROVAL:
+        if row.effect is policy_model.PolicyVerdict.REQUIRES_APPROVAL:
             for warning in _of_approvals(one, people, adds_somebody):
                 yield place, warning
 
 
 def _of_approvals(
-    one: PlacedRow, people: Sequence[Person], adds_somebody: Callable[[PlacedRow, Terms], bool]
+    one: versions.PlacedRow,
+    people: Sequence[Person],
+    adds_somebody: Callable[[versions.PlacedRow, policy_model.Terms], bool],
 ) -> Iterator[str]:
     row = one.row
     terms, _ = resolve_terms(row, None)
@@ -474,31 +455,31 @@ def _of_approvals(
 
 
 def _step_check(
-    rows: Sequence[PlacedRow], people: Sequence[Person], platform: Sequence[PolicyRow]
-) -> Callable[[PlacedRow, Terms], bool]:
+    rows: Sequence[versions.PlacedRow], people: Sequence[Person], platform: Sequence[policy_model.PolicyRow]
+) -> Callable[[versions.PlacedRow, policy_model.Terms], bool]:
     """Tells whether the steps of a row ask somebody new. Whether two rows match the same call is not checked."""
-    asking = PolicyVerdict.REQUIRES_APPROVAL
+    asking = policy_model.PolicyVerdict.REQUIRES_APPROVAL
     by_team = {(row.team_id, own_term(row.row, "approvers")) for row in rows if row.row.effect is asking}
     always = {ADMINS, *(own_term(row, "approvers") for row in platform if row.effect is asking)}
 
     @functools.cache
-    def above(team_id: UUID | None) -> frozenset[Approvers]:
+    def above(team_id: UUID | None) -> frozenset[policy_model.Approvers]:
         others = {approvers for team, approvers in by_team if team_id is not None and team != team_id}
         return frozenset(filter(None, always | others))
 
     @functools.cache
-    def adds(approvers: Approvers, clearance: int, steps: Collection[Approvers]) -> bool:
+    def adds(approvers: policy_model.Approvers, clearance: int, steps: Collection[policy_model.Approvers]) -> bool:
         able = [person for person in people if person.clearance >= clearance and not _is_named(person, approvers)]
         return any(_is_named(person, step) for step in steps for person in able)
 
-    def adds_somebody(one: PlacedRow, terms: Terms) -> bool:
+    def adds_somebody(one: versions.PlacedRow, terms: policy_model.Terms) -> bool:
         steps = one.row.escalate_to if one.row.escalate_to is not None else above(one.team_id)
         return adds(terms.approvers, terms.required_clearance, steps)
 
     return adds_somebody
 
 
-def _alone(terms: Terms, people: Sequence[Person]) -> str | None:
+def _alone(terms: policy_model.Terms, people: Sequence[Person]) -> str | None:
     if terms.self_approval or terms.approvers.owner:
         return None
     able = (person for person in people if _could(person, terms.approvers, terms.required_clearance))
@@ -506,9 +487,9 @@ def _alone(terms: Terms, people: Sequence[Person]) -> str | None:
     return first.name if first is not None and second is None else None
 
 
-def _shadowed(placed_rows: Sequence[PlacedRow]) -> Iterator[Found]:
+def _shadowed(placed_rows: Sequence[versions.PlacedRow]) -> Iterator[Found]:
     """Rows that never match, because an earlier one of their level always does."""
-    levels: dict[UUID | None, list[tuple[int, PolicyRow]]] = {}
+    levels: dict[UUID | None, list[tuple[int, policy_model.PolicyRow]]] = {}
     for place, placed_row in enumerate(placed_rows):
         levels.setdefault(placed_row.team_id, []).append((place, placed_row.row))
     for rows in levels.values():

@@ -52,17 +52,8 @@ async def insert_policies(
     tx: Transaction, version: int, rows: Sequence[PlacedRow], file: PolicyFile, digest: str, actor: Actor
 ) -> None:
     """A new version with its rows, which hold from now on."""
-    await tx.rows(
-        queries.insert_policy_version,
-        tx.org,
-        version,
-        file.text,
-        digest,
-        len(rows),
-        file.note,
-        actor.name,
-        actor.identity,
-    )
+    about = (file.text, digest, len(rows), file.note, actor.name, actor.identity)
+    await tx.rows(queries.insert_policy_version, tx.org, version, *about)
     await tx.rows(queries.insert_rows, tx.org, version, [placed_as_json(row) for row in rows])
     await sign_policy_version(tx, version)
     await set_policy_version(tx, version)
@@ -113,27 +104,13 @@ async def platform_rows(tx: Transaction) -> list[PolicyRow]:
     return [parse(PolicyRow, row) for row in await tx.rows(queries.platform_rows)]
 
 
-async def get_policy_version(tx: Transaction, version: int) -> Row | None:
-    return await tx.row(queries.get_policy_version, version)
-
-
 async def list_policy_versions(tx: Transaction, below: int | None, limit: int) -> list[PolicyVersion]:
     return [parse(PolicyVersion, row) for row in await tx.rows(queries.list_policy_versions, below, limit)]
-
-
-async def list_people(tx: Transaction) -> Sequence[Row]:
-    """Whoever could decide something at all."""
-    return await tx.rows(queries.list_people)
 
 
 async def list_deciding_members(tx: Transaction, ids: Sequence[UUID]) -> set[UUID]:
     """Those of them who are active members, and no guests."""
     return {row["id"] for row in await tx.rows(queries.list_deciding_members, list(ids))}
-
-
-async def simulation_start(tx: Transaction) -> datetime:
-    at: datetime = await tx.value(queries.simulation_start)
-    return at
 
 
 async def list_past_calls(

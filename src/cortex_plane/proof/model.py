@@ -7,7 +7,7 @@ import binascii
 import contextlib
 import functools
 import hashlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -49,10 +49,6 @@ class Fact:
         payload = orjson.dumps(data, default=_uuid_text, option=orjson.OPT_SORT_KEYS)
         body = b'{"action":%b,"actor":%b,"data":%b}' % (orjson.dumps(action), _actor_json(actor), payload)
         return cls(action=action, body=body, job=data.get("job"))
-
-    def concerning(self, job: UUID) -> Fact:
-        """For a fact whose data do not name its job."""
-        return replace(self, job=job)
 
 
 def _uuid_text(value: object) -> str:
@@ -103,7 +99,7 @@ def body_of(entry: AuditEntry) -> dict[str, Any] | None:
     return None
 
 
-def shown(entry: AuditEntry) -> AuditRecord:
+def record_of(entry: AuditEntry) -> AuditRecord:
     return AuditRecord(
         seq=entry.seq, format=entry.format, action=entry.action, job_id=entry.job_id, body=body_of(entry),
         hash=entry.hash.hex(), created_at=entry.created_at,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
 import orjson
 
-from cortex_plane.db.database import Database, Queries, Row, Transaction, one
+from cortex_plane.db.database import Database, Queries, Transaction, one
 from cortex_plane.kernel.fields import parse
-from cortex_plane.policies.model.versions import RowsDigest, placed
+from cortex_plane.policies.model.versions import placed, row_line
 from cortex_plane.proof.model import AuditEntry, ChainHead, Fact, RootedHead, RowFault, SessionEvent
 from cortex_plane.proof.rules.roots import GrownHead, KeptRoot, RootCopy
 
@@ -57,13 +57,9 @@ async def stream_entries(tx: Transaction, chain_id: UUID, above: int, limit: int
 
 async def stream_all_entries(tx: Transaction, session_id: UUID | None = None) -> AsyncIterator[AuditEntry]:
     """Each entry, chain after chain; with ``session_id`` those of its chain."""
-    rows = tx.stream(queries.stream_all_entries) if session_id is None else list_session_entries(tx, session_id)
-    async for row in rows:
+    only = () if session_id is None else (session_id,)
+    async for row in tx.stream(queries.list_session_entries if only else queries.stream_all_entries, *only):
         yield AuditEntry(**row)
-
-
-def list_session_entries(tx: Transaction, session_id: UUID) -> AsyncIterator[Row]:
-    return tx.stream(queries.list_session_entries, session_id)
 
 
 async def stream_heads(tx: Transaction, session_id: UUID | None = None) -> AsyncIterator[ChainHead]:
@@ -82,11 +78,6 @@ async def head_of_session(tx: Transaction, session_id: UUID) -> ChainHead | None
     return one(ChainHead, await tx.row(queries.head_of_session, session_id))
 
 
-async def database_time(tx: Transaction) -> datetime:
-    at: datetime = await tx.value(queries.database_time)
-    return at
-
-
 ROW_FAULTS = (
     queries.policy_faults, queries.atlas_faults, queries.decision_faults, queries.vote_faults, queries.message_faults,
     queries.reply_faults,
@@ -101,21 +92,13 @@ async def list_row_faults(tx: Transaction, limit: int) -> list[RowFault]:
     return faults
 
 
-async def policy_digests(tx: Transaction) -> Sequence[Row]:
-    return await tx.rows(queries.policy_digests)
-
-
-def policy_rows(tx: Transaction) -> AsyncIterator[Row]:
-    return tx.stream(queries.policy_rows)
-
-
 async def changed_policy_versions(tx: Transaction) -> list[str]:
     """Versions whose rows are not those that the trail applied, with the teams and people that the names in the file stood
     for then."""
-    trail_digests = {row["version"]: row["digest"] for row in await policy_digests(tx)}
-    digests = {version: RowsDigest() for version in trail_digests}
+    trail_digests = {row["version"]: row["digest"] for row in await tx.rows(queries.policy_digests)}
+    digests = {version: hashlib.sha256() for version in trail_digests}
     unreadable: set[str] = set()
-    async for row in policy_rows(tx):
+    async for row in tx.stream(queries.policy_rows):
         version = str(row["version"])
         try:
             policy = placed(orjson.loads(row["row"]))
@@ -123,24 +106,12 @@ async def changed_policy_versions(tx: Transaction) -> list[str]:
             unreadable.add(version)
         else:
             if version in digests:
-                digests[version].add(policy)
+                digests[version].update(row_line(policy))
     return [
         version
         for version, digest in digests.items()
-        if version in unreadable or digest.value() != trail_digests[version]
+        if version in unreadable or digest.hexdigest() != trail_digests[version]
     ]
-
-
-def stream_receipts(tx: Transaction) -> AsyncIterator[Row]:
-    return tx.stream(queries.stream_receipts)
-
-
-def stream_results(tx: Transaction) -> AsyncIterator[Row]:
-    return tx.stream(queries.stream_results)
-
-
-def stream_checkpoints(tx: Transaction) -> AsyncIterator[Row]:
-    return tx.stream(queries.stream_checkpoints)
 
 
 async def insert_receipt(
@@ -149,39 +120,14 @@ async def insert_receipt(
     await tx.rows(queries.insert_receipt, tx.org, approval_id, key_id, body, signature, at)
 
 
-async def get_receipt(tx: Transaction, approval_id: UUID) -> Row | None:
-    return await tx.row(queries.get_receipt, approval_id)
-
-
-@dataclass(frozen=True, slots=True)
-class GrownChain:
-    """Chains that no root covers as far as they go, as one snapshot shows them."""
-
-    heads: list[GrownHead]
-    snapshot: str
-    now: datetime
-
-
-async def last_root(tx: Transaction) -> Row | None:
-    return await tx.row(queries.last_root)
-
-
-async def grown_chains(tx: Transaction, since: str | None, limit: int) -> GrownChain | None:
-    """Since that snapshot, or of all chains; at most ``limit``, in the order of their ids. None: there are none."""
+async def grown_chains(tx: Transaction, since: str | None, limit: int) -> tuple[list[GrownHead], str, datetime] | None:
+    """Chains that no root covers as far as they go, with the snapshot that shows them and its time: since that snapshot,
+    or all; at most ``limit``, in the order of their ids. None: there are none."""
     if since is None:
-        rows = await list_every_root(tx, limit)
+        rows = await tx.rows(queries.list_every_root, limit)
     else:
         rows = await tx.rows(queries.grown_chains, since, limit)
-    if not rows:
-        return None
-    heads = [
-        GrownHead(chain_id=row["chain_id"], seq=row["seq"], hash=row["hash"], is_new=row["is_new"]) for row in rows
-    ]
-    return GrownChain(heads, rows[0]["snapshot"], rows[0]["now"])
-
-
-async def list_every_root(tx: Transaction, limit: int) -> Sequence[Row]:
-    return await tx.rows(queries.list_every_root, limit)
+    return ([parse(GrownHead, row) for row in rows], rows[0]["snapshot"], rows[0]["now"]) if rows else None
 
 
 async def insert_root(
@@ -193,17 +139,6 @@ async def insert_root(
         snapshot, at,
     )  # fmt: skip
     return seq is not None
-
-
-async def insert_root_heads(tx: Transaction, seq: int, heads: Sequence[GrownHead]) -> None:
-    await tx.rows(
-        queries.insert_root_heads, tx.org, seq, [head.chain_id for head in heads], [head.seq for head in heads],
-        [head.hash for head in heads],
-    )  # fmt: skip
-
-
-async def list_roots(tx: Transaction, below: int, limit: int) -> Sequence[Row]:
-    return await tx.rows(queries.list_roots, below, limit)
 
 
 async def roots_above(tx: Transaction, seq: int, limit: int) -> list[RootCopy]:
@@ -230,25 +165,3 @@ async def root_heads(tx: Transaction, session_id: UUID | None = None) -> AsyncIt
 async def unrooted_chains(db: Database, seconds: float, after: UUID, limit: int) -> list[UUID]:
     """Orgs whose last root is older than that, and that appended something since."""
     return [row["org_id"] for row in await db.call("find_unrooted", None, seconds, after, limit)]
-
-
-async def active_signing_key(tx: Transaction) -> Row | None:
-    return await tx.row(queries.active_signing_key)
-
-
-async def insert_signing_key(tx: Transaction, id: UUID, public_key: bytes, sealed: bytes) -> bool:
-    """False: there is an active one, and nothing happened."""
-    return await tx.value(queries.insert_signing_key, tx.org, id, public_key, sealed) is not None
-
-
-async def retire_signing_key(tx: Transaction) -> Row | None:
-    return await tx.row(queries.retire_signing_key)
-
-
-async def signing_key(tx: Transaction) -> Sequence[Row]:
-    """All of them with their private halves, which are sealed."""
-    return await tx.rows(queries.signing_key)
-
-
-async def list_signing_keys(tx: Transaction) -> Sequence[Row]:
-    return await tx.rows(queries.list_signing_keys)

@@ -10,17 +10,7 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.agents.model import completions
-from cortex_plane.agents.model.completions import (
-    AssistantTurn,
-    CallRequest,
-    CallResult,
-    Response,
-    StopReason,
-    ToolSpec,
-    ToolTurn,
-    Turn,
-    UserTurn,
-)
+from cortex_plane.agents.model.completions import AssistantTurn, CallRequest, StopReason, ToolTurn, Turn, UserTurn
 from cortex_plane.jobs.model.effects import ToolCall
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.sessions.model.sessions import Memory, memory_allowance, turn_record
@@ -89,16 +79,16 @@ def heard(messages: Sequence[SessionMessage], job_id: UUID) -> list[Entry]:
 
 def merge_assistant_turns(turns: Sequence[Turn]) -> list[Turn]:
     """Providers want no model that speaks twice in a row, as one does whose text was not taken as an answer."""
-    merged: list[Turn] = []
+    result: list[Turn] = []
     for turn in turns:
-        before = merged[-1] if merged else None
+        before = result[-1] if result else None
         if isinstance(turn, AssistantTurn) and isinstance(before, AssistantTurn) and not before.calls:
-            merged.append(UserTurn(SILENCE))
-        merged.append(turn)
-    return merged
+            result.append(UserTurn(SILENCE))
+        result.append(turn)
+    return result
 
 
-def recorded_form(response: Response) -> dict[str, Any]:
+def recorded_form(response: completions.Response) -> dict[str, Any]:
     """What is as usual is not written: the scripted model that speaks to its end is the usual one."""
     cut = {"truncated": True} if response.stop_reason is StopReason.MAX_TOKENS else {}
     more: dict[str, Any] = {} if response.model is None else {"model": response.model}
@@ -123,10 +113,10 @@ def as_sent(requests: Sequence[CallRequest], rows: Mapping[int, ToolCall]) -> tu
     )
 
 
-def result_of(request: CallRequest, call: ToolCall) -> CallResult:
+def result_of(request: CallRequest, call: ToolCall) -> completions.CallResult:
     is_error = call.error is not None
     content = canonical({"error": call.error} if is_error else call.result).decode()
-    return CallResult(call_id=request.id, name=request.name, content=content, is_error=is_error)
+    return completions.CallResult(call_id=request.id, name=request.name, content=content, is_error=is_error)
 
 
 def rebuilt(
@@ -137,11 +127,9 @@ def rebuilt(
     finished_below: int,
     first_turn: Turn | None = None,
 ) -> Thread:
-    """The turns before the step ``finished_below``, plus the messages that were read for it and not yet answered.
-
-    What a memory covers is not among the rows. ``first_turn`` is what a task begins with, or the newest user message that
-    is covered.
-    """
+    """The turns before the step ``finished_below``, plus the messages that were read for it and not yet answered. What
+    a memory covers is not among the rows. ``first_turn`` is what a task begins with, or the newest user message that is
+    covered."""
     entries: list[Entry] = []
     position = 0
     for step in steps:
@@ -201,12 +189,12 @@ class Covered:
 class Thread(Sequence[Turn]):
     """The turns that no memory covers, with the newest user turn in front where that is covered."""
 
-    def __init__(self, entries: Iterable[Entry] = (), asked: Entry | None = None) -> None:
+    def __init__(self, entries: Iterable[Entry] = (), newest_user: Entry | None = None) -> None:
         self.entries: list[Entry] = []
         self.tokens = 0
         """Of all entries."""
         self._user_turns = 0
-        self._asked = asked
+        self._asked = newest_user
         self.extend(entries)
 
     @property
@@ -224,11 +212,11 @@ class Thread(Sequence[Turn]):
 
     def drop(self, count: int) -> list[Entry]:
         """The oldest entries leave: a memory covers them now."""
-        dropped, self.entries = self.entries[:count], self.entries[count:]
-        for entry in dropped:
+        oldest, self.entries = self.entries[:count], self.entries[count:]
+        for entry in oldest:
             self._count(entry, -1)
-        self._asked = _newest_user(dropped) or self._asked
-        return dropped
+        self._asked = _newest_user(oldest) or self._asked
+        return oldest
 
     def _count(self, entry: Entry, sign: int) -> None:
         self.tokens += sign * entry.tokens
@@ -261,7 +249,7 @@ class Budget:
     turns: int = CONTEXT_TURNS
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], prompt: str | None, tools: Sequence[ToolSpec]) -> Budget:
+    def of(cls, config: Mapping[str, Any], prompt: str | None, tools: Sequence[completions.ToolSpec]) -> Budget:
         """From an agent's `model_config`."""
         context = config.get("context_tokens") or CONTEXT_TOKENS
         answer = min(config.get("max_tokens") or ANSWER_TOKENS, context // 2)
@@ -270,11 +258,9 @@ class Budget:
 
 
 def filled(thread: Thread, memory: Memory, budget: Budget) -> int:
-    """How many tokens the window has before anything is shortened.
-
-    Of a newest user turn that lies further back only its own part is counted: what it fills beyond that is room that
-    nobody else needs, and no reason to forget anything.
-    """
+    """How many tokens the window has before anything is shortened. Of a newest user turn that lies further back only
+    its own part is counted: what it fills beyond that is room that nobody else needs, and no reason to forget
+    anything."""
     newest = thread.asked
     ahead = completions.of_turn(memory.turn()) if memory.summary or memory.facts else 0
     ahead += 0 if newest is None else min(newest.tokens, _for_asked(budget))

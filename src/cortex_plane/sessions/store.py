@@ -11,15 +11,8 @@ from cortex_plane.db.database import Database, Queries, Row, Transaction, one
 from cortex_plane.kernel.fields import parse, split_ref
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.proof.model import Fact
+from cortex_plane.sessions.model import sessions as session_model
 from cortex_plane.sessions.model.events import GATES, Event
-from cortex_plane.sessions.model.sessions import (
-    InboundMessage,
-    IngestedMessage,
-    Session,
-    SessionKind,
-    SessionStatus,
-    title_from,
-)
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.rules import MacKind
 from cortex_plane.tenancy.store import mapping_mac
@@ -30,7 +23,7 @@ queries = Queries("sessions")
 async def insert_session(
     tx: Transaction,
     id: UUID,
-    kind: SessionKind,
+    kind: session_model.SessionKind,
     user_account_id: UUID | None,
     agent_id: UUID,
     title: str | None,
@@ -42,15 +35,15 @@ async def insert_session(
     )  # fmt: skip
 
 
-async def get_session(tx: Transaction, id: UUID, sees: UUID | None) -> Session | None:
-    return one(Session, await tx.row(queries.get_session, id, sees))
+async def get_session(tx: Transaction, id: UUID, sees: UUID | None) -> session_model.Session | None:
+    return one(session_model.Session, await tx.row(queries.get_session, id, sees))
 
 
 async def lock_session(tx: Transaction, id: UUID, sees: UUID | None) -> Row | None:
     return await tx.row(queries.lock_session, id, sees)
 
 
-async def set_session_status(tx: Transaction, id: UUID, status: SessionStatus) -> None:
+async def set_session_status(tx: Transaction, id: UUID, status: session_model.SessionStatus) -> None:
     await tx.rows(queries.set_session_status, id, status)
 
 
@@ -79,22 +72,22 @@ async def ingest_message(
     db: Database,
     actor: Actor,
     connection_id: UUID,
-    inbound: InboundMessage,
+    inbound: session_model.InboundMessage,
     ids: tuple[UUID, UUID, UUID, UUID],
     facts: Sequence[Fact],
     checked: CheckedMapping | None,
     once: IdempotencyKey | None,
-) -> IngestedMessage:
+) -> session_model.IngestedMessage:
     """Ids are for account, mapping, session and job, audit entries for account, session, message, job and activation. Raises
     ``Conflict`` (`mapping_unchecked`) where the sender has another mapping than the one that was ``checked``."""
     sender, text = inbound.external_user_id, inbound.text
     mac = mapping_mac(db.credential_key, actor.org_id, ids[1], connection_id, ids[0], sender)
     (row,) = await db.call(
         "ingest_message", actor.org_id, connection_id, *split_ref(inbound.agent), sender, inbound.display_name or sender,
-        inbound.metadata, text, title_from(text), *ids, *[fact.body for fact in facts], mac, *(checked or (None, None)),
-        actor.key_id, *_parts(once),
+        inbound.metadata, text, session_model.title_from(text), *ids, *[fact.body for fact in facts], mac,
+        *(checked or (None, None)), actor.key_id, *_parts(once),
     )  # fmt: skip
-    return parse(IngestedMessage, row)
+    return parse(session_model.IngestedMessage, row)
 
 
 async def check_mapping(db: Database, org: UUID, connection_id: UUID, sender: str) -> CheckedMapping | None:
@@ -109,12 +102,12 @@ async def check_mapping(db: Database, org: UUID, connection_id: UUID, sender: st
 
 async def post_message(
     db: Database, actor: Actor, session_id: UUID, text: str, job: UUID, facts: Sequence[Fact], once: IdempotencyKey | None
-) -> IngestedMessage:  # fmt: skip
+) -> session_model.IngestedMessage:  # fmt: skip
     (row,) = await db.call(
-        "post_message", actor.org_id, session_id, actor.sees, text, title_from(text), actor.user_account_id, job,
-        *[fact.body for fact in facts], actor.key_id, *_parts(once),
+        "post_message", actor.org_id, session_id, actor.sees, text, session_model.title_from(text), actor.user_account_id,
+        job, *[fact.body for fact in facts], actor.key_id, *_parts(once),
     )  # fmt: skip
-    return parse(IngestedMessage, row)
+    return parse(session_model.IngestedMessage, row)
 
 
 def _parts(once: IdempotencyKey | None) -> tuple[str | None, bytes | None]:

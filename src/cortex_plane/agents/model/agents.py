@@ -14,19 +14,7 @@ from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError
 
 from cortex_plane.agents.model.completions import Script
-from cortex_plane.kernel.fields import (
-    ATLAS_ID_PATTERN,
-    DRAFT,
-    MAX_ATLASES,
-    SLUG_PATTERN,
-    ChannelType,
-    JsonObject,
-    Name,
-    Note,
-    Ref,
-    Slug,
-    Text,
-)
+from cortex_plane.kernel import fields
 
 
 class AgentStatus(StrEnum):
@@ -46,25 +34,25 @@ class CheckpointGranularity(StrEnum):
 Dollars = Annotated[float, Field(strict=True, ge=0.000001, le=10**9)]
 
 
-@draft(config=DRAFT, frozen=True, kw_only=True)
+@draft(config=fields.DRAFT, frozen=True, kw_only=True)
 class ModelConfig:
     """Which model answers for the agent, and how."""
 
-    model: Name
+    model: fields.Name
     temperature: Annotated[float, Field(strict=True, ge=0, le=2)] | None = None
     max_tokens: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] | None = None
     context_tokens: Annotated[int, Field(strict=True, ge=1_000, le=100_000_000)] | None = None
     """What one question to the model may hold, its answer included; 100,000 where none is given."""
     context_turns: Annotated[int, Field(strict=True, ge=4, le=100_000)] | None = None
     """How many turns it may hold; 200 where none is given."""
-    system_prompt: Text | None = None
+    system_prompt: fields.Text | None = None
     script: Script | None = None
     """What the model called `scripted` answers, turn by turn."""
     stand_in: Literal["script"] | None = None
     """Where there is no key for the model's provider, the script answers in its place, and says so."""
 
 
-@draft(config=DRAFT, frozen=True, kw_only=True)
+@draft(config=fields.DRAFT, frozen=True, kw_only=True)
 class ResourceLimits:
     """What one agent may consume."""
 
@@ -109,10 +97,6 @@ class ApprovalTimes:
     max_ttl_seconds: int = 604_800
     """Whatever a policy names."""
 
-    @classmethod
-    def of(cls, times: dict[str, Any] | None) -> ApprovalTimes:
-        return cls(**(times or {}))
-
 
 @dataclass(frozen=True, slots=True)
 class SkillSettings:
@@ -140,7 +124,7 @@ class SkillSettings:
             side_effect_tools=frozenset(config.get("side_effect_tools") or ()),
             checkpoint_granularity=CheckpointGranularity(config.get("checkpoint_granularity") or "per_step"),
             on_prompt_change=PromptChange(config.get("on_prompt_change") or "continue"),
-            approval=ApprovalTimes.of(config.get("approval")),
+            approval=ApprovalTimes(**config.get("approval") or {}),
             run=config.get("run"),
             atlases=tuple(config.get("atlases") or ()),
         )
@@ -173,14 +157,14 @@ def _settings_known(config: dict[str, Any]) -> dict[str, Any]:
     atlas_ids = config.get("atlases")
     if atlas_ids is not None and not (
         isinstance(atlas_ids, list)
-        and len(atlas_ids) <= MAX_ATLASES
-        and all(isinstance(id, str) and re.fullmatch(ATLAS_ID_PATTERN, id) for id in atlas_ids)
+        and len(atlas_ids) <= fields.MAX_ATLASES
+        and all(isinstance(id, str) and re.fullmatch(fields.ATLAS_ID_PATTERN, id) for id in atlas_ids)
         and len(set(atlas_ids)) == len(atlas_ids)
     ):
         raise PydanticCustomError(
             "atlases",
             "atlases must be a list of at most {most} different atlas ids, such as `com.acme.support`",
-            {"most": MAX_ATLASES},
+            {"most": fields.MAX_ATLASES},
         )
     run = config.get("run")
     if run is not None and not (isinstance(run, str) and is_agent_name(run)):
@@ -199,13 +183,13 @@ def _settings_known(config: dict[str, Any]) -> dict[str, Any]:
             {"most": MAX_TTL_SECONDS},
         )
     app = config.get("app", DEFAULT_APP)
-    if not (isinstance(app, str) and 2 <= len(app) <= 100 and re.fullmatch(SLUG_PATTERN, app)):
+    if not (isinstance(app, str) and 2 <= len(app) <= 100 and re.fullmatch(fields.SLUG_PATTERN, app)):
         raise PydanticCustomError("app", "app must be the name of an app: lower-case letters, digits and dashes")
     return config
 
 
-SkillConfig = Annotated[JsonObject, AfterValidator(_settings_known)]
-ChannelPermissions = Annotated[list[ChannelType], Field(max_length=50)]
+SkillConfig = Annotated[fields.JsonObject, AfterValidator(_settings_known)]
+ChannelPermissions = Annotated[list[fields.ChannelType], Field(max_length=50)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -240,31 +224,31 @@ class AgentVersion:
     created_at: datetime
 
 
-@draft(config=DRAFT, frozen=True, kw_only=True)
+@draft(config=fields.DRAFT, frozen=True, kw_only=True)
 class AgentDraft:
-    name: Name
-    slug: Slug
-    role: Name
-    team: Ref
+    name: fields.Name
+    slug: fields.Slug
+    role: fields.Name
+    team: fields.Ref
     model_config: ModelConfig
-    description: Note | None = None
+    description: fields.Note | None = None
     skill_config: SkillConfig = Field(default_factory=dict)
     resource_limits: ResourceLimits = Field(default_factory=ResourceLimits)
     channel_permissions: ChannelPermissions = Field(default_factory=list)
 
 
-@draft(config=DRAFT, frozen=True, kw_only=True)
+@draft(config=fields.DRAFT, frozen=True, kw_only=True)
 class AgentChange:
     """Absent or null leaves a field as it is; an empty description removes it.
 
     A change to one of the three configurations makes a new version.
     """
 
-    name: Name | None = None
-    role: Name | None = None
-    team: Ref | None = None
+    name: fields.Name | None = None
+    role: fields.Name | None = None
+    team: fields.Ref | None = None
     status: AgentStatus | None = None
-    description: Note | None = None
+    description: fields.Note | None = None
     model_config: ModelConfig | None = None
     skill_config: SkillConfig | None = None
     resource_limits: ResourceLimits | None = None

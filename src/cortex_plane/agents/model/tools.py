@@ -31,9 +31,9 @@ RISKS = tuple(Risk)
 """From the lowest to the highest."""
 
 
-def highest_risk(declared: Risk, *others: Risk | None) -> Risk:
+def highest_risk(own: Risk, *others: Risk | None) -> Risk:
     """What is declared about a call never lowers what is known of its tool. None: nothing is known."""
-    return max((declared, *(risk for risk in others if risk is not None)), key=RISKS.index)
+    return max((own, *(risk for risk in others if risk is not None)), key=RISKS.index)
 
 
 class OnUncertain(StrEnum):

@@ -12,21 +12,7 @@ import orjson
 
 from cortex_plane.gates.files.checks import EFFECTS, Checks, Path, Plain, dotted, entries, line_at, words_of
 from cortex_plane.gates.files.keys import ATLAS
-from cortex_plane.gates.model.atlases import (
-    MAX_ATLAS_BYTES,
-    PRIORITIES,
-    AccessType,
-    Atlas,
-    AtlasChange,
-    AtlasDiff,
-    AtlasPolicyType,
-    Gate,
-    InjectMode,
-    MatchMode,
-    Mode,
-    ResponseType,
-    TriggerType,
-)
+from cortex_plane.gates.model import atlases as atlas_model
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.documents import Bounds, Faults, Node, looks_like_json, read_document
 from cortex_plane.kernel.fields import adapter, parse
@@ -35,14 +21,14 @@ from cortex_plane.kernel.shapes import Reading
 from cortex_plane.policies.model.versions import FieldChange
 
 HINT = "Correct the file and try again; nothing was changed. Its format is in docs/guides/atlases.md."
-BOUNDS = Bounds(MAX_ATLAS_BYTES, depth=40)
+BOUNDS = Bounds(atlas_model.MAX_ATLAS_BYTES, depth=40)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Read:
     """An atlas file that holds."""
 
-    atlas: Atlas
+    atlas: atlas_model.Atlas
     warnings: list[str]
     """What is probably not meant, each with its line."""
     manifest: bytes
@@ -50,10 +36,8 @@ class Read:
 
 
 def read(text: str, *, name: str = "atlas.yaml") -> Read:
-    """Raises ``InvalidInput`` that names every line at fault.
-
-    A file whose name ends in .json, or that begins with a brace, is JSON; every other is YAML.
-    """
+    """Raises ``InvalidInput`` that names every line at fault. A file whose name ends in .json, or that begins with a
+    brace, is JSON; every other is YAML."""
     faults = Faults(code="invalid_atlas", hint=HINT, name=name)
     is_json = name.endswith(".json") or looks_like_json(text)
     root = read_document(
@@ -67,12 +51,12 @@ def read(text: str, *, name: str = "atlas.yaml") -> Read:
     return Read(atlas=compiled(manifest), warnings=warnings_of(plain, root, faults), manifest=manifest)
 
 
-def compiled(manifest: bytes) -> Atlas:
+def compiled(manifest: bytes) -> atlas_model.Atlas:
     """The atlas of a manifest that `read` made. Nothing is checked again: the caller compares the digest."""
     plain: Plain = orjson.loads(manifest)
     locked_ids = unlockable(plain)
     return parse(
-        Atlas,
+        atlas_model.Atlas,
         {
             **plain,
             "digest": hashlib.sha256(manifest).hexdigest(),
@@ -94,7 +78,7 @@ def _steward(steward: Plain) -> Plain:
     access, notifications = steward.get("access", {}), steward.get("notifications", {})
     return {
         **steward,
-        "access": access.get("type", AccessType.PUBLIC),
+        "access": access.get("type", atlas_model.AccessType.PUBLIC),
         "api_keys": access.get("api_keys", ()),
         "requests_per_minute": access.get("rate_limit", {}).get("requests_per_minute"),
         "webhook": notifications.get("channels", {}).get("webhook"),
@@ -114,14 +98,8 @@ def _gates(atlas: Plain) -> Iterator[Plain]:
     for checkpoint in atlas.get("checkpoints", ()):
         yield _gate(atlas, checkpoint["checkpoint_id"], **{"name": checkpoint["checkpoint_id"], **checkpoint})
     for context in atlas.get("context_blocks", ()):
-        id = context["context_id"]
-        yield _gate(
-            atlas,
-            f"context:{id}",
-            name=context.get("name", id),
-            trigger=_context_trigger(context),
-            inject_contexts=[id],
-        )
+        id, trigger = context["context_id"], _context_trigger(context)
+        yield _gate(atlas, f"context:{id}", name=context.get("name", id), trigger=trigger, inject_contexts=[id])
     for section, settings in atlas.get("checkpoint_config", {}).items():
         if section != "budget" and settings.get("enabled", True):
             yield from _config_gates(atlas, section, settings)
@@ -131,8 +109,8 @@ def _gate(atlas: Plain, id: str, *, trigger: Plain, guidance: Plain | None = Non
     if guidance is not None and not isinstance(guidance["content"], str):
         guidance = {**guidance, "content": canonical(guidance["content"]).decode()}
     return {
-        "mode": Mode.ADVISORY,
-        "priority": PRIORITIES[trigger["type"]],
+        "mode": atlas_model.Mode.ADVISORY,
+        "priority": atlas_model.PRIORITIES[trigger["type"]],
         **fields,
         "gate_id": id,
         "atlas_id": atlas["atlas_id"],
@@ -143,22 +121,22 @@ def _gate(atlas: Plain, id: str, *, trigger: Plain, guidance: Plain | None = Non
 
 
 def _context_trigger(context: Plain) -> Plain:
-    match context.get("inject_mode", InjectMode.ON_DEMAND):
-        case InjectMode.ALWAYS:
-            return {"type": TriggerType.SESSION_START}
-        case InjectMode.ON_MATCH:
-            return {**context, "type": TriggerType.KEYWORD, "patterns": context["keywords"]}
-        case InjectMode.RISK_BASED:
-            return {"type": TriggerType.RISK_THRESHOLD, "min_tier": context["min_tier"]}
-    return {"type": TriggerType.EXPLICIT_REQUEST, "patterns": [context["context_id"]]}
+    match context.get("inject_mode", atlas_model.InjectMode.ON_DEMAND):
+        case atlas_model.InjectMode.ALWAYS:
+            return {"type": atlas_model.TriggerType.SESSION_START}
+        case atlas_model.InjectMode.ON_MATCH:
+            return {**context, "type": atlas_model.TriggerType.KEYWORD, "patterns": context["keywords"]}
+        case atlas_model.InjectMode.RISK_BASED:
+            return {"type": atlas_model.TriggerType.RISK_THRESHOLD, "min_tier": context["min_tier"]}
+    return {"type": atlas_model.TriggerType.EXPLICIT_REQUEST, "patterns": [context["context_id"]]}
 
 
 def _config_gates(atlas: Plain, section: str, settings: Plain) -> Iterator[Plain]:
     mappings = settings.get("mappings", {}).items()
     if section == "keyword_match":
         for key, contexts in mappings:
-            words = words_of(key, settings.get("match_mode", MatchMode.ANY))
-            trigger = {**settings, "type": TriggerType.KEYWORD, "patterns": words}
+            words = words_of(key, settings.get("match_mode", atlas_model.MatchMode.ANY))
+            trigger = {**settings, "type": atlas_model.TriggerType.KEYWORD, "patterns": words}
             id = f"config:keyword_match:{key}"
             yield _gate(atlas, id, name=f"keywords {key}", trigger=trigger, inject_contexts=contexts)
     elif section == "action_pre":
@@ -168,7 +146,7 @@ def _config_gates(atlas: Plain, section: str, settings: Plain) -> Iterator[Plain
                 f"config:action_pre:{pattern}",
                 **mapping,
                 name=f"before {pattern}",
-                trigger={"type": TriggerType.ACTION_PRE, "patterns": dotted(pattern)},
+                trigger={"type": atlas_model.TriggerType.ACTION_PRE, "patterns": dotted(pattern)},
                 **(_confirmation(pattern) if mapping.get("require_confirmation") else {}),
             )
     else:
@@ -186,9 +164,9 @@ def _confirmation(pattern: str) -> Plain:
     question = {
         "question_id": "confirm",
         "question": f"I want this call of {pattern} to happen, and I understand what it does.",
-        "response_type": ResponseType.ACKNOWLEDGMENT,
+        "response_type": atlas_model.ResponseType.ACKNOWLEDGMENT,
     }
-    return {"mode": Mode.BLOCKING, "questions": [question]}
+    return {"mode": atlas_model.Mode.BLOCKING, "questions": [question]}
 
 
 # Warnings -------------------------------------------------------------------------------------------------------
@@ -199,7 +177,7 @@ _SECRETS = re.compile(
     r"\b(pass(word|phrase|code)|api[ _-]?key|secret|credentials?|private key|access token|pin code)\b", re.IGNORECASE
 )
 _MAPPED = {"keyword_match": "it names no contexts", "action_pre": "it asks for nothing"}
-_ALLOWING = (AtlasPolicyType.ALLOW, AtlasPolicyType.REQUIRES_APPROVAL)
+_ALLOWING = (atlas_model.AtlasPolicyType.ALLOW, atlas_model.AtlasPolicyType.REQUIRES_APPROVAL)
 
 
 def warnings_of(atlas: Plain, root: Node, faults: Faults) -> list[str]:
@@ -223,10 +201,8 @@ def _actions(atlas: Plain) -> Warnings:
             seen.add(action)
             yield (path, f"the action `{action}` is not declared in `actions`: only its tool says how risky it is.")
     allowing = GlobIndex[bool]((each, True) for each in _allowing(atlas))
-    denying = GlobIndex[bool](
-        (pattern, True) for _, policy in entries(atlas, "policies") if policy["type"] == AtlasPolicyType.DENY
-        for pattern in policy["actions"]
-    )  # fmt: skip
+    denials = (policy for _, policy in entries(atlas, "policies") if policy["type"] == atlas_model.AtlasPolicyType.DENY)
+    denying = GlobIndex[bool]((pattern, True) for policy in denials for pattern in policy["actions"])
     for path, declaration in entries(atlas, "actions"):
         id = declaration["action_id"]
         if not allowing.find(id) and not denying.find(id):
@@ -242,7 +218,7 @@ def _named(atlas: Plain) -> Iterator[tuple[Path, str]]:
             for number, action in enumerate(entry["actions"]):
                 yield (*path, "actions", number), action
     for path, checkpoint in entries(atlas, "checkpoints"):
-        if checkpoint["trigger"]["type"] in (TriggerType.ACTION_PRE, TriggerType.ACTION_POST):
+        if checkpoint["trigger"]["type"] in (atlas_model.TriggerType.ACTION_PRE, atlas_model.TriggerType.ACTION_POST):
             for number, action in enumerate(checkpoint["trigger"]["patterns"]):
                 yield (*path, "trigger", "patterns", number), action
         for key in ("allow_actions", "deny_actions"):
@@ -278,19 +254,19 @@ def unlockable(atlas: Plain) -> set[str]:
     for checkpoint in atlas.get("checkpoints", ()):
         ids.update(checkpoint.get("unlock_capabilities", ()))
         # Whoever only watches stands before nothing.
-        if checkpoint["mode"] != Mode.OBSERVATIONAL:
+        if checkpoint["mode"] != atlas_model.Mode.OBSERVATIONAL:
             ids.update(checkpoint["trigger"].get("capability_ids", ()))
     return ids
 
 
 def _checkpoints(atlas: Plain) -> Warnings:
     for path, checkpoint in entries(atlas, "checkpoints"):
-        if checkpoint["mode"] != Mode.BLOCKING and "max_attempts" in checkpoint:
+        if checkpoint["mode"] != atlas_model.Mode.BLOCKING and "max_attempts" in checkpoint:
             yield (
                 (*path, "max_attempts"),
                 f"nobody answers a checkpoint that is {checkpoint['mode']}: `max_attempts` does nothing.",
             )
-        if checkpoint["trigger"]["type"] == TriggerType.SESSION_END:
+        if checkpoint["trigger"]["type"] == atlas_model.TriggerType.SESSION_END:
             for key in EFFECTS:
                 if checkpoint.get(key):
                     yield (*path, key), f"`{key}` comes too late: the session ends."
@@ -338,17 +314,19 @@ MAX_ITEMS = 100
 Things = dict[str, Any]
 
 
-def difference(before: Atlas, after: Atlas) -> AtlasDiff:
-    changes: list[AtlasChange] = []
+def difference(before: atlas_model.Atlas, after: atlas_model.Atlas) -> atlas_model.AtlasDiff:
+    changes: list[atlas_model.AtlasChange] = []
     counts = {"added": 0, "removed": 0, "changed": 0}
     for change in _changes(before, after):
         counts[change.change] += 1
         if len(changes) < MAX_CHANGES:
             changes.append(change)
-    return AtlasDiff(atlas_id=after.atlas_id, before=before.version, after=after.version, changes=changes, **counts)
+    return atlas_model.AtlasDiff(
+        atlas_id=after.atlas_id, before=before.version, after=after.version, changes=changes, **counts
+    )
 
 
-def _changes(before: Atlas, after: Atlas) -> Iterator[AtlasChange]:
+def _changes(before: atlas_model.Atlas, after: atlas_model.Atlas) -> Iterator[atlas_model.AtlasChange]:
     yield from _compared("atlas", _whole(before), _whole(after), dict)
     yield from _compared("gate", _by(before.gates, "gate_id"), _by(after.gates, "gate_id"), _gate_fields)
     yield from _compared("question", _questions(before), _questions(after), _fields_without("question_id"))
@@ -361,16 +339,16 @@ def _changes(before: Atlas, after: Atlas) -> Iterator[AtlasChange]:
 
 def _compared(
     kind: Any, before: Things, after: Things, fields: Callable[[Any], dict[str, Any]]
-) -> Iterator[AtlasChange]:
+) -> Iterator[atlas_model.AtlasChange]:
     for id in sorted(before.keys() | after.keys()):
         if id not in before:
-            yield AtlasChange(change="added", kind=kind, id=id, fields=[])
+            yield atlas_model.AtlasChange(change="added", kind=kind, id=id, fields=[])
         elif id not in after:
-            yield AtlasChange(change="removed", kind=kind, id=id, fields=[])
+            yield atlas_model.AtlasChange(change="removed", kind=kind, id=id, fields=[])
         elif before[id] != after[id]:
             changes = list(_fields(fields(before[id]), fields(after[id])))
             if changes:
-                yield AtlasChange(change="changed", kind=kind, id=id, fields=changes)
+                yield atlas_model.AtlasChange(change="changed", kind=kind, id=id, fields=changes)
 
 
 def _fields(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[FieldChange]:
@@ -379,13 +357,13 @@ def _fields(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Fie
             yield FieldChange(field=name, before=_short(before.get(name)), after=_short(after.get(name)))
 
 
-def _whole(atlas: Atlas) -> Things:
+def _whole(atlas: atlas_model.Atlas) -> Things:
     steward = {f"steward.{name}": value for name, value in _json(atlas.steward).items()}
     budget = {f"budget.{name}": value for name, value in _json(atlas.budget).items()}
     return {atlas.atlas_id: {"name": atlas.name, "description": atlas.description, **steward, **budget}}
 
 
-def _questions(atlas: Atlas) -> Things:
+def _questions(atlas: atlas_model.Atlas) -> Things:
     return {f"{gate.gate_id}/{question.question_id}": question for gate in atlas.gates for question in gate.questions}
 
 
@@ -393,7 +371,7 @@ def _by(things: Iterable[Any], id: str) -> Things:
     return {getattr(thing, id): thing for thing in things}
 
 
-def _gate_fields(gate: Gate) -> dict[str, Any]:
+def _gate_fields(gate: atlas_model.Gate) -> dict[str, Any]:
     """Without its questions, which are compared one by one; their order is the gate's."""
     fields = _json(gate)
     for name in ("gate_id", "atlas_id"):

@@ -7,16 +7,8 @@ from typing import Any
 
 import orjson
 
-from cortex_plane.gates.model.atlases import (
-    MAX_GATES,
-    Audience,
-    GuidanceFormat,
-    InjectMode,
-    MatchMode,
-    Mode,
-    ResponseType,
-    TriggerType,
-)
+from cortex_plane.gates.model import atlases as atlas_model
+from cortex_plane.gates.model.atlases import MAX_GATES, Audience, MatchMode, Mode, ResponseType, TriggerType
 from cortex_plane.gates.rules.answers import MAX_MATCHED
 from cortex_plane.gates.rules.effects import SESSION_END, seconds_of
 from cortex_plane.gates.rules.index import MAX_EXPRESSIONS, MAX_KEYWORD_BYTES, MAX_PROGRAM, expression
@@ -92,7 +84,7 @@ class Checks:
         for path, checkpoint in entries(self._atlas, "checkpoints"):
             self._checkpoint(path, checkpoint)
         for path, context in entries(self._atlas, "context_blocks"):
-            if context.get("inject_mode") == InjectMode.ON_MATCH:
+            if context.get("inject_mode") == atlas_model.InjectMode.ON_MATCH:
                 self._words((*path, "keywords"), context["keywords"], context)
         for path, action in entries(self._atlas, "actions"):
             if "parameters_schema" in action:
@@ -232,10 +224,10 @@ class Checks:
                     self._fault((*path, key), f"observational only records, so `{key}` does nothing: write advisory.")
 
     def _guidance(self, path: Path, guidance: Plain, own: str) -> None:
-        content, form = guidance["content"], guidance.get("format", GuidanceFormat.TEXT)
-        if form != GuidanceFormat.JSON and not isinstance(content, str):
+        content, form = guidance["content"], guidance.get("format", atlas_model.GuidanceFormat.TEXT)
+        if form != atlas_model.GuidanceFormat.JSON and not isinstance(content, str):
             self._fault((*path, "content"), f"`content` of the format {form} must be a text.")
-        if form == GuidanceFormat.JSON and isinstance(content, str):
+        if form == atlas_model.GuidanceFormat.JSON and isinstance(content, str):
             try:
                 orjson.loads(content)
             except orjson.JSONDecodeError:

@@ -6,37 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from cortex_plane.agents.model.tools import MAX_NAME, Risk
-from cortex_plane.gates.model.atlases import (
-    MAX_CONTEXT,
-    MAX_GATES,
-    NOTIFICATIONS,
-    AccessType,
-    AtlasPolicyType,
-    Audience,
-    GuidanceFormat,
-    InjectMode,
-    MatchMode,
-    Mode,
-    OnInvalid,
-    ResponseType,
-    TriggerType,
-)
+from cortex_plane.gates.model import atlases as atlas_model
+from cortex_plane.gates.model.atlases import AccessType, AtlasPolicyType, InjectMode, Mode, ResponseType, TriggerType
 from cortex_plane.gates.rules.answers import MAX_ANSWER
-from cortex_plane.kernel.shapes import (
-    LINE,
-    Amount,
-    Defs,
-    Field,
-    Flag,
-    JsonObject,
-    ListOf,
-    MapOf,
-    OneOf,
-    Record,
-    Tagged,
-    Text,
-    TextOrJson,
-)
+from cortex_plane.kernel import shapes
+from cortex_plane.kernel.shapes import Amount, Defs, Field, Flag, JsonObject, ListOf, MapOf, OneOf, Record, Tagged, Text
 from cortex_plane.policies.model.policies import Template
 
 ATLAS_VERSION = "1.0"
@@ -48,7 +22,7 @@ MAX_WEBHOOK = 2000
 MONTH_SECONDS = 30 * 86_400
 
 _ID = Text(MAX_ID, r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits, dots, dashes and underscores")
-_NAME = Text(200, LINE, "one line of text")
+_NAME = Text(200, shapes.LINE, "one line of text")
 _LONG = Text(10_000)
 _ACTION = Text(
     MAX_NAME,
@@ -88,7 +62,7 @@ STEWARD = Record("steward", "a steward", {
             "webhook": Field(Text(MAX_WEBHOOK, r"https?://[^\x00-\x20\x7f]+", "an address that begins with https://"),
                              "The address of a webhook connection of the org."),
         }), "Where notices go."),
-        "triggers": Field(ListOf(OneOf(NOTIFICATIONS)), "What the steward is told of."),
+        "triggers": Field(ListOf(OneOf(atlas_model.NOTIFICATIONS)), "What the steward is told of."),
     }), "What the steward is told."),
 })  # fmt: skip
 
@@ -100,7 +74,7 @@ CAPABILITY = Record("capability", "a capability", {
 
 _GLOBS_OF_ACTIONS = Field(_SOME_GLOBS, "Actions, with * for anything.", required=True)
 _NO_KEYS: Mapping[str, Field] = {}
-_MATCH_MODE = Field(OneOf(tuple(MatchMode)), "Left out: any.")
+_MATCH_MODE = Field(OneOf(tuple(atlas_model.MatchMode)), "Left out: any.")
 _CASE = Field(Flag(), "Whether case counts. Left out: false.")
 _MIN_TIER = Field(_RISK, "The lowest risk that counts.", required=True)
 _EVERY_SECONDS = Field(_SECONDS, "So many seconds after the last time.", required=True)
@@ -159,7 +133,7 @@ QUESTION = Tagged(
         "question": Field(Text(5_000), "What the agent reads.", required=True),
         "required": Field(Flag(), "Whether it must be answered. Left out: true."),
         "hint": Field(Text(1_000), "Help with the answer."),
-        "on_invalid": Field(OneOf(tuple(OnInvalid)), "What follows from a wrong answer. Left out: retry."),
+        "on_invalid": Field(OneOf(tuple(atlas_model.OnInvalid)), "What follows from a wrong answer. Left out: retry."),
     },
     kinds={
         ResponseType.TEXT: {"validation": _validation("text", {
@@ -186,8 +160,8 @@ QUESTION = Tagged(
 )  # fmt: skip
 
 GUIDANCE = Record("guidance", "`guidance`", {
-    "content": Field(TextOrJson(Text(MAX_CONTEXT)), "What the agent reads.", required=True),
-    "format": Field(OneOf(tuple(GuidanceFormat)), "Left out: text."),
+    "content": Field(shapes.TextOrJson(Text(atlas_model.MAX_CONTEXT)), "What the agent reads.", required=True),
+    "format": Field(OneOf(tuple(atlas_model.GuidanceFormat)), "Left out: text."),
     "priority": Field(_PRIORITY, "The higher, the earlier it is read. Left out: 100."),
     "append": Field(Flag(), "false: it takes the place of all guidance before it. Left out: true."),
     "expires_after": Field(_ID, "`session-end`, the id of a checkpoint, or a time such as 10m."),
@@ -199,7 +173,7 @@ CHECKPOINT = Record("checkpoint", "a checkpoint", {
     "name": Field(_NAME, "As people read it."),
     "trigger": Field(TRIGGER, "When it fires.", required=True),
     "mode": Field(OneOf(tuple(Mode)), "Whether it stops, tells, or only records.", required=True),
-    "audience": Field(OneOf(tuple(Audience)), "`human`: a person approves. Left out: agent."),
+    "audience": Field(OneOf(tuple(atlas_model.Audience)), "`human`: a person approves. Left out: agent."),
     "questions": Field(ListOf(QUESTION, most=MAX_QUESTIONS), "What is asked; of blocking ones alone."),
     "max_attempts": Field(Amount(1, 100, whole=True), "Wrong answers until it stays shut. Left out: 3."),
     "guidance": Field(GUIDANCE, "What the agent is told from then on."),
@@ -218,7 +192,7 @@ CONTEXT = Tagged(
     common={
         "context_id": Field(_ID, "Unique in the atlas.", required=True),
         "name": Field(_NAME, "Its heading."),
-        "content": Field(Text(MAX_CONTEXT), "What the agent is told.", required=True),
+        "content": Field(Text(atlas_model.MAX_CONTEXT), "What the agent is told.", required=True),
         "priority": Field(_PRIORITY, "The higher, the earlier it is read. Left out: 100."),
     },
     kinds={
@@ -270,7 +244,7 @@ CONFIG = Record("checkpoint_config", "`checkpoint_config`", {
     }), "What every session begins with."),
     "keyword_match": Field(Record("config_keyword_match", "`keyword_match`", {
         "enabled": _ENABLED,
-        "mappings": Field(MapOf(Text(200, LINE, "words, such as delete|remove"), _IDS), "From words (`a|b`) to contexts."),
+        "mappings": Field(MapOf(Text(200, shapes.LINE, "words, such as delete|remove"), _IDS), "From words (`a|b`) to contexts."),
         "match_mode": _MATCH_MODE,
         "case_sensitive": _CASE,
     }), "What is told when words are said."),
@@ -308,11 +282,11 @@ ATLAS = Record("atlas", "an atlas", {
     "name": Field(_NAME, "As people read it.", required=True),
     "description": Field(_LONG, "What it is for."),
     "steward": Field(STEWARD, "Who publishes it.", required=True),
-    "capabilities": Field(ListOf(CAPABILITY, most=MAX_GATES), "Groups of actions that gates open and shut."),
-    "checkpoints": Field(ListOf(CHECKPOINT, most=MAX_GATES), "The gates."),
-    "context_blocks": Field(ListOf(CONTEXT, most=MAX_GATES), "What agents may be told."),
-    "policies": Field(ListOf(POLICY, most=MAX_GATES), "Rules that hold without anybody being asked."),
-    "actions": Field(ListOf(ACTION, most=MAX_GATES), "What is known about actions."),
+    "capabilities": Field(ListOf(CAPABILITY, most=atlas_model.MAX_GATES), "Groups of actions that gates open and shut."),
+    "checkpoints": Field(ListOf(CHECKPOINT, most=atlas_model.MAX_GATES), "The gates."),
+    "context_blocks": Field(ListOf(CONTEXT, most=atlas_model.MAX_GATES), "What agents may be told."),
+    "policies": Field(ListOf(POLICY, most=atlas_model.MAX_GATES), "Rules that hold without anybody being asked."),
+    "actions": Field(ListOf(ACTION, most=atlas_model.MAX_GATES), "What is known about actions."),
     "checkpoint_config": Field(CONFIG, "The short form of gates that only tell, or only ask for a confirmation."),
 })  # fmt: skip
 

@@ -20,22 +20,10 @@ from cortex_plane.gates.rules.answers import answer, custom_checks, ignored, mea
 from cortex_plane.gates.rules.effects import EvaluationRun
 from cortex_plane.gates.rules.evaluation import at_boundary, judge, ran, requested, shown
 from cortex_plane.gates.rules.index import CompiledAtlases
+from cortex_plane.kernel import shapes
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.documents import Bounds, Faults, ListNode, MappingNode, Node, read_document
 from cortex_plane.kernel.fields import parse
-from cortex_plane.kernel.shapes import (
-    LINE,
-    Amount,
-    Field,
-    Flag,
-    JsonObject,
-    ListOf,
-    MapOf,
-    OneOf,
-    Reading,
-    Record,
-    Text,
-)
 from cortex_plane.policies.model.policies import PolicyVerdict
 
 BEGINS = datetime(2026, 1, 1, 9, 0, tzinfo=UTC)
@@ -118,55 +106,55 @@ class ScenarioOutcome:
         return not self.faults
 
 
-# The file ---------------------------------------------------------------------------------------------------------
-
 MAX_FILE_BYTES = 1024 * 1024
 HINT = "Correct the file and try again; nothing was tried. Its format is in docs/guides/steward-bench.md."
-_ID = Text(200, LINE, "an id")
-_SAID = Text(100_000)
-_IDS = ListOf(_ID, most=1000)
+_ID = shapes.Text(200, shapes.LINE, "an id")
+_SAID = shapes.Text(100_000)
+_IDS = shapes.ListOf(_ID, most=1000)
 _EVENT = {
-    EventKind.SAID: Field(_SAID, "What a person says."),
-    EventKind.ANSWERED: Field(_ID, "The gate that the agent answers."),
-    EventKind.IGNORED: Field(Flag(), "The agent says something else instead of answering."),
-    EventKind.CALLED: Field(_ID, "An action that the agent calls; it runs where it is allowed."),
-    EventKind.APPROVED: Field(_ID, "An action that the agent calls and people approve."),
-    EventKind.MINUTES: Field(Amount(0, 525_600), "So many minutes pass."),
-    EventKind.REQUESTED: Field(_ID, "What the agent asks its stewards for."),
-    EventKind.FAILED: Field(_SAID, "Something went wrong."),
-    EventKind.TRIGGERED: Field(_ID, "The gate whose custom trigger fires."),
+    EventKind.SAID: shapes.Field(_SAID, "What a person says."),
+    EventKind.ANSWERED: shapes.Field(_ID, "The gate that the agent answers."),
+    EventKind.IGNORED: shapes.Field(shapes.Flag(), "The agent says something else instead of answering."),
+    EventKind.CALLED: shapes.Field(_ID, "An action that the agent calls; it runs where it is allowed."),
+    EventKind.APPROVED: shapes.Field(_ID, "An action that the agent calls and people approve."),
+    EventKind.MINUTES: shapes.Field(shapes.Amount(0, 525_600), "So many minutes pass."),
+    EventKind.REQUESTED: shapes.Field(_ID, "What the agent asks its stewards for."),
+    EventKind.FAILED: shapes.Field(_SAID, "Something went wrong."),
+    EventKind.TRIGGERED: shapes.Field(_ID, "The gate whose custom trigger fires."),
 }
 _OF_CALLS = {
-    "arguments": Field(JsonObject(), "Of the call."),
-    "risk": Field(OneOf(tuple(Risk)), "The tool's own risk; low where it is left out."),
+    "arguments": shapes.Field(shapes.JsonObject(), "Of the call."),
+    "risk": shapes.Field(shapes.OneOf(tuple(Risk)), "The tool's own risk; low where it is left out."),
 }
 _OF_ANSWERS = {
-    "with": Field(JsonObject(), "The answers, by question."),
-    "accepted": Field(Flag(), "false: the answer must be refused."),
-    "objections": Field(MapOf(_ID, _SAID, most=100), "What the app's validators object to, by question."),
+    "with": shapes.Field(shapes.JsonObject(), "The answers, by question."),
+    "accepted": shapes.Field(shapes.Flag(), "false: the answer must be refused."),
+    "objections": shapes.Field(shapes.MapOf(_ID, _SAID, most=100), "What the app's validators object to, by question."),
 }
-EVENT = Record("event", "an event", {**{str(kind): each for kind, each in _EVENT.items()}, **_OF_CALLS, **_OF_ANSWERS})
-EXPECT = Record("expect", "what is expected", {
-    "decision": Field(OneOf(tuple(PolicyVerdict)), "Of the call."),
-    "rule": Field(_ID, "What decided."),
-    "reason": Field(_SAID, "Words that the reason has."),
-    "gates": Field(_IDS, "That fire for the call, in their order."),
-    "questions": Field(_IDS, "That wait for the agent."),
-    "people": Field(_IDS, "Gates that a person would pass."),
-    "contexts": Field(_IDS, "That the agent knows."),
-    "guidance": Field(_IDS, "The gates whose guidance the agent has."),
-    "open": Field(_IDS, "Capabilities."),
-    "shut": Field(_IDS, "Gates that nobody passes any more."),
+EVENT = shapes.Record(
+    "event", "an event", {**{str(kind): each for kind, each in _EVENT.items()}, **_OF_CALLS, **_OF_ANSWERS}
+)
+EXPECT = shapes.Record("expect", "what is expected", {
+    "decision": shapes.Field(shapes.OneOf(tuple(PolicyVerdict)), "Of the call."),
+    "rule": shapes.Field(_ID, "What decided."),
+    "reason": shapes.Field(_SAID, "Words that the reason has."),
+    "gates": shapes.Field(_IDS, "That fire for the call, in their order."),
+    "questions": shapes.Field(_IDS, "That wait for the agent."),
+    "people": shapes.Field(_IDS, "Gates that a person would pass."),
+    "contexts": shapes.Field(_IDS, "That the agent knows."),
+    "guidance": shapes.Field(_IDS, "The gates whose guidance the agent has."),
+    "open": shapes.Field(_IDS, "Capabilities."),
+    "shut": shapes.Field(_IDS, "Gates that nobody passes any more."),
 })  # fmt: skip
-SCENARIO = Record("scenario", "a scenario", {
-    "name": Field(Text(200, LINE, "a line of text"), "For the report.", required=True),
-    "session": Field(ListOf(EVENT, most=MAX_EVENTS), "What happened before, in order."),
-    "call": Field(_ID, "The action that is looked at."),
+SCENARIO = shapes.Record("scenario", "a scenario", {
+    "name": shapes.Field(shapes.Text(200, shapes.LINE, "a line of text"), "For the report.", required=True),
+    "session": shapes.Field(shapes.ListOf(EVENT, most=MAX_EVENTS), "What happened before, in order."),
+    "call": shapes.Field(_ID, "The action that is looked at."),
     **_OF_CALLS,
-    "expect": Field(EXPECT, "What must come of it.", required=True),
+    "expect": shapes.Field(EXPECT, "What must come of it.", required=True),
 })  # fmt: skip
-FILE = Record("file", "a scenario file", {
-    "scenarios": Field(ListOf(SCENARIO, least=1, most=MAX_SCENARIOS), "What is tried.", required=True),
+FILE = shapes.Record("file", "a scenario file", {
+    "scenarios": shapes.Field(shapes.ListOf(SCENARIO, least=1, most=MAX_SCENARIOS), "What is tried.", required=True),
 })  # fmt: skip
 _BELONGS = {**dict.fromkeys(_OF_CALLS, (EventKind.CALLED, EventKind.APPROVED)),
             **dict.fromkeys(_OF_ANSWERS, (EventKind.ANSWERED,))}  # fmt: skip
@@ -177,7 +165,7 @@ def read(text: str, *, name: str = "scenarios.yaml") -> list[Scenario]:
     """Raises ``InvalidInput`` that names every line at fault."""
     faults = Faults(code="invalid_scenarios", hint=HINT, name=name)
     root = read_document(text, faults, Bounds(MAX_FILE_BYTES), "a scenario file is a mapping with `scenarios`.")
-    plain = FILE.read(root, "file", Reading(faults)) or {}
+    plain = FILE.read(root, "file", shapes.Reading(faults)) or {}
     faults.raise_any()
     nodes = _items(root.items["scenarios"])
     scenarios = [_scenario(each, node, faults) for each, node in zip(plain["scenarios"], nodes, strict=True)]
@@ -205,13 +193,9 @@ def _scenario(scenario: dict[str, Any], node: Node, faults: Faults) -> Scenario:
     call = None
     if "call" in scenario:
         call = _parse_event({**scenario, EventKind.CALLED: scenario["call"]}, EventKind.CALLED, node.line)
-    return Scenario(
-        name=scenario["name"],
-        line=node.line,
-        events=tuple(event for event in events if event is not None),
-        call=call,
-        expect=parse(Expected, expect),
-    )
+    known_events = tuple(event for event in events if event is not None)
+    expectation = parse(Expected, expect)
+    return Scenario(name=scenario["name"], line=node.line, events=known_events, call=call, expect=expectation)
 
 
 def _event(event: dict[str, Any], node: Node, faults: Faults) -> ScenarioEvent | None:
@@ -231,9 +215,6 @@ def _event(event: dict[str, Any], node: Node, faults: Faults) -> ScenarioEvent |
 def _parse_event(event: dict[str, Any], kind: EventKind, line: int) -> ScenarioEvent:
     values = {**event, "kind": kind, "line": line, "text": str(event[kind]), "answers": event.get("with", {})}
     return parse(ScenarioEvent, values)
-
-
-# The play ---------------------------------------------------------------------------------------------------------
 
 
 def play(atlases: CompiledAtlases, scenario: Scenario) -> ScenarioOutcome:
@@ -266,18 +247,15 @@ class _Session:
             case EventKind.FAILED:
                 self._boundary(errors=(event.text,))
             case EventKind.TRIGGERED:
-                keys = frozenset(gate.key for gate in self.atlases.named(event.text))
-                self._boundary(custom=keys)
+                self._boundary(custom=frozenset(gate.key for gate in self.atlases.named(event.text)))
             case EventKind.REQUESTED:
                 self.state = requested(self.atlases, self.state, event.text, self.now).state
             case EventKind.IGNORED:
                 self.state = ignored(self.atlases, self.state, self.now).state
             case EventKind.ANSWERED:
                 self._answer(event)
-            case EventKind.CALLED:
-                self._run(event, approved=False)
-            case EventKind.APPROVED:
-                self._run(event, approved=True)
+            case EventKind.CALLED | EventKind.APPROVED:
+                self._run(event, approved=event.kind is EventKind.APPROVED)
 
     def _answer(self, event: ScenarioEvent) -> None:
         target = meant(self.atlases, self.state, event.text, None)
@@ -311,12 +289,11 @@ class _Session:
             message = f"an approval does not let `{event.text}` run: {ruling.reason or ruling.rule}"
             self.faults.append(f"line {event.line}: {message}")
 
-    # What came of it -------------------------------------------------------------------------------------------
-
     def found(self, ruling: Ruling | None) -> dict[str, Any]:
         state = self.state
         work = EvaluationRun(self.atlases, state, self.now)
-        waiting = [*state.asks, *(ruling.asks if ruling is not None else ())]
+        keys = [question.gate for question in (*state.asks, *(ruling.asks if ruling is not None else ()))]
+        gates = [self.atlases.gates[key] for key in keys if key in self.atlases.gates]
         values: dict[str, Any] = {}
         if ruling is not None:
             values = {
@@ -326,12 +303,7 @@ class _Session:
             }  # fmt: skip
         return {
             **values,
-            "questions": [
-                question.question_id
-                for which in waiting
-                if (gate := self.atlases.gates.get(which.gate)) is not None
-                for question in gate.questions
-            ],
+            "questions": [question.question_id for gate in gates for question in gate.questions],
             "contexts": _plain(state.contexts),
             "guidance": _plain(state.guidance),
             "open": _plain(key for key in self.atlases.capabilities if work.is_open(key)),

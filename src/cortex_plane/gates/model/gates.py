@@ -103,20 +103,12 @@ class CapabilityState:
     """A gate's key."""
     at: datetime
 
-    @property
-    def grants(self) -> bool:
-        return self.open
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ActionRule:
     allow: bool
     by: str
     at: datetime
-
-    @property
-    def grants(self) -> bool:
-        return self.allow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

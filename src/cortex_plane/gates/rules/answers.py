@@ -10,18 +10,8 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
+from cortex_plane.gates.model import gates as gate_model
 from cortex_plane.gates.model.atlases import Gate, GateQuestion, OnInvalid, ResponseType
-from cortex_plane.gates.model.gates import (
-    FOR_ONE_CALL,
-    MAX_PASSES,
-    MAX_TRIES,
-    UNANSWERED,
-    Answered,
-    Evaluation,
-    GateState,
-    Open,
-    Pass,
-)
 from cortex_plane.gates.rules.effects import EvaluationRun
 from cortex_plane.gates.rules.index import CompiledAtlases, expression, writable
 from cortex_plane.gates.rules.prompts import name_of
@@ -124,11 +114,11 @@ def _text_fault(question: GateQuestion, value: str) -> str | None:
 def _forbidden_in(plain: str, words: Sequence[str]) -> Iterator[str]:
     """The words that stand in a normal text: also in letters that only look like theirs, and spelled out."""
     alike = lookalike(plain)
-    spelled = _spelled(alike) if words else ""
+    spellings = _spelled(alike) if words else ""
     for word in words:
         forbidden = normal_word(word)
         twin = lookalike(forbidden)
-        is_spelled = " " not in twin and len(twin) > 3 and twin in spelled
+        is_spelled = " " not in twin and len(twin) > 3 and twin in spellings
         if forbidden and (forbidden in plain or twin in alike or is_spelled):
             yield word
 
@@ -219,11 +209,11 @@ class AnswerTarget:
     """The open question that an answer is for; or why there is none."""
 
     gate: Gate | None = None
-    which: Open | None = None
+    which: gate_model.Open | None = None
     error: str = ""
 
 
-def meant(atlases: CompiledAtlases, state: GateState, gate_id: str, call: str | None) -> AnswerTarget:
+def meant(atlases: CompiledAtlases, state: gate_model.GateState, gate_id: str, call: str | None) -> AnswerTarget:
     gates = {gate.key for gate in atlases.named(gate_id)}
     questions = [
         question for question in state.open if question.gate in gates and (call is None or question.call == call)
@@ -238,7 +228,7 @@ def meant(atlases: CompiledAtlases, state: GateState, gate_id: str, call: str | 
     return AnswerTarget(error=f"`{gate_id[:100]}` does not wait for an answer. Gates that do: {waiting or 'none'}.")
 
 
-def _which(gate_id: str, questions: list[Open]) -> str:
+def _which(gate_id: str, questions: list[gate_model.Open]) -> str:
     """What to say more exactly, where several are meant."""
     if len({question.gate for question in questions}) > 1:
         names = ", ".join(f"`{key}`" for key in sorted({question.gate for question in questions}))
@@ -249,23 +239,23 @@ def _which(gate_id: str, questions: list[Open]) -> str:
 
 def answer(
     atlases: CompiledAtlases,
-    state: GateState,
+    state: gate_model.GateState,
     target: AnswerTarget,
     answers: Mapping[str, Any],
     custom: Mapping[str, str | None],
     now: datetime,
-) -> Answered:
+) -> gate_model.Answered:
     """``custom``: what validators said of the answers that `answers.custom_checks` names."""
     if target.gate is None or target.which is None:
-        return Answered(state=state, valid=False, gate=None, told={"passed": False, "error": target.error})
+        return gate_model.Answered(state=state, valid=False, gate=None, told={"passed": False, "error": target.error})
     gate, which = target.gate, target.which
     work = EvaluationRun(atlases, state, now)
     wrong = check(gate, answers, custom)
     stops = [fault for fault in wrong if fault.on_invalid not in _GOES_ON]
     result = "valid" if not wrong else "invalid" if stops else "accepted_with_faults"
-    shown = {str(key)[:200]: _cut(value) for key, value in list(answers.items())[:100]}
+    short_answers = {str(key)[:200]: _cut(value) for key, value in list(answers.items())[:100]}
     work.trace(
-        TraceType.RESPONSE, gate, answers=shown, validation_result=result,
+        TraceType.RESPONSE, gate, answers=short_answers, validation_result=result,
         **({"faults": {fault.question_id: fault.said for fault in wrong}} if wrong else {}),
         **({"action_id": which.action} if which.action else {}),
     )  # fmt: skip
@@ -274,18 +264,16 @@ def answer(
     work.open.remove(which)
     _forget_tries(work, gate, which)
     work.pass_gate(gate, guided=True)
-    if which.call and gate.trigger.type in FOR_ONE_CALL:
-        new = Pass(gate=gate.key, action=which.action, input_hash=which.input_hash)
-        work.passes = [*work.passes, new][-MAX_PASSES:]
-    reply: dict[str, Any] = {"passed": True, "gate": gate.gate_id}
+    if which.call and gate.trigger.type in gate_model.FOR_ONE_CALL:
+        new = gate_model.Pass(gate=gate.key, action=which.action, input_hash=which.input_hash)
+        work.passes = [*work.passes, new][-gate_model.MAX_PASSES :]
     warnings = [fault.said for fault in wrong if fault.on_invalid is OnInvalid.WARN_AND_CONTINUE]
-    if warnings:
-        reply["warning"] = warnings
+    reply = {"passed": True, "gate": gate.gate_id, **({"warning": warnings} if warnings else {})}
     reply["next"] = f"Now call `{which.action}` again with the same arguments." if which.call else "Go on."
-    return Answered(state=work.state(), valid=True, gate=gate.gate_id, told=reply, traces=tuple(work.traces))
+    return gate_model.Answered(state=work.state(), valid=True, gate=gate.gate_id, told=reply, traces=tuple(work.traces))
 
 
-def _refused(work: EvaluationRun, gate: Gate, which: Open, stops: list[AnswerFault]) -> Answered:
+def _refused(work: EvaluationRun, gate: Gate, which: gate_model.Open, stops: list[AnswerFault]) -> gate_model.Answered:
     faults = {fault.question_id: fault.said for fault in stops}
     reason = "; ".join(f"{id}: {message}" for id, message in faults.items())[:1000]
     reply: dict[str, Any] = {"passed": False, "gate": gate.gate_id, "faults": faults}
@@ -297,10 +285,12 @@ def _refused(work: EvaluationRun, gate: Gate, which: Open, stops: list[AnswerFau
         remaining = _again(work, gate, which, reason)
         again = f"Answer again; {remaining} more {'try' if remaining == 1 else 'tries'}."
         reply["next"] = again if remaining > 0 else "The gate is shut."
-    return Answered(state=work.state(), valid=False, gate=gate.gate_id, told=reply, traces=tuple(work.traces))
+    return gate_model.Answered(
+        state=work.state(), valid=False, gate=gate.gate_id, told=reply, traces=tuple(work.traces)
+    )
 
 
-def _again(work: EvaluationRun, gate: Gate, which: Open, reason: str) -> int:
+def _again(work: EvaluationRun, gate: Gate, which: gate_model.Open, reason: str) -> int:
     """One try less. How many are left."""
     remaining, for_all = _count(work, gate, which)
     if remaining <= 0:
@@ -316,27 +306,25 @@ def _again(work: EvaluationRun, gate: Gate, which: Open, reason: str) -> int:
     return remaining
 
 
-def _shares(gate: Gate, which: Open) -> bool:
+def _shares(gate: Gate, which: gate_model.Open) -> bool:
     """A gate that is not passed for one call has as many tries as it says, whichever calls it stops."""
-    return bool(which.call) and which.gate == gate.key and gate.trigger.type not in FOR_ONE_CALL
+    return bool(which.call) and which.gate == gate.key and gate.trigger.type not in gate_model.FOR_ONE_CALL
 
 
-def _count(work: EvaluationRun, gate: Gate, which: Open) -> tuple[int, bool]:
-    """A wrong answer: how many tries are left, and whether other calls have none either.
-
-    Every call has its own; all of them together have an end, so that other arguments do not give fresh ones for ever.
-    """
+def _count(work: EvaluationRun, gate: Gate, which: gate_model.Open) -> tuple[int, bool]:
+    """A wrong answer: how many tries are left, and whether other calls have none either. Every call has its own; all of
+    them together have an end, so that other arguments do not give fresh ones for ever."""
     if not which.call:
         return gate.max_attempts - which.attempts - 1, False
     attempts = work.tried.get(gate.key, 0) + 1
     work.tried[gate.key] = attempts
     if _shares(gate, which):
         return gate.max_attempts - attempts, attempts >= gate.max_attempts
-    together = max(MAX_TRIES, gate.max_attempts) - attempts
+    together = max(gate_model.MAX_TRIES, gate.max_attempts) - attempts
     return min(gate.max_attempts - which.attempts - 1, together), together <= 0
 
 
-def _forget_tries(work: EvaluationRun, gate: Gate, which: Open) -> None:
+def _forget_tries(work: EvaluationRun, gate: Gate, which: gate_model.Open) -> None:
     """The right answer came: of this call, or of all where they share it."""
     attempts = work.tried.get(gate.key, 0)
     if not attempts or not which.call:
@@ -350,15 +338,15 @@ def _forget_tries(work: EvaluationRun, gate: Gate, which: Open) -> None:
         work.open = [replace(question, attempts=0) if _shares(gate, question) else question for question in work.open]
 
 
-def ignored(atlases: CompiledAtlases, state: GateState, now: datetime) -> Evaluation:
+def ignored(atlases: CompiledAtlases, state: gate_model.GateState, now: datetime) -> gate_model.Evaluation:
     """A response that answered none of the questions that stop the session: that counts as a wrong answer to each."""
     work = EvaluationRun(atlases, state, now)
     for which in state.asks:
         gate = atlases.gates.get(which.gate)
         if gate is not None:
-            work.blocked(gate, UNANSWERED)
-            _again(work, gate, which, UNANSWERED)
-    return Evaluation(state=work.state(), traces=tuple(work.traces))
+            work.blocked(gate, gate_model.UNANSWERED)
+            _again(work, gate, which, gate_model.UNANSWERED)
+    return gate_model.Evaluation(state=work.state(), traces=tuple(work.traces))
 
 
 def _cut(value: Any) -> Any:

@@ -121,8 +121,8 @@ def authorize(
     say; policies look at the risk that it names, and the stricter of the two holds. ``asks``: the gates whose questions refuse
     it now; a policy that denies it whatever is answered counts more."""
     if asks and ruling is not None:
-        unasked = replace(ruling, verdict=PolicyVerdict.ALLOW, asks=())
-        after = authorize(policies, facts, request, turned_down=turned_down, ruling=unasked)
+        after_answers = replace(ruling, verdict=PolicyVerdict.ALLOW, asks=())
+        after = authorize(policies, facts, request, turned_down=turned_down, ruling=after_answers)
         if after.verdict is PolicyVerdict.DENY:
             return after
     if ruling is not None:
@@ -202,9 +202,7 @@ def _over(key: str, policy: AtlasPolicy, spent: Mapping[str, Window], now: datet
 
 def limits(work: EvaluationRun, rules: OfAction) -> list[Limit]:
     """Under what a call is allowed: how much is left, and until when a gate that comes round leaves the session alone.
-
-    Who is only looking reads the second of all actions once: `time_limits`.
-    """
+    Who is only looking reads the second of all actions once: `time_limits`."""
     limiting = [_limit(key, policy, work.spent, work.now) for key, policy in rules.policies if policy.type in LIMITING]
     return limiting if work.looking else [*limiting, *time_limits(work.atlases, work.fired_at, work.now)]
 
@@ -232,12 +230,9 @@ def last_round(last_times: Mapping[str, datetime], each: Round, now: datetime) -
 
 
 def charged(rules: OfAction, spent: Mapping[str, Window], now: datetime) -> dict[str, Window]:
-    after = {}
-    for key, policy in rules.policies:
-        if policy.type in LIMITING:
-            window = _used(key, policy, spent, now)
-            after[key] = Window(since=window.since, calls=window.calls + 1)
-    return after
+    limits = [(key, policy) for key, policy in rules.policies if policy.type in LIMITING]
+    windows = {key: _used(key, policy, spent, now) for key, policy in limits}
+    return {key: Window(since=window.since, calls=window.calls + 1) for key, window in windows.items()}
 
 
 def strictest(ruling: Ruling, decision: PolicyDecision) -> PolicyDecision:

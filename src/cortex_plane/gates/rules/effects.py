@@ -13,21 +13,7 @@ import orjson
 from cortex_plane.agents.model.tools import RISKS, Risk
 from cortex_plane.gates.model import gates
 from cortex_plane.gates.model.atlases import MAX_CONTEXT, Atlas, AtlasPolicyType, Gate, Mode, TriggerType
-from cortex_plane.gates.model.gates import (
-    EVERY_CALL,
-    FOR_ONE_CALL,
-    MAX_OPEN,
-    MAX_SHUT,
-    UNANSWERED,
-    ActionRule,
-    ActiveGuidance,
-    CapabilityState,
-    GateState,
-    Open,
-    Shut,
-    Trace,
-    kept_state,
-)
+from cortex_plane.gates.model.gates import ActionRule, ActiveGuidance, CapabilityState, GateState, Open, Shut, Trace
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.sessions.model.events import TraceType
 
@@ -67,9 +53,7 @@ class EvaluationRun:
     """One evaluation. Everything that happens in it is traced; not where somebody is only ``looking``, who wants a verdict."""
 
     def __init__(self, atlases: CompiledAtlases, state: GateState, now: datetime, *, looking: bool = False) -> None:
-        self.atlases, self.now = atlases, now
-        self.looking = looking
-        self._state = state
+        self.atlases, self.now, self.looking, self._state = atlases, now, looking, state
         self.passed = dict(state.passed)
         self.open = list(state.open)
         self.people = list(state.people)
@@ -117,31 +101,26 @@ class EvaluationRun:
             self.blocked(gate, TOO_MUCH)
         self._overfull = True
         plain = {name: value for name, value in changes.items() if name in _PLAIN_FIELDS}
-        shut = (*self._state.shut, Shut(gate=gate.key if gate is not None else EVERY_CALL, reason=TOO_MUCH))
+        shut = (*self._state.shut, Shut(gate=gate.key if gate is not None else gates.EVERY_CALL, reason=TOO_MUCH))
         return replace(self._state, **plain, shut=shut)
-
-    # The trail -------------------------------------------------------------------------------------------------
 
     def trace(self, kind: TraceType, gate: Gate, **payload: Any) -> None:
         if not self.looking:
             self.traces.append(gates.trace(kind, gate, **payload))
 
     def triggered(self, gate: Gate, data: dict[str, Any]) -> None:
-        if self.looking:
-            return
-        self.fired.append(gate)
-        self.traces.append(gates.triggered(gate, data))
+        if not self.looking:
+            self.fired.append(gate)
+            self.traces.append(gates.triggered(gate, data))
 
     def blocked(self, gate: Gate, reason: str, action: str = "") -> None:
         self.trace(TraceType.BLOCKED, gate, reason=reason, **({"blocked_action": action} if action else {}))
-
-    # Effects ---------------------------------------------------------------------------------------------------
 
     def pass_gate(self, gate: Gate, *, guided: bool = False) -> None:
         """It is behind the agent: its effects hold from now on. ``guided``: its guidance was given with its questions."""
         if self.looking and not gate.decides:
             return
-        if gate.trigger.type not in FOR_ONE_CALL:
+        if gate.trigger.type not in gates.FOR_ONE_CALL:
             self.passed[gate.key] = self.now
             self.cards = [card for card in self.cards if card.gate != gate.key]
         contexts = self._inject(gate)
@@ -150,8 +129,8 @@ class EvaluationRun:
         capabilities = self.grant(gate)
         self.restrict(gate)
         self._drop_guidance(self.atlases.ends_with(gate.key))
-        locked = {"locked_capabilities": gate.lock_capabilities} if gate.lock_capabilities else {}
-        lists = _named(unlocked_capabilities=capabilities, injected_contexts=contexts, **locked)
+        locks = {"locked_capabilities": gate.lock_capabilities} if gate.lock_capabilities else {}
+        lists = _named(unlocked_capabilities=capabilities, injected_contexts=contexts, **locks)
         self.trace(TraceType.PASSED, gate, **lists)
 
     def grant(self, gate: Gate) -> list[str]:
@@ -169,7 +148,8 @@ class EvaluationRun:
                 continue
             for key, right in list(rights.items()):
                 gate = self.atlases.gates.get(right.by)
-                if before.get(key) != right and right.grants and gate is not None and gate.trigger.type in FOR_ONE_CALL:
+                grants = right.open if name == "capabilities" else right.allow
+                if before.get(key) != right and grants and gate is not None and gate.trigger.type in gates.FOR_ONE_CALL:
                     del rights[key]
                     rights.update({key: before[key]} if key in before else {})
 
@@ -271,16 +251,13 @@ class EvaluationRun:
         if grip is None or grip.open:
             self.capabilities[capability] = CapabilityState(open=False, by=gate.key, at=self.now)
         for guard in self.atlases.gates_of_capability(capability):
-            if guard.key in self.passed:
-                del self.passed[guard.key]
+            self.passed.pop(guard.key, None)
 
     def is_open(self, capability: str) -> bool:
         grip = self.capabilities.get(capability)
         if grip is None or (grip.open and grip.by not in self.atlases.gates):
             return self.atlases.begins_open(capability)
         return grip.open
-
-    # Firing ----------------------------------------------------------------------------------------------------
 
     def fire(self, gate: Gate, data: dict[str, Any]) -> None:
         """A gate of the session: it asks, or it is passed at once."""
@@ -290,8 +267,7 @@ class EvaluationRun:
         if not (gate.asks or gate.asks_people):
             self.pass_gate(gate)
             return
-        if gate.key in self.passed:
-            del self.passed[gate.key]
+        self.passed.pop(gate.key, None)
         if gate.asks:
             self._ask_session(gate)
         elif gate.key not in self.people:
@@ -308,18 +284,18 @@ class EvaluationRun:
     def ask_call(self, new: Open) -> Open:
         """As it is asked, with the tries that are left. At most so many at once; who leaves a question that was answered wrongly
         gets no fresh tries for it."""
-        if any(entry.gate == new.gate and entry.action == EVERY_CALL for entry in self.shut):
+        if any(entry.gate == new.gate and entry.action == gates.EVERY_CALL for entry in self.shut):
             return new
         questions = [question for question in self.open if question.call]
-        if len(questions) >= MAX_OPEN:
+        if len(questions) >= gates.MAX_OPEN:
             oldest = min(questions, key=lambda each: each.attempts)
             gate = self.atlases.gates.get(oldest.gate)
-            if oldest.attempts and gate is not None and gate.trigger.type in FOR_ONE_CALL:
+            if oldest.attempts and gate is not None and gate.trigger.type in gates.FOR_ONE_CALL:
                 self.shut_gate(gate, oldest, "it was left for too many other questions")
             else:
                 self.open.remove(oldest)
         asking = self.atlases.gates.get(new.gate)
-        if asking is not None and asking.trigger.type not in FOR_ONE_CALL:
+        if asking is not None and asking.trigger.type not in gates.FOR_ONE_CALL:
             new = replace(new, attempts=self.tried.get(new.gate, 0))
         self.open.append(new)
         return new
@@ -330,13 +306,13 @@ class EvaluationRun:
         mine = [entry for entry in self.shut if entry.gate == gate.key and entry.action]
         if not which.call:
             new = Shut(gate=gate.key, reason=reason)
-        elif gate.trigger.type in FOR_ONE_CALL and len(mine) < MAX_SHUT and not for_all:
+        elif gate.trigger.type in gates.FOR_ONE_CALL and len(mine) < gates.MAX_SHUT and not for_all:
             new = Shut(gate=gate.key, reason=reason, action=which.action, input_hash=which.input_hash)
         else:
             self.shut = [entry for entry in self.shut if entry not in mine]
             # What it asked about other calls would open it again.
             self.open = [question for question in self.open if question.gate != gate.key or not question.call]
-            new = Shut(gate=gate.key, reason=reason, action=EVERY_CALL)
+            new = Shut(gate=gate.key, reason=reason, action=gates.EVERY_CALL)
         self.shut.append(new)
         self.blocked(gate, reason, which.action)
 
@@ -344,7 +320,7 @@ class EvaluationRun:
 def _too_much(state: GateState) -> bool:
     values = (getattr(state, name) for name in GateState.__slots__)
     entries = sum(len(value) for value in values if isinstance(value, dict | tuple))
-    return entries > FEW_ENTRIES and len(orjson.dumps(kept_state(state))) > MAX_STATE
+    return entries > FEW_ENTRIES and len(orjson.dumps(gates.kept_state(state))) > MAX_STATE
 
 
 def _named(**lists: Sequence[str]) -> dict[str, Any]:
@@ -359,7 +335,7 @@ ON_THE_TRAIL = "the session's trail says why"
 _KEPT_BACK = frozenset({"answers", "faults"})
 _WRITTEN = frozenset({"error", "requested"})
 """Of what fired a gate: what tools and agents wrote."""
-_PLAIN_REASONS = frozenset({UNANSWERED, TOO_MUCH})
+_PLAIN_REASONS = frozenset({gates.UNANSWERED, TOO_MUCH})
 """They say the same whatever was answered."""
 
 
@@ -400,11 +376,8 @@ def _public(payload: dict[str, Any]) -> dict[str, Any]:
 def _of_call(governing: CompiledAtlases, subscribers: Sequence[Atlas], call: RanCall) -> Iterator[dict[str, Any]]:
     risk = governing.risk_of(call.action, call.risk)
     facts = {"action_id": call.action, "call_id": call.call_id, "risk_tier": risk.value}
-    keys = [
-        key
-        for key, policy in governing.of_action(call.action).policies
-        if policy.type is AtlasPolicyType.REQUIRES_APPROVAL
-    ]
+    policies = governing.of_action(call.action).policies
+    keys = [key for key, policy in policies if policy.type is AtlasPolicyType.REQUIRES_APPROVAL]
     for atlas in subscribers:
         # A policy's key is its atlas, a slash and its id.
         own = [key.removeprefix(prefix) for key in keys if key.startswith(prefix := f"{atlas.atlas_id}/")]
@@ -415,21 +388,13 @@ def _of_call(governing: CompiledAtlases, subscribers: Sequence[Atlas], call: Ran
 
 
 def _notice(atlas: Atlas, trigger: str, data: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "url": atlas.steward.webhook,
-        "atlas_id": atlas.atlas_id,
-        "version": atlas.version,
-        "steward": atlas.steward.id,
-        "trigger": str(trigger),
-        "data": data,
-    }
+    about = {"atlas_id": atlas.atlas_id, "version": atlas.version, "steward": atlas.steward.id}
+    return {"url": atlas.steward.webhook, **about, "trigger": str(trigger), "data": data}
 
 
 def minutes_of(atlases: CompiledAtlases, calls: int = 1) -> dict[str, Any]:
     """For the write that sends so many calls: `more.gates.minutes`. Empty where no steward limits calls per minute.
-
-    Over a limit the whole write is refused with `atlas_rate_limited`, whose hint says when to try again.
-    """
+    Over a limit the whole write is refused with `atlas_rate_limited`, whose hint says when to try again."""
     return {
         atlas.atlas_id: {"limit": atlas.steward.requests_per_minute, "calls": calls}
         for atlas in atlases.atlases

@@ -8,25 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from cortex_plane.agents.model.tools import Risk
+from cortex_plane.gates.model import gates as gate_model
 from cortex_plane.gates.model.atlases import AtlasPolicyType, Gate, Mode, TriggerType
-from cortex_plane.gates.model.gates import (
-    EVERY_CALL,
-    FOR_ONE_CALL,
-    MAX_CARDS,
-    MAX_TASKS,
-    UNANSWERED,
-    Evaluation,
-    GateCard,
-    GatedCall,
-    GateInput,
-    GateState,
-    Open,
-    Pass,
-    Ruling,
-    Shut,
-    call_name,
-    skipped,
-)
+from cortex_plane.gates.model.gates import Evaluation, GateCard, GatedCall, GateInput, GateState, Open, Pass, Ruling
 from cortex_plane.gates.rules.authorization import by_policies, charged, last_round, limits
 from cortex_plane.gates.rules.effects import AT_ONCE, MAX_FIRED, EvaluationRun
 from cortex_plane.gates.rules.index import CompiledAtlases, OfAction, rank
@@ -37,20 +21,18 @@ from cortex_plane.policies.model.policies import PolicyVerdict
 
 TOO_LONG = "more gates ask a person about it than one request can show in full; it waits until fewer of them do"
 
-# Between two steps -----------------------------------------------------------------------------------------------
-
 
 def at_boundary(atlases: CompiledAtlases, state: GateState, moment: GateInput, elapsed_ms: float = 0.0) -> Evaluation:
-    """What fires before the agent goes on: the start, what was said, what came round, what happened.
-
-    ``elapsed_ms``: what was spent on custom triggers.
-    """
+    """What fires before the agent goes on: the start, what was said, what came round, what happened. ``elapsed_ms``:
+    what was spent on custom triggers."""
     moment = _complete(state, moment)
     work = EvaluationRun(atlases, state, moment.now)
     if work.guidance:
         work.drop_expired()
     if work.open or work.people:
-        _forget_strangers(work)
+        # Nobody can answer a gate that is in none of the session's atlases.
+        work.open = [question for question in work.open if question.gate in atlases.gates]
+        work.people = [key for key in work.people if key in atlases.gates]
     if moment.ends:
         due: dict[str, dict[str, Any]] = {gate.key: {} for gate in atlases.of(TriggerType.SESSION_END)}
     else:
@@ -62,7 +44,7 @@ def at_boundary(atlases: CompiledAtlases, state: GateState, moment: GateInput, e
         work.restrict(atlases.gates[key])
     after = work.state(
         started=True, heard=max(state.heard, moment.heard), since=state.since or moment.now, missed=(),
-        tasks=(*state.tasks, moment.task)[-MAX_TASKS:] if moment.task else state.tasks,
+        tasks=(*state.tasks, moment.task)[-gate_model.MAX_TASKS:] if moment.task else state.tasks,
     )  # fmt: skip
     return Evaluation(state=after, traces=tuple(work.traces), fired=tuple(work.fired))
 
@@ -76,13 +58,6 @@ def _complete(state: GateState, moment: GateInput) -> GateInput:
         errors = tuple(call.error for call in state.missed if call.error is not None)
         moment = replace(moment, finished=(*actions, *moment.finished), errors=(*errors, *moment.errors))
     return moment
-
-
-def _forget_strangers(work: EvaluationRun) -> None:
-    """Nobody can answer a gate that is in none of the session's atlases."""
-    gates = work.atlases.gates
-    work.open = [question for question in work.open if question.gate in gates]
-    work.people = [key for key in work.people if key in gates]
 
 
 def _due(work: EvaluationRun, moment: GateInput) -> dict[str, dict[str, Any]]:
@@ -119,31 +94,24 @@ def _due(work: EvaluationRun, moment: GateInput) -> dict[str, dict[str, Any]]:
 
 
 def requested(atlases: CompiledAtlases, state: GateState, what: str, now: datetime) -> Evaluation:
-    """The agent asks for what its stewards wrote down: by the id of a context, or whatever a gate listens for.
-
-    Nothing fires while the session waits for an answer, or is shut: who has not agreed is not told.
-    """
+    """The agent asks for what its stewards wrote down: by the id of a context, or whatever a gate listens for. Nothing
+    fires while the session waits for an answer, or is shut: who has not agreed is not told."""
     work = EvaluationRun(atlases, state, now)
     waiting = [gate for question in state.asks if (gate := atlases.gates.get(question.gate)) is not None]
     for gate in waiting:
-        work.blocked(gate, UNANSWERED)
+        work.blocked(gate, gate_model.UNANSWERED)
     if not waiting and state.ended is None:
         for gate in within_budget(work, sorted(atlases.requested(what), key=rank)):
             work.fire(gate, {"requested": what[:200]})
     return Evaluation(state=work.state(), traces=tuple(work.traces), fired=tuple(work.fired))
 
 
-# A call ----------------------------------------------------------------------------------------------------------
-
-
 def judge(
     atlases: CompiledAtlases, state: GateState, call: GatedCall, now: datetime, *, looking: bool = False
 ) -> Ruling:
-    """deny → gates → approval → rate limit → budget → allow → deny. Questions are opened, and nothing is used up.
-
-    What people see is not recorded here: `shown` does, in the commit that asks them. ``looking``: somebody wants to know
-    about the action, whatever its arguments; nothing is recorded at all.
-    """
+    """deny → gates → approval → rate limit → budget → allow → deny. Questions are opened, and nothing is used up. What
+    people see is not recorded here: `shown` does, in the commit that asks them. ``looking``: somebody wants to know
+    about the action, whatever its arguments; nothing is recorded at all."""
     ruling = _judge(EvaluationRun(atlases, state, now, looking=looking), call, looking)
     return replace(ruling, state=state, traces=()) if looking else ruling
 
@@ -157,7 +125,8 @@ def _judge(work: EvaluationRun, call: GatedCall, looking: bool) -> Ruling:
     if refusal is not None:
         return _ruling(work, risk, PolicyVerdict.DENY, *refusal)
     gates, asks, strict = _fire_all(work, call, rules, gates, risk)
-    refusal = _now_refused(work, call, rules) if not asks else None
+    # What gates that fired before this call forbid, they forbid to this call too.
+    refusal = _denied(work, call, rules) or _locked(work, rules) if work.rights_changed and not asks else None
     if refusal is not None:
         return _ruling(work, risk, PolicyVerdict.DENY, *refusal)
     if asks:
@@ -205,7 +174,7 @@ def _refusal(
 def _shut(work: EvaluationRun, call: GatedCall, gates: Sequence[Gate]) -> tuple[str, str] | None:
     before = {gate.key for gate in gates} if work.shut else ()
     for shut in work.shut:
-        if not shut.action or _is_about(shut, call) or (shut.action == EVERY_CALL and shut.gate in before):
+        if not shut.action or _is_about(shut, call) or (shut.action == gate_model.EVERY_CALL and shut.gate in before):
             gate = work.atlases.gates.get(shut.gate)
             if gate is not None:
                 work.blocked(gate, shut.reason, call.action)
@@ -230,7 +199,7 @@ def _unanswered(work: EvaluationRun, call: GatedCall) -> tuple[str, str] | None:
     for question in work.open:
         gate = work.atlases.gates.get(question.gate)
         if not question.call and gate is not None:
-            work.blocked(gate, UNANSWERED, call.action)
+            work.blocked(gate, gate_model.UNANSWERED, call.action)
             return f"gate:{question.gate}", f"the gate `{gate.gate_id}` must be answered before anything else"
     return None
 
@@ -291,18 +260,9 @@ def _fire_all(
     return all_gates, asks, strict
 
 
-def _now_refused(work: EvaluationRun, call: GatedCall, rules: OfAction) -> tuple[str, str] | None:
-    """What gates that fired before this call forbid, this call included."""
-    if not work.rights_changed:
-        return None
-    return _denied(work, call, rules) or _locked(work, rules)
-
-
 def _fire_before(work: EvaluationRun, call: GatedCall, gates: Sequence[Gate]) -> tuple[list[Open], bool]:
-    """Questions that must be answered, and whether policies must look strictly.
-
-    What only advises or looks on did so when people were asked; it does not again once they approved.
-    """
+    """Questions that must be answered, and whether policies must look strictly. What only advises or looks on did so
+    when people were asked; it does not again once they approved."""
     asks: list[Open] = []
     strict = False
     for gate in gates:
@@ -325,30 +285,31 @@ def _fire_before(work: EvaluationRun, call: GatedCall, gates: Sequence[Gate]) ->
 def _opens_for_one(gate: Gate) -> bool:
     """What it grants counts for the call that it stands before, each time that call is judged, and is given when it runs."""
     asks = gate.asks or gate.asks_people
-    return gate.trigger.type in FOR_ONE_CALL and not asks and gate.mode is not Mode.OBSERVATIONAL
+    return gate.trigger.type in gate_model.FOR_ONE_CALL and not asks and gate.mode is not Mode.OBSERVATIONAL
 
 
-def _is_about(entry: Pass | Open | Shut, call: GatedCall) -> bool:
+def _is_about(entry: Pass | Open | gate_model.Shut, call: GatedCall) -> bool:
     return entry.action == call.action and entry.input_hash == call.input_hash
 
 
 def _opened(work: EvaluationRun, gate: Gate, call: GatedCall) -> Open:
     for question in work.open:
         if question.gate == gate.key and _is_about(question, call):
-            work.blocked(gate, UNANSWERED, call.action)
+            work.blocked(gate, gate_model.UNANSWERED, call.action)
             return question
     new = work.ask_call(
-        Open(gate=gate.key, call=call_name(call), action=call.action, input_hash=call.input_hash, at=work.now)
+        Open(
+            gate=gate.key, call=gate_model.call_name(call), action=call.action, input_hash=call.input_hash, at=work.now
+        )
     )
     work.triggered(gate, {"action_id": call.action})
     work.guide(gate)
-    work.blocked(gate, UNANSWERED, call.action)
+    work.blocked(gate, gate_model.UNANSWERED, call.action)
     return new
 
 
 def judge_sent(atlases: CompiledAtlases, state: GateState, call: GatedCall, now: datetime) -> Ruling:
     """Of a call that was sent before: it passed its gates and was counted then, and what is forbidden now is forbidden.
-
     Only the gates of a capability that was locked since ask again."""
     state = replace(state, spent={})
     ruling = judge(atlases, state, call, now)
@@ -357,12 +318,9 @@ def judge_sent(atlases: CompiledAtlases, state: GateState, call: GatedCall, now:
     passes = [
         Pass(gate=question.gate, action=call.action, input_hash=call.input_hash)
         for question in ruling.asks
-        if atlases.gates[question.gate].trigger.type in FOR_ONE_CALL
+        if atlases.gates[question.gate].trigger.type in gate_model.FOR_ONE_CALL
     ]
     return judge(atlases, replace(state, passes=(*state.passes, *passes)), call, now)
-
-
-# People ----------------------------------------------------------------------------------------------------------
 
 
 def _people(work: EvaluationRun, gates: Sequence[Gate]) -> list[Gate]:
@@ -391,11 +349,8 @@ def shown(
     if call.call_id:
         cards = [card for card in work.cards if card.call != call.call_id]
         cards += [GateCard(gate=gate.key, call=call.call_id) for gate in gates]
-        work.cards = cards[-MAX_CARDS:]
+        work.cards = cards[-gate_model.MAX_CARDS :]
     return Evaluation(state=work.state())
-
-
-# Running ---------------------------------------------------------------------------------------------------------
 
 
 def ran(
@@ -463,7 +418,7 @@ def within_budget(
     if silent or work.looking:
         return within
     if reason == AT_ONCE or len(left_out) > MAX_FIRED:  # too many to trace each of them
-        work.traces += [skipped(gate, reason, others=len(left_out) - 1) for gate in left_out[:1]]
+        work.traces += [gate_model.skipped(gate, reason, others=len(left_out) - 1) for gate in left_out[:1]]
     else:
-        work.traces += [skipped(gate, reason) for gate in left_out]
+        work.traces += [gate_model.skipped(gate, reason) for gate in left_out]
     return within

@@ -10,19 +10,8 @@ from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
 from cortex_plane.agents.model.tools import RISKS, Risk, highest_risk
-from cortex_plane.gates.model.atlases import (
-    Action,
-    Atlas,
-    AtlasPolicy,
-    AtlasPolicyType,
-    Capability,
-    ContextBlock,
-    Gate,
-    GateBudget,
-    MatchMode,
-    Mode,
-    TriggerType,
-)
+from cortex_plane.gates.model import atlases as atlas_model
+from cortex_plane.gates.model.atlases import AtlasPolicy, Capability, Gate, GateBudget, MatchMode, Mode, TriggerType
 from cortex_plane.kernel.errors import InvalidInput, extra
 from cortex_plane.kernel.globs import GlobIndex
 from cortex_plane.kernel.schemas import Unusable, compiled
@@ -30,7 +19,7 @@ from cortex_plane.kernel.text import normal
 
 K = TypeVar("K")
 V = TypeVar("V")
-_LOOKED_AT = tuple(AtlasPolicyType)
+_LOOKED_AT = tuple(atlas_model.AtlasPolicyType)
 MAX_LOOKED_UP = 4096
 """Actions of which is remembered what concerns them."""
 MAX_PREPARED = 500
@@ -45,7 +34,7 @@ class OfAction:
     capabilities: tuple[str, ...]
     policies: tuple[tuple[str, AtlasPolicy], ...]
     """In the order in which they are looked at."""
-    declared: tuple[Action, ...]
+    declared: tuple[atlas_model.Action, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,16 +51,14 @@ class Round:
 class CompiledAtlases:
     """The atlases that one session is bound to, as one. Ids are made unique: `atlas/id`."""
 
-    def __init__(self, atlases: Sequence[Atlas]) -> None:
+    def __init__(self, atlases: Sequence[atlas_model.Atlas]) -> None:
         self.atlases = tuple(atlases)
         self.gates: dict[str, Gate] = {gate.key: gate for atlas in atlases for gate in atlas.gates}
-        self.contexts: dict[str, ContextBlock] = {
+        self.contexts: dict[str, atlas_model.ContextBlock] = {
             f"{atlas.atlas_id}/{context.context_id}": context for atlas in atlases for context in atlas.contexts
         }
         self.capabilities: dict[str, Capability] = {
-            f"{atlas.atlas_id}/{capability.capability_id}": capability
-            for atlas in atlases
-            for capability in atlas.capabilities
+            f"{atlas.atlas_id}/{each.capability_id}": each for atlas in atlases for each in atlas.capabilities
         }
         self.budget = _tightest([atlas.budget for atlas in atlases])
         self._looked_up: dict[str, OfAction] = {}
@@ -91,11 +78,8 @@ class CompiledAtlases:
     def _sort_gates(self) -> None:
         self._by_type = _grouped((gate.trigger.type, gate) for gate in sorted(self.gates.values(), key=rank))
         self._plain = _grouped((gate.gate_id, gate) for gate in self.gates.values())
-        first = _grouped(
-            (gate.atlas_id, gate)
-            for kind in (TriggerType.SESSION_START, TriggerType.INTERACTIVE)
-            for gate in self.of(kind)
-        )
+        starting = [*self.of(TriggerType.SESSION_START), *self.of(TriggerType.INTERACTIVE)]
+        first = _grouped((gate.atlas_id, gate) for gate in starting)
         self.once: dict[str, list[Gate]] = {atlas.atlas_id: first.get(atlas.atlas_id, []) for atlas in self.atlases}
         """By atlas: what fires when a session meets it."""
         custom = self.of(TriggerType.CUSTOM)
@@ -109,13 +93,9 @@ class CompiledAtlases:
             GlobIndex((pattern, gate) for gate in self.of(kind) for pattern in gate.trigger.patterns or ("*",))
             for kind in (TriggerType.ACTION_PRE, TriggerType.ACTION_POST, TriggerType.EXPLICIT_REQUEST)
         )
+        risks = [(gate, gate.trigger.min_tier) for gate in self.of(TriggerType.RISK_THRESHOLD)]
         self._risky: dict[Risk, list[Gate]] = {
-            tier: [
-                gate
-                for gate in self.of(TriggerType.RISK_THRESHOLD)
-                if gate.trigger.min_tier is not None and RISKS.index(gate.trigger.min_tier) <= RISKS.index(tier)
-            ]
-            for tier in Risk
+            tier: [gate for gate, least in risks if least in RISKS[: place + 1]] for place, tier in enumerate(RISKS)
         }
 
     def _sort_guards(self) -> None:
@@ -124,12 +104,8 @@ class CompiledAtlases:
             for gate in self.of(TriggerType.CAPABILITY_ACCESS)
             for capability in gate.trigger.capability_ids
         )
-        self._guards = _grouped(
-            (key, gate)
-            for key, gates in self._of_capability.items()
-            for gate in gates
-            if gate.mode is not Mode.OBSERVATIONAL
-        )
+        pairs = ((key, gate) for key, gates in self._of_capability.items() for gate in gates)
+        self._guards = _grouped((key, gate) for key, gate in pairs if gate.mode is not Mode.OBSERVATIONAL)
         unlockable_keys = {
             f"{gate.atlas_id}/{capability}"
             for gate in self.gates.values()

@@ -11,35 +11,17 @@ from typing import Any
 import orjson
 
 from cortex_plane.agents.model.completions import provider_name
-from cortex_plane.gates.model.atlases import (
-    ContextBlock,
-    Gate,
-    GateQuestion,
-    Guidance,
-    GuidanceFormat,
-    Mode,
-    ResponseType,
-    TriggerType,
-)
-from cortex_plane.gates.model.gates import (
-    ANSWER,
-    UNANSWERED,
-    ActiveGuidance,
-    GateState,
-    Open,
-    PromptParts,
-    gate_in,
-    type_in,
-)
+from cortex_plane.gates.model import atlases as atlas_model
+from cortex_plane.gates.model import gates as gate_model
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.sessions.model.events import TraceType
 
 _EXPECTED = {
-    ResponseType.TEXT: "a text",
-    ResponseType.BOOLEAN: "true or false",
-    ResponseType.ACKNOWLEDGMENT: "the word `understood`, if that is so",
-    ResponseType.NUMBER: "a number",
-    ResponseType.JSON: "an object",
+    atlas_model.ResponseType.TEXT: "a text",
+    atlas_model.ResponseType.BOOLEAN: "true or false",
+    atlas_model.ResponseType.ACKNOWLEDGMENT: "the word `understood`, if that is so",
+    atlas_model.ResponseType.NUMBER: "a number",
+    atlas_model.ResponseType.JSON: "an object",
 }
 
 MAX_CARD = 4000
@@ -59,7 +41,7 @@ def hinted(question: str, hint: str | None) -> str:
     return f"{question} ({hint})" if hint else question
 
 
-def card(gates: Iterable[Gate]) -> str:
+def card(gates: Iterable[atlas_model.Gate]) -> str:
     """Whoever approves confirms all of it."""
     return "\n".join(
         card_of(gate.gate_id, gate.name, ((question.question, question.hint) for question in gate.questions))
@@ -73,7 +55,9 @@ def name_of(atlases: CompiledAtlases, key: str) -> str:
     return gate.gate_id if len(atlases.named(gate.gate_id)) == 1 else key
 
 
-def guides_of(atlases: CompiledAtlases, state: GateState) -> list[tuple[Gate, Guidance, ActiveGuidance]]:
+def guides_of(
+    atlases: CompiledAtlases, state: gate_model.GateState
+) -> list[tuple[atlas_model.Gate, atlas_model.Guidance, gate_model.ActiveGuidance]]:
     """The guidance that is given, the most important first; what is as important, in the order in which it came."""
     guides = [
         (gate, gate.guidance, entry)
@@ -83,24 +67,26 @@ def guides_of(atlases: CompiledAtlases, state: GateState) -> list[tuple[Gate, Gu
     return sorted(guides, key=lambda each: (-each[1].priority, each[2].at, each[0].key))
 
 
-def blocks_of(atlases: CompiledAtlases, state: GateState) -> list[tuple[str, ContextBlock, ActiveGuidance]]:
+def blocks_of(
+    atlases: CompiledAtlases, state: gate_model.GateState
+) -> list[tuple[str, atlas_model.ContextBlock, gate_model.ActiveGuidance]]:
     blocks = [(key, atlases.contexts[key], entry) for key, entry in state.contexts.items() if key in atlases.contexts]
     return sorted(blocks, key=lambda each: (-each[1].priority, each[2].at, each[0]))
 
 
-def prompt_parts(atlases: CompiledAtlases, state: GateState) -> PromptParts:
+def prompt_parts(atlases: CompiledAtlases, state: gate_model.GateState) -> gate_model.PromptParts:
     high, rest = list[str](), list[str]()
     for _, guidance, _ in guides_of(atlases, state):
-        (high if guidance.format is GuidanceFormat.SYSTEM_INSTRUCTION else rest).append(guidance.content)
+        (high if guidance.format is atlas_model.GuidanceFormat.SYSTEM_INSTRUCTION else rest).append(guidance.content)
     contexts = [f"## {each.name}\n{each.content}" for _, each, _ in blocks_of(atlases, state)]
-    return PromptParts(
+    return gate_model.PromptParts(
         instructions="\n\n".join(high),
         knowledge="\n\n".join([*contexts, *rest]),
         questions=questions(atlases, state.asks),
     )
 
 
-def questions(atlases: CompiledAtlases, waiting: Iterable[Open]) -> str:
+def questions(atlases: CompiledAtlases, waiting: Iterable[gate_model.Open]) -> str:
     """As the model is asked."""
     parts = [
         _asked(atlases.gates[question.gate], name_of(atlases, question.gate), question)
@@ -109,11 +95,11 @@ def questions(atlases: CompiledAtlases, waiting: Iterable[Open]) -> str:
     ]
     if not parts:
         return ""
-    how = f"Answer with the tool `{provider_name(ANSWER)}`; until then nothing else is accepted."
+    how = f"Answer with the tool `{provider_name(gate_model.ANSWER)}`; until then nothing else is accepted."
     return "\n\n".join([*parts, how])
 
 
-def _asked(gate: Gate, name: str, which: Open) -> str:
+def _asked(gate: atlas_model.Gate, name: str, which: gate_model.Open) -> str:
     before = f"`{which.action}` runs (call `{which.call}`)" if which.call else "you go on"
     lines = [f"The gate `{name}` ({gate.name}) asks before {before}:"]
     lines += [_line(question) for question in gate.questions]
@@ -122,14 +108,14 @@ def _asked(gate: Gate, name: str, which: Open) -> str:
     return "\n".join(lines)
 
 
-def _line(question: GateQuestion) -> str:
+def _line(question: atlas_model.GateQuestion) -> str:
     answer_format = _EXPECTED.get(question.response_type) or f"one of {', '.join(question.options)}"
     optional = "" if question.required else ", optional"
     question_text = hinted(question.question, question.hint)
     return f"- {question.question_id}: {question_text} [{answer_format}{optional}]"
 
 
-def asked_of(gate: Gate, which: Open) -> dict[str, Any]:
+def asked_of(gate: atlas_model.Gate, which: gate_model.Open) -> dict[str, Any]:
     """The same for programs. Its guidance is only named: what it says is told with the contexts, once it is given."""
     return {
         "gate": gate.gate_id, "atlas": gate.atlas_id, "name": gate.name, "call": which.call or None,
@@ -139,7 +125,7 @@ def asked_of(gate: Gate, which: Open) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def questions_of(gate: Gate) -> list[dict[str, Any]]:
+def questions_of(gate: atlas_model.Gate) -> list[dict[str, Any]]:
     return [
         {
             "question_id": question.question_id, "question": question.question, "response_type": question.response_type,
@@ -149,7 +135,7 @@ def questions_of(gate: Gate) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def asked_of_all(atlases: CompiledAtlases, waiting: Iterable[Open]) -> list[dict[str, Any]]:
+def asked_of_all(atlases: CompiledAtlases, waiting: Iterable[gate_model.Open]) -> list[dict[str, Any]]:
     """The first in full, and the others as far as there is room; the rest is named, and can be read when its turn comes."""
     groups = [
         asked_of(atlases.gates[question.gate], question) for question in waiting if question.gate in atlases.gates
@@ -202,7 +188,9 @@ def news(event: str, data: Mapping[str, Any]) -> GateNews | None:
     if payload is None:
         return None
     kind, text = payload(data)
-    return GateNews(kind=kind, atlas=_text(data.get("atlas_id")), gate=_text(gate_in(data)) or "?", said=text)
+    return GateNews(
+        kind=kind, atlas=_text(data.get("atlas_id")), gate=_text(gate_model.gate_in(data)) or "?", said=text
+    )
 
 
 def gate_of_rule(rule: str) -> str | None:
@@ -210,36 +198,34 @@ def gate_of_rule(rule: str) -> str | None:
     return rule.removeprefix(GATE_RULE) if rule.startswith(GATE_RULE) else None
 
 
-# What fired it ---------------------------------------------------------------------------------------------------
-
 _MODES: Mapping[Any, tuple[NewsKind, str]] = {
-    Mode.BLOCKING: (NewsKind.ASKED, "asks"),
-    Mode.ADVISORY: (NewsKind.ADVISED, "advises"),
-    Mode.OBSERVATIONAL: (NewsKind.NOTED, "looks on"),
+    atlas_model.Mode.BLOCKING: (NewsKind.ASKED, "asks"),
+    atlas_model.Mode.ADVISORY: (NewsKind.ADVISED, "advises"),
+    atlas_model.Mode.OBSERVATIONAL: (NewsKind.NOTED, "looks on"),
 }
 
 
 def _triggered(data: Mapping[str, Any]) -> tuple[NewsKind, str]:
     kind, verb = _MODES.get(_text(data.get("mode")), (NewsKind.NOTED, "fires"))
     fired_by = data.get("trigger_data")
-    when = _when(_text(type_in(data)), fired_by if isinstance(fired_by, Mapping) else {})
+    when = _when(_text(gate_model.type_in(data)), fired_by if isinstance(fired_by, Mapping) else {})
     return kind, f"{verb} {when}".rstrip()
 
 
 _WHEN: Mapping[Any, str] = {
-    TriggerType.SESSION_START: "as the session begins",
-    TriggerType.SESSION_END: "as the session ends",
-    TriggerType.INTERACTIVE: "before anything goes on",
-    TriggerType.ACTION_PRE: "before {action_id} runs",
-    TriggerType.CAPABILITY_ACCESS: "before {action_id} runs: its capability is locked",
-    TriggerType.RISK_THRESHOLD: "before {action_id} runs, for its risk",
-    TriggerType.ACTION_POST: "after {action_id} ended",
-    TriggerType.KEYWORD: "because of {words}",
-    TriggerType.TIME_INTERVAL: "because {seconds} seconds have passed",
-    TriggerType.COUNT_INTERVAL: "because {actions} actions have run",
-    TriggerType.EXPLICIT_REQUEST: "because the agent asked for “{requested}”",
-    TriggerType.ERROR_OCCURRED: "because something went wrong: {error}",
-    TriggerType.CUSTOM: "because {trigger_id} said so",
+    atlas_model.TriggerType.SESSION_START: "as the session begins",
+    atlas_model.TriggerType.SESSION_END: "as the session ends",
+    atlas_model.TriggerType.INTERACTIVE: "before anything goes on",
+    atlas_model.TriggerType.ACTION_PRE: "before {action_id} runs",
+    atlas_model.TriggerType.CAPABILITY_ACCESS: "before {action_id} runs: its capability is locked",
+    atlas_model.TriggerType.RISK_THRESHOLD: "before {action_id} runs, for its risk",
+    atlas_model.TriggerType.ACTION_POST: "after {action_id} ended",
+    atlas_model.TriggerType.KEYWORD: "because of {words}",
+    atlas_model.TriggerType.TIME_INTERVAL: "because {seconds} seconds have passed",
+    atlas_model.TriggerType.COUNT_INTERVAL: "because {actions} actions have run",
+    atlas_model.TriggerType.EXPLICIT_REQUEST: "because the agent asked for “{requested}”",
+    atlas_model.TriggerType.ERROR_OCCURRED: "because something went wrong: {error}",
+    atlas_model.TriggerType.CUSTOM: "because {trigger_id} said so",
 }
 
 
@@ -247,13 +233,10 @@ def _when(trigger: str, data: Mapping[str, Any]) -> str:
     if trigger not in _WHEN:
         return f"at {trigger}" if trigger else ""
     texts = defaultdict(str, {name: _text(value) for name, value in data.items()})
-    matched = data.get("matched")
-    words = [f"“{_text(word)}”" for word in matched[:SHOWN_ANSWERS]] if isinstance(matched, list) else []
+    keywords = data.get("matched")
+    words = [f"“{_text(word)}”" for word in keywords[:SHOWN_ANSWERS]] if isinstance(keywords, list) else []
     texts["words"] = ", ".join(words) or "what was said"
     return _WHEN[trigger].format_map(texts)
-
-
-# What became of it -----------------------------------------------------------------------------------------------
 
 
 def _response(data: Mapping[str, Any]) -> tuple[NewsKind, str]:
@@ -299,7 +282,7 @@ def _names(names: Any, more: Any) -> str:
 def _blocked(data: Mapping[str, Any]) -> tuple[NewsKind, str]:
     what = _text(data.get("blocked_action")) or "the session"
     reason = _text(data.get("reason"))
-    if reason == UNANSWERED:
+    if reason == gate_model.UNANSWERED:
         return NewsKind.BLOCKED, f"stops {what} until it is answered"
     return NewsKind.BLOCKED, f"stops {what}" + (f": {reason}" if reason else "")
 

@@ -13,24 +13,8 @@ from datetime import datetime
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
+from cortex_plane.gates.model import gates as gate_model
 from cortex_plane.gates.model.atlases import Gate
-from cortex_plane.gates.model.gates import (
-    MAX_MISSED,
-    Answered,
-    Evaluation,
-    GatedCall,
-    GateInput,
-    GateRecord,
-    GateState,
-    Open,
-    Ruling,
-    Shut,
-    Trace,
-    UnseenCall,
-    kept_state,
-    skipped,
-    state_of,
-)
 from cortex_plane.gates.rules.answers import AnswerTarget, answer, meant
 from cortex_plane.gates.rules.effects import EvaluationRun, RanCall, minutes_of, notices
 from cortex_plane.gates.rules.evaluation import at_boundary, judge, judge_sent, ran, requested, shown
@@ -49,13 +33,13 @@ class Changed(Protocol):
     """What every evaluation returns."""
 
     @property
-    def state(self) -> GateState: ...
+    def state(self) -> gate_model.GateState: ...
     @property
-    def traces(self) -> tuple[Trace, ...]: ...
+    def traces(self) -> tuple[gate_model.Trace, ...]: ...
 
 
 C = TypeVar("C", bound=Changed)
-Change = Callable[[CompiledAtlases, GateState], Changed]
+Change = Callable[[CompiledAtlases, gate_model.GateState], Changed]
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +48,7 @@ class PendingEvaluation:
 
     change: Change | None
     """None where it changed nothing."""
-    traces: tuple[Trace, ...]
+    traces: tuple[gate_model.Trace, ...]
     """Computed again where it is evaluated on top of another write."""
     call: str = ""
     """The call that it was about, until that is settled or sent."""
@@ -74,11 +58,11 @@ class PendingEvaluation:
 class GateChanges:
     """What one write holds of gates."""
 
-    state: GateState
+    state: gate_model.GateState
     evaluations: Sequence[PendingEvaluation]
-    sent: Sequence[tuple[UUID, GatedCall]]
+    sent: Sequence[tuple[UUID, gate_model.GatedCall]]
     """The calls that it charges."""
-    traces: Sequence[Trace]
+    traces: Sequence[gate_model.Trace]
     more: dict[str, Any]
     """For `record_gates`; empty where nothing changed."""
 
@@ -112,7 +96,7 @@ class GateSession:
     def rebase(self, atlases: CompiledAtlases, bound: Mapping[str, Any]) -> None:
         """On top of the state that the database has now."""
         self.atlases, self.revision = atlases, int(bound["revision"])
-        self.written = state_of(bound["state"])
+        self.written = gate_model.state_of(bound["state"])
         self.metered = bool(minutes_of(atlases))
         """Some steward limits how many calls run in a minute."""
         # A gate that fires once fired for the attempt that wrote first, which has written its trace.
@@ -123,7 +107,7 @@ class GateSession:
                 state, evaluation.traces = result.state, result.traces
         self._replay()
 
-    def apply(self, state: GateState, evaluations: Iterable[PendingEvaluation]) -> GateState:
+    def apply(self, state: gate_model.GateState, evaluations: Iterable[PendingEvaluation]) -> gate_model.GateState:
         for evaluation in evaluations:
             if evaluation.change is not None:
                 state = evaluation.change(self.atlases, state).state
@@ -138,12 +122,12 @@ class GateSession:
         """The calls and answers of one response, or of one request, are judged by the state before it."""
         self.before, self._response = self.state, []
 
-    def add(self, change: Change | None, traces: Sequence[Trace], call: str = "") -> None:
+    def add(self, change: Change | None, traces: Sequence[gate_model.Trace], call: str = "") -> None:
         if change is not None or traces:
             self.evaluations.append(PendingEvaluation(change, tuple(traces), call))
             self._response.append(self.evaluations[-1])
 
-    def evaluate(self, change: Callable[[CompiledAtlases, GateState], C], call: str = "") -> C:
+    def evaluate(self, change: Callable[[CompiledAtlases, gate_model.GateState], C], call: str = "") -> C:
         result = change(self.atlases, self.state)
         self.add(change if result.state != self.state else None, result.traces, call)
         self.state = result.state
@@ -175,36 +159,36 @@ class GateSession:
         return any(trace.sync for evaluation in self.evaluations for trace in evaluation.traces)
 
     @property
-    def shut(self) -> Shut | None:
+    def shut(self) -> gate_model.Shut | None:
         """The gate that ended the session's work for good."""
         return self.state.ended
 
     # Evaluations -----------------------------------------------------------------------------------------------
 
-    def boundary(self, moment: GateInput, elapsed_ms: float = 0.0, traces: Sequence[Trace] = ()) -> None:
+    def boundary(
+        self, moment: gate_model.GateInput, elapsed_ms: float = 0.0, traces: Sequence[gate_model.Trace] = ()
+    ) -> None:
         """Between two steps or requests. ``traces``: of gates that could not be evaluated."""
         if not self._loads_code:
             # Of an atlas that is new to the session: these triggers cannot run here, so what they forbid is forbidden.
             custom = [gate for gate in self.atlases.restricting_custom if gate.atlas_id not in self.state.fired]
             moment = replace(moment, unknown=frozenset(gate.key for gate in custom))
             why = "is code that only workers load"
-            traces = [skipped(gate, f"the trigger `{gate.trigger.trigger_id}` {why}") for gate in custom]
+            traces = [gate_model.skipped(gate, f"the trigger `{gate.trigger.trigger_id}` {why}") for gate in custom]
         self.evaluate(lambda atlases, state: at_boundary(atlases, state, moment, elapsed_ms))
         self.add(None, traces)
 
-    def request(self, name: str) -> Evaluation:
+    def request(self, name: str) -> gate_model.Evaluation:
         """The agent asks for what its stewards wrote down."""
         now = self.now()
         return self.evaluate(lambda atlases, state: requested(atlases, state, name, now))
 
-    def judge(self, call: GatedCall) -> Ruling:
+    def judge(self, call: gate_model.GatedCall) -> gate_model.Ruling:
         """A call that was not sent yet; its questions are opened."""
-        now, unloaded = self.now(), None if self._loads_code else self.unloaded(call)
-        return self.evaluate(
-            lambda atlases, state: judge(atlases, state, call, now) if unloaded is None else unloaded, call.call_id
-        )
+        now, refusal = self.now(), self.unloaded(call)
+        return self.evaluate(lambda atlases, state: refusal or judge(atlases, state, call, now), call.call_id)
 
-    def judge_sent(self, call: GatedCall, *, records: bool) -> Ruling:
+    def judge_sent(self, call: gate_model.GatedCall, *, records: bool) -> gate_model.Ruling:
         """A call that was sent before. ``records``: the question of a capability that was locked since is opened."""
         now = self.now()
         ruling = judge_sent(self.atlases, self.state, call, now)
@@ -214,11 +198,11 @@ class GateSession:
             self.add(None, ruling.traces)
         return self.unloaded(call) or replace(ruling, state=self.state, traces=())
 
-    def look(self, call: GatedCall) -> Ruling:
+    def look(self, call: gate_model.GatedCall) -> gate_model.Ruling:
         """Whether an action would be allowed; nothing is recorded."""
         return self.unloaded(call) or judge(self.atlases, self.state, call, self.now(), looking=True)
 
-    def unloaded(self, call: GatedCall) -> Ruling | None:
+    def unloaded(self, call: gate_model.GatedCall) -> gate_model.Ruling | None:
         """A blocking gate whose trigger cannot run in this process stays shut."""
         if self._loads_code:
             return None
@@ -226,7 +210,7 @@ class GateSession:
             reason = f"the trigger `{gate.trigger.trigger_id}` of the gate `{gate.gate_id}` {NOT_LOADED}"
             work = EvaluationRun(self.atlases, self.state, self.now())
             work.blocked(gate, reason, call.action)
-            return Ruling(
+            return gate_model.Ruling(
                 verdict=PolicyVerdict.DENY, rule=f"gate:{gate.key}", reason=reason, state=self.state,
                 risk=self.atlases.risk_of(call.action, call.risk), traces=tuple(work.traces),
             )  # fmt: skip
@@ -234,16 +218,16 @@ class GateSession:
 
     # Questions and answers -------------------------------------------------------------------------------------
 
-    def open_questions(self, ruling: Ruling) -> tuple[Open, ...]:
+    def open_questions(self, ruling: gate_model.Ruling) -> tuple[gate_model.Open, ...]:
         """What must be answered before a refused call is made again."""
         if ruling.asks or ruling.verdict is not PolicyVerdict.DENY or self.before.ended is not None:
             return ruling.asks
         return self.before.asks
 
-    def questions(self, entries: Sequence[Open]) -> list[dict[str, Any]]:
+    def questions(self, entries: Sequence[gate_model.Open]) -> list[dict[str, Any]]:
         return asked_of_all(self.atlases, entries)
 
-    def closed(self, tool: str, asks: Sequence[Open]) -> GateClosed:
+    def closed(self, tool: str, asks: Sequence[gate_model.Open]) -> GateClosed:
         """The error that carries the questions to an agent that runs elsewhere."""
         names = ", ".join(f"`{self.atlases.gates[question.gate].gate_id}`" for question in asks)
         before = f"before `{tool}` runs" if asks[0].call else "before anything else"
@@ -265,7 +249,7 @@ class GateSession:
 
     def record_answer(
         self, target: AnswerTarget, answers: Mapping[str, Any], custom: Mapping[str, str | None]
-    ) -> Answered:
+    ) -> gate_model.Answered:
         """``custom``: the faults that validators reported."""
         now = self.now()
         if target.gate is not None and not self._loads_code:
@@ -275,7 +259,7 @@ class GateSession:
                 if question.validation.custom_validator is not None
             }
 
-        def change(atlases: CompiledAtlases, state: GateState) -> Answered:
+        def change(atlases: CompiledAtlases, state: gate_model.GateState) -> gate_model.Answered:
             which = target.which and same_question(state, target.which)
             current = target if which is None else replace(target, which=which)
             if target.which is not None and which is None:
@@ -290,8 +274,8 @@ class GateSession:
         self,
         evaluations: Sequence[PendingEvaluation] | None = None,
         *,
-        cards: Iterable[tuple[GatedCall, Sequence[Gate]]] = (),
-        sent: Sequence[tuple[UUID, GatedCall]] = (),
+        cards: Iterable[tuple[gate_model.GatedCall, Sequence[Gate]]] = (),
+        sent: Sequence[tuple[UUID, gate_model.GatedCall]] = (),
         counts: bool = True,
     ) -> GateChanges:
         """What goes with a write; nothing changes here until it is made. ``evaluations``: those before it; None: all.
@@ -313,7 +297,7 @@ class GateSession:
         calls = [RanCall(action=call.action, risk=call.risk, call_id=str(id)) for id, call in sent]
         more: dict[str, Any] = {}
         if state != self.written:
-            more = {"state": kept_state(state), "revision": self.revision}
+            more = {"state": gate_model.kept_state(state), "revision": self.revision}
         if sent and counts and self.metered:
             more["minutes"] = minutes_of(atlases, len(sent))
         if news := notices(atlases, traces, calls):
@@ -326,10 +310,12 @@ class GateSession:
         self.written = changes.state
         self._drop(changes.evaluations)
 
-    def record_ends(self, actor: Actor, calls: Sequence[UnseenCall]) -> GateRecord:
+    def record_ends(self, actor: Actor, calls: Sequence[gate_model.UnseenCall]) -> gate_model.GateRecord:
         """Calls are over: fire what comes after them."""
         errors = tuple(call.error for call in calls if call.error is not None)
-        self.boundary(GateInput(now=self.now(), finished=tuple(call.action for call in calls), errors=errors))
+        self.boundary(
+            gate_model.GateInput(now=self.now(), finished=tuple(call.action for call in calls), errors=errors)
+        )
         return record_of(actor, self.changes())
 
 
@@ -337,33 +323,35 @@ def _without(evaluations: Sequence[PendingEvaluation], removal: Sequence[Pending
     return [evaluation for evaluation in evaluations if evaluation not in removal] if removal else list(evaluations)
 
 
-def _only_questions(ruling: Ruling, before: GateState) -> Ruling:
+def _only_questions(ruling: gate_model.Ruling, before: gate_model.GateState) -> gate_model.Ruling:
     return replace(ruling, state=replace(ruling.state, passes=before.passes, spent=before.spent))
 
 
-def question_key(which: Open) -> tuple[str, str, str]:
+def question_key(which: gate_model.Open) -> tuple[str, str, str]:
     return which.gate, which.action, which.input_hash
 
 
-def same_question(state: GateState, which: Open) -> Open | None:
+def same_question(state: gate_model.GateState, which: gate_model.Open) -> gate_model.Open | None:
     """The same question in another state, if it is still open there."""
     return next((entry for entry in state.open if question_key(entry) == question_key(which)), None)
 
 
-def record_of(actor: Actor, changes: GateChanges, trace_id: UUID | None = None) -> GateRecord:
+def record_of(actor: Actor, changes: GateChanges, trace_id: UUID | None = None) -> gate_model.GateRecord:
     """``trace_id`` names the request on the audit trail."""
     extra = {"trace_id": str(trace_id)} if trace_id is not None else {}
     facts = [Fact.of(actor, trace.type, **trace.payload, **extra) for trace in changes.traces]
-    return GateRecord(facts, changes.events, changes.more)
+    return gate_model.GateRecord(facts, changes.events, changes.more)
 
 
-def record_missed(actor: Actor, bound: Mapping[str, Any], calls: Sequence[UnseenCall], why: CortexError) -> GateRecord:
+def record_missed(
+    actor: Actor, bound: Mapping[str, Any], calls: Sequence[gate_model.UnseenCall], why: CortexError
+) -> gate_model.GateRecord:
     """Calls that ended while the gates cannot be read are kept for the next evaluation."""
-    state = state_of(bound.get("state"))
-    state = replace(state, missed=(*state.missed, *calls)[-MAX_MISSED:])
-    written = {"revision": bound.get("revision", 0), "state": kept_state(state)}
-    return GateRecord([unread_fact(actor, why, calls)], written=written)
+    state = gate_model.state_of(bound.get("state"))
+    state = replace(state, missed=(*state.missed, *calls)[-gate_model.MAX_MISSED :])
+    written = {"revision": bound.get("revision", 0), "state": gate_model.kept_state(state)}
+    return gate_model.GateRecord([unread_fact(actor, why, calls)], written=written)
 
 
-def unread_fact(actor: Actor, why: CortexError, calls: Sequence[UnseenCall] = ()) -> Fact:
+def unread_fact(actor: Actor, why: CortexError, calls: Sequence[gate_model.UnseenCall] = ()) -> Fact:
     return Fact.of(actor, "gates_unread", calls=[call.action for call in calls], reason=why.message)

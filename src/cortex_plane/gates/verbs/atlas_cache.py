@@ -12,6 +12,7 @@ from cortex_plane.db.database import Database, Transaction
 from cortex_plane.gates import store as gates_store
 from cortex_plane.gates.model.atlases import Atlas
 from cortex_plane.gates.rules.index import CompiledAtlases
+from cortex_plane.gates.store import queries
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.shares import LruCache, SharedLoads, loading
 from cortex_plane.tenancy.rules import Forged
@@ -63,10 +64,8 @@ class AtlasCache:
         return None if entry is None else entry.compiled
 
     async def at(self, db: Database, org_id: UUID, pins: Pins) -> CompiledAtlases:
-        """The atlases of one session as one. Several callers at once load them once.
-
-        Raises ``Conflict`` (`atlas_corrupt`) where the row is not what was published.
-        """
+        """The atlases of one session as one. Several callers at once load them once. Raises ``Conflict``
+        (`atlas_corrupt`) where the row is not what was published."""
         key = _cache_key(org_id, pins)
         entry = self._sets.get(key) or await self._loads.run(
             key, lambda: self._load(db, org_id, _in_order(pins)), lambda entry: self._sets.put(key, entry, entry.size)
@@ -116,19 +115,19 @@ def _not_published(forgery: Forged) -> Conflict:
 
 
 async def manifest_of(tx: Transaction, atlas_id: str, version: str) -> bytes:
-    return require_found(await gates_store.get_atlas_manifest(tx, atlas_id, version), "atlas_version").encode()
+    """In its canonical form: what its digest is over."""
+    manifest: str | None = await tx.value(queries.get_atlas_manifest, atlas_id, version)
+    return require_found(manifest, "atlas_version").encode()
 
 
 def merge(parts: Sequence[CachedAtlas | StoredAtlas]) -> CachedSet:
     """Everything that the first use would compile is compiled here, in a thread."""
-    entries = tuple(part if isinstance(part, CachedAtlas) else _compile(part) for part in parts)
+    entries = tuple(
+        part if isinstance(part, CachedAtlas) else CachedAtlas(read_back(*part), len(part.manifest)) for part in parts
+    )
     atlases = CompiledAtlases([part.atlas for part in entries])
     atlases.prepare()
     return CachedSet(atlases, entries)
-
-
-def _compile(row: StoredAtlas) -> CachedAtlas:
-    return CachedAtlas(read_back(*row), len(row.manifest))
 
 
 def read_back(manifest: bytes, digest: str, name: str) -> Atlas:

@@ -7,62 +7,54 @@ from dataclasses import asdict
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.gates import store as gates_store
 from cortex_plane.gates.files.atlases import Read, difference, read
-from cortex_plane.gates.model.atlases import (
-    MAX_COUNTED,
-    Atlas,
-    AtlasDiff,
-    AtlasFile,
-    AtlasSummary,
-    AtlasVersionDetails,
-    NumberedVersion,
-    Published,
-    Retired,
-)
+from cortex_plane.gates.model import atlases as atlas_model
+from cortex_plane.gates.store import queries
 from cortex_plane.gates.verbs.atlas_cache import manifest_of, read_back
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.shares import loading, reading
-from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.verbs import frame
 from cortex_plane.tenancy.verbs.frame import require_found, verb
 
-SHOWN_AGENTS = 100
+MAX_AGENTS = 100
 
 
 @verb(Permission.ATLAS_WRITE)
-async def publish_atlas(db: Database, actor: Actor, file: AtlasFile) -> Published:
+async def publish_atlas(db: Database, actor: Actor, file: atlas_model.AtlasFile) -> atlas_model.Published:
     """A new version, which new sessions are bound to from now on. The same content again is answered as it was."""
     # A large file takes seconds to read: nobody waits for it with a lock, and nothing else stands still.
-    found_in = await reading.run(read, file.manifest, name=file.name)
-    atlas = found_in.atlas
+    draft = await reading.run(read, file.manifest, name=file.name)
+    atlas = draft.atlas
     async with db.transaction(actor.org_id) as tx:
-        await gates_store.lock_atlas(tx, atlas.atlas_id)
+        await tx.rows(queries.lock_atlas, tx.org, atlas.atlas_id)
         earlier = await gates_store.get_atlas_version(tx, atlas.atlas_id, atlas.version)
         if earlier is not None:
-            return Published(version=_same(earlier, atlas), created=False, warnings=earlier.warnings)
-        version = await _insert_version(tx, actor, file, found_in)
-        await proof_store.append_to_org(
-            tx,
-            Fact.of(
-                actor, "atlas_published", atlas_id=atlas.atlas_id, version=atlas.version, number=version.number,
-                digest=atlas.digest, gates=len(atlas.gates), steward=atlas.steward.id,
-            ),
+            return atlas_model.Published(version=_same(earlier, atlas), created=False, warnings=earlier.warnings)
+        version = await _insert_version(tx, actor, file, draft)
+        await frame.record(
+            tx, actor, "atlas_published", atlas_id=atlas.atlas_id, version=atlas.version, number=version.number,
+            digest=atlas.digest, gates=len(atlas.gates), steward=atlas.steward.id,
         )  # fmt: skip
-    return Published(version=version, created=True, warnings=version.warnings)
+    return atlas_model.Published(version=version, created=True, warnings=version.warnings)
 
 
-async def _insert_version(tx: Transaction, actor: Actor, file: AtlasFile, reading: Read) -> NumberedVersion:
-    atlas = reading.atlas
-    warnings = [*reading.warnings, *await _odd_here(tx, atlas)]
-    await gates_store.insert_atlas_version(
-        tx, atlas, file.manifest, reading.manifest.decode(), warnings, actor.name, actor.identity
-    )
+async def _insert_version(
+    tx: Transaction, actor: Actor, file: atlas_model.AtlasFile, draft: Read
+) -> atlas_model.NumberedVersion:
+    """Under the atlas's lock: its number is one more than the last."""
+    atlas, steward = draft.atlas, draft.atlas.steward
+    warnings = [*draft.warnings, *await _odd_here(tx, atlas)]
+    await tx.rows(
+        queries.insert_atlas_version, tx.org, atlas.atlas_id, atlas.version, atlas.digest, atlas.name, atlas.description,
+        len(atlas.gates), file.manifest, draft.manifest.decode(), warnings, steward.access, list(steward.api_keys),
+        actor.name, actor.identity,
+    )  # fmt: skip
     version = require_found(await gates_store.get_atlas_version(tx, atlas.atlas_id, atlas.version), "atlas_version")
     await gates_store.sign_atlas_version(tx, version)
     return version
 
 
-def _same(earlier: NumberedVersion, atlas: Atlas) -> NumberedVersion:
+def _same(earlier: atlas_model.NumberedVersion, atlas: atlas_model.Atlas) -> atlas_model.NumberedVersion:
     if earlier.digest != atlas.digest:
         raise Conflict(
             f"Version {atlas.version} of {atlas.atlas_id} was published with other content, and versions do not change.",
@@ -72,10 +64,10 @@ def _same(earlier: NumberedVersion, atlas: Atlas) -> NumberedVersion:
     return earlier
 
 
-async def _odd_here(tx: Transaction, atlas: Atlas) -> list[str]:
+async def _odd_here(tx: Transaction, atlas: atlas_model.Atlas) -> list[str]:
     """What is wrong with it in this org, though not in itself."""
     steward, odd = atlas.steward, []
-    if steward.webhook is not None and not await gates_store.has_webhook(tx, steward.webhook):
+    if steward.webhook is not None and not await tx.value(queries.has_webhook, steward.webhook):
         odd.append(
             f"steward.notifications: no enabled webhook connection of the org has the address {steward.webhook}, so nothing"
             " is sent; make one with `cortex connection create NAME --channel webhook --url …`"
@@ -87,67 +79,52 @@ async def _odd_here(tx: Transaction, atlas: Atlas) -> list[str]:
     return odd
 
 
-@verb(Permission.ATLAS_WRITE)
-async def retire_atlas(db: Database, actor: Actor, atlas_id: str, version: str) -> Retired:
+@frame.transaction_verb(Permission.ATLAS_WRITE)
+async def retire_atlas(tx: Transaction, actor: Actor, atlas_id: str, version: str) -> atlas_model.Retired:
     """No new session is bound to it any more; those that are go on with it. Retiring twice changes nothing."""
-    async with db.transaction(actor.org_id) as tx:
-        await gates_store.lock_atlas(tx, atlas_id)
-        before = require_found(await gates_store.get_atlas_version(tx, atlas_id, version), "atlas_version")
-        changed = await gates_store.retire_atlas(tx, atlas_id, version, actor.name)
-        after = require_found(await gates_store.get_atlas_version(tx, atlas_id, version), "atlas_version")
-        holds = require_found(await gates_store.get_atlas(tx, atlas_id), "atlas").holds
-        agents = [] if holds is not None else await gates_store.agents_naming(tx, atlas_id, SHOWN_AGENTS)
-        if changed:
-            await gates_store.sign_atlas_version(tx, after)
-            await proof_store.append_to_org(
-                tx,
-                Fact.of(
-                    actor, "atlas_retired", atlas_id=atlas_id, version=version, digest=before.digest,
-                    holds=holds,
-                ),
-            )  # fmt: skip
-    return Retired(version=after, changed=changed, holds=holds, agents=agents)
+    await tx.rows(queries.lock_atlas, tx.org, atlas_id)
+    require_found(await gates_store.get_atlas_version(tx, atlas_id, version), "atlas_version")
+    is_first = await tx.value(queries.retire_atlas, atlas_id, version, actor.name) is not None
+    after = require_found(await gates_store.get_atlas_version(tx, atlas_id, version), "atlas_version")
+    holds = require_found(await gates_store.get_atlas(tx, atlas_id), "atlas").holds
+    agents = await tx.rows(queries.agents_naming, atlas_id, MAX_AGENTS) if holds is None else []
+    if is_first:
+        await gates_store.sign_atlas_version(tx, after)
+        await frame.record(
+            tx, actor, "atlas_retired", atlas_id=atlas_id, version=version, digest=after.digest, holds=holds
+        )
+    return atlas_model.Retired(version=after, changed=is_first, holds=holds, agents=[row["slug"] for row in agents])
 
 
-@verb(Permission.ATLAS_READ)
-async def list_atlases(db: Database, actor: Actor, above: str | None, limit: int) -> list[AtlasSummary]:
-    """By id."""
-    async with db.transaction(actor.org_id) as tx:
-        return await gates_store.list_atlases(tx, above, limit)
+list_atlases = frame.read_verb(Permission.ATLAS_READ, gates_store.list_atlases)
+get_atlas = frame.get_verb(Permission.ATLAS_READ, gates_store.get_atlas, "atlas")
 
 
-@verb(Permission.ATLAS_READ)
-async def get_atlas(db: Database, actor: Actor, atlas_id: str) -> AtlasSummary:
-    async with db.transaction(actor.org_id) as tx:
-        return require_found(await gates_store.get_atlas(tx, atlas_id), "atlas")
-
-
-@verb(Permission.ATLAS_READ)
+@frame.transaction_verb(Permission.ATLAS_READ)
 async def list_atlas_versions(
-    db: Database, actor: Actor, atlas_id: str, below: int | None, limit: int
-) -> list[NumberedVersion]:
+    tx: Transaction, _: Actor, atlas_id: str, below: int | None, limit: int
+) -> list[atlas_model.NumberedVersion]:
     """Newest first."""
-    async with db.transaction(actor.org_id) as tx:
-        require_found(await gates_store.get_atlas(tx, atlas_id), "atlas")
-        return await gates_store.list_atlas_versions(tx, atlas_id, below, limit)
+    require_found(await gates_store.get_atlas(tx, atlas_id), "atlas")
+    return await gates_store.list_atlas_versions(tx, atlas_id, below, limit)
 
 
 @verb(Permission.ATLAS_READ)
 async def get_atlas_version(
     db: Database, actor: Actor, atlas_id: str, version: str, *, source: bool = False
-) -> AtlasVersionDetails:
+) -> atlas_model.AtlasVersionDetails:
     """One version; with ``source`` the file as it was published."""
     async with db.transaction(actor.org_id, snapshot=True) as tx:
         row = require_found(await gates_store.get_atlas_version(tx, atlas_id, version), "atlas_version")
-        return AtlasVersionDetails(
+        return atlas_model.AtlasVersionDetails(
             **asdict(row),
-            sessions=await gates_store.count_atlas_sessions(tx, atlas_id, version, MAX_COUNTED),
-            source=await gates_store.get_atlas_source(tx, atlas_id, version) if source else None,
+            sessions=await tx.value(queries.count_atlas_sessions, atlas_id, version, atlas_model.MAX_COUNTED),
+            source=await tx.value(queries.get_atlas_source, atlas_id, version) if source else None,
         )
 
 
 @verb(Permission.ATLAS_READ)
-async def diff_atlases(db: Database, actor: Actor, atlas_id: str, before: str, after: str) -> AtlasDiff:
+async def diff_atlases(db: Database, actor: Actor, atlas_id: str, before: str, after: str) -> atlas_model.AtlasDiff:
     """What the second version has otherwise than the first."""
     async with db.transaction(actor.org_id, snapshot=True) as tx:
         digests = [
@@ -156,16 +133,11 @@ async def diff_atlases(db: Database, actor: Actor, atlas_id: str, before: str, a
         ]
         manifests = [await manifest_of(tx, atlas_id, version) for version in (before, after)]
     names = [f"{atlas_id} {version}" for version in (before, after)]
-    return await reading.run(_difference, manifests, digests, names)
-
-
-def _difference(manifests: list[bytes], digests: list[str], names: list[str]) -> AtlasDiff:
-    first, second = (read_back(*each) for each in zip(manifests, digests, names, strict=True))
-    return difference(first, second)
+    return await reading.run(lambda: difference(*map(read_back, manifests, digests, names)))
 
 
 @verb(Permission.ATLAS_READ)
-async def atlas_contents(db: Database, actor: Actor, atlas_id: str, version: str) -> Atlas:
+async def atlas_contents(db: Database, actor: Actor, atlas_id: str, version: str) -> atlas_model.Atlas:
     """Its gates, questions, contexts, capabilities, policies and actions, as sessions are held to them."""
     async with db.transaction(actor.org_id) as tx:
         row = require_found(await gates_store.get_atlas_version(tx, atlas_id, version), "atlas_version")

@@ -16,6 +16,7 @@ from cortex_plane.gates import store as gates_store
 from cortex_plane.gates.model.gates import GateInput, GateRecord, UnseenCall
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.gates.rules.session import GateSession, record_missed, record_of, unread_fact
+from cortex_plane.gates.store import queries
 from cortex_plane.gates.verbs.atlas_cache import ATLAS_CORRUPT, Pins, book
 from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.proof import store as proof_store
@@ -84,10 +85,8 @@ async def with_loaded_atlases(db: Database, org_id: UUID, act: Callable[[], Awai
 
 
 async def with_gate_record(db: Database, org_id: UUID, act: Callable[[CortexError | None], Awaitable[T]]) -> T:
-    """As `at_hand`, for what must be recorded in any case: an atlas that cannot be read keeps nobody from deciding.
-
-    ``act`` is told why its gates cannot look on, and passes it to `ended`.
-    """
+    """As `with_loaded_atlases`, for what must be recorded in any case: an atlas that cannot be read keeps nobody from
+    deciding. ``act`` gets the reason why its gates cannot look on."""
     try:
         return await with_loaded_atlases(db, org_id, lambda: act(None))
     except Conflict as error:
@@ -115,17 +114,14 @@ async def record_ended_call(
     if bound is None:
         return GateRecord()
     calls = [UnseenCall(action=action, error=error)]
-    await gates_store.lock_gates(tx, session_id)
+    await tx.rows(queries.lock_gates, tx.org, session_id)
     if unread is not None:
         bound, _ = await gates_store.bound_atlases(tx, session_id)
-        missed = record_missed(actor, bound or {}, calls, unread)
-        await gates_store.record_gates(tx, session_id, missed.written)
-        return missed
+        record = record_missed(actor, bound or {}, calls, unread)
+        await gates_store.record_gates(tx, session_id, record.written)
+        return record
     gates = await under_lock(tx, session_id)
-    if gates is None:
-        return GateRecord()
-    record = gates.record_ends(actor, calls)
-    record = record or GateRecord()
+    record = gates.record_ends(actor, calls) if gates is not None else GateRecord()
     if record.written:
         await gates_store.record_gates(tx, session_id, record.written)
     return record
@@ -134,15 +130,15 @@ async def record_ended_call(
 async def after(
     db: Database, actor: Actor, bound: dict[str, Any], now: datetime, calls: Sequence[UnseenCall]
 ) -> GateRecord:  # fmt: skip
-    """As `ended`, for a write that takes its locks itself."""
-    try:
+    """As `record_ended_call`, for a write that takes its locks itself."""
+
+    async def act(unread: CortexError | None) -> GateRecord:
+        if unread is not None:
+            return record_missed(actor, bound, calls, unread)
         gates = await of_session(db, actor.org_id, bound, now)
-    except Conflict as error:
-        if error.code != ATLAS_CORRUPT:
-            raise
-        log.error("gates cannot look on", org_id=str(actor.org_id), error=error.message)
-        return record_missed(actor, bound, calls, error)
-    return gates.record_ends(actor, calls) if gates is not None else GateRecord()
+        return gates.record_ends(actor, calls) if gates is not None else GateRecord()
+
+    return await with_gate_record(db, actor.org_id, act)
 
 
 async def end(

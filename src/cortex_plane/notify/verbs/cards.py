@@ -10,16 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.approvals.model.approvals import (
-    Approval,
-    ApprovalDetails,
-    ApprovalKind,
-    ApprovalStatus,
-    Choice,
-    Delegation,
-    Vote,
-    shaped_by,
-)
+from cortex_plane.approvals.model import approvals as approval_model
+from cortex_plane.approvals.model.approvals import Approval, ApprovalDetails, ApprovalKind, ApprovalStatus, Choice, Vote
 from cortex_plane.approvals.model.credentials import ASKS_FOR_LOGIN
 from cortex_plane.approvals.verbs import credentials
 from cortex_plane.db.database import Database, Transaction
@@ -40,7 +32,7 @@ class CardSource:
 
     approval: Approval
     votes: Sequence[Vote]
-    delegations: Sequence[Delegation]
+    delegations: Sequence[approval_model.Delegation]
     deciders: Sequence[str]
     org: str
     redact: Sequence[str] | None
@@ -76,7 +68,7 @@ def card(source: CardSource, occasion: Occasion, public_url: str) -> Card:
         policy_version=approval.policy_version,
         required_clearance=approval.required_clearance,
         deciders=tuple(map(pen.line, source.deciders)),
-        shaped_by=pen.text(shaped_by(approval)),
+        shaped_by=pen.text(approval_model.shaped_by(approval)),
         votes=tuple(
             CardVote(member=pen.line(vote.member), decision=vote.decision, reason=pen.text(vote.reason))
             for vote in source.votes
@@ -106,9 +98,8 @@ async def deciding_card(
     channel: str,
     public_url: str,
 ) -> Card:
-    """With links and a token for this one person, where a request can be decided from outside at all.
-
-    A token decides without another look, so it goes only where the card shows all that it would decide."""
+    """With links and a token for this one person, where a request can be decided from outside at all. A token decides
+    without another look, so it goes only where the card shows all that it would decide."""
     if card.status is not ApprovalStatus.PENDING or card.kind is not ApprovalKind.CALL or card.deadline is None:
         return card
     links = await credentials.links(
@@ -125,9 +116,8 @@ async def deciding_card(
 
 
 def redacted(details: ApprovalDetails, names: Sequence[str]) -> ApprovalDetails:
-    """The same request as it may be seen outside the dashboard; where nothing had to be hidden it is equal.
-
-    Its own events and the requests before it are for the dashboard alone, and stay as they are."""
+    """The same request as it may be seen outside the dashboard; where nothing had to be hidden it is equal. Its own
+    events and the requests before it are for the dashboard alone, and stay as they are."""
     approval = details.approval
     fields: dict[str, Any] = {name: _hidden(getattr(approval, name)) for name in _TEXTS}
     fields |= {name: redact(getattr(approval, name), names) for name in _VALUES}
@@ -155,8 +145,7 @@ class _Pen:
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
-        self.cut = False
-        self.hid = False
+        self.cut = self.hid = False
 
     def arguments(self, value: Any) -> str:
         """As JSON that a person can read."""
@@ -166,15 +155,14 @@ class _Pen:
         """A few lines: what is long or nested is text, and cut."""
         if value is None:
             return None
-        fields: dict[str, Any] = {}
         self.cut = self.cut or len(value) > MOST_DETAILS
-        for name, inner in list(self._redacted(value).items())[:MOST_DETAILS]:
-            if inner is None or isinstance(inner, bool | int | float):
-                fields[self.line(name)] = inner
-                continue
-            text = marked(inner) if isinstance(inner, str) else escaped_json(inner)
-            fields[self.line(name)] = self._cut(text, LONGEST_DETAIL)
-        return fields
+        items = list(self._redacted(value).items())[:MOST_DETAILS]
+        return {self.line(name): self._detail(inner) for name, inner in items}
+
+    def _detail(self, value: Any) -> Any:
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        return self._cut(marked(value) if isinstance(value, str) else escaped_json(value), LONGEST_DETAIL)
 
     def text(self, text: str | None) -> str | None:
         return None if text is None else self._cut(marked(self._redacted(text)), LONGEST_TEXT)

@@ -79,8 +79,7 @@ async def record_failed(
             reason = f"{given_up}: {reason}"
         if await tx.value(queries.give_up_delivery, id, lane.claim, attempts, reason) is None:
             return None
-        is_gone = isinstance(error, Undeliverable) and error.gone
-        is_refused = isinstance(error, Undeliverable) and error.address
+        is_gone, is_refused = (error.gone, error.address) if isinstance(error, Undeliverable) else (False, False)
         await _give_up(tx, actor, id, row, reason, is_gone=is_gone, suppress=is_refused and not is_gone)
     return "dead"
 
@@ -97,8 +96,8 @@ async def _give_up(
     else:
         payload["member_id"] = str(row["member_id"])
     if suppress and row["channel_type"] == "email" and row["mapping_id"] is not None:
-        suppressed = await tx.value(queries.suppress_delivery, row["mapping_id"], reason)
-        payload["suppressed"] = suppressed is not None
+        mapping = await tx.value(queries.suppress_delivery, row["mapping_id"], reason)
+        payload["suppressed"] = mapping is not None
     name = await tx.value(queries.disable_connection, row["connection_id"], reason) if is_gone else None
     if row["approval_id"] is not None:
         await approvals_store.record_approval_event(

@@ -97,9 +97,6 @@ async def release_deliveries(db: Database, lane: Lane, ids: Sequence[UUID]) -> N
             await tx.rows(notify_store.queries.release_deliveries, id, lane.claim)
 
 
-# Before it is sent ----------------------------------------------------------------------------------------------------
-
-
 async def prepare_delivery(
     db: Database, channels: Mapping[str, ChannelPort], public_url: str, lane: Lane, id: UUID
 ) -> Prepared | None:

@@ -25,36 +25,14 @@ from cortex_plane.approvals.model.approvals import ApprovalDecision, Channel, Ch
 from cortex_plane.approvals.model.credentials import ASKS_FOR_LOGIN, login_required
 from cortex_plane.approvals.verbs import decisions
 from cortex_plane.db.database import Database, Transaction
+from cortex_plane.kernel import errors
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.canonical import unique
-from cortex_plane.kernel.errors import (
-    AlreadyExists,
-    Conflict,
-    CortexError,
-    Forbidden,
-    InUse,
-    InvalidInput,
-    NotFound,
-    Stale,
-    Unauthenticated,
-)
 from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.meters import meters
+from cortex_plane.notify import model
 from cortex_plane.notify import store as notify_store
-from cortex_plane.notify.model import (
-    DecisionEvent,
-    EventAnswer,
-    InboundEvent,
-    Ping,
-    Secrets,
-    Target,
-    TryAgain,
-    Undeliverable,
-    WebhookEventType,
-    forged,
-    verify,
-)
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission, scheduler_actor
 from cortex_plane.tenancy.model.identities import CHANNEL
@@ -74,9 +52,9 @@ REMEMBERED = timedelta(days=30)
 """How long an event is known. Nobody sends one again after that, and its signature is void five minutes after it was made."""
 
 # What an event was refused with is its answer too. The nearest comes first.
-_KEPT: tuple[type[CortexError], ...] = (Stale, Conflict, Forbidden, NotFound, InvalidInput)
+_KEPT = (errors.Stale, errors.Conflict, errors.Forbidden, errors.NotFound, errors.InvalidInput)
 # What the database itself stumbles over says nothing about the event: whoever sends it again has another try.
-_OURS = (AlreadyExists, InUse)
+_OURS = (errors.AlreadyExists, errors.InUse)
 _MARKS = {RecordResult.OK.value: "ok", RecordResult.DUPLICATE.value: "duplicate", None: "conflict"}
 
 
@@ -86,7 +64,7 @@ class Webhooks(Protocol):
     @property
     def allowed(self) -> Allowed: ...
 
-    async def ping(self, target: Target, id: UUID) -> str:
+    async def ping(self, target: model.Target, id: UUID) -> str:
         """Send a signed `ping`; returns what was answered. Raises ``TryAgain`` or ``Undeliverable``."""
         ...
 
@@ -105,20 +83,17 @@ class _SignedEvent:
 
     def sender(self) -> Actor:
         """The other system, on the audit trail."""
-        return Actor(
-            org_id=self.org_id,
-            key_id=self.connection.id,
-            kind=ActorKind.SERVICE,
-            name=self.connection.name,
-            roles=frozenset(),
-        )
+        id, name = self.connection.id, self.connection.name
+        return Actor(org_id=self.org_id, key_id=id, kind=ActorKind.SERVICE, name=name, roles=frozenset())
 
 
-async def receive(db: Database, connection_id: UUID | None, headers: Mapping[str, str], body: bytes) -> EventAnswer:
+async def receive(
+    db: Database, connection_id: UUID | None, headers: Mapping[str, str], body: bytes
+) -> model.EventAnswer:
     """Take in an event. Nothing of the body is read before its signature is known to be good."""
     delivery = await _verified(db, connection_id, headers, body)
     if delivery.connection.disabled_at is not None:
-        raise Conflict(
+        raise errors.Conflict(
             "This connection is disabled.",
             code="connection_disabled",
             hint="Enable it with `cortex connection enable`, then send the event again.",
@@ -128,7 +103,7 @@ async def receive(db: Database, connection_id: UUID | None, headers: Mapping[str
         first, earlier = await notify_store.claim_webhook(tx, delivery.connection.id, delivery.event_id, digest)
     if first != digest:
         meters().called_back(CHANNEL, "conflict")
-        raise Conflict(
+        raise errors.Conflict(
             "This webhook-id came with another body before.",
             code="webhook_id_reused",
             hint="Give every event an id of its own; repeat an id only with the same body.",
@@ -145,41 +120,44 @@ async def _verified(db: Database, connection_id: UUID | None, headers: Mapping[s
     try:
         rows = await db.call("resolve_connection", None, connection_id) if connection_id else []
         if not rows or connection_id is None:
-            raise forged()
+            raise model.forged()
         org_id: UUID = rows[0]["org_id"]
         async with db.transaction(org_id) as tx:
             connection = await tenancy_store.sealed_connection(tx, connection_id)
         if connection is None or connection.channel_type != CHANNEL or connection.sealed is None:
-            raise forged()
-        secrets = Secrets.of(tenancy_store.open_secret(db.vault, org_id, connection_id, connection.sealed))
-        event_id = verify(secrets.valid(connection.now), headers, body, connection.now)
-    except Unauthenticated:
+            raise model.forged()
+        secrets = model.Secrets.of(tenancy_store.open_secret(db.vault, org_id, connection_id, connection.sealed))
+        event_id = model.verify(secrets.valid(connection.now), headers, body, connection.now)
+    except errors.Unauthenticated:
         meters().called_back(CHANNEL, "hmac_invalid")
         log.warning("webhook refused", connection=str(connection_id), reason="hmac_invalid")
         raise
     return _SignedEvent(connection=connection, org_id=org_id, event_id=event_id, body=body)
 
 
-async def _handled(db: Database, delivery: _SignedEvent) -> EventAnswer:
+async def _handled(db: Database, delivery: _SignedEvent) -> model.EventAnswer:
     """Do what it wants, keep the answer, give it. Where another delivery kept one first, that is the answer."""
-    refused: CortexError | None = None
-    answer: EventAnswer | None = None
+    refusal: errors.CortexError | None = None
+    answer: model.EventAnswer | None = None
     person: Actor | None = None
     try:
         answer, person = await _done(db, delivery)
     except _KEPT as error:
         if isinstance(error, _OURS) or error.code == "retry":
             raise
-        refused = error
+        refusal = error
     async with db.transaction(delivery.org_id) as tx:
-        if answer is not None and person is not None and await _decided(tx, delivery, answer, person):
-            answer = replace(answer, result=RecordResult.OK)
-        reply = _stored_reply(answer, refused)
+        if answer is not None and answer.approval_id is not None and person is not None:
+            # Also where this very event decided in an earlier delivery, and a crash came before the answer was kept.
+            key = decisions.own_key(person, delivery.key)
+            if await approvals_store.is_key_used(tx, answer.approval_id, key):
+                answer = replace(answer, result=RecordResult.OK)
+        reply = _stored_reply(answer, refusal)
         mine = await notify_store.answer_webhook(tx, delivery.connection.id, delivery.event_id, reply)
-        if mine and refused is not None:
+        if mine and refusal is not None:
             connection, event = delivery.connection.id, delivery.event_id
             await record(
-                tx, delivery.sender(), "webhook_refused", connection=connection, event=event, code=refused.code
+                tx, delivery.sender(), "webhook_refused", connection=connection, event=event, code=refusal.code
             )
         if not mine:
             row = await tx.row(notify_store.queries.get_webhook, delivery.connection.id, delivery.event_id)
@@ -188,24 +166,18 @@ async def _handled(db: Database, delivery: _SignedEvent) -> EventAnswer:
     return _answer_of(reply)
 
 
-async def _decided(tx: Transaction, delivery: _SignedEvent, answer: EventAnswer, person: Actor) -> bool:
-    """Whether this very event decided, in whichever of its deliveries, also where a crash came before the answer was kept."""
-    approval, key = answer.approval_id, decisions.own_key(person, delivery.key)
-    return approval is not None and await approvals_store.is_key_used(tx, approval, key)
-
-
-async def _done(db: Database, delivery: _SignedEvent) -> tuple[EventAnswer, Actor | None]:
+async def _done(db: Database, delivery: _SignedEvent) -> tuple[model.EventAnswer, Actor | None]:
     """The answer, and who decided."""
     try:
         with contextlib.suppress(ValueError, RecursionError):  # what is no JSON at all is refused below
             json.loads(delivery.body, object_pairs_hook=unique)
-        event: InboundEvent = adapter(InboundEvent).validate_json(delivery.body)
+        event: model.InboundEvent = adapter(model.InboundEvent).validate_json(delivery.body)
     except ValidationError as error:
         raise _invalid(error) from None
-    if event.type is WebhookEventType.PING:
-        return EventAnswer(type=WebhookEventType.PING, result=RecordResult.OK), None
+    if event.type is model.WebhookEventType.PING:
+        return model.EventAnswer(type=model.WebhookEventType.PING, result=RecordResult.OK), None
     try:
-        request = parse(DecisionEvent, event.data)
+        request = parse(model.DecisionEvent, event.data)
     except ValidationError as error:
         raise _invalid(error, "data") from None
     async with forgery_refusal(db, _sender_unknown), db.transaction(delivery.org_id) as tx:
@@ -217,12 +189,8 @@ async def _done(db: Database, delivery: _SignedEvent) -> tuple[EventAnswer, Acto
     )
     once = IdempotencyKey(key=delivery.key, fingerprint=hashlib.sha256(delivery.body).digest())
     receipt = await decisions.decide(db, person, request.approval_id, decision, Channel.WEBHOOK, once)
-    answer = EventAnswer(
-        type=WebhookEventType.DECISION,
-        result=receipt.result,
-        approval_id=request.approval_id,
-        status=receipt.approval.status,
-    )
+    status = receipt.approval.status
+    answer = model.EventAnswer(type=event.type, result=receipt.result, approval_id=request.approval_id, status=status)
     return answer, person
 
 
@@ -235,8 +203,8 @@ async def _person(tx: Transaction, connection_id: UUID, name: str) -> Actor:
     return person
 
 
-def _sender_unknown() -> Forbidden:
-    return Forbidden(
+def _sender_unknown() -> errors.Forbidden:
+    return errors.Forbidden(
         "On this connection this name belongs to no active member.",
         code="sender_unknown",
         hint="An admin can say whose it is: `cortex connection map`. Then send a new event.",
@@ -250,44 +218,38 @@ async def _require_no_login(tx: Transaction, person: Actor, approval_id: UUID) -
         raise login_required("a webhook")
 
 
-def _invalid(error: ValidationError, *under: str) -> InvalidInput:
+def _invalid(error: ValidationError, *under: str) -> errors.InvalidInput:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     field = ".".join([*under, *(str(part) for part in first["loc"])]) or "body"
-    return InvalidInput(
+    return errors.InvalidInput(
         f"The event is not valid: {field}: {first['msg']}.",
         code="invalid_event",
         hint="docs/guides/webhooks.md shows what events look like. Correct it and send it with a new id.",
     )
 
 
-# Answers ----------------------------------------------------------------------------------------------------------
-
-
-def _stored_reply(answer: EventAnswer | None, error: CortexError | None) -> dict[str, Any]:
+def _stored_reply(answer: model.EventAnswer | None, error: errors.CortexError | None) -> dict[str, Any]:
     if error is None:
-        reply: dict[str, Any] = adapter(EventAnswer).dump_python(answer, mode="json")
+        reply: dict[str, Any] = adapter(model.EventAnswer).dump_python(answer, mode="json")
         return reply
     kind = next(kind for kind in _KEPT if isinstance(error, kind))
     return {"refused": kind.__name__, "message": error.message, "code": error.code, "hint": error.hint}
 
 
-def _answer_of(reply: dict[str, Any]) -> EventAnswer:
+def _answer_of(reply: dict[str, Any]) -> model.EventAnswer:
     """The answer, or the error that was."""
     if "refused" not in reply:
-        return parse(EventAnswer, reply)
+        return parse(model.EventAnswer, reply)
     kind = next(kind for kind in _KEPT if kind.__name__ == reply["refused"])
     raise kind(reply["message"], code=reply["code"], hint=reply["hint"])
 
 
-# Trying out -------------------------------------------------------------------------------------------------------
-
-
 @verb(Permission.CONNECTION_WRITE)
-async def try_out(db: Database, actor: Actor, id: UUID, channel: Webhooks) -> Ping:
+async def try_out(db: Database, actor: Actor, id: UUID, channel: Webhooks) -> model.Ping:
     """Send a signed `ping` now, and say what came back. It changes nothing, also where it fails."""
     async with db.transaction(actor.org_id) as tx:
         connection = require_webhook(await tenancy_store.sealed_connection(tx, id))
-    target = Target(
+    target = model.Target(
         connection_id=id,
         connection=connection.name,
         config=connection.config,
@@ -295,15 +257,12 @@ async def try_out(db: Database, actor: Actor, id: UUID, channel: Webhooks) -> Pi
         address="",
         member=actor.name,
     )
-    started = time.monotonic()
+    start = time.monotonic()
     try:
-        said, delivered = await channel.ping(target, new_id()), True
-    except (TryAgain, Undeliverable) as error:
-        said, delivered = error.message, False
-    return Ping(delivered=delivered, said=said, seconds=round(time.monotonic() - started, 3))
-
-
-# Upkeep -----------------------------------------------------------------------------------------------------------
+        reply, delivered = await channel.ping(target, new_id()), True
+    except (model.TryAgain, model.Undeliverable) as error:
+        reply, delivered = error.message, False
+    return model.Ping(delivered=delivered, said=reply, seconds=round(time.monotonic() - start, 3))
 
 
 async def keep(db: Database) -> None:

@@ -303,11 +303,9 @@ class CountedVote:
 
 
 def independent(votes: Sequence[V]) -> list[V]:
-    """Votes of which no two could come from one human, of ``votes`` in the order in which they were given.
-
-    Those that only one person can have given come first: so one more vote never makes the number smaller. The number is never
-    larger than that of the humans who must have voted.
-    """
+    """Votes of which no two could come from one human, of ``votes`` in the order in which they were given. Those that
+    only one person can have given come first: so one more vote never makes the number smaller. The number is never
+    larger than that of the humans who must have voted."""
     result: list[V] = []
     seen: set[UUID] = set()
     for vote in sorted(votes, key=lambda vote: len(vote.behind) > 1):

@@ -17,34 +17,12 @@ from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError
 
 from cortex_plane.agents.model.tools import Confirmed, Risk
+from cortex_plane.kernel import fields as kernel_fields
 from cortex_plane.kernel.canonical import canonical, check_text
 from cortex_plane.kernel.conditions import MAX_LENGTH, Condition
 from cortex_plane.kernel.errors import MissingExtra
-from cortex_plane.kernel.fields import (
-    DRAFT,
-    ChannelType,
-    Clearance,
-    JsonObject,
-    Moment,
-    Name,
-    Note,
-    Ref,
-    adapter,
-    parse,
-    refused_as,
-)
-from cortex_plane.policies.model.policies import (
-    MAX_TIMEOUT_SECONDS,
-    Explanation,
-    Level,
-    OnDeny,
-    PolicyRow,
-    PolicySet,
-    PolicyVerdict,
-    Quorum,
-    RoleVotes,
-    Template,
-)
+from cortex_plane.kernel.fields import DRAFT, ChannelType, Clearance, JsonObject, Moment, Name, Note, Ref, adapter
+from cortex_plane.policies.model import policies as policy_model
 from cortex_plane.tenancy.model.orgs import Role
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
@@ -57,12 +35,12 @@ MAX_SHOWN_ROWS = 1000
 class PlacedRow:
     """A row and where it stands: the org's own or a team's, in the order of the file."""
 
-    level: Level
+    level: policy_model.Level
     team_id: UUID | None
     team: str | None
     """Its slug when the file was applied."""
     position: int
-    row: PolicyRow
+    row: policy_model.PolicyRow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +66,7 @@ class PolicyVersionDetails:
     total: int
     rows: list[PlacedRow]
     """The first thousand."""
-    platform: list[PolicyRow]
+    platform: list[policy_model.PolicyRow]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +81,7 @@ class RowChange:
     """A row that was added, removed, changed or moved."""
 
     change: str
-    level: Level
+    level: policy_model.Level
     team: str | None
     name: str
     fields: list[FieldChange]
@@ -167,11 +145,11 @@ class Explained:
     risk: Risk
     published: bool
     """Whether a worker has published this tool; where none has, the strictest is assumed."""
-    explanation: Explanation
+    explanation: policy_model.Explanation
 
 
-def row_as_json(row: PolicyRow) -> dict[str, Any]:
-    result: dict[str, Any] = adapter(PolicyRow).dump_python(row, mode="json")
+def row_as_json(row: policy_model.PolicyRow) -> dict[str, Any]:
+    result: dict[str, Any] = adapter(policy_model.PolicyRow).dump_python(row, mode="json")
     return result
 
 
@@ -181,37 +159,26 @@ def placed_as_json(row: PlacedRow) -> dict[str, Any]:
     return {**data.pop("row"), **data}
 
 
-class RowsDigest:
-    """SHA-256 over the rows of a version, in their order: one line of canonical JSON each."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-
-    def add(self, row: PlacedRow) -> None:
-        self._hash.update(canonical(placed_as_json(row)) + b"\n")
-
-    def value(self) -> str:
-        return self._hash.hexdigest()
+def row_line(row: PlacedRow) -> bytes:
+    """Canonical JSON. The digest of a version is the SHA-256 over the lines of its rows, in their order."""
+    return canonical(placed_as_json(row)) + b"\n"
 
 
 def rows_digest(rows: Iterable[PlacedRow]) -> str:
-    digest = RowsDigest()
-    for row in rows:
-        digest.add(row)
-    return digest.value()
+    return hashlib.sha256(b"".join(map(row_line, rows))).hexdigest()
 
 
 def policy_set(
     version: str,
     entries: Iterable[PlacedRow],
-    platform: Sequence[PolicyRow],
+    platform: Sequence[policy_model.PolicyRow],
     confirmed: Mapping[tuple[str, str, str], Confirmed] | None = None,
-) -> PolicySet:
-    org: list[PolicyRow] = []
-    teams: dict[UUID, list[PolicyRow]] = {}
+) -> policy_model.PolicySet:
+    org: list[policy_model.PolicyRow] = []
+    teams: dict[UUID, list[policy_model.PolicyRow]] = {}
     for entry in entries:
         (org if entry.team_id is None else teams.setdefault(entry.team_id, [])).append(entry.row)
-    return PolicySet(
+    return policy_model.PolicySet(
         version=version,
         platform=tuple(platform),
         org=tuple(org),
@@ -235,9 +202,8 @@ def difference(before: Sequence[PlacedRow], after: Sequence[PlacedRow]) -> Polic
         if differences:
             changes.append(_change("changed", row, differences))
     changes += [_change("removed", row, []) for key, (_, row) in old.items() if key not in new]
-    counts = Counter(change.change for change in changes)
-    added, removed, changed = counts["added"], counts["removed"], counts["changed"]
-    return PolicyDiff(added=added, removed=removed, changed=changed, changes=changes[:MAX_SHOWN_CHANGES])
+    counts = {"added": 0, "removed": 0, "changed": 0} | Counter(change.change for change in changes)
+    return PolicyDiff(**counts, changes=changes[:MAX_SHOWN_CHANGES])
 
 
 def _by_name(placed_rows: Sequence[PlacedRow]) -> dict[tuple[UUID | None, str], tuple[int, PlacedRow]]:
@@ -249,15 +215,15 @@ def _by_name(placed_rows: Sequence[PlacedRow]) -> dict[tuple[UUID | None, str], 
     return rows
 
 
-def _fields(before: PolicyRow, after: PolicyRow) -> list[FieldChange]:
+def _fields(before: policy_model.PolicyRow, after: policy_model.PolicyRow) -> list[FieldChange]:
     return [
-        FieldChange(field=field.name, before=_shown(old), after=_shown(new))
-        for field in fields(PolicyRow)
+        FieldChange(field=field.name, before=_plain(old), after=_plain(new))
+        for field in fields(policy_model.PolicyRow)
         if (old := getattr(before, field.name)) != (new := getattr(after, field.name))
     ]
 
 
-def _shown(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int) else adapter(type(value)).dump_python(value)
 
 
@@ -267,10 +233,8 @@ def _change(change: str, row: PlacedRow, changes: list[FieldChange]) -> RowChang
 
 def placed(row: Mapping[str, Any]) -> PlacedRow:
     """A row as it is stored."""
-    return parse(PlacedRow, {**row, "row": dict(row)})
+    return kernel_fields.parse(PlacedRow, {**row, "row": dict(row)})
 
-
-# Simulations --------------------------------------------------------------------------------------------------------
 
 DEFAULT_CALLS, MAX_CALLS = 10_000, 100_000
 DEFAULT_SECONDS, MAX_SECONDS = 7 * 86400, 366 * 86400
@@ -304,7 +268,7 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
-    verdict: PolicyVerdict
+    verdict: policy_model.PolicyVerdict
     rule: str
     """Without the version: level and name."""
 
@@ -313,7 +277,7 @@ class Judged:
 class Recorded:
     """What was answered about calls when they were made."""
 
-    verdict: PolicyVerdict | None
+    verdict: policy_model.PolicyVerdict | None
     rule: str | None
     calls: int
 
@@ -386,8 +350,8 @@ def check_condition(text: str) -> None:
         Condition.of(check_text(text, "when"))
 
 
-def _no_permission(effect: PolicyVerdict) -> PolicyVerdict:
-    if effect is PolicyVerdict.ALLOW:
+def _no_permission(effect: policy_model.PolicyVerdict) -> policy_model.PolicyVerdict:
+    if effect is policy_model.PolicyVerdict.ALLOW:
         raise PydanticCustomError("only_tightens", "must be requires_approval or deny: a request only tightens")
     return effect
 
@@ -418,8 +382,8 @@ def _distinct(values: list[Any]) -> list[Any]:
 
 
 Votes = Annotated[int, Field(strict=True, ge=1, le=MAX_VOTES)]
-Seconds = Annotated[int, Field(strict=True, ge=1, le=MAX_TIMEOUT_SECONDS)]
-SecondsOrNever = Annotated[int, Field(strict=True, ge=0, le=MAX_TIMEOUT_SECONDS)]
+Seconds = Annotated[int, Field(strict=True, ge=1, le=policy_model.MAX_TIMEOUT_SECONDS)]
+SecondsOrNever = Annotated[int, Field(strict=True, ge=0, le=policy_model.MAX_TIMEOUT_SECONDS)]
 TargetGlob = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TARGET, pattern=r"^[^\x00-\x20\x7f]+$")]
 RowName = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
@@ -437,10 +401,10 @@ class QuorumDraft:
             raise PydanticCustomError("too_few_votes", "a role asks for more votes than there are in all")
 
 
-def quorum_of(votes: int | None, roles: Mapping[Role, int]) -> Quorum:
-    return Quorum(
+def quorum_of(votes: int | None, roles: Mapping[Role, int]) -> policy_model.Quorum:
+    return policy_model.Quorum(
         votes=votes if votes is not None else max(roles.values(), default=1),
-        roles=tuple(RoleVotes(role=role, votes=role_votes) for role, role_votes in sorted(roles.items())),
+        roles=tuple(policy_model.RoleVotes(role=role, votes=role_votes) for role, role_votes in sorted(roles.items())),
     )
 
 
@@ -450,15 +414,16 @@ class RequestPolicy:
 
     name: RowName
     target: TargetGlob
-    effect: Annotated[PolicyVerdict, AfterValidator(_no_permission)]
-    when: Annotated[str, StringConstraints(max_length=MAX_LENGTH), refused_as("condition", check_condition)] | None = (
-        None
-    )
+    effect: Annotated[policy_model.PolicyVerdict, AfterValidator(_no_permission)]
+    when: (
+        Annotated[str, StringConstraints(max_length=MAX_LENGTH), kernel_fields.refused_as("condition", check_condition)]
+        | None
+    ) = None
     clearance: Clearance | None = None
-    template: Template | None = None
+    template: policy_model.Template | None = None
     timeout_seconds: Seconds | None = None
     remind_before_seconds: Seconds | None = None
-    on_deny: OnDeny | None = None
+    on_deny: policy_model.OnDeny | None = None
     self_approval: StrictBool | None = None
     quorum: Votes | QuorumDraft | None = None
     escalate_before_seconds: SecondsOrNever | None = None
@@ -471,8 +436,8 @@ class RequestPolicy:
     """What is to happen, in one line; shown to whoever decides."""
     details: Annotated[JsonObject, AfterValidator(_small)] | None = None
 
-    def as_row(self) -> PolicyRow:
-        return PolicyRow(
+    def as_row(self) -> policy_model.PolicyRow:
+        return policy_model.PolicyRow(
             name=self.name,
             target=self.target,
             effect=self.effect,
@@ -492,10 +457,10 @@ class RequestPolicy:
             details=self.details,
         )
 
-    def _quorum(self) -> Quorum | None:
+    def _quorum(self) -> policy_model.Quorum | None:
         if isinstance(self.quorum, QuorumDraft):
             return quorum_of(self.quorum.votes, self.quorum.roles)
-        return None if self.quorum is None else Quorum(votes=self.quorum)
+        return None if self.quorum is None else policy_model.Quorum(votes=self.quorum)
 
 
 RequestPolicies = Annotated[list[RequestPolicy], Field(max_length=MAX_REQUEST_ROWS)]

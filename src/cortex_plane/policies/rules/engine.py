@@ -17,30 +17,10 @@ from uuid import UUID
 
 from cortex_plane.kernel.conditions import Condition, ConditionFailed, Surroundings
 from cortex_plane.kernel.globs import GlobIndex
-from cortex_plane.policies.model.policies import (
-    STRICTNESS,
-    CallFacts,
-    Considered,
-    Explanation,
-    Level,
-    Limited,
-    PolicyDecision,
-    PolicyRow,
-    PolicySet,
-    PolicyVerdict,
-    Terms,
-    stricter,
-)
-from cortex_plane.policies.rules.terms import (
-    Origins,
-    both_terms,
-    how_strict,
-    limit_terms,
-    requested_terms,
-    resolve_terms,
-    term_said,
-    tighten_terms,
-)
+from cortex_plane.policies.model import policies as policy_model
+from cortex_plane.policies.model.policies import CallFacts, Level, Limited, PolicyDecision, PolicyRow, PolicyVerdict
+from cortex_plane.policies.rules import terms as policy_terms
+from cortex_plane.policies.rules.terms import Origins, both_terms, how_strict, limit_terms, resolve_terms, term_said
 
 _ASK = PolicyVerdict.REQUIRES_APPROVAL
 DEFAULT_READ_ONLY = "default:read_only"
@@ -70,7 +50,7 @@ class _Match:
 
 @dataclass(slots=True)
 class _Trace:
-    considered: list[Considered] = field(default_factory=list)
+    considered: list[policy_model.Considered] = field(default_factory=list)
     limits: list[Limited] = field(default_factory=list)
     decided_by: str = ""
 
@@ -81,12 +61,12 @@ class _Standing:
 
     verdict: PolicyVerdict
     rule: str
-    terms: Terms | None
+    terms: policy_model.Terms | None
     origins: Origins
 
     @property
     def strictness(self) -> tuple[int, ...]:
-        return (STRICTNESS[self.verdict], *(how_strict(self.terms) if self.terms is not None else ()))
+        return (policy_model.STRICTNESS[self.verdict], *(how_strict(self.terms) if self.terms is not None else ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +86,8 @@ class _Walk:
 
 
 def _walks(matches: Sequence[_Match]) -> list[_Walk] | None:
-    """Every walk that could be the case; None where there are too many. A sure match of a level ends the choice of the first.
-
-    Above the first, a level without a sure match may also have none: its limits would then not hold."""
+    """Every walk that could be the case; None where there are too many. A sure match of a level ends the choice of the
+    first. Above the first, a level without a sure match may also have none: its limits would then not hold."""
     levels = [list(group) for _, group in itertools.groupby(matches, key=lambda match: match.level)]
     choices: list[list[_Match | None]] = [[*level] if level[-1].sure else [*level, None] for level in levels]
     walks: list[_Walk] = []
@@ -125,7 +104,7 @@ def _walks(matches: Sequence[_Match]) -> list[_Walk] | None:
 class CompiledPolicies:
     """The rows of an org, ready for verdicts without any query."""
 
-    def __init__(self, policies: PolicySet) -> None:
+    def __init__(self, policies: policy_model.PolicySet) -> None:
         self.version = policies.version
         self.confirmed = policies.confirmed
         """What stewards confirmed about tools, by app, name and digest."""
@@ -138,10 +117,10 @@ class CompiledPolicies:
     def decide(self, facts: CallFacts, request: Sequence[PolicyRow] = ()) -> PolicyDecision:
         return self._run(facts, request, None)[0]
 
-    def explain(self, facts: CallFacts, request: Sequence[PolicyRow] = ()) -> Explanation:
+    def explain(self, facts: CallFacts, request: Sequence[PolicyRow] = ()) -> policy_model.Explanation:
         trace = _Trace()
         decision, origins = self._run(facts, request, trace)
-        return Explanation(
+        return policy_model.Explanation(
             version=self.version,
             considered=trace.considered,
             decided_by=trace.decided_by,
@@ -212,7 +191,7 @@ class CompiledPolicies:
             if place == 0 or not match.limits:
                 continue
             before = replace(standing)
-            if STRICTNESS[match.row.effect] > STRICTNESS[standing.verdict]:
+            if policy_model.STRICTNESS[match.row.effect] > policy_model.STRICTNESS[standing.verdict]:
                 standing = self._standing_of(walk, place)
                 self._hold(standing, walk, range(place))
             else:
@@ -268,20 +247,20 @@ class CompiledPolicies:
 
     def _demand(self, standing: _Standing, match: _Match, walks: Sequence[_Walk]) -> _Standing:
         row = match.row
-        if stricter(row.effect, standing.verdict) is not standing.verdict:
+        if policy_model.stricter(row.effect, standing.verdict) is not standing.verdict:
             if row.effect is not _ASK:
                 return _Standing(row.effect, self._rule(match), None, {})
             return self._combine([(match, self._demand_within(match, walk)) for walk in walks], None)
         if standing.terms is not None and row.effect is _ASK:
             by_default = standing.rule == DEFAULT_OWNER
-            standing.terms, standing.origins = tighten_terms(
+            standing.terms, standing.origins = policy_terms.tighten_terms(
                 standing.terms, standing.origins, row, self._rule(match), by_default=by_default
             )
         return standing
 
     def _demand_within(self, match: _Match, walk: _Walk) -> _Standing:
         """An approval that nothing but the request asks for, within the limits of the walk."""
-        terms = requested_terms(match.row, walk.platform, walk.above(-1))
+        terms = policy_terms.requested_terms(match.row, walk.platform, walk.above(-1))
         standing = _Standing(_ASK, self._rule(match), *terms)
         self._hold(standing, walk, range(len(walk.matches)))
         return standing
@@ -328,7 +307,7 @@ def _matches(
         matches_row, reason, sure = _applies(entry, context)
         if trace is not None:
             trace.considered.append(
-                Considered(
+                policy_model.Considered(
                     level=level, name=row.name, target=row.target, effect=row.effect, matched=matches_row, reason=reason,
                 )
             )  # fmt: skip
@@ -358,7 +337,7 @@ def _limited(match: _Match, why: str, before: _Standing, after: _Standing) -> Li
     if before.verdict is not after.verdict:
         changes.append(f"effect {before.verdict} → {after.verdict}")
     elif before.terms is not None and after.terms is not None:
-        for name in Terms.__slots__:
+        for name in policy_model.Terms.__slots__:
             old, new = getattr(before.terms, name), getattr(after.terms, name)
             if old != new:
                 changes.append(f"{name} {term_said(name, old)} → {term_said(name, new)}")

@@ -13,16 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents.model.tools import Risk, highest_risk
-from cortex_plane.policies.model.policies import (
-    STRICTNESS,
-    Approvers,
-    CallFacts,
-    PolicyDecision,
-    PolicyRow,
-    PolicyVerdict,
-    Quorum,
-    Terms,
-)
+from cortex_plane.policies.model import policies as policy_model
 from cortex_plane.policies.model.versions import ChangeGroup, Direction, Judged, Recorded, SimulationTotals
 from cortex_plane.policies.rules.engine import CompiledPolicies
 from cortex_plane.sessions.model.sessions import SessionKind
@@ -45,18 +36,16 @@ class PastCall:
     agent: str
     teams: tuple[UUID, ...]
     session_kind: str
-    request_policies: list[PolicyRow] | None
+    request_policies: list[policy_model.PolicyRow] | None
     risk: Risk | None
     """None: no such tool was published, or the call did not fit it. No policy was asked then."""
     read_only: bool | None
-    recorded_verdict: PolicyVerdict | None
+    recorded_verdict: policy_model.PolicyVerdict | None
     """None: a call that only reads leaves no such record."""
     recorded_rule: str | None
     known_risk: Risk | None = None
     """Of a call that ran elsewhere: what is known of its tool, whatever its agent declared."""
 
-
-# Judging ---------------------------------------------------------------------------------------------------------
 
 Key = tuple[str, str, Judged, Judged, tuple[str, ...], Direction]
 
@@ -65,15 +54,14 @@ Key = tuple[str, str, Judged, Judged, tuple[str, ...], Direction]
 class _Group:
     calls: int = 0
     examples: list[UUID] = field(default_factory=list)
-    recorded: Counter[tuple[PolicyVerdict | None, str | None]] = field(default_factory=Counter)
+    recorded: Counter[tuple[policy_model.PolicyVerdict | None, str | None]] = field(default_factory=Counter)
 
 
 class PolicyReplay:
     """Takes calls, the newest first, and counts what would become of them."""
 
     def __init__(self, before: CompiledPolicies, after: CompiledPolicies) -> None:
-        self._before = before
-        self._after = after
+        self._before, self._after = before, after
         self._counts: Counter[str] = Counter()
         self._groups: dict[Key, _Group] = {}
         self.oldest: datetime | None = None
@@ -89,7 +77,7 @@ class PolicyReplay:
             demands = tuple(call.request_policies or ())
             self._compare(call, _decide(self._before, facts, demands), _decide(self._after, facts, demands))
 
-    def _compare(self, call: PastCall, before: PolicyDecision, after: PolicyDecision) -> None:
+    def _compare(self, call: PastCall, before: policy_model.PolicyDecision, after: policy_model.PolicyDecision) -> None:
         if call.recorded_verdict is not None and call.recorded_verdict is not before.verdict:
             self._counts["drifted"] += 1
         terms = different_terms(before.terms, after.terms)
@@ -118,10 +106,10 @@ class PolicyReplay:
 
     def groups(self) -> list[ChangeGroup]:
         order = sorted(self._groups.items(), key=lambda each: (-each[1].calls, each[0][0], each[0][1]))
-        return [_shown(key, group) for key, group in order[:MAX_GROUPS]]
+        return [_change_group(key, group) for key, group in order[:MAX_GROUPS]]
 
 
-def _shown(key: Key, group: _Group) -> ChangeGroup:
+def _change_group(key: Key, group: _Group) -> ChangeGroup:
     tool, agent, before, after, terms, direction = key
     return ChangeGroup(
         tool=tool,
@@ -139,10 +127,10 @@ def _shown(key: Key, group: _Group) -> ChangeGroup:
     )
 
 
-def _facts(call: PastCall) -> CallFacts | None:
+def _facts(call: PastCall) -> policy_model.CallFacts | None:
     if call.risk is None or call.read_only is None or not isinstance(call.arguments, dict):
         return None
-    return CallFacts(
+    return policy_model.CallFacts(
         target=call.tool_name,
         arguments=call.arguments,
         read_only=call.read_only,
@@ -153,7 +141,9 @@ def _facts(call: PastCall) -> CallFacts | None:
     )
 
 
-def _decide(policies: CompiledPolicies, facts: CallFacts, demands: tuple[PolicyRow, ...]) -> PolicyDecision:
+def _decide(
+    policies: CompiledPolicies, facts: policy_model.CallFacts, demands: tuple[policy_model.PolicyRow, ...]
+) -> policy_model.PolicyDecision:
     decision = policies.decide(facts, demands)
     if facts.session_kind == SessionKind.EXTERNAL and facts.read_only and decision.rule.startswith("default:"):
         # That a call only reads is its agent's claim: it counts where a row looks at it.
@@ -161,7 +151,7 @@ def _decide(policies: CompiledPolicies, facts: CallFacts, demands: tuple[PolicyR
     return decision
 
 
-def _judged(decision: PolicyDecision) -> Judged:
+def _judged(decision: policy_model.PolicyDecision) -> Judged:
     return Judged(verdict=decision.verdict, rule=_without_version(decision.rule) or "")
 
 
@@ -170,20 +160,19 @@ def _without_version(rule: str | None) -> str | None:
     return None if rule is None else rule.partition("@")[0]
 
 
-# Comparing -------------------------------------------------------------------------------------------------------
-
-
-def different_terms(before: Terms | None, after: Terms | None) -> list[str]:
+def different_terms(before: policy_model.Terms | None, after: policy_model.Terms | None) -> list[str]:
     if before is None or after is None:
         return []
     return [
-        name for name in Terms.__slots__ if name not in NOT_COMPARED and getattr(before, name) != getattr(after, name)
+        name
+        for name in policy_model.Terms.__slots__
+        if name not in NOT_COMPARED and getattr(before, name) != getattr(after, name)
     ]
 
 
-def direction(before: PolicyDecision, after: PolicyDecision) -> Direction:
+def direction(before: policy_model.PolicyDecision, after: policy_model.PolicyDecision) -> Direction:
     """Which way a change goes. Of terms only those count that make a yes harder or easier to come by."""
-    change = STRICTNESS[after.verdict] - STRICTNESS[before.verdict]
+    change = policy_model.STRICTNESS[after.verdict] - policy_model.STRICTNESS[before.verdict]
     if change:
         return Direction.STRICTER if change > 0 else Direction.LOOSER
     if before.terms is None or after.terms is None:
@@ -198,14 +187,14 @@ def direction(before: PolicyDecision, after: PolicyDecision) -> Direction:
     return Direction.LOOSER if comparisons == {(False, True)} else Direction.OTHERWISE
 
 
-def _quorum_is_at_least(one: Quorum, other: Quorum) -> bool:
+def _quorum_is_at_least(one: policy_model.Quorum, other: policy_model.Quorum) -> bool:
     votes = {role_votes.role: role_votes.votes for role_votes in one.roles}
     return one.votes >= other.votes and all(
         votes.get(role_votes.role, 0) >= role_votes.votes for role_votes in other.roles
     )
 
 
-def _are_among(few: Approvers, many: Approvers) -> bool:
+def _are_among(few: policy_model.Approvers, many: policy_model.Approvers) -> bool:
     return (many.owner or not few.owner) and set(few.roles) <= set(many.roles) and set(few.members) <= set(many.members)
 
 

@@ -7,32 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.policies.model.policies import (
-    MAX_TIMEOUT_SECONDS,
-    OWNER_DECIDES,
-    TEMPLATES,
-    Approvers,
-    OnDeny,
-    PolicyRow,
-    PolicyVerdict,
-    Quorum,
-    Template,
-    Terms,
-    quorum_said,
-    stricter_quorum,
-)
+from cortex_plane.policies.model import policies as policy_model
+from cortex_plane.policies.model.policies import Approvers, OnDeny, PolicyRow, PolicyVerdict, Quorum, Template, Terms
 from cortex_plane.tenancy.model.orgs import Role
 
 Origins = dict[str, str]
 ADMINS = Approvers(roles=(Role.ADMIN,))
 """The last level of every chain that the engine builds: an org always has admins."""
 
-_ORDER = {template: place for place, template in enumerate(TEMPLATES)}
+_ORDER = {template: place for place, template in enumerate(policy_model.TEMPLATES)}
 _OF_TEMPLATES = ("timeout_seconds", "reminder_seconds", "escalation_seconds", "approvers", "self_approval", "standing")
 _TERMS = (*_OF_TEMPLATES, "required_clearance", "on_deny", "quorum", "channels")
-
-
-# What a row says -------------------------------------------------------------------------------------------------
 
 
 def resolve_terms(
@@ -40,7 +25,7 @@ def resolve_terms(
 ) -> tuple[Terms, Origins]:
     """A null inherits: row, its template, the platform's match and its template, the default. ``above`` are the matches of
     the levels over the row: it escalates to them where it does not say otherwise."""
-    values: dict[str, Any] = {name: getattr(OWNER_DECIDES, name) for name in ("template", *_TERMS)}
+    values: dict[str, Any] = {name: getattr(policy_model.OWNER_DECIDES, name) for name in ("template", *_TERMS)}
     values["escalate_to"] = None
     origins: Origins = dict.fromkeys(Terms.__slots__, "default")
     if platform is not None and platform is not row:
@@ -58,7 +43,7 @@ def resolve_terms(
 def _say(values: dict[str, Any], origins: Origins, row: PolicyRow, who: str) -> None:
     source = f"{who} {row.name}"
     if row.template is not None:
-        template = TEMPLATES[row.template]
+        template = policy_model.TEMPLATES[row.template]
         values["template"], origins["template"] = row.template, source
         values["escalate_to"] = None
         for name in _OF_TEMPLATES:
@@ -74,10 +59,7 @@ def _say(values: dict[str, Any], origins: Origins, row: PolicyRow, who: str) -> 
 def own_term(row: PolicyRow, name: str) -> Any:
     """A term that the row says, itself or by its template; None where it says nothing."""
     value = getattr(row, name)
-    return getattr(TEMPLATES[row.template], name) if value is None and row.template is not None else value
-
-
-# Who is asked after whom -----------------------------------------------------------------------------------------
+    return getattr(policy_model.TEMPLATES[row.template], name) if value is None and row.template is not None else value
 
 
 def _escalations(
@@ -88,7 +70,7 @@ def _escalations(
         return adding(approvers, steps)
     named_above = (own_term(row, "approvers") for row in above if row.effect is PolicyVerdict.REQUIRES_APPROVAL)
     chain = adding(approvers, [*(each for each in named_above if each is not None), ADMINS])
-    return chain[:1] if TEMPLATES[template].escalates_once else chain
+    return chain[:1] if policy_model.TEMPLATES[template].escalates_once else chain
 
 
 def adding(approvers: Approvers, steps: Sequence[Approvers]) -> tuple[Approvers, ...]:
@@ -102,9 +84,6 @@ def adding(approvers: Approvers, steps: Sequence[Approvers]) -> tuple[Approvers,
         roles.update(step.roles)
         members.update(step.members)
     return tuple(new_steps)
-
-
-# Limits ----------------------------------------------------------------------------------------------------------
 
 
 def limit_terms(
@@ -133,8 +112,8 @@ def tighten_terms(
     changes = _narrower(terms, demand)
     if demand.template is not None:
         changes["template"] = _stricter_template(terms.template, demand.template)
-        changes["self_approval"] = terms.self_approval and TEMPLATES[demand.template].self_approval
-        changes["reminder_seconds"] = terms.reminder_seconds or TEMPLATES[demand.template].reminder_seconds
+        changes["self_approval"] = terms.self_approval and policy_model.TEMPLATES[demand.template].self_approval
+        changes["reminder_seconds"] = terms.reminder_seconds or policy_model.TEMPLATES[demand.template].reminder_seconds
     if demand.self_approval is False:
         changes["self_approval"] = False
     if demand.reminder_seconds:
@@ -181,15 +160,12 @@ def _narrower(terms: Terms, row: PolicyRow) -> dict[str, Any]:
     if timeout is not None:
         changes["timeout_seconds"] = min(terms.timeout_seconds, timeout)
     if row.quorum is not None:
-        changes["quorum"] = stricter_quorum(terms.quorum, row.quorum)
+        changes["quorum"] = policy_model.stricter_quorum(terms.quorum, row.quorum)
     if own_term(row, "standing") is False:
         changes["standing"] = False
     if row.channels is not None:
         changes["channels"] = _fewer(terms.channels, row.channels)
     return changes
-
-
-# Where nobody can tell which row matches -------------------------------------------------------------------------
 
 
 def how_strict(terms: Terms) -> tuple[int, ...]:
@@ -206,7 +182,7 @@ def both_terms(terms: Terms, origins: Origins, other: Terms, who: str, *, owner:
         "required_clearance": max(terms.required_clearance, other.required_clearance),
         "timeout_seconds": min(terms.timeout_seconds, other.timeout_seconds),
         "approvers": approvers,
-        "quorum": stricter_quorum(terms.quorum, other.quorum),
+        "quorum": policy_model.stricter_quorum(terms.quorum, other.quorum),
         "self_approval": alone,
         "standing": terms.standing and other.standing,
         "escalations": adding(approvers, terms.escalations) if terms.escalations == other.escalations else (),
@@ -252,16 +228,12 @@ def _changed(terms: Terms, origins: Origins, changes: dict[str, Any], who: str) 
 
 def _fitting(terms: Terms) -> Terms:
     """Within the cap; what would come before the request comes at half of its time; who never escalates has no levels."""
-    timeout = min(terms.timeout_seconds, MAX_TIMEOUT_SECONDS)
+    timeout = min(terms.timeout_seconds, policy_model.MAX_TIMEOUT_SECONDS)
     reminder = _within(timeout, terms.reminder_seconds)
     escalation = _within(timeout, terms.escalation_seconds) if terms.escalations else None
-    escalations = terms.escalations if escalation is not None else ()
+    levels = terms.escalations if escalation is not None else ()
     return replace(
-        terms,
-        timeout_seconds=timeout,
-        reminder_seconds=reminder,
-        escalation_seconds=escalation,
-        escalations=escalations,
+        terms, timeout_seconds=timeout, reminder_seconds=reminder, escalation_seconds=escalation, escalations=levels
     )
 
 
@@ -285,7 +257,7 @@ def term_said(name: str, value: Any) -> str:
         case Approvers():
             return approvers_said(value)
         case Quorum():
-            return quorum_said(value)
+            return policy_model.quorum_said(value)
         case tuple() if name == "escalations":
             return ", then ".join(map(approvers_said, value)) or "nobody"
         case tuple():

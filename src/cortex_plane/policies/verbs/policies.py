@@ -16,24 +16,13 @@ from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.shares import reading_policies
 from cortex_plane.policies import store as policies_store
 from cortex_plane.policies.files import MAX_WARNINGS, Draft, Person, faults_of, place, policy_faults, read, warnings_of
+from cortex_plane.policies.model import versions
 from cortex_plane.policies.model.policies import PolicyRow
-from cortex_plane.policies.model.versions import (
-    MAX_SHOWN_ROWS,
-    Applied,
-    PlacedRow,
-    PolicyFile,
-    PolicyVersion,
-    PolicyVersionDetails,
-    difference,
-    rows_digest,
-)
-from cortex_plane.policies.store import InForce
-from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
+from cortex_plane.policies.store import InForce, queries
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.rules import Forged
-from cortex_plane.tenancy.verbs.frame import require_found, verb
+from cortex_plane.tenancy.verbs.frame import every_org, read_verb, record, require_found, verb
 
 
 async def read_file(text: str) -> Draft:
@@ -42,7 +31,9 @@ async def read_file(text: str) -> Draft:
 
 
 @verb(Permission.POLICY_WRITE)
-async def apply_policies(db: Database, actor: Actor, file: PolicyFile, once: IdempotencyKey | None = None) -> Applied:
+async def apply_policies(
+    db: Database, actor: Actor, file: versions.PolicyFile, once: IdempotencyKey | None = None
+) -> versions.Applied:
     """The org's rows become those of the file, all or none. What is refused changes nothing and leaves no trace."""
     draft = await read_file(file.text)
     digest = hashlib.sha256(file.text.encode()).hexdigest()
@@ -50,7 +41,7 @@ async def apply_policies(db: Database, actor: Actor, file: PolicyFile, once: Ide
         if once is not None and not file.dry_run:
             earlier = await tenancy_store.claim_idempotency_key(tx, actor.key_id, "policies.apply", once)
             if earlier is not None:
-                return parse(Applied, earlier)
+                return parse(versions.Applied, earlier)
         now = require_found(await policies_store.lock_policy_version(tx), "org")
         if file.expected_version is not None and file.expected_version != now.version:
             raise Stale(
@@ -67,31 +58,30 @@ async def apply_policies(db: Database, actor: Actor, file: PolicyFile, once: Ide
 
 
 async def _apply_policies(
-    tx: Transaction, actor: Actor, file: PolicyFile, draft: Draft, digest: str, now: InForce
-) -> Applied:
+    tx: Transaction, actor: Actor, file: versions.PolicyFile, draft: Draft, digest: str, now: InForce
+) -> versions.Applied:
     # What somebody put in force by hand counts for nothing: applying a file is how it is repaired.
     before = await policies_store.list_rows(tx, now.version) if now.version and now.true else []
     rows, warnings = await examine(tx, draft)
-    diff = await asyncio.to_thread(difference, before, rows)
+    diff = await asyncio.to_thread(versions.difference, before, rows)
     differs = bool(diff.added or diff.removed or diff.changed) or not now.true
     version = now.newest + 1 if differs else now.version
     if differs and not file.dry_run:
         await policies_store.insert_policies(tx, version, rows, file, digest, actor)
-        await proof_store.append_to_org(
-            tx,
-            Fact.of(
-                actor, "policy_applied", version=version, digest=digest, rows=len(rows),
-                rows_digest=await asyncio.to_thread(rows_digest, rows), added=diff.added,
-                removed=diff.removed, changed=diff.changed, note=file.note,
-            ),
+        await record(
+            tx, actor, "policy_applied", version=version, digest=digest, rows=len(rows),
+            rows_digest=await asyncio.to_thread(versions.rows_digest, rows), added=diff.added,
+            removed=diff.removed, changed=diff.changed, note=file.note,
         )  # fmt: skip
-    return Applied(version=version, changed=differs, dry_run=file.dry_run, rows=len(rows), diff=diff, warnings=warnings)
+    return versions.Applied(
+        version=version, changed=differs, dry_run=file.dry_run, rows=len(rows), diff=diff, warnings=warnings
+    )
 
 
-async def examine(tx: Transaction, draft: Draft) -> tuple[list[PlacedRow], list[str]]:
+async def examine(tx: Transaction, draft: Draft) -> tuple[list[versions.PlacedRow], list[str]]:
     """The rows of a file with the names in them looked up, and what seems odd about them. Raises ``InvalidInput`` that
     names every line at fault."""
-    people = adapter(list[Person]).validate_python([*map(dict, await policies_store.list_people(tx))])
+    people = adapter(list[Person]).validate_python([*map(dict, await tx.rows(queries.list_people))])
     ids = await tenancy_store.find_teams(tx, list(draft.team_lines))
     slugs = {slug: ids[slug] for slug in draft.team_lines if slug in ids}
     if len(slugs) < len(draft.team_lines):
@@ -101,7 +91,7 @@ async def examine(tx: Transaction, draft: Draft) -> tuple[list[PlacedRow], list[
 
 def _examine(
     draft: Draft, slugs: dict[str, UUID], people: list[Person], platform: list[PolicyRow]
-) -> tuple[list[PlacedRow], list[str]]:
+) -> tuple[list[versions.PlacedRow], list[str]]:
     rows, lines = place(draft, slugs, people)
     faults = policy_faults()
     for at, message in faults_of(rows, people):
@@ -111,15 +101,11 @@ def _examine(
     return rows, [f"line {lines[at]}: {message}" for at, message in odd]
 
 
-@verb(Permission.POLICY_READ)
-async def list_policy_versions(db: Database, actor: Actor, below: int | None, limit: int) -> list[PolicyVersion]:
-    """What was applied, newest first."""
-    async with db.transaction(actor.org_id) as tx:
-        return await policies_store.list_policy_versions(tx, below, limit)
+list_policy_versions = read_verb(Permission.POLICY_READ, policies_store.list_policy_versions)
 
 
 @verb(Permission.POLICY_READ)
-async def get_policies(db: Database, actor: Actor, version: int | None = None) -> PolicyVersionDetails:
+async def get_policies(db: Database, actor: Actor, version: int | None = None) -> versions.PolicyVersionDetails:
     """One version; without a number, the one that holds now."""
     async with db.transaction(actor.org_id, snapshot=True) as tx:
         number = version
@@ -128,25 +114,21 @@ async def get_policies(db: Database, actor: Actor, version: int | None = None) -
         platform = await policies_store.platform_rows(tx)
         if number == 0:
             empty: Row = dict.fromkeys(("digest", "note", "applied_by", "created_at"))
-            return PolicyVersionDetails(version=0, source="", total=0, rows=[], platform=platform, **empty)
-        row = require_found(await policies_store.get_policy_version(tx, number), "policy_version")
-        rows = await policies_store.list_rows(tx, number, MAX_SHOWN_ROWS)
-        return parse(PolicyVersionDetails, {**row, "total": row["rows"], "rows": rows, "platform": platform})
+            return versions.PolicyVersionDetails(version=0, source="", total=0, rows=[], platform=platform, **empty)
+        row = require_found(await tx.row(queries.get_policy_version, number), "policy_version")
+        rows = await policies_store.list_rows(tx, number, versions.MAX_SHOWN_ROWS)
+        return parse(versions.PolicyVersionDetails, {**row, "total": row["rows"], "rows": rows, "platform": platform})
 
 
 async def forged_policies(db: Database) -> list[str]:
     """The slugs of the orgs whose policies were not put in force by the plane: nothing is allowed there."""
-    slugs, position = [], None
-    while True:
-        page = await tenancy_store.list_orgs(db, position, 100)
-        for org in page.items:
-            try:
-                async with db.transaction(org.id) as tx:
-                    version = await policies_store.policies_in_force(tx)
-                    if version:
-                        await policies_store.require_true_rows(tx, version)
-            except Forged:
-                slugs.append(org.slug)
-        if page.next is None:
-            return slugs
-        position = page.next
+    slugs = []
+    async for org in every_org(db):
+        try:
+            async with db.transaction(org.id) as tx:
+                version = await policies_store.policies_in_force(tx)
+                if version:
+                    await policies_store.require_true_rows(tx, version)
+        except Forged:
+            slugs.append(org.slug)
+    return slugs

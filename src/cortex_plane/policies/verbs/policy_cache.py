@@ -37,9 +37,8 @@ class PolicyCache:
         return self._versions.get((org_id, version)) if self._in_force.get(org_id) == version else None
 
     async def at(self, db: Database, org_id: UUID, version: str) -> CompiledPolicies:
-        """The rows of one version, as `policies_version` names it. Several callers at once load them once.
-
-        Raises ``Conflict`` (`policy_corrupt`) where they are not those that were applied, or others are in force."""
+        """The rows of one version, as `policies_version` names it. Several callers at once load them once. Raises
+        ``Conflict`` (`policy_corrupt`) where they are not those that were applied, or others are in force."""
         policies = self.known(org_id, version)
         if policies is not None:
             return policies

@@ -12,18 +12,11 @@ from cortex_plane.agents.model.tools import Confirmed, Risk, ToolVersion, highes
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.policies import store as policies_store
+from cortex_plane.policies.model import versions
 from cortex_plane.policies.model.policies import CallFacts
-from cortex_plane.policies.model.versions import (
-    DEFAULT_SECONDS,
-    Explained,
-    ExplainRequest,
-    PlacedRow,
-    Simulation,
-    SimulationRequest,
-    policy_set,
-)
 from cortex_plane.policies.rules.engine import CompiledPolicies
 from cortex_plane.policies.rules.simulations import PolicyReplay
+from cortex_plane.policies.store import queries
 from cortex_plane.policies.verbs.policies import examine, read_file
 from cortex_plane.policies.verbs.policy_cache import book, current_policies
 from cortex_plane.sessions.model.sessions import SessionKind
@@ -35,7 +28,7 @@ BATCH = 100
 
 
 @verb(Permission.POLICY_READ)
-async def explain_policies(db: Database, actor: Actor, question: ExplainRequest) -> Explained:
+async def explain_policies(db: Database, actor: Actor, question: versions.ExplainRequest) -> versions.Explained:
     """What would be said about a call that nobody made, and why."""
     async with db.transaction(actor.org_id) as tx:
         agent = require_found(await agents_store.get_agent(tx, question.agent), "agent")
@@ -59,7 +52,7 @@ async def explain_policies(db: Database, actor: Actor, question: ExplainRequest)
         session_kind=question.session_kind,
     )
     request = [policy.as_row() for policy in question.policies]
-    return Explained(
+    return versions.Explained(
         agent=agent.slug,
         tool=question.tool,
         read_only=read_only,
@@ -70,12 +63,11 @@ async def explain_policies(db: Database, actor: Actor, question: ExplainRequest)
 
 
 def _declared(
-    version: ToolVersion | None, confirmation: Confirmed | None, question: ExplainRequest
+    version: ToolVersion | None, confirmation: Confirmed | None, question: versions.ExplainRequest
 ) -> tuple[bool, Risk]:
     """As the tool was last published, and what a steward confirmed about that, unless the question says otherwise; the
     cautious answer where it never was."""
-    read_only = version.read_only if version is not None else False
-    risk = version.risk if version is not None else Risk.MEDIUM
+    read_only, risk = (version.read_only, version.risk) if version is not None else (False, Risk.MEDIUM)
     if confirmation is not None:
         read_only, risk = confirmation.read_only, confirmation.risk or risk
     return (
@@ -85,7 +77,7 @@ def _declared(
 
 
 @verb(Permission.POLICY_WRITE, heavy=True)
-async def simulate_policies(db: Database, actor: Actor, request: SimulationRequest) -> Simulation:
+async def simulate_policies(db: Database, actor: Actor, request: versions.SimulationRequest) -> versions.Simulation:
     """Nothing is written: calls, people and policies are those of one moment."""
     draft = await read_file(request.text)
     async with db.transaction(actor.org_id, snapshot=True) as tx:
@@ -95,7 +87,7 @@ async def simulate_policies(db: Database, actor: Actor, request: SimulationReque
         replay = PolicyReplay(before, await _proposed(tx, before.version, rows))
         is_cut = await _look(tx, replay, since, until, request.limit)
     groups = await asyncio.to_thread(replay.groups)
-    return Simulation(
+    return versions.Simulation(
         version=before.version,
         rows=len(rows),
         warnings=warnings,
@@ -109,9 +101,9 @@ async def simulate_policies(db: Database, actor: Actor, request: SimulationReque
     )
 
 
-async def _span(tx: Transaction, request: SimulationRequest) -> tuple[datetime, datetime]:
-    until = request.until or await policies_store.simulation_start(tx)
-    since = request.since or until - timedelta(seconds=request.within_seconds or DEFAULT_SECONDS)
+async def _span(tx: Transaction, request: versions.SimulationRequest) -> tuple[datetime, datetime]:
+    until = request.until or await tx.value(queries.simulation_start)
+    since = request.since or until - timedelta(seconds=request.within_seconds or versions.DEFAULT_SECONDS)
     if since >= until:
         raise InvalidInput(
             f"The time span is empty: it begins at {since.isoformat()} and ends at {until.isoformat()}.",
@@ -120,12 +112,12 @@ async def _span(tx: Transaction, request: SimulationRequest) -> tuple[datetime, 
     return since, until
 
 
-async def _proposed(tx: Transaction, version: str, rows: list[PlacedRow]) -> CompiledPolicies:
+async def _proposed(tx: Transaction, version: str, rows: list[versions.PlacedRow]) -> CompiledPolicies:
     """As they would hold with the platform's rows of now."""
     org_version, _, platform_version = version.partition(".")
     name = f"{int(org_version) + 1}.{platform_version}"
     platform = await policies_store.platform_rows(tx)
-    return await asyncio.to_thread(lambda: CompiledPolicies(policy_set(name, rows, platform)))
+    return await asyncio.to_thread(lambda: CompiledPolicies(versions.policy_set(name, rows, platform)))
 
 
 async def _look(tx: Transaction, replay: PolicyReplay, since: datetime, until: datetime, limit: int) -> bool:

@@ -11,21 +11,7 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.proof.model import (
-    KEY_BYTES,
-    AuditEntry,
-    ChainHead,
-    ChainVerifier,
-    Fault,
-    RootedHead,
-    SigningKey,
-    Verification,
-    fingerprint,
-    from_base64,
-    iso,
-    microseconds,
-    moment,
-)
+from cortex_plane.proof import model
 from cortex_plane.proof.rules.roots import Held, KeptRoot, Times, TrailVerifier
 
 FORMAT = "cortex-audit-export"
@@ -43,93 +29,59 @@ class ExportWriter:
 
     def __init__(self) -> None:
         self._digest = hashlib.sha256()
-        self._chains = 0
-        self._entries = 0
+        self._chains = self._entries = 0
 
     def header(self, org_id: UUID, slug: str, session_id: UUID | None, at: datetime) -> bytes:
+        org, session = {"id": str(org_id), "slug": slug}, _text(session_id)
         return self._line(
-            {
-                "type": "header",
-                "format": FORMAT,
-                "version": VERSION,
-                "org": {"id": str(org_id), "slug": slug},
-                "session": _text(session_id),
-                "exported_at": iso(at),
-                "rule": RULE,
-            }
+            "header", format=FORMAT, version=VERSION, org=org, session=session, exported_at=model.iso(at), rule=RULE
         )
 
-    def item(self, item: AuditEntry | RootedHead | ChainHead) -> bytes:
-        if isinstance(item, AuditEntry):
+    def item(self, item: model.AuditEntry | model.RootedHead | model.ChainHead) -> bytes:
+        if isinstance(item, model.AuditEntry):
             return self.entry(item)
-        return self.rooted(item) if isinstance(item, RootedHead) else self.head(item)
+        return self.rooted(item) if isinstance(item, model.RootedHead) else self.head(item)
 
-    def entry(self, entry: AuditEntry) -> bytes:
+    def entry(self, entry: model.AuditEntry) -> bytes:
         self._entries += 1
         return self._line(
-            {
-                "type": "entry",
-                "chain": str(entry.chain_id),
-                "session": _text(entry.session_id),
-                "seq": entry.seq,
-                "format": entry.format,
-                "action": entry.action,
-                "job": _text(entry.job_id),
-                "at_us": microseconds(entry.created_at),
-                "created_at": iso(entry.created_at),
-                # Bytes that are no text were never written by the plane: what stands for them breaks the body's hash.
-                "body": None if entry.body is None else entry.body.decode(errors="replace"),
-                "body_hash": entry.body_hash.hex(),
-                "hash": entry.hash.hex(),
-            }
+            "entry",
+            chain=str(entry.chain_id),
+            session=_text(entry.session_id),
+            seq=entry.seq,
+            format=entry.format,
+            action=entry.action,
+            job=_text(entry.job_id),
+            at_us=model.microseconds(entry.created_at),
+            created_at=model.iso(entry.created_at),
+            # Bytes that are no text were never written by the plane: what stands for them breaks the body's hash.
+            body=None if entry.body is None else entry.body.decode(errors="replace"),
+            body_hash=entry.body_hash.hex(),
+            hash=entry.hash.hex(),
         )
 
-    def rooted(self, head: RootedHead) -> bytes:
-        return self._line(
-            {
-                "type": "rooted",
-                "chain": str(head.chain_id),
-                "root": head.root_seq,
-                "seq": head.seq,
-                "hash": head.hash.hex(),
-            }
-        )
+    def rooted(self, head: model.RootedHead) -> bytes:
+        return self._line("rooted", chain=str(head.chain_id), root=head.root_seq, seq=head.seq, hash=head.hash.hex())
 
-    def head(self, head: ChainHead) -> bytes:
+    def head(self, head: model.ChainHead) -> bytes:
         self._chains += 1
         digest = None if head.hash is None else head.hash.hex()
-        return self._line({"type": "head", "chain": str(head.chain_id), "seq": head.seq, "hash": digest})
+        return self._line("head", chain=str(head.chain_id), seq=head.seq, hash=digest)
 
-    def key(self, key: SigningKey) -> bytes:
-        return self._line(
-            {
-                "type": "key",
-                "id": str(key.id),
-                "public_key": key.public_key,
-                "fingerprint": key.fingerprint,
-                "created_at": iso(key.created_at),
-                "retired_at": None if key.retired_at is None else iso(key.retired_at),
-            }
-        )
+    def key(self, key: model.SigningKey) -> bytes:
+        times = {"created_at": model.iso(key.created_at), "retired_at": key.retired_at and model.iso(key.retired_at)}
+        return self._line("key", id=str(key.id), public_key=key.public_key, fingerprint=key.fingerprint, **times)
 
     def root(self, root: KeptRoot) -> bytes:
-        return self._line(
-            {
-                "type": "root",
-                "seq": root.seq,
-                "body": root.body.decode(errors="replace"),
-                "hash": root.hash.hex(),
-                "key": str(root.key_id),
-                "signature": root.signature.hex(),
-            }
-        )
+        body, digest = root.body.decode(errors="replace"), root.hash.hex()
+        signature = root.signature.hex()
+        return self._line("root", seq=root.seq, body=body, hash=digest, key=str(root.key_id), signature=signature)
 
     def trailer(self) -> bytes:
-        digest = self._digest.hexdigest()
-        return self._line({"type": "trailer", "chains": self._chains, "entries": self._entries, "sha256": digest})
+        return self._line("trailer", chains=self._chains, entries=self._entries, sha256=self._digest.hexdigest())
 
-    def _line(self, value: dict[str, Any]) -> bytes:
-        line = orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+    def _line(self, kind: str, **fields: Any) -> bytes:
+        line = orjson.dumps({"type": kind, **fields}, option=orjson.OPT_APPEND_NEWLINE)
         self._digest.update(line)
         return line
 
@@ -154,7 +106,7 @@ _MALFORMED = (TypeError, ValueError, KeyError, OverflowError, AttributeError)
 Line = dict[str, Any]
 
 
-def verify_export(lines: Iterable[bytes], copies: Held | None = None, times: Times | None = None) -> Verification:
+def verify_export(lines: Iterable[bytes], copies: Held | None = None, times: Times | None = None) -> model.Verification:
     """Raises ``InvalidInput`` where this is no export, or not all of one. ``copies``: copies of roots to compare with, but those
     that by ``times`` are newer than the export."""
     reader = _Reader(copies or {}, times or {})
@@ -165,11 +117,9 @@ def verify_export(lines: Iterable[bytes], copies: Held | None = None, times: Tim
 
 class _Reader:
     def __init__(self, copies: Held, times: Times) -> None:
-        self._held = copies
-        self._times = times
-        self._newer = 0
+        self._held, self._times = copies, times
+        self._newer = self._number = self._named = 0
         self._digest = hashlib.sha256()
-        self._number = self._named = 0
         self._place = -1
         self._version = VERSION
         self._org: UUID | None = None
@@ -195,7 +145,7 @@ class _Reader:
         if kind != "trailer":
             self._digest.update(line)
 
-    def result(self) -> Verification:
+    def result(self) -> model.Verification:
         if self._place != ORDER["trailer"]:
             raise _no_export("it was cut off: its trailer is missing")
         return self._trail.result(newer_copies=self._newer)
@@ -214,8 +164,6 @@ class _Reader:
     def _fields(self, kind: str) -> str:
         return ENTRY_OF_VERSION_1 if kind == "entry" and self._version == 1 else FIELDS[kind]
 
-    # Lines -----------------------------------------------------------------------------------------------------
-
     def _header(self, line: Line) -> None:
         if line["format"] != FORMAT or line["version"] not in (1, VERSION):
             raise _no_export(f"this release knows versions 1 and {VERSION} of {FORMAT}")
@@ -223,9 +171,8 @@ class _Reader:
         self._org, self._session = UUID(line["org"]["id"]), line["session"]
         # An export of one session has no roots.
         org_copies = self._held.get(self._org, {}) if self._session is None else {}
-        hashes = {
-            seq: digest for seq, digest in org_copies.items() if self._times.get(digest, "") <= line["exported_at"]
-        }
+        at = line["exported_at"]
+        hashes = {seq: digest for seq, digest in org_copies.items() if self._times.get(digest, "") <= at}
         self._newer = len(org_copies) - len(hashes)
         if self._held and not hashes:
             raise InvalidInput(
@@ -243,7 +190,7 @@ class _Reader:
             self._trail.entries += 1
             self._fault(chain, chain.seq + 1, "it is malformed")
             return
-        if iso(entry.created_at) != line["created_at"]:
+        if model.iso(entry.created_at) != line["created_at"]:
             self._fault(chain, entry.seq, "its two times differ")
         elif entry.chain_id != (entry.session_id or self._org):
             self._fault(chain, entry.seq, "it is of another chain")
@@ -252,20 +199,17 @@ class _Reader:
     def _rooted(self, line: Line) -> None:
         chain_id, root_seq = self._chain_of(line).chain_id, _number(line["root"])
         seq, digest = _number(line["seq"]), _hex(line["hash"], 32)
-        self._trail.take(RootedHead(root_seq=root_seq, chain_id=chain_id, seq=seq, hash=digest))
+        self._trail.take(model.RootedHead(root_seq=root_seq, chain_id=chain_id, seq=seq, hash=digest))
 
     def _head(self, line: Line) -> None:
         chain_id = self._chain_of(line).chain_id
         self._named += str(chain_id) == (self._session or str(self._org))
-        if line["seq"] is None:
-            head = ChainHead(chain_id=chain_id)
-        else:
-            head = ChainHead(chain_id=chain_id, seq=_number(line["seq"]), hash=_hex(line["hash"], 32))
-        self._trail.take(head)
+        seq, digest = (None, None) if line["seq"] is None else (_number(line["seq"]), _hex(line["hash"], 32))
+        self._trail.take(model.ChainHead(chain_id=chain_id, seq=seq, hash=digest))
 
     def _key(self, line: Line) -> None:
-        public_key = from_base64(line["public_key"], KEY_BYTES)
-        if public_key is None or fingerprint(public_key) != line["fingerprint"]:
+        public_key = model.from_base64(line["public_key"], model.KEY_BYTES)
+        if public_key is None or model.fingerprint(public_key) != line["fingerprint"]:
             raise ValueError
         self._keys[UUID(line["id"])] = public_key
 
@@ -286,9 +230,7 @@ class _Reader:
         if self._named != 1 or (self._session is not None and self._trail.chains != 1):
             raise _no_export("it does not hold the chains that its header names")
 
-    # Chains ----------------------------------------------------------------------------------------------------
-
-    def _chain_of(self, line: Line) -> ChainVerifier:
+    def _chain_of(self, line: Line) -> model.ChainVerifier:
         """The chain that a line belongs to, which goes on or begins here."""
         id = UUID(line["chain"])
         if str(id) != line["chain"]:
@@ -297,7 +239,7 @@ class _Reader:
             self._require_head()
         chain = self._trail.chain
         if chain is None:
-            chain = self._trail.chain = ChainVerifier(id)
+            chain = self._trail.chain = model.ChainVerifier(id)
             if self._last is not None and id <= self._last:
                 self._fault(chain, 1, "it stands in the wrong place")
             self._last = id
@@ -309,13 +251,13 @@ class _Reader:
             self._fault(self._trail.chain, 0, "its head is not in the export")
         self._trail.leave_chain()
 
-    def _fault(self, chain: ChainVerifier, seq: int, reason: str) -> None:
-        self._trail.fault(Fault(chain_id=chain.chain_id, seq=seq, reason=reason))
+    def _fault(self, chain: model.ChainVerifier, seq: int, reason: str) -> None:
+        self._trail.fault(model.Fault(chain_id=chain.chain_id, seq=seq, reason=reason))
 
 
-def _entry_of(line: Line) -> AuditEntry:
+def _entry_of(line: Line) -> model.AuditEntry:
     session = line["session"]
-    return AuditEntry(
+    return model.AuditEntry(
         chain_id=UUID(line["chain"]),
         session_id=None if session is None else UUID(session),
         seq=_number(line["seq"]),
@@ -326,7 +268,7 @@ def _entry_of(line: Line) -> AuditEntry:
         body=None if line["body"] is None else line["body"].encode(),
         body_hash=_hex(line["body_hash"], 32),
         hash=_hex(line["hash"], 32),
-        created_at=moment(_number(line["at_us"])),
+        created_at=model.moment(_number(line["at_us"])),
     )
 
 

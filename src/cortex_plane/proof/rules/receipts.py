@@ -61,9 +61,6 @@ SHAPES = {1: _VERSION_1, VERSION: SHAPE}
 approve it; they stay valid."""
 
 
-# The card --------------------------------------------------------------------------------------------------------
-
-
 CARD = (
     "version", "tool_name", "tool_digest", "target", "arguments", "invocations", "risk", "action_summary", "action",
     "details", "agent_says", "asked_for", "question", "rule", "required_clearance",
@@ -73,9 +70,6 @@ CARD = (
 def card_digest(approval: Approval) -> str:
     """SHA-256 of the card as it was decided, an edit included: whoever has the approval can compute it again."""
     return hashlib.sha256(canonical({name: getattr(approval, name) for name in CARD})).hexdigest()
-
-
-# Writing one -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +106,7 @@ def receipt_body(
             "agent": str(approval.agent_id),
             "tool": {"name": approval.tool_name, "digest": approval.tool_digest},
             "arguments": {"digest": approval.input_hash, "original_digest": facts.original_hash},
-            "calls": sorted(str(call) for call in calls),
+            "calls": sorted(map(str, calls)),
             "policy": {
                 "rule": approval.rule,
                 "version": approval.policy_version,
@@ -156,9 +150,6 @@ def _person(id: UUID | None, name: str | None) -> dict[str, str | None]:
     return {"id": str(id) if id else None, "name": name}
 
 
-# Reading one -----------------------------------------------------------------------------------------------------
-
-
 def parse_receipt(body: bytes) -> dict[str, Any] | None:
     """What a body says; None where it is no receipt of a version that we know."""
     try:
@@ -188,9 +179,6 @@ def _fits(value: Any, shape: Any) -> bool:
     if isinstance(shape, tuple):
         return any(_fits(value, each) for each in shape)
     return type(value) is shape
-
-
-# Sending by one --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -284,10 +272,8 @@ def as_file(receipt: Receipt) -> bytes:
 
 
 def check_file(content: bytes, trusted: str | None = None) -> Checked:
-    """Verify a receipt without the plane. ``trusted`` is the fingerprint of the key that must have signed it.
-
-    Raises ``InvalidInput`` where this is no receipt at all.
-    """
+    """Verify a receipt without the plane. ``trusted`` is the fingerprint of the key that must have signed it. Raises
+    ``InvalidInput`` where this is no receipt at all."""
     receipt = _opened(content)
     body = receipt["body"].encode()
     public_key = from_base64(receipt["public_key"], KEY_BYTES)

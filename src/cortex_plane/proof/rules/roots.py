@@ -13,23 +13,7 @@ import orjson
 
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.proof.model import (
-    GENESIS,
-    NAMED,
-    AuditEntry,
-    Blanked,
-    ChainHead,
-    ChainVerifier,
-    Fault,
-    RootedHead,
-    RootFault,
-    RowFault,
-    Verification,
-    fingerprint,
-    is_signed,
-    iso,
-    to_base64,
-)
+from cortex_plane.proof import model
 
 FORMAT = "cortex-root"
 VERSION = 1
@@ -58,7 +42,7 @@ class GrownHead:
     """No root covers anything of it."""
 
 
-def head_bytes(head: GrownHead | RootedHead) -> bytes:
+def head_bytes(head: GrownHead | model.RootedHead) -> bytes:
     return head.chain_id.bytes + head.seq.to_bytes(8, "big") + head.hash
 
 
@@ -72,7 +56,7 @@ def root_body(org_id: UUID, seq: int, previous: bytes, at: datetime, heads: Sequ
             "org": str(org_id),
             "seq": seq,
             "previous": previous.hex(),
-            "created_at": iso(at),
+            "created_at": model.iso(at),
             "heads": {"count": len(heads), "sha256": digest.hexdigest()},
             "chains": chains,
         }
@@ -102,14 +86,13 @@ class RootsVerifier:
         self._replaced: int | None = None
         self._covered: dict[int, _Covered] = {}
         self._chain: UUID | None = None
-        self._hash = GENESIS
-        self._total = 0
+        self._hash = model.GENESIS
+        self._total = self.seq = 0
         self._broken = False
-        self.seq = 0
         self.fingerprints: dict[str, None] = {}
         """Of the keys whose signatures were verified, in the order in which they were used."""
 
-    def saw(self, head: RootedHead) -> None:
+    def saw(self, head: model.RootedHead) -> None:
         """A head that a root covers; chain by chain, in the order of their ids."""
         cover = self._covered.setdefault(head.root_seq, _Covered())
         cover.digest.update(head_bytes(head))
@@ -117,11 +100,11 @@ class RootsVerifier:
         cover.new += head.chain_id != self._chain
         self._chain = head.chain_id
 
-    def follow(self, root: KeptRoot, keys: Mapping[UUID, bytes], strangers: Collection[UUID] = ()) -> RootFault | None:
-        """The roots in order, after all heads; the first fault is the last thing that is looked at.
-
-        ``strangers``: those of ``keys`` that are known not to be the plane's.
-        """
+    def follow(
+        self, root: KeptRoot, keys: Mapping[UUID, bytes], strangers: Collection[UUID] = ()
+    ) -> model.RootFault | None:
+        """The roots in order, after all heads; the first fault is the last thing that is looked at. ``strangers``:
+        those of ``keys`` that are known not to be the plane's."""
         if self._held.pop(root.seq, root.hash) != root.hash and self._replaced is None:
             self._replaced = root.seq
         if self._broken:
@@ -129,23 +112,23 @@ class RootsVerifier:
         reason = self._wrong(root, keys, strangers)
         if reason is not None:
             self._broken = True
-            return RootFault(root=self.seq + 1, reason=reason)
+            return model.RootFault(root=self.seq + 1, reason=reason)
         self.seq, self._hash = root.seq, root.hash
         return None
 
-    def finish(self) -> list[RootFault]:
+    def finish(self) -> list[model.RootFault]:
         """Whether all heads that were seen belong to a root that was there, and whether the roots are those that are held
         elsewhere."""
         faults = []
         if self._covered and not self._broken:
             missing = min(self._covered)
-            faults.append(RootFault(root=missing, reason="it is missing, and heads that it covers are here"))
+            faults.append(model.RootFault(root=missing, reason="it is missing, and heads that it covers are here"))
         if self._replaced is not None:
             reason = "the copy that is held outside has another hash: roots were started anew, or replaced"
-            faults.append(RootFault(root=self._replaced, reason=reason))
+            faults.append(model.RootFault(root=self._replaced, reason=reason))
         if self._held:
             reason = "a copy of it is held outside, and it is missing: roots were taken away, or started anew"
-            faults.append(RootFault(root=min(self._held), reason=reason))
+            faults.append(model.RootFault(root=min(self._held), reason=reason))
         return faults
 
     def _wrong(self, root: KeptRoot, keys: Mapping[UUID, bytes], strangers: Collection[UUID]) -> str | None:
@@ -157,13 +140,11 @@ class RootsVerifier:
         if public_key is None:
             return "the key that signed it is not among the org's"
         if root.key_id in strangers:
-            return (
-                f"it is signed with {fingerprint(public_key)}, which is no key of the plane: its private half does"
-                " not open with the master key"
-            )
-        if not is_signed(public_key, root.signature, root.body):
+            stranger = f"it is signed with {model.fingerprint(public_key)}, which is no key of the plane"
+            return f"{stranger}: its private half does not open with the master key"
+        if not model.is_signed(public_key, root.signature, root.body):
             return "its signature is false"
-        self.fingerprints[fingerprint(public_key)] = None
+        self.fingerprints[model.fingerprint(public_key)] = None
         body = _read(root.body)
         if body is None or (body["org"], body["seq"], body["previous"]) != (self._org, root.seq, self._hash.hex()):
             return "what was signed is not this root"
@@ -197,32 +178,31 @@ class TrailVerifier:
     """Follows the chains of an org one after the other, then its roots. Keeps the first fault of each chain."""
 
     def __init__(self, org_id: UUID, copies: Mapping[int, bytes] | None = None) -> None:
-        self.chains = self.entries = self.roots = 0
-        self.chain: ChainVerifier | None = None
+        self.chains = self.entries = self.roots = self._blanked = 0
+        self.chain: model.ChainVerifier | None = None
         self._broken = False
-        self._faults: list[Fault] = []
-        self._root_faults: list[RootFault] = []
-        self._blanked = 0
-        self._blanked_entries: list[Blanked] = []
+        self._faults: list[model.Fault] = []
+        self._root_faults: list[model.RootFault] = []
+        self._blanked_entries: list[model.Blanked] = []
         self._verifier = RootsVerifier(org_id, copies)
 
-    def take(self, item: AuditEntry | RootedHead | ChainHead) -> None:
+    def take(self, item: model.AuditEntry | model.RootedHead | model.ChainHead) -> None:
         """The entries of a chain in their order, what roots say of each, and at last its head."""
-        chain = self.chain = self.chain or ChainVerifier(item.chain_id)
-        if isinstance(item, AuditEntry):
+        chain = self.chain = self.chain or model.ChainVerifier(item.chain_id)
+        if isinstance(item, model.AuditEntry):
             self.entries += 1
             self.fault(None if self._broken else chain.follow(item))
-        elif isinstance(item, RootedHead):
+        elif isinstance(item, model.RootedHead):
             self._verifier.saw(item)
             self.fault(None if self._broken else chain.rooted(item))
         else:
             self.chains += 1
             self.fault(None if self._broken else chain.finish(item))
             self._blanked += chain.blanked
-            self._blanked_entries += chain.first_blanked()[: NAMED - len(self._blanked_entries)]
+            self._blanked_entries += chain.first_blanked()[: model.NAMED - len(self._blanked_entries)]
             self.leave_chain()
 
-    def fault(self, fault: Fault | None) -> None:
+    def fault(self, fault: model.Fault | None) -> None:
         if fault is not None and not self._broken:
             self._faults.append(fault)
             self._broken = True
@@ -236,9 +216,9 @@ class TrailVerifier:
         self._root_faults += [fault] if fault else []
 
     def result(
-        self, row_faults: Sequence[RowFault] = (), *, keys_checked: bool = False, newer_copies: int = 0
-    ) -> Verification:
-        return Verification(
+        self, row_faults: Sequence[model.RowFault] = (), *, keys_checked: bool = False, newer_copies: int = 0
+    ) -> model.Verification:
+        return model.Verification(
             chains=self.chains,
             entries=self.entries,
             faults=self._faults,
@@ -285,12 +265,12 @@ class RootCopy:
             "org": str(self.org_id),
             "seq": self.seq,
             "hash": self.hash.hex(),
-            "created_at": iso(self.created_at),
+            "created_at": model.iso(self.created_at),
             "body": self.body.decode(errors="replace"),
-            "signature": to_base64(self.signature),
+            "signature": model.to_base64(self.signature),
             "key_id": str(self.key_id),
-            "public_key": to_base64(self.public_key),
-            "fingerprint": fingerprint(self.public_key),
+            "public_key": model.to_base64(self.public_key),
+            "fingerprint": model.fingerprint(self.public_key),
         }
         return orjson.dumps(copy, option=orjson.OPT_APPEND_NEWLINE)
 

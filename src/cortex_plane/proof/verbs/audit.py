@@ -17,54 +17,43 @@ from cortex_plane.jobs.model.checkpoints import CheckpointCorrupt, check_seal
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, InvalidInput
 from cortex_plane.policies import store as policies_store
+from cortex_plane.proof import model
 from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import (
-    AuditEntry,
-    AuditRecord,
-    ChainHead,
-    RootedHead,
-    RootFault,
-    RowFault,
-    Verification,
-    body_of,
-    is_signed,
-    shown,
-)
 from cortex_plane.proof.rules.exports import ExportWriter
 from cortex_plane.proof.rules.receipts import parse_receipt
 from cortex_plane.proof.rules.roots import Held, TrailVerifier
+from cortex_plane.proof.store import queries
 from cortex_plane.proof.verbs import receipts
 from cortex_plane.proof.verbs.receipts import public_keys
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.rules import Forged, MacKind
-from cortex_plane.tenancy.verbs.frame import every_org, require_found, verb
+from cortex_plane.tenancy.verbs.frame import every_org, require_found, transaction_verb, verb
 
-T = TypeVar("T", bound=AuditEntry | ChainHead | RootedHead)
+T = TypeVar("T", bound=model.AuditEntry | model.ChainHead | model.RootedHead)
 
 _one_at_a_time = asyncio.Semaphore(1)
 
 
-@verb(Permission.AUDIT_READ)
+@transaction_verb(Permission.AUDIT_READ)
 async def list_entries(
-    db: Database, actor: Actor, session_id: UUID | None, above: int, limit: int
-) -> list[AuditRecord]:
+    tx: Transaction, _: Actor, session_id: UUID | None, above: int, limit: int
+) -> list[model.AuditRecord]:
     """The chain of a session, or the org's own."""
-    async with db.transaction(actor.org_id) as tx:
-        if session_id is not None:
-            require_found(await proof_store.head_of_session(tx, session_id), "session")
-        entries = await proof_store.stream_entries(tx, session_id or actor.org_id, above, limit)
-    return [shown(entry) for entry in entries]
+    if session_id is not None:
+        require_found(await proof_store.head_of_session(tx, session_id), "session")
+    entries = await proof_store.stream_entries(tx, session_id or tx.org, above, limit)
+    return [model.record_of(entry) for entry in entries]
 
 
 @verb(Permission.AUDIT_READ, heavy=True)
-async def verify(db: Database, actor: Actor) -> Verification:
+async def verify(db: Database, actor: Actor) -> model.Verification:
     """One at a time in a process: it may take long, and must leave the connections to others."""
     async with _one_at_a_time:
         return await verify_org(db, actor.org_id)
 
 
-async def verify_org(db: Database, org_id: UUID, copies: Mapping[int, bytes] | None = None) -> Verification:
+async def verify_org(db: Database, org_id: UUID, copies: Mapping[int, bytes] | None = None) -> model.Verification:
     """Follow every chain and every signed root of an org in one snapshot and in flat memory; names the first bad entry of
     each chain, the first bad root, and rows that are not what the trail says of them. ``copies``: hashes of roots, by their
     numbers, as somebody keeps them outside of the database."""
@@ -74,11 +63,11 @@ async def verify_org(db: Database, org_id: UUID, copies: Mapping[int, bytes] | N
 
 async def verify_snapshot(
     tx: Transaction, vault: Vault | None, copies: Mapping[int, bytes] | None = None, *, rows_checked: bool = False
-) -> Verification:
+) -> model.Verification:
     verifier, trail = TrailVerifier(tx.org, copies), Trail()
     async for item in chain_by_chain(tx):
         verifier.take(item)
-        if isinstance(item, AuditEntry) and item.session_id is None:
+        if isinstance(item, model.AuditEntry) and item.session_id is None:
             trail.take(item)
     # Whoever can write to the database can put a key there; only one that the plane sealed is believed.
     keys, strangers = await receipts.verifying(tx, vault)
@@ -113,7 +102,7 @@ class _Stream(Generic[T]):
 
 async def chain_by_chain(
     tx: Transaction, session_id: UUID | None = None
-) -> AsyncIterator[AuditEntry | RootedHead | ChainHead]:
+) -> AsyncIterator[model.AuditEntry | model.RootedHead | model.ChainHead]:
     """The entries of each chain, and after them its head; one without a hash where there is none. Where a root covers a
     chain as far as an entry, its word follows that entry. One session alone comes without roots: they cover all chains."""
     entries = await _Stream.of(proof_store.stream_all_entries(tx, session_id))
@@ -132,21 +121,21 @@ async def chain_by_chain(
             yield await roots.take()
         head = heads.next
         has_head = head is not None and head.chain_id == chain
-        yield await heads.take() if has_head else ChainHead(chain_id=chain, is_orphan=True)
+        yield await heads.take() if has_head else model.ChainHead(chain_id=chain, is_orphan=True)
 
 
-async def verify_all(db: Database, root_copies: Held | None = None) -> dict[str, Verification]:
+async def verify_all(db: Database, root_copies: Held | None = None) -> dict[str, model.Verification]:
     """Every org, by slug: for whoever holds the database. ``root_copies``: to compare with."""
-    results: dict[str, Verification] = {}
+    results: dict[str, model.Verification] = {}
     copies = dict(root_copies or {})
     async for org in every_org(db):
         results[org.slug] = await verify_org(db, org.id, copies.pop(org.id, None))
     return results | {str(id): _gone(roots) for id, roots in copies.items()}
 
 
-def _gone(copies: Mapping[int, bytes]) -> Verification:
-    fault = RootFault(root=min(copies), reason="a copy of it is held outside, and its org is gone")
-    return Verification(chains=0, entries=0, faults=[], root_faults=[fault])
+def _gone(copies: Mapping[int, bytes]) -> model.Verification:
+    fault = model.RootFault(root=min(copies), reason="a copy of it is held outside, and its org is gone")
+    return model.Verification(chains=0, entries=0, faults=[], root_faults=[fault])
 
 
 CHUNK_BYTES = 64 * 1024
@@ -156,10 +145,8 @@ _exports_under_way: set[UUID] = set()
 
 @verb(Permission.AUDIT_READ)
 async def export_trail(db: Database, actor: Actor, session_id: UUID | None) -> AsyncGenerator[bytes, None]:
-    """Every chain of the org, or that of one session, in one snapshot.
-
-    Whoever reads it closes it, which frees its connection. If the database fails it raises before the trailer.
-    """
+    """Every chain of the org, or that of one session, in one snapshot. Whoever reads it closes it, which frees its
+    connection. If the database fails it raises before the trailer."""
     chunks = _export_chunks(db, actor.org_id, session_id)
     # What could refuse it does so now, and from here on closing it runs its cleanup.
     await anext(chunks)
@@ -176,7 +163,7 @@ async def _export_chunks(db: Database, org_id: UUID, session_id: UUID | None) ->
             if session_id is not None:
                 require_found(await proof_store.head_of_session(tx, session_id), "session")
             writer = ExportWriter()
-            buffer = bytearray(writer.header(org.id, org.slug, session_id, await proof_store.database_time(tx)))
+            buffer = bytearray(writer.header(org.id, org.slug, session_id, await tx.value(queries.database_time)))
             yield b""
             async for line in _export_lines(tx, writer, session_id):
                 buffer += line
@@ -240,11 +227,11 @@ class Trail:
         self.ended: set[str] = set()
         self.retired: set[str] = set()
 
-    def take(self, entry: AuditEntry) -> None:
+    def take(self, entry: model.AuditEntry) -> None:
         action = entry.action
         if action not in _ENDS and action != "atlas_retired":
             return
-        data = (body_of(entry) or {}).get("data")
+        data = (model.body_of(entry) or {}).get("data")
         if not isinstance(data, dict):
             return
         if action == "atlas_retired":
@@ -254,22 +241,26 @@ class Trail:
             self.ended.update(id for id in (ids if isinstance(ids, list) else [ids]) if isinstance(id, str))
 
 
-async def _credential_faults(tx: Transaction, trail: Trail) -> AsyncIterator[RowFault]:
+async def _credential_faults(tx: Transaction, trail: Trail) -> AsyncIterator[model.RowFault]:
     """Rows that give power and that the plane did not write so, or that ended on the trail."""
     for kind in tenancy_store.PEOPLE:
         async for row in tenancy_store.stream_rows(tx, kind):
             id = str(row["id"])
             reason = _row_reason(tx, kind, row, over=id in trail.ended) if row["live"] else None
             if reason is not None:
-                yield RowFault(subject=f"{kind} {id}", reason=reason)
+                yield model.RowFault(subject=f"{kind} {id}", reason=reason)
     async for row in tenancy_store.stream_rows(tx, MacKind.ATLAS_VERSION):
         id = f"{row['atlas_id']} {row['version']}"
         reason = _row_reason(tx, MacKind.ATLAS_VERSION, row, over=id in trail.retired and not row["retired"])
         if reason is not None:
-            yield RowFault(subject=f"{MacKind.ATLAS_VERSION} {id}", reason=reason)
-    policy = await _policy_fault(tx)
-    if policy is not None:
-        yield policy
+            yield model.RowFault(subject=f"{MacKind.ATLAS_VERSION} {id}", reason=reason)
+    try:
+        version = await policies_store.policies_in_force(tx)
+        if version:
+            await policies_store.require_true_rows(tx, version)
+    except Forged as forgery:
+        reason = "its MAC is false: the plane did not put it in force as it stands"
+        yield model.RowFault(subject=f"{forgery.kind} {forgery.id}", reason=reason)
 
 
 def _row_reason(tx: Transaction, kind: MacKind, row: Row, *, over: bool) -> str | None:
@@ -278,32 +269,21 @@ def _row_reason(tx: Transaction, kind: MacKind, row: Row, *, over: bool) -> str 
     return "it ended on the trail, and is there again" if over else None
 
 
-async def _policy_fault(tx: Transaction) -> RowFault | None:
-    try:
-        version = await policies_store.policies_in_force(tx)
-        if version:
-            await policies_store.require_true_rows(tx, version)
-    except Forged as forgery:
-        reason = "its MAC is false: the plane did not put it in force as it stands"
-        return RowFault(subject=f"{forgery.kind} {forgery.id}", reason=reason)
-    return None
-
-
 async def contradictions(
     tx: Transaction, keys: Mapping[UUID, bytes], strangers: Collection[UUID], vault: Vault | None
-) -> list[RowFault]:
+) -> list[model.RowFault]:
     """Every row that is not what the trail says of it, in the snapshot of ``tx``; ``keys`` are the org's public ones."""
     faults = await proof_store.list_row_faults(tx, MOST_FAULTS)
     for version in (await proof_store.changed_policy_versions(tx))[:MOST_FAULTS]:
         reason = "its rows are not those that the trail applied"
-        faults.append(RowFault(subject=f"policy version {version}", reason=reason))
+        faults.append(model.RowFault(subject=f"policy version {version}", reason=reason))
     faults += await _first(_receipt_contradictions(tx, keys, strangers))
     faults += await _first(_result_contradictions(tx))
     return faults + await _first(_checkpoint_contradictions(tx, vault))
 
 
-async def _first(faults: AsyncIterator[RowFault]) -> list[RowFault]:
-    first: list[RowFault] = []
+async def _first(faults: AsyncIterator[model.RowFault]) -> list[model.RowFault]:
+    first: list[model.RowFault] = []
     async for fault in faults:
         first.append(fault)
         if len(first) == MOST_FAULTS:
@@ -313,16 +293,16 @@ async def _first(faults: AsyncIterator[RowFault]) -> list[RowFault]:
 
 async def _receipt_contradictions(
     tx: Transaction, keys: Mapping[UUID, bytes], strangers: Collection[UUID]
-) -> AsyncIterator[RowFault]:
-    async for row in proof_store.stream_receipts(tx):
+) -> AsyncIterator[model.RowFault]:
+    async for row in tx.stream(queries.stream_receipts):
         reason = _why_not(tx.org, row, keys, strangers)
         if reason is not None:
-            yield RowFault(subject=f"receipt of approval {row['approval_id']}", reason=reason)
+            yield model.RowFault(subject=f"receipt of approval {row['approval_id']}", reason=reason)
 
 
 def _why_not(org_id: UUID, row: Row, keys: Mapping[UUID, bytes], strangers: Collection[UUID]) -> str | None:
     key = keys.get(row["key_id"])
-    if key is None or row["key_id"] in strangers or not is_signed(key, row["signature"], row["body"]):
+    if key is None or row["key_id"] in strangers or not model.is_signed(key, row["signature"], row["body"]):
         return "it is not signed with a key of the plane"
     says = parse_receipt(row["body"])
     if says is None:
@@ -336,15 +316,15 @@ def _why_not(org_id: UUID, row: Row, keys: Mapping[UUID, bytes], strangers: Coll
     return None
 
 
-async def _result_contradictions(tx: Transaction) -> AsyncIterator[RowFault]:
-    async for row in proof_store.stream_results(tx):
+async def _result_contradictions(tx: Transaction) -> AsyncIterator[model.RowFault]:
+    async for row in tx.stream(queries.stream_results):
         if row["result"] is None:
             reason = f"its result is gone; entry {row['seq']} of chain {row['chain_id']} holds its digest"
         elif _digest(row["result"]) != row["digest"]:
             reason = f"its result is not the one of entry {row['seq']} of chain {row['chain_id']}"
         else:
             continue
-        yield RowFault(subject=f"call {row['call']}", reason=reason)
+        yield model.RowFault(subject=f"call {row['call']}", reason=reason)
 
 
 def _digest(result: str) -> str | None:
@@ -355,10 +335,10 @@ def _digest(result: str) -> str | None:
         return None
 
 
-async def _checkpoint_contradictions(tx: Transaction, vault: Vault | None) -> AsyncIterator[RowFault]:
+async def _checkpoint_contradictions(tx: Transaction, vault: Vault | None) -> AsyncIterator[model.RowFault]:
     key = None if vault is None else vault.checkpoint_key(tx.org)
-    async for row in proof_store.stream_checkpoints(tx):
+    async for row in tx.stream(queries.stream_checkpoints):
         try:
             check_seal(row["checkpoint"], row["mac"], row["id"], key)
         except CheckpointCorrupt as error:
-            yield RowFault(subject=f"checkpoint of job {row['id']}", reason=error.message)
+            yield model.RowFault(subject=f"checkpoint of job {row['id']}", reason=error.message)

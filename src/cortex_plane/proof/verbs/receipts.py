@@ -14,12 +14,14 @@ from cortex_plane.approvals.model.approvals import Approval, StandingApproval
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.db.vault import Vault
 from cortex_plane.kernel.errors import Conflict, NotFound, SetupError
+from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact, Receipt, SigningKey, fingerprint, to_base64
 from cortex_plane.proof.rules.receipts import ReceiptFacts, Stamp, receipt_body, why_not_sent
+from cortex_plane.proof.store import queries
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.frame import require_found, verb
+from cortex_plane.tenancy.verbs.frame import read_verb, require_found, transaction_verb, verb
 
 PURPOSE = "signing-key"
 KEPT = 10_000
@@ -44,22 +46,24 @@ async def get_signer(db: Database, tx: Transaction, active: UUID | None = None) 
     signer = _signers.get(active) if active is not None else None
     if signer is not None:
         return signer
-    row = await proof_store.active_signing_key(tx)
+    row = await tx.row(queries.active_signing_key)
     if row is not None:
         return _kept(_opened(db.vault, tx.org, row))
     # Whoever makes the first at the same moment waits here for the other, and then takes theirs. It is kept only once it
     # was read from the database: this transaction may still be rolled back.
     await _insert_signing_key(db, tx)
-    row = await proof_store.active_signing_key(tx)
+    row = await tx.row(queries.active_signing_key)
     if row is None:
         raise AssertionError("somebody retired a key without a new one")
     return _opened(db.vault, tx.org, row)
 
 
 async def _insert_signing_key(db: Database, tx: Transaction) -> bool:
+    """False: there is an active one, and nothing happened."""
     private = Ed25519PrivateKey.generate()
     sealed = await db.seal(tx, PURPOSE, private.private_bytes_raw())
-    return await proof_store.insert_signing_key(tx, new_id(), private.public_key().public_bytes_raw(), sealed)
+    public_key = private.public_key().public_bytes_raw()
+    return await tx.value(queries.insert_signing_key, tx.org, new_id(), public_key, sealed) is not None
 
 
 def _opened(vault: Vault, org_id: UUID, row: Row) -> Signer:
@@ -91,39 +95,30 @@ def is_ours(vault: Vault, org_id: UUID, key_id: UUID, public_key: bytes, sealed:
 
 async def verifying(tx: Transaction, vault: Vault | None) -> tuple[dict[UUID, bytes], set[UUID]]:
     """The public keys of the org, and which of them the plane did not make; without its master key nobody can tell."""
-    rows = await proof_store.signing_key(tx)
+    rows = await tx.rows(queries.signing_key)
     keys = {row["id"]: row["public_key"] for row in rows}
     if vault is None:
         return keys, set()
     return keys, {row["id"] for row in rows if not is_ours(vault, tx.org, row["id"], row["public_key"], row["sealed"])}
 
 
-def show_signing_key(row: Row) -> SigningKey:
-    return SigningKey(
-        id=row["id"],
-        fingerprint=fingerprint(row["public_key"]),
-        public_key=to_base64(row["public_key"]),
-        created_at=row["created_at"],
-        retired_at=row["retired_at"],
-    )
-
-
 async def public_keys(tx: Transaction) -> list[SigningKey]:
-    return [show_signing_key(row) for row in await proof_store.list_signing_keys(tx)]
-
-
-@verb(Permission.AUDIT_READ)
-async def list_signing_keys(db: Database, actor: Actor) -> list[SigningKey]:
     """Every key of the org, oldest first; the one that is not retired signs."""
-    async with db.transaction(actor.org_id) as tx:
-        return await public_keys(tx)
+    return [parse(SigningKey, {**row, **_key_texts(row)}) for row in await tx.rows(queries.list_signing_keys)]
+
+
+def _key_texts(row: Row) -> dict[str, str]:
+    return {"fingerprint": fingerprint(row["public_key"]), "public_key": to_base64(row["public_key"])}
+
+
+list_signing_keys = read_verb(Permission.AUDIT_READ, public_keys)
 
 
 @verb(Permission.KEY_WRITE)
 async def rotate_signing_key(db: Database, actor: Actor) -> SigningKey:
     """A new key signs from now on. The old one stays listed, and what it signed stays valid."""
     async with db.transaction(actor.org_id) as tx:
-        old = await proof_store.retire_signing_key(tx)
+        old = await tx.row(queries.retire_signing_key)
         if not await _insert_signing_key(db, tx):
             raise Conflict("Somebody else made a new key at this moment.", hint="Look at `cortex audit keys`.")
         new = next(key for key in await public_keys(tx) if key.retired_at is None)
@@ -153,10 +148,8 @@ def receipt_fault(
     input_hash: str,
     now: datetime | None,
 ) -> str | None:
-    """Why an approved call must not be sent: its receipt is missing or not true; None where it is.
-
-    ``now`` is left out for a call that was sent in time before.
-    """
+    """Why an approved call must not be sent: its receipt is missing or not true; None where it is. ``now`` is left out
+    for a call that was sent in time before."""
     if stamp is None:
         return "there is no receipt of its approval"
     if not is_ours(vault, org_id, stamp.key_id, stamp.public_key, stamp.sealed):
@@ -167,24 +160,16 @@ def receipt_fault(
     )  # fmt: skip
 
 
-@verb(Permission.APPROVAL_READ)
-async def get_receipt(db: Database, actor: Actor, approval_id: UUID) -> Receipt:
+@transaction_verb(Permission.APPROVAL_READ)
+async def get_receipt(tx: Transaction, actor: Actor, approval_id: UUID) -> Receipt:
     """The receipt of a decision, for whoever sees the approval."""
-    async with db.transaction(actor.org_id) as tx:
-        require_found(await approvals_store.get_approval(tx, approval_id, actor), "approval")
-        row = await proof_store.get_receipt(tx, approval_id)
+    require_found(await approvals_store.get_approval(tx, approval_id, actor), "approval")
+    row = await tx.row(queries.get_receipt, approval_id)
     if row is None:
         raise NotFound(
             "There is no receipt: nobody approved or denied this.",
             code="receipt_not_found",
             hint="Look at its status with `cortex approval show`.",
         )
-    return Receipt(
-        approval_id=row["approval_id"],
-        body=row["body"].decode(errors="replace"),
-        signature=to_base64(row["signature"]),
-        public_key=to_base64(row["public_key"]),
-        key_id=row["key_id"],
-        fingerprint=fingerprint(row["public_key"]),
-        created_at=row["created_at"],
-    )
+    texts = {"body": row["body"].decode(errors="replace"), "signature": to_base64(row["signature"]), **_key_texts(row)}
+    return parse(Receipt, {**row, **texts})

@@ -12,12 +12,14 @@ import structlog
 
 from cortex_plane.db.database import NOBODY, Database, Row, Transaction
 from cortex_plane.kernel.errors import CortexError, Unavailable
+from cortex_plane.kernel.fields import parse
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import GENESIS, AuditRoot, RootMade, fingerprint, to_base64
 from cortex_plane.proof.rules.roots import KeptRoot, RootCopy, RootMark, root_body, root_hash
+from cortex_plane.proof.store import queries
 from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.frame import every_org, verb
+from cortex_plane.tenancy.verbs.frame import every_org, transaction_verb, verb
 
 
 class RootPlace(Protocol):
@@ -94,7 +96,7 @@ CHAINS_AT_ONCE = 10_000
 """A root covers no more than that; what is left over is the next one's, which follows at once."""
 NEWEST = 2**62
 
-_compared: set[UUID] = set()
+_compared_orgs: set[UUID] = set()
 """Orgs of which this process has compared every chain once. A database that was restored elsewhere counts its transactions
 anew; whoever restores one starts its processes anew too."""
 
@@ -131,27 +133,27 @@ async def make_root(db: Database, org_id: UUID) -> int:
 
 async def _make_org_root(db: Database, tx: Transaction) -> bool | None:
     """Whether chains are left over; None where there was nothing to cover, or somebody else covers it."""
-    last = await proof_store.last_root(tx)
-    whole = last is None or last["foreign_snapshot"] or tx.org not in _compared
+    last = await tx.row(queries.last_root)
+    whole = last is None or last["foreign_snapshot"] or tx.org not in _compared_orgs
     since = None if last is None or whole else last["snapshot"]
     grown = await proof_store.grown_chains(tx, since, CHAINS_AT_ONCE + 1)
     if grown is None:
-        _compared.add(tx.org)
+        _compared_orgs.add(tx.org)
         return None
-    heads, more = grown.heads[:CHAINS_AT_ONCE], len(grown.heads) > CHAINS_AT_ONCE
-    previous = last["hash"] if last else GENESIS
-    seq = (last["seq"] if last else 0) + 1
-    chains = (last["chains"] if last else 0) + sum(head.is_new for head in heads)
+    all_heads, snapshot, now = grown
+    heads, more = all_heads[:CHAINS_AT_ONCE], len(all_heads) > CHAINS_AT_ONCE
+    previous, seq, chains = (last["hash"], last["seq"] + 1, last["chains"]) if last else (GENESIS, 1, 0)
+    chains += sum(head.is_new for head in heads)
     key = await receipts.get_signer(db, tx)
-    body = root_body(tx.org, seq, previous, grown.now, heads, chains)
+    body = root_body(tx.org, seq, previous, now, heads, chains)
     root = KeptRoot(seq=seq, body=body, hash=root_hash(previous, body), key_id=key.id, signature=key.sign(body))
     # As long as something is left over, the next one starts where this one did.
-    snapshot = since if more else grown.snapshot
-    if not await proof_store.insert_root(tx, root, previous, chains, snapshot, grown.now):
+    if not await proof_store.insert_root(tx, root, previous, chains, since if more else snapshot, now):
         return None
-    await proof_store.insert_root_heads(tx, seq, heads)
+    chain_ids, seqs, hashes = zip(*((head.chain_id, head.seq, head.hash) for head in heads), strict=True)
+    await tx.rows(queries.insert_root_heads, tx.org, seq, chain_ids, seqs, hashes)
     if not more:
-        _compared.add(tx.org)
+        _compared_orgs.add(tx.org)
     return more
 
 
@@ -161,32 +163,21 @@ async def make_root_now(db: Database, actor: Actor) -> RootMade:
     count = await make_root(db, actor.org_id)
     async with db.transaction(actor.org_id) as tx:
         # An org has a chain from its first moment on, so there is one.
-        (newest,) = await proof_store.list_roots(tx, NEWEST, 1)
-    return RootMade(made=count > 0, root=_shown(newest))
+        (newest,) = await tx.rows(queries.list_roots, NEWEST, 1)
+    return RootMade(made=count > 0, root=_audit_root(newest))
 
 
-@verb(Permission.AUDIT_READ)
-async def list_roots(db: Database, actor: Actor, below: int | None, limit: int) -> list[AuditRoot]:
+@transaction_verb(Permission.AUDIT_READ)
+async def list_roots(tx: Transaction, _: Actor, below: int | None, limit: int) -> list[AuditRoot]:
     """Newest first."""
-    async with db.transaction(actor.org_id) as tx:
-        rows = await proof_store.list_roots(tx, NEWEST if below is None else below, limit)
-    return [_shown(row) for row in rows]
+    rows = await tx.rows(queries.list_roots, NEWEST if below is None else below, limit)
+    return [_audit_root(row) for row in rows]
 
 
-def _shown(row: Row) -> AuditRoot:
-    body = row["body"].decode(errors="replace")
-    return AuditRoot(
-        seq=row["seq"],
-        previous=row["previous"].hex(),
-        hash=row["hash"].hex(),
-        covers=_covers(row["body"]),
-        chains=row["chains"],
-        body=body,
-        signature=to_base64(row["signature"]),
-        key_id=row["key_id"],
-        fingerprint=fingerprint(row["public_key"]),
-        created_at=row["created_at"],
-    )
+def _audit_root(row: Row) -> AuditRoot:
+    texts = {"previous": row["previous"].hex(), "hash": row["hash"].hex(), "signature": to_base64(row["signature"])}
+    texts |= {"body": row["body"].decode(errors="replace"), "fingerprint": fingerprint(row["public_key"])}
+    return parse(AuditRoot, {**row, **texts, "covers": _covers(row["body"])})
 
 
 def _covers(body: bytes) -> int:

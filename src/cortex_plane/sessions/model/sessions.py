@@ -243,9 +243,6 @@ def bound_memory(memory: Memory, budget: int) -> Memory:
     return Memory(summary, tuple(reversed(facts)))
 
 
-# What the model is asked, and what it answers
-
-
 def turn_record(turn: Turn) -> dict[str, Any]:
     match turn:
         case UserTurn():
@@ -295,11 +292,8 @@ def _malformed(what: str) -> InvalidInput:
     )
 
 
-# Without a model
-
-
 def extract_memory(memory: Memory, turns: Sequence[dict[str, Any]]) -> Memory:
-    """A line for each turn, as `told` writes it; what a person asked to remember is a fact."""
+    """A line for each turn, as `turn_record` writes it; what a person asked to remember is a fact."""
     lines = [memory.summary] if memory.summary else []
     facts = list(memory.facts)
     for turn in turns:

@@ -82,18 +82,10 @@ async def _replay(
     # Before the events: a reader that follows from there on misses nothing.
     latest = await sessions_store.latest_event(tx, session_id)
     events = await sessions_store.list_events_after(tx, session_id, job_id, after, limit)
+    more = len(events) >= limit
     return EventReplay(
-        org_id=tx.org,
-        session_id=session_id,
-        job_id=job_id,
-        events=events,
-        latest=latest,
-        more=len(events) >= limit,
-        over=over,
+        org_id=tx.org, session_id=session_id, job_id=job_id, events=events, latest=latest, more=more, over=over
     )
-
-
-# Text chunks ----------------------------------------------------------------------------------------------------------
 
 
 async def append_chunks(db: Database, job: Assignment, worker_id: UUID, step: int, texts: Sequence[str]) -> bool:
@@ -203,10 +195,8 @@ class EventFeed:
 
     @contextlib.contextmanager
     def watch(self, org_id: UUID, session_id: UUID, latest: int) -> Iterator[Subscription]:
-        """Events of a session from now on. ``latest`` is a number that it had reached before: no gap from there.
-
-        A reader that joins others may get some again: it skips what it knows by number.
-        """
+        """Events of a session from now on. ``latest`` is a number that it had reached before: no gap from there. A
+        reader that joins others may get some again: it skips what it knows by number."""
         session = self._sessions.setdefault(org_id, {}).setdefault(session_id, _Watched(latest))
         try:
             with self._reading(session.readers) as subscription:
@@ -220,10 +210,8 @@ class EventFeed:
 
     @contextlib.contextmanager
     def approvals(self, org_id: UUID) -> Iterator[Subscription]:
-        """Events of approvals anywhere in an org, to know that an inbox must be read again.
-
-        Subscribe, then read the inbox, then wait: nothing falls between. The first may be some seconds old.
-        """
+        """Events of approvals anywhere in an org, to know that an inbox must be read again. Subscribe, then read the
+        inbox, then wait: nothing falls between. The first may be some seconds old."""
         inbox = self._inboxes.setdefault(org_id, _Inbox())
         try:
             with self._reading(inbox.readers) as subscription:
@@ -255,8 +243,6 @@ class EventFeed:
             yield subscription
         finally:
             readers.remove(subscription)
-
-    # Reading ---------------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
         was_warned = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from cortex_plane.agents import store as agents_store
@@ -135,7 +136,7 @@ async def end_approvals(tx: Transaction, session_id: UUID, job_ids: Sequence[UUI
     rows = await approvals_store.cancel_approvals(tx, job_ids, reason)
     if rows:
         facts = [
-            Fact.of(actor, "approval_cancelled", approval=row["id"], reason=reason).concerning(row["job_id"])
+            replace(Fact.of(actor, "approval_cancelled", approval=row["id"], reason=reason), job=row["job_id"])
             for row in rows
         ]
         events = [("approval_cancelled", row["job_id"], {"approval_id": str(row["id"])}) for row in rows]
@@ -147,7 +148,7 @@ REMEMBERED = 50_000
 Sender = tuple[UUID, UUID, str]
 """An org, a connection and a name there."""
 
-_checked: OrderedDict[Sender, sessions_store.CheckedMapping] = OrderedDict()
+_mappings: OrderedDict[Sender, sessions_store.CheckedMapping] = OrderedDict()
 
 
 @verb(Permission.MESSAGE_INGEST)
@@ -168,7 +169,7 @@ async def ingest_message(
     for _ in range(TRIES):
         try:
             delivery = await sessions_store.ingest_message(
-                db, actor, connection_id, inbound, (account, mapping, session, job), facts, _checked.get(sender), once
+                db, actor, connection_id, inbound, (account, mapping, session, job), facts, _mappings.get(sender), once
             )
             break
         except Conflict as error:
@@ -187,16 +188,16 @@ async def ingest_message(
 async def _check(db: Database, sender: Sender) -> None:
     """Once in a process for each sender: afterwards the message itself says whether the mapping is still this one."""
     async with forgery_refusal(db, _sender_unknown):
-        checked = await sessions_store.check_mapping(db, *sender)
-    if checked is not None:
-        _remember(sender, checked)
+        mapping = await sessions_store.check_mapping(db, *sender)
+    if mapping is not None:
+        _remember(sender, mapping)
 
 
-def _remember(sender: Sender, checked: sessions_store.CheckedMapping) -> None:
-    _checked[sender] = checked
-    _checked.move_to_end(sender)
-    if len(_checked) > REMEMBERED:
-        _checked.popitem(last=False)
+def _remember(sender: Sender, mapping: sessions_store.CheckedMapping) -> None:
+    _mappings[sender] = mapping
+    _mappings.move_to_end(sender)
+    if len(_mappings) > REMEMBERED:
+        _mappings.popitem(last=False)
 
 
 def _sender_unknown() -> Forbidden:
