@@ -42,22 +42,8 @@ from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import meters
 from cortex_plane.sessions.rules import as_sent, heard, merge_assistant_turns, recorded_form, requests_of
+from cortex_plane.worker import calls as step_calls
 from cortex_plane.worker.authorization import CallAuthorizer
-from cortex_plane.worker.calls import (
-    Call,
-    CallKind,
-    PendingWrite,
-    call_events,
-    call_outcome,
-    call_summary,
-    completion_events,
-    group_calls,
-    plan_call,
-    reply_digest,
-    result_events,
-    text_events,
-    with_model,
-)
 from cortex_plane.worker.context_window import ContextWindow
 from cortex_plane.worker.effects import CallLedger, RequestCards, awaiting_calls
 from cortex_plane.worker.ends import Ended, EndWriter, JobCancelled, JobFailed, JobHandedBack, JobRetried, LastWrite
@@ -177,7 +163,7 @@ class ResponseStep:
 
     record: NewStep
     response: Response
-    calls: Sequence[Call] = ()
+    calls: Sequence[step_calls.Call] = ()
 
     @property
     def text(self) -> str:
@@ -275,17 +261,17 @@ class Attempt:
             return
         self.lease.progress.phase = Phase.TOOLS
         # A step that only reads has one audit fact, when it is done; one that acts is on the trail before it acts.
-        acts = any(call.kind is CallKind.EFFECT for call in step.calls)
-        calls = [call_summary(call) for call in step.calls]
+        acts = any(call.kind is step_calls.CallKind.EFFECT for call in step.calls)
+        calls = [step_calls.call_summary(call) for call in step.calls]
         index = step.record.index
         due = StepWrite(
             step=step.record,
             facts=[self.lease.fact("step_responded", step=index, calls=calls)] if acts else [],
-            events=with_model(response, call_events(index, response.text, step.calls)),
+            events=step_calls.with_model(response, step_calls.call_events(index, response.text, step.calls)),
         )
         if self.gates.bound is not None and self.gates.bound.session.shut is not None:
             # The agent is out of tries: nothing of its response is sent, and all of it is kept.
-            pending = PendingWrite(due)
+            pending = step_calls.PendingWrite(due)
             pending.new(*(call for call in step.calls if call.settled))
             self.gates.require_open(pending.take())
         await self._resolve(step.calls, due)
@@ -329,7 +315,7 @@ class Attempt:
         if not response.calls:
             return ResponseStep(record, response)
         calls = [
-            plan_call(position, request, new_id(), self.lease.toolbox, progress.step)
+            step_calls.plan_call(position, request, new_id(), self.lease.toolbox, progress.step)
             for position, request in enumerate(response.calls)
         ]
         await self.authorizer.authorize(calls)
@@ -351,7 +337,7 @@ class Attempt:
         write = StepWrite(
             step=step.record,
             done_step=index,
-            events=with_model(step.response, text_events(index, step.text)),
+            events=step_calls.with_model(step.response, step_calls.text_events(index, step.text)),
             facts=[self.lease.fact("step_completed", step=index, calls=[])],
         )
         self.gates.require_open(write)
@@ -362,7 +348,7 @@ class Attempt:
         progress, index, text = self.lease.progress, step.record.index, step.text
         cut = {"truncated": True} if step.response.stop_reason is StopReason.MAX_TOKENS else {}
         reply = text if self.lease.assignment.kind is JobKind.CONVERSATION else None
-        fact = self.lease.fact("step_completed", step=index, calls=[], **reply_digest(reply))
+        fact = self.lease.fact("step_completed", step=index, calls=[], **step_calls.reply_digest(reply))
         self._log_step(index, "answer", text, 0)
         progress.status, progress.phase = CheckpointStatus.COMPLETED, Phase.DONE
         result = await self.writer.write(
@@ -372,7 +358,7 @@ class Attempt:
                 reply=reply,
                 status=JobStatus.COMPLETED,
                 result=canonical({"text": text, **cut}),
-                events=with_model(step.response, completion_events(index, text)),
+                events=step_calls.with_model(step.response, step_calls.completion_events(index, text)),
                 facts=[self.lease.fact("job_completed"), fact],
             )
         )
@@ -384,22 +370,22 @@ class Attempt:
             step=step.record,
             done_step=index,
             reply=reply,
-            events=with_model(step.response, text_events(index, text)),
+            events=step_calls.with_model(step.response, step_calls.text_events(index, text)),
             facts=[fact],
         )
         await self._check_hold(await self.writer.write(write))
 
     # The calls of a step ---------------------------------------------------------------------------------------
 
-    async def _resolve(self, calls: Sequence[Call], due: StepWrite) -> None:
+    async def _resolve(self, calls: Sequence[step_calls.Call], due: StepWrite) -> None:
         """Run the calls that are not settled. ``due`` is what must be durable before anything is sent."""
         if any(call.status is CallStatus.AWAITING for call in calls):
             await self._request_approvals(calls, due)
-        pending = PendingWrite(due)
+        pending = step_calls.PendingWrite(due)
         pending.new(*(call for call in calls if call.settled and not call.has_row))
-        for group in group_calls(calls):
+        for group in step_calls.group_calls(calls):
             self.gates.end_calls(calls, group[0].position)
-            if group[0].kind is CallKind.EFFECT:
+            if group[0].kind is step_calls.CallKind.EFFECT:
                 await self.ledger.perform(group[0], calls, pending)
                 pending.settled.append(group[0])
             else:
@@ -417,7 +403,7 @@ class Attempt:
                 await self.ledger.write(calls, pending.take())
         await self._finish_step(calls, pending.take())
 
-    async def _request_approvals(self, calls: Sequence[Call], due: StepWrite) -> None:
+    async def _request_approvals(self, calls: Sequence[step_calls.Call], due: StepWrite) -> None:
         """Ends the attempt; returns only where nobody can decide, and the model is told."""
         terms = {}
         for call in awaiting_calls(calls):
@@ -428,7 +414,7 @@ class Attempt:
             await self.ledger.write(calls, self.cards.suspend(calls, terms, due))
             raise Ended
 
-    async def _finish_step(self, calls: Sequence[Call], write: StepWrite) -> None:
+    async def _finish_step(self, calls: Sequence[step_calls.Call], write: StepWrite) -> None:
         progress = self.lease.progress
         index = progress.step
         names = ", ".join(dict.fromkeys(call.name for call in calls))
@@ -436,13 +422,15 @@ class Attempt:
         self._log_step(index, names, outcome, len(calls))
         progress.active_tools = tuple(call.active_tool(with_result=False) for call in calls)
         progress.phase, progress.step, progress.invocation = Phase.MODEL, index + 1, None
-        outcomes = [call_outcome(call) for call in calls]
-        if not any(call.kind is CallKind.EFFECT for call in calls):
-            outcomes = [{**call_summary(call), **outcome} for call, outcome in zip(calls, outcomes, strict=True)]
+        outcomes = [step_calls.call_outcome(call) for call in calls]
+        if not any(call.kind is step_calls.CallKind.EFFECT for call in calls):
+            outcomes = [
+                {**step_calls.call_summary(call), **outcome} for call, outcome in zip(calls, outcomes, strict=True)
+            ]
         self.conversation.turns.append(ToolTurn(tuple(call.call_result() for call in calls)), step=index)
         self.gates.end_calls(calls)
         write.done_step = index
-        write.events = [*write.events, *result_events(index, calls)]
+        write.events = [*write.events, *step_calls.result_events(index, calls)]
         write.facts = [*write.facts, self.lease.fact("step_completed", step=index, calls=outcomes)]
         await self._check_hold(await self.writer.write(write))
 

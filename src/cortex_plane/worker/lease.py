@@ -24,19 +24,7 @@ from cortex_plane.approvals.verbs.approval_requests import RequestOutcome
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
 from cortex_plane.jobs import store as jobs_store
-from cortex_plane.jobs.model.checkpoints import (
-    WARN_BYTES,
-    ActiveTool,
-    Checkpoint,
-    CheckpointStatus,
-    Cursor,
-    LogEntry,
-    Phase,
-    SealedCheckpoint,
-    TokenUsage,
-    log_with,
-    seal,
-)
+from cortex_plane.jobs.model import checkpoints
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.rules import Assignment, StepWrite, WriteResult
 from cortex_plane.kernel.errors import AlreadyExists, Conflict, TooLarge, Unavailable
@@ -109,26 +97,26 @@ class Progress:
     agent_id: UUID
     prompt_hash: str
     step: int = 0
-    phase: Phase = Phase.MODEL
+    phase: checkpoints.Phase = checkpoints.Phase.MODEL
     message_seq: int = 0
     iterations: int = 0
     invocation: UUID | None = None
     gates: Mapping[str, int] = field(default_factory=dict)
     window_step: int = 0
     window_seq: int = 0
-    status: CheckpointStatus = CheckpointStatus.IN_PROGRESS
+    status: checkpoints.CheckpointStatus = checkpoints.CheckpointStatus.IN_PROGRESS
     last_step: int = 0
     last_step_id: str = "start"
-    active_tools: tuple[ActiveTool, ...] = ()
+    active_tools: tuple[checkpoints.ActiveTool, ...] = ()
     working_data: Mapping[str, bytes] = field(default_factory=dict)
     accumulated_facts: tuple[str, ...] = ()
     conversation_summary: str | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    log: tuple[LogEntry, ...] = ()
+    log: tuple[checkpoints.LogEntry, ...] = ()
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint) -> Progress:
+    def of(cls, checkpoint: checkpoints.Checkpoint) -> Progress:
         usage = checkpoint.token_usage
         return cls(
             agent_id=checkpoint.agent_id,
@@ -143,18 +131,18 @@ class Progress:
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             log=checkpoint.execution_log,
-            **{field.name: getattr(checkpoint.cursor, field.name) for field in fields(Cursor)},
+            **{field.name: getattr(checkpoint.cursor, field.name) for field in fields(checkpoints.Cursor)},
         )
 
-    def checkpoint(self, id: UUID, at: datetime) -> Checkpoint:
-        return Checkpoint(
+    def checkpoint(self, id: UUID, at: datetime) -> checkpoints.Checkpoint:
+        return checkpoints.Checkpoint(
             checkpoint_id=id,
             agent_id=self.agent_id,
             created_at=at,
             step_index=self.last_step,
             step_id=self.last_step_id,
             status=self.status,
-            cursor=Cursor(
+            cursor=checkpoints.Cursor(
                 step=self.step,
                 phase=self.phase,
                 message_seq=self.message_seq,
@@ -169,13 +157,15 @@ class Progress:
             working_data=self.working_data,
             accumulated_facts=self.accumulated_facts,
             conversation_summary=self.conversation_summary,
-            token_usage=TokenUsage(prompt_tokens=self.prompt_tokens, completion_tokens=self.completion_tokens),
+            token_usage=checkpoints.TokenUsage(
+                prompt_tokens=self.prompt_tokens, completion_tokens=self.completion_tokens
+            ),
             execution_log=self.log,
         )
 
-    def add_log_entry(self, entry: LogEntry) -> None:
+    def add_log_entry(self, entry: checkpoints.LogEntry) -> None:
         self.last_step, self.last_step_id = entry.step_index, entry.step_id
-        self.log = log_with(self.log, entry)
+        self.log = checkpoints.log_with(self.log, entry)
 
 
 class Lease:
@@ -208,10 +198,10 @@ class Lease:
     def fact(self, action: str, **data: Any) -> Fact:
         return Fact.of(self.actor, action, job=str(self.assignment.job_id), **data)
 
-    def _seal(self) -> SealedCheckpoint:
+    def _seal(self) -> checkpoints.SealedCheckpoint:
         checkpoint = self.progress.checkpoint(new_id(), self.time.now())
-        envelope = seal(checkpoint, job_id=self.assignment.job_id, key=self.key)
-        if envelope.size > WARN_BYTES:
+        envelope = checkpoints.seal(checkpoint, job_id=self.assignment.job_id, key=self.key)
+        if envelope.size > checkpoints.WARN_BYTES:
             log.warning("checkpoint is large", job_id=str(self.assignment.job_id), bytes=envelope.size)
         return envelope
 
