@@ -14,7 +14,7 @@ from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import ExternalCall, RequestedCall
 from cortex_plane.calls.rules import call_request
 from cortex_plane.calls.store import CallContext, Grant
-from cortex_plane.calls.verbs.authorization import CallVerdict
+from cortex_plane.calls.verbs.authorization import CallVerdict, people_card
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT, CallStatus
 from cortex_plane.jobs.model.jobs import JobStatus
@@ -49,7 +49,7 @@ async def ask_people(
     request = call_request(
         new_id(), verdict.with_risk(call), job["step_index"] if step_index is None else step_index,
         summary=f"{context.agent} wants to call {call.name}, elsewhere", rule=verdict.answer.decision.rule,
-        policies=context.policies, terms=possible.terms, question=verdict.people, says=call.says,
+        policies=context.policies, terms=possible.terms, question=people_card(verdict.ruling), says=call.says,
         changed_by=possible.changed_by,
     )  # fmt: skip
     outcome = await approval_requests.request(tx, actor, context, job, request)

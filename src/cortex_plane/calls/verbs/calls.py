@@ -160,11 +160,9 @@ async def _write_call(
     """One commit: the call, the request that it waits for (``possible``: by these terms), and the callback of its agent."""
 
     async def insert(at: Database | Transaction, asked: Asked | None = None) -> tuple[UUID, bool]:
-        record = verdict.record(
-            actor,
-            sent=requested_call if call.status is CallStatus.INTENDED else None,
-            shown=requested_call if asked is not None else None,
-        )
+        sends = call.status is CallStatus.INTENDED
+        shown = requested_call if asked is not None else None
+        record = verdict.record(actor, requested_call if sends else None, shown=shown)
         events, facts = [*record.events, *_events(call)], [*record.facts, *_facts(actor, call)]
         if asked is not None:
             events, facts = [*events, *asked[1]], [*facts, *asked[0].facts]

@@ -42,16 +42,10 @@ _ASKED = "0" * 64
 """Stands for the digest of something that was only asked about."""
 UNUSED_KEPT = timedelta(days=1)
 """How long one is kept after it expired, where nothing was executed under it."""
-
-
 USED_KEPT = timedelta(days=30)
 """How long it can be read where something was; which calls those were is kept."""
-
-
 MAX_LIVE = 1000
 """Resolutions of one session that hold at the same time."""
-
-
 FORGOTTEN_AT_ONCE = 1000
 
 
@@ -178,11 +172,9 @@ async def get_resolution(db: Database, actor: Actor, id: UUID) -> Resolution:
     """As it was given: for whoever asked, and for those who see the whole org."""
     resolution = await _kept(db, actor, id, None if actor.sees is None else actor.identity)
     answer = require_found(resolution.answer, "resolution")
-    return (
-        rules.in_full(await atlas_book.at(db, actor.org_id, resolution.atlases), answer)
-        if resolution.atlases
-        else answer
-    )
+    if not resolution.atlases:
+        return answer
+    return rules.in_full(await atlas_book.at(db, actor.org_id, resolution.atlases), answer)
 
 
 async def _kept(db: Database, actor: Actor, id: UUID, asker: UUID | None) -> StoredResolution:
