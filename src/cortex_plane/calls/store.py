@@ -121,9 +121,6 @@ class EndedGatedCall:
     at: datetime
 
 
-# Reading ---------------------------------------------------------------------------------------------------------
-
-
 async def call_context(
     db: Database, org_id: UUID, session_id: UUID, sees: UUID | None, key: str | None, tool: str, input_hash: str,
     acts_as: tuple[UUID, UUID | None] | None,
@@ -201,9 +198,6 @@ async def require_its_agent(tx: Transaction, id: UUID, by: UUID) -> None:
     await tx.call("require_its_agent", tx.org, id, by)
 
 
-# Writing ---------------------------------------------------------------------------------------------------------
-
-
 async def authorize_call(
     at: Database | Transaction, org_id: UUID, job_id: UUID, call: NewCall, dispatch_seconds: float, events: CallMessage,
     facts: Sequence[Fact], more: dict[str, Any] | None = None,
@@ -269,9 +263,6 @@ async def reject_call(tx: Transaction, id: UUID, error: str) -> bool:
 
 async def doubt_call(tx: Transaction, id: UUID, status: CallStatus, error: str | None) -> bool:
     return await tx.value(queries.doubt_call, id, status, error) is not None
-
-
-# The session's job -----------------------------------------------------------------------------------------------
 
 
 async def list_session_calls(tx: Transaction, session_id: UUID) -> Row | None:

@@ -379,9 +379,6 @@ def _is_unknown(error: aiosmtplib.SMTPRecipientRefused) -> bool:
     return code[0] in _NOBODY_THERE if code else error.code in (550, 551, 553)
 
 
-# Templates ------------------------------------------------------------------------------------------------------------
-
-
 def _indented(text: str, by: str = "  ") -> str:
     """Indented, so that lines of others cannot pass for ours."""
     return "\n".join(by + line for line in text.split("\n"))

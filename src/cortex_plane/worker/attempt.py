@@ -26,13 +26,12 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Any
 
 from cortex_plane.agents.model.agents import CheckpointGranularity
 from cortex_plane.agents.model.completions import AssistantTurn, ModelError, Response, StopReason, ToolTurn
 from cortex_plane.gates.model.gates import GateInput
-from cortex_plane.jobs.model.checkpoints import CheckpointStatus, LogEntry, Phase
+from cortex_plane.jobs.model.checkpoints import CheckpointStatus, Phase
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobKind, JobStatus
 from cortex_plane.jobs.rules import Assignment, NewStep, StepWrite, WriteResult
@@ -264,11 +263,9 @@ class Attempt:
         acts = any(call.kind is step_calls.CallKind.EFFECT for call in step.calls)
         calls = [step_calls.call_summary(call) for call in step.calls]
         index = step.record.index
-        due = StepWrite(
-            step=step.record,
-            facts=[self.lease.fact("step_responded", step=index, calls=calls)] if acts else [],
-            events=step_calls.with_model(response, step_calls.call_events(index, response.text, step.calls)),
-        )
+        facts = [self.lease.fact("step_responded", step=index, calls=calls)] if acts else []
+        events = step_calls.with_model(response, step_calls.call_events(index, response.text, step.calls))
+        due = StepWrite(step=step.record, facts=facts, events=events)
         if self.gates.bound is not None and self.gates.bound.session.shut is not None:
             # The agent is out of tries: nothing of its response is sent, and all of it is kept.
             pending = step_calls.PendingWrite(due)
@@ -291,12 +288,8 @@ class Attempt:
         self.conversation.add_tokens(response.usage)
         progress.iterations += 1
         if not response.calls and not (response.text or "").strip():
-            raise Ended(
-                JobFailed(
-                    "The model returned nothing: neither text nor a call.",
-                    "Look at the agent's prompt and model, then `cortex job resubmit` it.",
-                )
-            )
+            remedy = "Look at the agent's prompt and model, then `cortex job resubmit` it."
+            raise Ended(JobFailed("The model returned nothing: neither text nor a call.", remedy))
         try:
             response_json = canonical(recorded_form(response))
         except CortexError as error:
@@ -332,14 +325,11 @@ class Attempt:
             self.gates.bound.begin_response()
             self.gates.bound.count_unanswered()
         index = step.record.index
-        self._log_step(index, "unanswered", step.text, 0)
+        self.lease.log_step(index, "unanswered", self.step_start, step.text, 0)
         self.lease.progress.step = index + 1
-        write = StepWrite(
-            step=step.record,
-            done_step=index,
-            events=step_calls.with_model(step.response, step_calls.text_events(index, step.text)),
-            facts=[self.lease.fact("step_completed", step=index, calls=[])],
-        )
+        events = step_calls.with_model(step.response, step_calls.text_events(index, step.text))
+        facts = [self.lease.fact("step_completed", step=index, calls=[])]
+        write = StepWrite(step=step.record, done_step=index, events=events, facts=facts)
         self.gates.require_open(write)
         await self._check_hold(await self.writer.write(write))
 
@@ -349,30 +339,19 @@ class Attempt:
         cut = {"truncated": True} if step.response.stop_reason is StopReason.MAX_TOKENS else {}
         reply = text if self.lease.assignment.kind is JobKind.CONVERSATION else None
         fact = self.lease.fact("step_completed", step=index, calls=[], **step_calls.reply_digest(reply))
-        self._log_step(index, "answer", text, 0)
+        self.lease.log_step(index, "answer", self.step_start, text, 0)
         progress.status, progress.phase = CheckpointStatus.COMPLETED, Phase.DONE
-        result = await self.writer.write(
-            StepWrite(
-                step=step.record,
-                done_step=index,
-                reply=reply,
-                status=JobStatus.COMPLETED,
-                result=canonical({"text": text, **cut}),
-                events=step_calls.with_model(step.response, step_calls.completion_events(index, text)),
-                facts=[self.lease.fact("job_completed"), fact],
-            )
-        )
+        events = step_calls.with_model(step.response, step_calls.completion_events(index, text))
+        write = StepWrite(step=step.record, done_step=index, reply=reply, events=events)
+        write.status, write.result = JobStatus.COMPLETED, canonical({"text": text, **cut})
+        write.facts = [self.lease.fact("job_completed"), fact]
+        result = await self.writer.write(write)
         if result.status is JobStatus.COMPLETED:
             raise Ended
         # Nothing was written: a message arrived while the model answered. Keep the answer and go on.
         progress.status, progress.phase, progress.step = CheckpointStatus.IN_PROGRESS, Phase.MODEL, index + 1
-        write = StepWrite(
-            step=step.record,
-            done_step=index,
-            reply=reply,
-            events=step_calls.with_model(step.response, step_calls.text_events(index, text)),
-            facts=[fact],
-        )
+        events = step_calls.with_model(step.response, step_calls.text_events(index, text))
+        write = StepWrite(step=step.record, done_step=index, reply=reply, events=events, facts=[fact])
         await self._check_hold(await self.writer.write(write))
 
     # The calls of a step ---------------------------------------------------------------------------------------
@@ -419,7 +398,7 @@ class Attempt:
         index = progress.step
         names = ", ".join(dict.fromkeys(call.name for call in calls))
         outcome = "; ".join(f"{call.name}: {call.status}" for call in calls)
-        self._log_step(index, names, outcome, len(calls))
+        self.lease.log_step(index, names[:100] or "answer", self.step_start, outcome, len(calls))
         progress.active_tools = tuple(call.active_tool(with_result=False) for call in calls)
         progress.phase, progress.step, progress.invocation = Phase.MODEL, index + 1, None
         outcomes = [step_calls.call_outcome(call) for call in calls]
@@ -442,26 +421,8 @@ class Attempt:
             meters().suspended(self.lease.assignment.org_id, result.held_seconds or 0.0)
             raise Ended(pause(self.lease))
 
-    def _log_step(self, index: int, step_id: str, summary: str, calls: int) -> None:
-        now = self.lease.time.now()
-        self.lease.progress.add_log_entry(
-            LogEntry(
-                step_index=index,
-                step_id=step_id[:100] or "answer",
-                started_at=now - timedelta(seconds=ticks() - self.step_start),
-                finished_at=now,
-                result_summary=summary[:200],
-                tool_calls=calls,
-            )
-        )
-
 
 def pause(lease: Lease) -> LastWrite:
     """Somebody holds the job."""
-    return LastWrite(
-        StepWrite(
-            status=JobStatus.PAUSED,
-            events=[("status", {"status": JobStatus.PAUSED}), ("session_paused", {"reason": "held"})],
-            facts=[lease.fact("job_paused")],
-        )
-    )
+    events: step_calls.Events = [("status", {"status": JobStatus.PAUSED}), ("session_paused", {"reason": "held"})]
+    return LastWrite(StepWrite(status=JobStatus.PAUSED, events=events, facts=[lease.fact("job_paused")]))

@@ -52,8 +52,6 @@ class CallAuthorizer:
         self.demands: dict[UUID, PolicyRow] = {}
         """By call of a code agent: what it asks of people beyond the policies."""
 
-    # New calls -------------------------------------------------------------------------------------------------
-
     async def authorize(self, calls: Sequence[Call]) -> None:
         """Judge each call by the policies and gates that hold now.
 
@@ -127,20 +125,11 @@ class CallAuthorizer:
         is_strict = call.ruling is not None and call.ruling.strict
         return not is_strict and not self._lease.toolbox.has_side_effects(call.code)
 
-    # Standing approvals ----------------------------------------------------------------------------------------
-
     async def _cover(self, call: Call, authorization: Authorization, uses: Mapping[UUID, int]) -> Authorization:
         """With the standing approval that the call may use, if it needs a person's yes and nobody said no."""
-        lease = self._lease
+        lease, reads, vault = self._lease, self._only_reads(call), self._lease.worker.vault
         cover = await standing_approvals.cover(
-            lease.db,
-            lease.assignment,
-            call,
-            self._only_reads(call),
-            authorization,
-            lease.worker.vault,
-            uses,
-            lease.progress.message_seq,
+            lease.db, lease.assignment, call, reads, authorization, vault, uses, lease.progress.message_seq
         )
         for refusal in cover.refusals:
             # A standing approval without a true receipt covers nothing, and that is on the audit trail.
@@ -154,11 +143,8 @@ class CallAuthorizer:
         """Calls that are sent on a standing approval name it: it is checked once more, and counted, in the same commit."""
         if not self._standing_uses:
             return
-        again = [
-            {"id": str(id), **standing_columns(use)}
-            for id in write.again
-            if (use := self._standing_uses.get(id)) is not None
-        ]
+        uses = self._standing_uses
+        again = [{"id": str(id), **standing_columns(uses[id])} for id in write.again if id in uses]
         facts = [
             self._lease.fact(
                 "standing_used", standing=row["standing_id"], call=row["id"], tool=row["tool"],
@@ -170,8 +156,6 @@ class CallAuthorizer:
         if again:
             write.granted = orjson.dumps([*orjson.loads(write.granted or b"[]"), *again])
         write.facts = [*write.facts, *facts]
-
-    # Calls of an earlier attempt -------------------------------------------------------------------------------
 
     async def restore_call(self, call: Call, row: ToolCall) -> bool:
         """What became of a call meanwhile. True: it must be authorised as if nobody had been asked about it yet."""
@@ -232,8 +216,6 @@ class CallAuthorizer:
 
     def has_same_code(self, row: ToolCall) -> bool:
         return self._lease.toolbox.digests.get(row.tool_name) == row.tool_digest
-
-    # Receipts --------------------------------------------------------------------------------------------------
 
     def receipt_refusal(self, call: Call, *, is_resend: bool) -> str | None:
         """Why an approved call must not be sent; None if its receipt is true. ``is_resend``: it was sent, in time, before."""

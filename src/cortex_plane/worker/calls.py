@@ -478,13 +478,11 @@ def text_events(step: int, text: str | None) -> Events:
 
 def call_events(step: int, text: str | None, calls: Sequence[Call]) -> Events:
     """The response is recorded, and none of its calls was sent yet."""
-    return [
-        *text_events(step, text),
-        *(
-            (EventType.TOOL_CALL, {"step": step, "id": str(call.id), "tool": call.name, "input_hash": call.input_hash})
-            for call in calls
-        ),
-    ]
+    events = text_events(step, text)
+    for call in calls:
+        data = {"step": step, "id": str(call.id), "tool": call.name, "input_hash": call.input_hash}
+        events.append((EventType.TOOL_CALL, data))
+    return events
 
 
 def result_events(step: int, calls: Sequence[Call]) -> Events:
@@ -493,11 +491,8 @@ def result_events(step: int, calls: Sequence[Call]) -> Events:
 
 def completion_events(step: int, text: str) -> Events:
     """The status comes last: a reader that watches the job stops there."""
-    return [
-        *text_events(step, text),
-        (EventType.COMPLETION, {"step": step}),
-        (EventType.STATUS, {"status": JobStatus.COMPLETED}),
-    ]
+    status = (EventType.STATUS, {"status": JobStatus.COMPLETED})
+    return [*text_events(step, text), (EventType.COMPLETION, {"step": step}), status]
 
 
 def with_model(response: Response, events: Events) -> Events:

@@ -83,14 +83,11 @@ class RequestCards:
             return possible
         message = nobody_can(call.name, decision, possible.excluded)
         if require_terms(decision).on_deny is OnDeny.FAIL:
-            raise Ended(
-                JobFailed(
-                    message,
-                    "Make somebody an approver with `cortex member update`, or correct the policy with `cortex policy apply`;"
-                    " then `cortex job resubmit` it.",
-                    StepWrite(step=due.step, facts=due.facts, events=due.events),
-                )
+            remedy = (
+                "Make somebody an approver with `cortex member update`, or correct the policy with `cortex policy apply`;"
+                " then `cortex job resubmit` it."
             )
+            raise Ended(JobFailed(message, remedy, StepWrite(step=due.step, facts=due.facts, events=due.events)))
         call.status, call.error = CallStatus.REJECTED, f"{message} Do not send it again; go another way."
         return None
 
@@ -243,13 +240,10 @@ class CallLedger:
         write.outcomes = orjson.dumps([*orjson.loads(write.outcomes or b"[]"), call.outcome(WriteBlobs())])
         fact = self._lease.fact("receipt_refused", call=str(call.id), tool=call.name, reason=why)
         write.facts = [*write.facts, fact]
-        raise Ended(
-            JobFailed(
-                f"`{call.name}` was not sent: {why}. Somebody may have written to the database behind the plane's back.",
-                "Look at `cortex audit verify`; then `cortex job resubmit` asks again.",
-                write,
-            )
+        message = (
+            f"`{call.name}` was not sent: {why}. Somebody may have written to the database behind the plane's back."
         )
+        raise Ended(JobFailed(message, "Look at `cortex audit verify`; then `cortex job resubmit` asks again.", write))
 
     async def _send(self, call: Call, calls: Sequence[Call], intent: StepWrite, trouble: str | None = None) -> bool:
         """Write the intent, then send. True: the outcome is known. ``trouble``: how an earlier sending went wrong."""
@@ -349,13 +343,9 @@ class CallLedger:
             if choice is Settlement.FAIL:
                 call.fail(trouble or "the worker stopped while it was under way")
                 self._gates.end_calls(calls)
-                raise Ended(
-                    JobFailed(
-                        f"Nobody knows whether `{call.name}` happened, and it declares on_uncertain=fail.",
-                        "Look at the outside world, then `cortex job resubmit` it or not.",
-                        outcome_write(call),
-                    )
-                )
+                message = f"Nobody knows whether `{call.name}` happened, and it declares on_uncertain=fail."
+                remedy = "Look at the outside world, then `cortex job resubmit` it or not."
+                raise Ended(JobFailed(message, remedy, outcome_write(call)))
             if is_over and not did_not_happen:
                 pause = self._limits.backoff.delay(call.attempt, random.random())  # noqa: S311 -- jitter
                 await asyncio.sleep(min(MAX_PAUSE, pause))

@@ -10,7 +10,7 @@ import hashlib
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -163,10 +163,6 @@ class Progress:
             execution_log=self.log,
         )
 
-    def add_log_entry(self, entry: checkpoints.LogEntry) -> None:
-        self.last_step, self.last_step_id = entry.step_index, entry.step_id
-        self.log = checkpoints.log_with(self.log, entry)
-
 
 class Lease:
     """A job that this worker holds now."""
@@ -197,6 +193,20 @@ class Lease:
 
     def fact(self, action: str, **data: Any) -> Fact:
         return Fact.of(self.actor, action, job=str(self.assignment.job_id), **data)
+
+    def log_step(self, index: int, step_id: str, start: float, summary: str, calls: int) -> None:
+        """In the checkpoint's log. ``start``: the tick at which the step began."""
+        progress, now = self.progress, self.time.now()
+        entry = checkpoints.LogEntry(
+            step_index=index,
+            step_id=step_id,
+            started_at=now - timedelta(seconds=max(0.0, ticks() - start)),
+            finished_at=now,
+            result_summary=summary[:200],
+            tool_calls=calls,
+        )
+        progress.last_step, progress.last_step_id = entry.step_index, entry.step_id
+        progress.log = checkpoints.log_with(progress.log, entry)
 
     def _seal(self) -> checkpoints.SealedCheckpoint:
         checkpoint = self.progress.checkpoint(new_id(), self.time.now())

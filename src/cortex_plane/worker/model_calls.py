@@ -157,8 +157,6 @@ class ModelConversation:
         for task in self._tasks:
             task.cancel()
 
-    # Usage -----------------------------------------------------------------------------------------------------
-
     def commit(self, calls: Sequence[usage_model.ModelCall]) -> None:
         """Their usage is written."""
         self.model_calls = [call for call in self.model_calls if call not in calls]
@@ -168,30 +166,22 @@ class ModelConversation:
         self._lease.progress.completion_tokens += usage.completion_tokens
 
     async def _count(
-        self,
-        answering: Answering,
-        usage: ModelUsage,
-        purpose: str,
-        step: int,
-        seconds: float,
-        *,
-        is_estimate: bool = False,
+        self, answering: Answering, usage: ModelUsage, purpose: str, step: int, seconds: float, estimated: bool = False
     ) -> int | None:
         cost = await cost_micros(answering.model, usage)
-        self.model_calls.append(
-            usage_model.ModelCall(
-                id=new_id(),
-                step_index=step,
-                purpose=purpose,
-                model=answering.label or answering.model,
-                usage=usage,
-                cost_micros=cost,
-                seconds=seconds,
-                estimated=is_estimate,
-            )
+        call = usage_model.ModelCall(
+            id=new_id(),
+            step_index=step,
+            purpose=purpose,
+            model=answering.label or answering.model,
+            usage=usage,
+            cost_micros=cost,
+            seconds=seconds,
+            estimated=estimated,
         )
+        self.model_calls.append(call)
         if self._job_spent is not None:
-            self._job_spent += self.model_calls[-1].spent
+            self._job_spent += call.spent
         return cost
 
     async def _count_unfinished(
@@ -205,9 +195,7 @@ class ModelConversation:
         )
         usage = replace(usage, completion_tokens=max(usage.completion_tokens, tokens(chunks.characters)))
         self.add_tokens(usage)
-        await self._count(answering, usage, purpose, step, seconds, is_estimate=True)
-
-    # Budgets ---------------------------------------------------------------------------------------------------
+        await self._count(answering, usage, purpose, step, seconds, estimated=True)
 
     async def _afford(self, open_call: usage_model.OpenModelCall, request: ModelRequest, answering: Answering) -> None:
         """Ends the attempt where the next request is over the budget of the job, or over its agent's budget of the day."""
@@ -238,12 +226,8 @@ class ModelConversation:
             return
         setting = "daily_token_budget" if "tokens" in why else "daily_cost_budget_usd"
         if usage_model.alone_over_day(limits, least):
-            raise Ended(
-                JobFailed(
-                    f"The next prompt alone has about {least.tokens} tokens, more than the agent's budget of a day.",
-                    RAISE.format(setting=setting),
-                )
-            )
+            message = f"The next prompt alone has about {least.tokens} tokens, more than the agent's budget of a day."
+            raise Ended(JobFailed(message, RAISE.format(setting=setting)))
         event = {"message": f"{why} The job goes on with the next day of UTC.", "budget": setting}
         fact = self._lease.fact("budget_spent", budget=setting, reason=why)
         write = StepWrite(events=[(EventType.BUDGET_SPENT, event)], facts=[fact])

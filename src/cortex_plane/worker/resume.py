@@ -60,13 +60,8 @@ async def resume(
         lease.toolbox = with_gate_tools(lease.toolbox)
     _check_prompt(lease, on_prompt_change)
     step = next((step for step in past.steps if step.step_index == lease.progress.step), None)
-    return ResumePoint(
-        messages=past.messages,
-        turns=turns,
-        calls=past.calls,
-        response=None if step is None else step.response,
-        read_to=0 if step is None else step.message_seq,
-    )
+    response, read_to = (None, 0) if step is None else (step.response, step.message_seq)
+    return ResumePoint(messages=past.messages, turns=turns, calls=past.calls, response=response, read_to=read_to)
 
 
 def _open_checkpoint(lease: Lease) -> Progress:
@@ -82,12 +77,8 @@ def _open_checkpoint(lease: Lease) -> Progress:
             corruptionType=error.corruption_type, error=error.message,
         )  # fmt: skip
         message = f"Checkpoint corruption detected: {error.message} (job {assignment.job_id}, not resumed) {error.hint}"
-        write = StepWrite(
-            status=JobStatus.FAILED,
-            error=message,
-            events=failure_events(message),
-            facts=[lease.fact("checkpoint_corrupt", type=error.corruption_type, error=error.message)],
-        )
+        fact = lease.fact("checkpoint_corrupt", type=error.corruption_type, error=error.message)
+        write = StepWrite(status=JobStatus.FAILED, error=message, events=failure_events(message), facts=[fact])
         # The corrupt checkpoint stays as it is.
         raise Ended(LastWrite(write, keep_checkpoint=True)) from error
     progress = Progress.of(checkpoint)
@@ -127,12 +118,8 @@ def _check_prompt(lease: Lease, change: PromptChange) -> None:
         return
     lease.notes.append(lease.fact("prompt_changed", decision=change))
     if change is PromptChange.FAIL:
-        raise Ended(
-            JobFailed(
-                "The agent's prompt changed since the job began.",
-                "`cortex job resubmit` starts it again with the new prompt.",
-            )
-        )
+        remedy = "`cortex job resubmit` starts it again with the new prompt."
+        raise Ended(JobFailed("The agent's prompt changed since the job began.", remedy))
     lease.progress.prompt_hash = lease.prompt_hash
     if change is PromptChange.HOLD:
         # A resume confirms the new prompt: its hash is the one that is kept.

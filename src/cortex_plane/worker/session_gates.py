@@ -276,8 +276,8 @@ class AttemptGates:
         """What goes with this write, of the evaluations before it."""
         ids = [request.call_id for request in write.requests if request.kind is ApprovalKind.CALL]
         cards = [self._requests[id] for id in ids if id in self._requests]
-        sent = self.calls_sent_by(write)
-        changes = self.session.changes(evaluations, cards=cards, sent=sent, counts=write.dispatches)
+        calls = self.calls_sent_by(write)
+        changes = self.session.changes(evaluations, cards=cards, sent=calls, counts=write.dispatches)
         if write.dispatches or write.reads:
             # A session that was bound to another atlas meanwhile sends nothing that its gates did not evaluate.
             seen = {"atlases": len(self.session.atlases.atlases), "revision": self.session.revision}
@@ -411,13 +411,11 @@ class SessionGates:
         """A gate that shut the whole session ends the job. ``write``: what is kept of the step."""
         shut = self.bound.session.shut if self.bound is not None else None
         if shut is not None:
-            raise Ended(
-                JobFailed(
-                    f"The gate `{shut.gate}` is shut: {shut.reason.rstrip('.')}.",
-                    "Its session goes no further: look at `cortex job watch` for what was asked, and open a new session.",
-                    write,
-                )
+            message = f"The gate `{shut.gate}` is shut: {shut.reason.rstrip('.')}."
+            remedy = (
+                "Its session goes no further: look at `cortex job watch` for what was asked, and open a new session."
             )
+            raise Ended(JobFailed(message, remedy, write))
 
     # Calls -----------------------------------------------------------------------------------------------------
 

@@ -165,8 +165,6 @@ class JobRunner:
         with contextlib.suppress(CortexError):
             await jobs_store.stop_worker(self.db, self.id)
 
-    # Claiming --------------------------------------------------------------------------------------------------
-
     async def _claim_until_stopped(self) -> None:
         while not self.stopping.is_set():
             self.work.clear()
@@ -234,8 +232,6 @@ class JobRunner:
         if not task.cancelled() and task.exception() is not None:
             log.error("attempt crashed", error=repr(task.exception()))
 
-    # Duties ----------------------------------------------------------------------------------------------------
-
     async def _every(self, seconds: float, duty: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while True:
             try:
@@ -297,8 +293,6 @@ class JobRunner:
                 ):
                     log.warning("handed back a job that nobody ran", job_id=str(job.id))
                     self.work.set()
-
-    # The end ---------------------------------------------------------------------------------------------------
 
     async def _drain(self) -> None:
         """Attempts stop by themselves at their next boundary; whoever does not within the grace time is stopped."""

@@ -80,8 +80,6 @@ class CodeAttempt:
         self.lease.cancel_requested = True
         self.conversation.interrupt()
 
-    # The function ----------------------------------------------------------------------------------------------
-
     async def _loop(self) -> None:
         lease = self.lease
         point = await resume(lease, self.gates, self.authorizer, self.limits.skills.on_prompt_change)
@@ -161,8 +159,6 @@ class CodeAttempt:
         error = task.exception()
         return (None, error) if error is not None else (task.result(), None)
 
-    # Its end ---------------------------------------------------------------------------------------------------
-
     async def _end(self, performer: Performer, result: Any, error: BaseException | None) -> Answer:
         stop = self.journal.stop
         if stop.error is not None:
@@ -219,13 +215,11 @@ class CodeAttempt:
         now = self.lease.time.now()
         wake = min(stop.wakes, default=None)
         reason = ", ".join(dict.fromkeys(stop.reasons))[:200]
-        write = StepWrite(
-            status=JobStatus.SLEEPING,
-            delay_seconds=None if wake is None else max(0.0, (wake - now).total_seconds()),
-            more={"waits": stop.waits} if stop.waits else {},
-            events=[("status", {"status": JobStatus.SLEEPING, "reason": reason})],
-            facts=[self.lease.fact("job_sleeps", reason=reason)],
-        )
+        delay = None if wake is None else max(0.0, (wake - now).total_seconds())
+        events = [("status", {"status": JobStatus.SLEEPING, "reason": reason})]
+        facts = [self.lease.fact("job_sleeps", reason=reason)]
+        write = StepWrite(status=JobStatus.SLEEPING, delay_seconds=delay, events=events, facts=facts)
+        write.more = {"waits": stop.waits} if stop.waits else {}
         raise Ended(LastWrite(write))
 
     def _raise_end(self, performer: Performer, error: BaseException) -> NoReturn:
@@ -274,13 +268,9 @@ class CodeAttempt:
         """False where a message arrived that the function has not read: nothing was written then."""
         progress = self.lease.progress
         progress.status, progress.phase = CheckpointStatus.COMPLETED, Phase.DONE
-        write = StepWrite(
-            reply=reply,
-            status=JobStatus.COMPLETED,
-            result=result,
-            events=[("completion", {"step": progress.step}), ("status", {"status": JobStatus.COMPLETED})],
-            facts=[self.lease.fact("job_completed", **reply_digest(reply))],
-        )
+        facts = [self.lease.fact("job_completed", **reply_digest(reply))]
+        write = StepWrite(reply=reply, status=JobStatus.COMPLETED, result=result, facts=facts)
+        write.events = [("completion", {"step": progress.step}), ("status", {"status": JobStatus.COMPLETED})]
         outcome = await self.journal.write(write)
         progress.status, progress.phase = CheckpointStatus.IN_PROGRESS, Phase.MODEL
         return outcome.status is JobStatus.COMPLETED

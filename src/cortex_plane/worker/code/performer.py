@@ -112,8 +112,6 @@ class Performer(JournalReplay):
         self._signals = signals
         self._tasks: dict[str, asyncio.Task[Any]] = {}
 
-    # The port of the replay ------------------------------------------------------------------------------------
-
     def boundary(self) -> None:
         if self.mismatch is not None:
             raise operations.Unwind
@@ -186,8 +184,6 @@ class Performer(JournalReplay):
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=5)
-
-    # Operations ------------------------------------------------------------------------------------------------
 
     def _value(self, key: str, operation: operations.PlannedOperation, value: Any) -> Any:
         result = encode_result(value)
@@ -331,8 +327,6 @@ class Performer(JournalReplay):
             stop.wakes.append(wake)
         stop.reasons.append(reason)
         raise operations.Unwind
-
-    # Tools -----------------------------------------------------------------------------------------------------
 
     async def _call(self, key: str, entry: JournalEntry | None, operation: operations.PlannedCall) -> Any:
         """One call of a tool, from where it stands to its end."""

@@ -85,8 +85,6 @@ class McpConnection:
         self._changes = Changes()
         self._read_at = 0.0
 
-    # Lifecycle -------------------------------------------------------------------------------------------------
-
     def start(self, offer: Offer, on_change: Callable[[], None]) -> None:
         """Raises ``SetupError`` where a secret is missing."""
         redaction = self.server.redaction()
@@ -234,8 +232,6 @@ class McpConnection:
                 await offer(tools)
             self._digests = digests
             self._tell()
-
-    # Calls -----------------------------------------------------------------------------------------------------
 
     async def call(self, tool: RemoteTool, values: Mapping[str, Any], key: str) -> Any:
         try:

@@ -30,11 +30,7 @@ if TYPE_CHECKING:
 _CACHED = {
     # The prompt and the tools are the same in every step, and the conversation only grows: each step reads what the one
     # before it wrote. The other provider caches by itself.
-    Provider.ANTHROPIC: {
-        "anthropic_cache_instructions": True,
-        "anthropic_cache_tool_definitions": True,
-        "anthropic_cache_messages": True,
-    },
+    Provider.ANTHROPIC: {f"anthropic_cache_{part}": True for part in ("instructions", "tool_definitions", "messages")},
     Provider.OPENAI: {},
 }
 
@@ -169,14 +165,11 @@ def parameters_of(request: completions.ModelRequest) -> ModelRequestParameters:
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.tools import ToolDefinition
 
-    return ModelRequestParameters(
-        function_tools=[
-            ToolDefinition(
-                name=tool.name, description=tool.description, parameters_json_schema=tool.parameters, strict=False
-            )
-            for tool in request.tools
-        ]
-    )
+    tools = [
+        ToolDefinition(name=t.name, description=t.description, parameters_json_schema=t.parameters, strict=False)
+        for t in request.tools
+    ]
+    return ModelRequestParameters(function_tools=tools)
 
 
 def response_of(model: str, message: ModelResponse) -> completions.Response:
