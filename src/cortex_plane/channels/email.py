@@ -62,8 +62,6 @@ class Mail:
 
 
 class _Conversation:
-    """One SMTP conversation."""
-
     def __init__(self, client: aiosmtplib.SMTP) -> None:
         self.client = client
         self.sent = 0
@@ -324,7 +322,6 @@ def _subject(outgoing: Outgoing) -> str:
 
 
 def _heading(outgoing: Outgoing, card: Card) -> str:
-    """The occasion in words."""
     by = f" by {card.resolved_by}" if card.resolved_by else ""
     match card.status:
         case ApprovalStatus.PENDING if card.kind is ApprovalKind.UNCERTAIN_EFFECT:

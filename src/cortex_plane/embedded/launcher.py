@@ -35,10 +35,8 @@ _PORT_ATTEMPTS = 5
 
 
 class EmbeddedPostgres:
-    """A PostgreSQL of our own in ``directory``. It never outlives the process that started it.
-
-    Start it from the main thread: Linux ties the death signal to the thread that created the child.
-    """
+    """A PostgreSQL of our own in ``directory``. It never outlives the process that started it. Start it from the main
+    thread: Linux ties the death signal to the thread that created the child."""
 
     def __init__(
         self,

@@ -53,10 +53,8 @@ class CallAuthorizer:
         """By call of a code agent: what it asks of people beyond the policies."""
 
     async def authorize(self, calls: Sequence[Call]) -> None:
-        """Judge each call by the policies and gates that hold now.
-
-        All calls are judged by the state of the gates before the response: answers in the same response come after that.
-        """
+        """Judge each call by the policies and gates that hold now. All calls are judged by the state of the gates before
+        the response: answers in the same response come after that."""
         uses: Counter[UUID] = Counter()
         gates = self._gates
         if gates.bound is not None:
@@ -97,10 +95,8 @@ class CallAuthorizer:
         return Authorization(decision)
 
     def _apply_confirmation(self, call: Call, policies: CompiledPolicies) -> None:
-        """What a steward confirmed about a remote tool. Each time: confirmations come and go with the policies.
-
-        A call in the ledger stays what it was written as; only its judgement follows.
-        """
+        """What a steward confirmed about a remote tool. Each time: confirmations come and go with the policies. A call in
+        the ledger stays what it was written as; only its judgement follows."""
         if not isinstance(call.tool, RemoteTool) or call.digest is None:
             return
         app, toolbox = self._lease.assignment.app, self._lease.toolbox
@@ -187,10 +183,8 @@ class CallAuthorizer:
         return False
 
     async def may_be_sent_again(self, call: Call) -> bool:
-        """A call that was sent before needs permission of this moment, or the very approval that it was sent with.
-
-        A standing approval is that only if it was counted for this call, and while it lasts: it is not counted twice.
-        """
+        """A call that was sent before needs permission of this moment, or the very approval that it was sent with. A
+        standing approval is that only if it was counted for this call, and while it lasts: it is not counted twice."""
         authorization = await self.judge(call)
         if authorization.verdict is not PolicyVerdict.REQUIRES_APPROVAL:
             return authorization.verdict is PolicyVerdict.ALLOW

@@ -238,10 +238,8 @@ def plan_call(position: int, request: CallRequest, id: UUID, toolbox: Toolbox, s
     """Plan one call. Any fault of it becomes an answer for the model, never an exception."""
     tool = toolbox.tools.get(request.name)
     if tool is None:
-        names = ", ".join(sorted(toolbox.tools)) or "none"
-        return _refused_call(
-            step, position, request, id, f"There is no tool `{request.name[:100]}`. There are: {names}."
-        )
+        error = f"There is no tool `{request.name[:100]}`. There are: {', '.join(sorted(toolbox.tools)) or 'none'}."
+        return _refused_call(step, position, request, id, error)
     if request.truncated:
         return _refused_call(step, position, request, id, TRUNCATED, tool)
     try:
@@ -299,7 +297,6 @@ def _storable_arguments(arguments: dict[str, Any] | str) -> bytes:
 
 
 def standing_columns(use: StandingUse) -> dict[str, Any]:
-    """The standing approval that a write uses."""
     return {"standing_id": str(use.standing_id), "granter_revision": use.granter_revision}
 
 
@@ -354,10 +351,8 @@ def group_calls(calls: Sequence[Call]) -> Iterator[list[Call]]:
 
 
 def outcome_write(call: Call) -> StepWrite:
-    """A write that settles one call."""
     blobs = WriteBlobs()
-    outcomes = orjson.dumps([call.outcome(blobs)])
-    return StepWrite(outcomes=outcomes, results=tuple(blobs.results))
+    return StepWrite(outcomes=orjson.dumps([call.outcome(blobs)]), results=tuple(blobs.results))
 
 
 def without_intents(write: StepWrite) -> StepWrite:
@@ -425,8 +420,6 @@ def call_summary(call: Call) -> dict[str, Any]:
 
 
 class PendingWrite:
-    """What goes with the next write."""
-
     def __init__(self, due: StepWrite) -> None:
         self.due = due
         self.unwritten: list[Call] = []
@@ -517,5 +510,4 @@ def call_outcome(call: Call) -> dict[str, Any]:
 
 
 def reply_digest(text: str | None) -> dict[str, Any]:
-    """The digest of a reply, for the audit trail."""
     return {} if text is None else {"reply_sha256": hashlib.sha256(text.encode()).hexdigest()}

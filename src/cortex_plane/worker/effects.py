@@ -76,9 +76,8 @@ class RequestCards:
         """The terms by which people can decide a call; None where nobody can, and then the call is refused at once."""
         lease, decision, times = self._lease, call.decision, self._limits.skills.approval
         again = call.id if call.asked_before else None
-        possible = await feasible_terms(
-            lease.db, lease.assignment, decision, times, lease.progress.message_seq, again=again
-        )
+        seq = lease.progress.message_seq
+        possible = await feasible_terms(lease.db, lease.assignment, decision, times, seq, again=again)
         if possible.terms is not None:
             return possible
         message = nobody_can(call.name, decision, possible.excluded)
@@ -125,7 +124,6 @@ class RequestCards:
         )  # fmt: skip
 
     def uncertain_effect(self, call: Call) -> NewRequest:
-        """The card that asks whether a call happened."""
         request = self._request(
             call, summary=f"Nobody knows whether {call.name} of {self._lease.assignment.agent} happened",
             rule="on_uncertain", terms=SETTLERS, question=doubt(call.name, call.error), is_doubt=True,
@@ -171,12 +169,9 @@ class CallLedger:
             if error.code not in CHANGE_CODES:
                 raise
             conflict = error
-        is_rate_limit = conflict.code == "atlas_rate_limited"
-        return await self.give_way(calls, step, conflict.message, is_rate_limit=is_rate_limit)
+        return await self.give_way(calls, step, conflict.message, conflict.code == "atlas_rate_limited")
 
-    async def give_way(
-        self, calls: Sequence[Call], step: StepWrite, why: str, *, is_rate_limit: bool = False
-    ) -> NoReturn:
+    async def give_way(self, calls: Sequence[Call], step: StepWrite, why: str, is_rate_limit: bool = False) -> NoReturn:
         """Nothing is sent or requested on old terms. Outcomes are kept, and the next attempt judges the calls again."""
         self._lease.progress.status = CheckpointStatus.IN_PROGRESS
         self._gates.forget([call for call in calls if call.status not in SETTLED])

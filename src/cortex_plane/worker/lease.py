@@ -135,6 +135,7 @@ class Progress:
         )
 
     def checkpoint(self, id: UUID, at: datetime) -> checkpoints.Checkpoint:
+        usage = checkpoints.TokenUsage(prompt_tokens=self.prompt_tokens, completion_tokens=self.completion_tokens)
         return checkpoints.Checkpoint(
             checkpoint_id=id,
             agent_id=self.agent_id,
@@ -157,16 +158,12 @@ class Progress:
             working_data=self.working_data,
             accumulated_facts=self.accumulated_facts,
             conversation_summary=self.conversation_summary,
-            token_usage=checkpoints.TokenUsage(
-                prompt_tokens=self.prompt_tokens, completion_tokens=self.completion_tokens
-            ),
+            token_usage=usage,
             execution_log=self.log,
         )
 
 
 class Lease:
-    """A job that this worker holds now."""
-
     def __init__(self, worker: WorkerContext, assignment: Assignment, skills: SkillSettings) -> None:
         self.worker = worker
         self.db = worker.db
@@ -293,10 +290,8 @@ async def advance(
 async def _ask(
     db: Database, assignment: Assignment, worker_id: UUID, number: int, write: StepWrite, dispatch_seconds: float
 ) -> WriteResult | None:
-    """A write that asks people: requests, job, checkpoint, events and audit in one transaction.
-
-    The requests are made only under the attempt's own lock; without it the write says for itself what became of it.
-    """
+    """A write that asks people: requests, job, checkpoint, events and audit in one transaction. The requests are made only
+    under the attempt's own lock; without it the write says for itself what became of it."""
     actor = write.asked_by
     if actor is None:
         raise AssertionError("a write that asks says who does")

@@ -72,7 +72,6 @@ class ModelConversation:
         self._tasks: set[asyncio.Task[Response]] = set()
 
     def request(self, turns: Sequence[Turn]) -> ModelRequest:
-        """The next request to the agent's own model."""
         config = self._lease.assignment.model_config
         return ModelRequest(
             model=config["model"],
@@ -96,10 +95,7 @@ class ModelConversation:
 
     async def ask(self, request: ModelRequest, *, purpose: str = "step", step: int | None = None) -> Response:
         """``purpose``: only answers that the agent gives are streamed to readers. ``step``: which one asks, where several
-        do at once. Raises `ModelError`.
-
-        The usage goes with the next write, also where the request failed.
-        """
+        do at once. Raises `ModelError`. The usage goes with the next write, also where the request failed."""
         lease = self._lease
         request = replace(request, org_id=lease.assignment.org_id)
         step = lease.progress.step if step is None else step
@@ -234,10 +230,8 @@ class ModelConversation:
         raise Ended(JobSleeps(day_seconds, "budget_spent", write))
 
     async def _spent_by_job(self) -> usage_model.Spent:
-        """Read once per attempt: no other attempt spends for a job that is leased.
-
-        Its checkpoint counts tokens too, and less where an attempt ended without one.
-        """
+        """Read once per attempt: no other attempt spends for a job that is leased. Its checkpoint counts tokens too, and
+        less where an attempt ended without one."""
         limits, lease = self._limits.resources, self._lease
         if limits.token_budget is None and limits.cost_budget_usd is None:
             return usage_model.Spent()
@@ -308,8 +302,6 @@ async def read_stream(
 
 
 class Chunks:
-    """The chunks of one step of one attempt."""
-
     def __init__(self, lease: Lease, step: int, *, silent: bool = False) -> None:
         """``silent``: they are only counted."""
         self.usage: ModelUsage | None = None

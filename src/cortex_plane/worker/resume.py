@@ -29,8 +29,6 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Where an attempt goes on."""
-
     messages: Sequence[SessionMessage]
     turns: Thread
     """As far as no memory covers them."""

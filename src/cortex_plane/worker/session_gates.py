@@ -79,10 +79,8 @@ class AttemptGates:
         self._ahead = None
 
     def forget(self, calls: Iterable[Call]) -> set[str]:
-        """Calls that the next attempt judges again: their evaluations did not happen.
-
-        Returns the ids of those that had any.
-        """
+        """Calls that the next attempt judges again: their evaluations did not happen. Returns the ids of those that had
+        any."""
         self._ahead = None
         return self.session.forget({str(call.id) for call in calls})
 
@@ -158,9 +156,8 @@ class AttemptGates:
         if self._ahead is not None:
             # One more on its way: all of them are not counted again for each.
             state, after = self._ahead
-            self._ahead = (
-                None if is_due else (state, ran(session.atlases, after, gated_call, self._now(), grants=False).state)
-            )
+            after = after if is_due else ran(session.atlases, after, gated_call, self._now(), grants=False).state
+            self._ahead = None if is_due else (state, after)
 
     def withdraw(self, call: Call) -> None:
         """It is not sent after all."""
@@ -223,7 +220,6 @@ class AttemptGates:
             self.session.evaluate(lambda atlases, state: ignored(atlases, state, now))
 
     def refusal_text(self, call: Call, ruling: gate_model.Ruling) -> str:
-        """Why gates refused a call, for its agent."""
         waiting = self.session.open_questions(ruling)
         if ruling.asks:
             return f"`{call.name}` was not called. {questions(self.session.atlases, waiting)} {AGAIN}"
@@ -350,9 +346,8 @@ class SessionGates:
         """Decisions of people stay: once the gates are repaired, the job goes on from here."""
         why = error.message if isinstance(error, CortexError) else str(error)
         hint = error.hint if isinstance(error, CortexError) else "Restore the row of `session_gates` from a backup."
-        message = storable(
-            f"The gates of its session cannot be read: {why.rstrip('.')}. {hint} Then `cortex job resume` it."
-        )
+        reason = f"The gates of its session cannot be read: {why.rstrip('.')}."
+        message = storable(f"{reason} {hint} Then `cortex job resume` it.")
         log.error("gates unreadable", job_id=str(self._lease.assignment.job_id), reason=message)
         return JobHeld(Hold.GATES_UNREADABLE, {"why": message[:2000]}, StepWrite(error=message[:8000]))
 
@@ -401,9 +396,8 @@ class SessionGates:
         assignment = self._lease.assignment
         if assignment.kind is JobKind.CONVERSATION:
             return tuple(message.text for message in self._messages)
-        if self._lease.progress.gates.get(INPUT) or (
-            self.bound is not None and self._task in self.bound.session.state.tasks
-        ):
+        tasks = self.bound.session.state.tasks if self.bound is not None else ()
+        if self._lease.progress.gates.get(INPUT) or self._task in tasks:
             return ()
         return inputs_of(assignment.payload, code=self._runs_code)
 
@@ -427,9 +421,8 @@ class SessionGates:
 
     def restore_judged(self, calls: Sequence[Call]) -> None:
         """Of calls that an earlier attempt judged. If an atlas was bound since, they are judged again."""
-        judged_before = self.bound is not None and self._lease.progress.gates.get(JUDGED) == len(
-            self.bound.session.atlases.atlases
-        )
+        count = self._lease.progress.gates.get(JUDGED)
+        judged_before = self.bound is not None and count == len(self.bound.session.atlases.atlases)
         for call in calls:
             call.judged_before = judged_before
 
@@ -461,9 +454,8 @@ class SessionGates:
         if is_new:
             return self.bound.judge_new(as_gated(call))
         has_approval = call.has_grant or call.status is CallStatus.APPROVED
-        return self.bound.judge_again(
-            as_gated(call, has_approval=has_approval), is_resend=call.settle_after is not None
-        )
+        gated_call = as_gated(call, has_approval=has_approval)
+        return self.bound.judge_again(gated_call, is_resend=call.settle_after is not None)
 
     def let_through(self, call: Call) -> None:
         """Gates do not stop the call: it is charged when it runs. A call that was sent before was charged then."""
@@ -488,11 +480,10 @@ class SessionGates:
             if self.bound is None or call.name not in gate_model.PLANE_TOOLS or call.tool is None or call.settled:
                 continue
             call.authorization = Authorization(BY_THE_PLANE)
-            reply = (
-                await self.bound.answer(call.values, self._lease.app.validators)
-                if call.name == gate_model.ANSWER
-                else self.bound.request_context(str(call.values["name"]))
-            )
+            if call.name == gate_model.ANSWER:
+                reply = await self.bound.answer(call.values, self._lease.app.validators)
+            else:
+                reply = self.bound.request_context(str(call.values["name"]))
             call.kind, call.status = CallKind.READ, CallStatus.COMPLETED
             call.result = canonical(reply)
 

@@ -279,14 +279,11 @@ class JobRunner:
             self.work.set()
 
     async def _release_forgotten(self) -> None:
-        """Hand back what is leased to this worker and not run by it: nobody takes a job from a living worker.
-
-        The answer to its claim was lost, or its attempt ended without a write; the next attempt finds out which.
-        """
+        """Hand back what is leased to this worker and not run by it: nobody takes a job from a living worker. The answer to
+        its claim was lost, or its attempt ended without a write; the next attempt finds out which."""
         async with self._claiming:
-            run = {
-                (attempt.lease.assignment.job_id, attempt.lease.assignment.epoch) for attempt in self._running.values()
-            }
+            assignments = [attempt.lease.assignment for attempt in self._running.values()]
+            run = {(assignment.job_id, assignment.epoch) for assignment in assignments}
             for job in await jobs_store.find_leased(self.db, self.id):
                 if (job.id, job.epoch) not in run and await workers.release_job(
                     self.db, job, self.id, self.name, counted=not self.stopping.is_set()

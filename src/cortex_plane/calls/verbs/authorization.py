@@ -129,11 +129,9 @@ async def decide_call(
     db: Database, actor: Actor, context: CallContext, call: RequestedCall, *, approved: bool = False, again: bool = False,
     covering: bool = False, seen_before: bool = False,
 ) -> CallVerdict:  # fmt: skip
-    """``again``: it was sent before. ``covering``: a standing approval may speak for a person. ``seen_before``: it was authorised
-    before, and what gates had to tell of it they told then.
-
-    Raises `GateClosed` where the agent must answer first; what gates remember of that is written.
-    """
+    """``again``: it was sent before. ``covering``: a standing approval may speak for a person. ``seen_before``: it was
+    authorised before, and what gates had to tell of it they told then. Raises `GateClosed` where the agent must answer
+    first; what gates remember of that is written."""
     gates = await session_gates.of_agent(db, context.org_id, context.bound, context.at)
     if gates is None:
         answer = await policy_verdict(db, context, call)

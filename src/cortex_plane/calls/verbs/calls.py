@@ -68,8 +68,6 @@ async def authorize_call(
 
 @dataclass(frozen=True, slots=True)
 class ResolutionScope:
-    """The resolution that a call is executed under."""
-
     id: UUID
     expires_at: datetime
     check: Callable[[Database, CallContext, call_model.RequestedCall], Awaitable[None]]

@@ -28,8 +28,6 @@ AT_ONCE = 200
 
 @dataclass(slots=True)
 class Tick:
-    """What one look at the clock did."""
-
     done: list[str] = field(default_factory=list)
     full: bool = False
     """There may be more that is due already, and something could be done about it."""
@@ -85,7 +83,6 @@ async def _idle_session(db: Database, actor: Actor, id: UUID) -> str | None:
 
 
 async def seconds_to_next(db: Database) -> float | None:
-    """Until the next deadline; None where there is none."""
     rows = await db.call("next_deadline", None)
     seconds: float | None = rows[0]["next_deadline"]
     return seconds

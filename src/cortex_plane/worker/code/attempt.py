@@ -76,7 +76,6 @@ class CodeAttempt:
         await EndWriter(self.lease, self.limits, self.journal).run(self._loop)
 
     def interrupt(self) -> None:
-        """Somebody cancelled the job."""
         self.lease.cancel_requested = True
         self.conversation.interrupt()
 

@@ -57,7 +57,7 @@ class PlannedStep(PlannedOperation):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PlannedCall(PlannedOperation):
+class PlannedToolCall(PlannedOperation):
     tool: str
     arguments: dict[str, Any]
     demand: PolicyRow | None = field(default=None, hash=False)
@@ -112,15 +112,17 @@ def plan_step(
     )
 
 
-def plan_tool(name: str, arguments: dict[str, Any]) -> PlannedCall:
+def plan_tool(name: str, arguments: dict[str, Any]) -> PlannedToolCall:
     tool_name = check_name(name, "a tool")
     exact = _exact(arguments, f"The arguments of `{tool_name}`")
     # As JSON has them, whatever types the agent used.
     values = orjson.loads(exact)
-    return PlannedCall(kind=EntryKind.TOOL, name=tool_name, input_hash=digest(exact), tool=tool_name, arguments=values)
+    return PlannedToolCall(
+        kind=EntryKind.TOOL, name=tool_name, input_hash=digest(exact), tool=tool_name, arguments=values
+    )
 
 
-def plan_answer(gate: str, answers: Mapping[str, Any], call: str | None) -> PlannedCall:
+def plan_answer(gate: str, answers: Mapping[str, Any], call: str | None) -> PlannedToolCall:
     if not isinstance(gate, str) or not gate.strip() or not isinstance(answers, Mapping):
         raise ContextMisused(
             "An answer needs the id of a gate and a mapping with one value for each of its questions.",
@@ -137,7 +139,7 @@ def plan_approval(
     timeout: float | None,
     quorum: int | None,
     clearance: int | None,
-) -> PlannedCall:
+) -> PlannedToolCall:
     if not isinstance(action, str) or not action.strip() or len(action) > MAX_ACTION:
         raise ContextMisused(
             f"What people are asked must be a text of 1 to {MAX_ACTION} characters.",
@@ -163,7 +165,7 @@ def plan_approval(
         details=content,
     )
     values = orjson.loads(exact)
-    return PlannedCall(
+    return PlannedToolCall(
         kind=EntryKind.APPROVAL, name="approval", input_hash=digest(exact), tool=ASK, arguments=values, demand=demand
     )
 

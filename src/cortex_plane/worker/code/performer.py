@@ -161,7 +161,7 @@ class Performer(JournalReplay):
         match operation:
             case operations.PlannedStep():
                 return await self._step(key, operation)
-            case operations.PlannedCall():
+            case operations.PlannedToolCall():
                 return await self._call(key, entry, operation)
             case operations.PlannedModelCall():
                 return await self._model(key, operation)
@@ -328,8 +328,7 @@ class Performer(JournalReplay):
         stop.reasons.append(reason)
         raise operations.Unwind
 
-    async def _call(self, key: str, entry: JournalEntry | None, operation: operations.PlannedCall) -> Any:
-        """One call of a tool, from where it stands to its end."""
+    async def _call(self, key: str, entry: JournalEntry | None, operation: operations.PlannedToolCall) -> Any:
         record = self._entries.begin(key, operation, entry)
         position = record.position
         row = self._rows.get(position) if entry is not None else None
@@ -352,7 +351,7 @@ class CodeCall:
     parts: CodeParts
     boundary: Callable[[], None]
     record: OperationRecord
-    operation: operations.PlannedCall
+    operation: operations.PlannedToolCall
     call: step_calls.Call
 
     async def run(self, entry: JournalEntry | None, row: ToolCall | None) -> Any:

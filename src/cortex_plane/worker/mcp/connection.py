@@ -311,10 +311,8 @@ def _known_failure(tool: RemoteTool, how: str, reason: str) -> ToolError:
     """The end of the call is known. What it did before is not: the protocol promises nothing about it."""
     if tool.read_only:
         return ToolError(f"`{tool.name}` {how}: {reason}", hint="Correct the call, or go another way.")
-    return ToolError(
-        f"`{tool.name}` {how}; it may have acted in part: {reason}",
-        hint="Look at what it did before you call it again.",
-    )
+    message = f"`{tool.name}` {how}; it may have acted in part: {reason}"
+    return ToolError(message, hint="Look at what it did before you call it again.")
 
 
 async def _request(client: Client, name: str, arguments: dict[str, Any], key: str) -> Any:

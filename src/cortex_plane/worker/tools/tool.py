@@ -392,7 +392,6 @@ def _choice(kind: type[E], value: str, parameter: str, name: str) -> E:
 
 
 def is_number(value: object, least: float, most: float) -> TypeGuard[float]:
-    """A finite number within these bounds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return math.isfinite(value) and least <= value <= most
