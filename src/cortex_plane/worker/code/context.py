@@ -32,6 +32,7 @@ from cortex_plane.jobs.model.journal import (
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.worker.calls import storable
 from cortex_plane.worker.code import operations
+from cortex_plane.worker.code.operations import PlannedOperation, Scope
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -177,7 +178,7 @@ class Context:
         return Operation(self._replay, "The gather", lambda: self._replay.branch(branches, return_exceptions))
 
     def _operation(
-        self, what: str, plan: Callable[P, operations.PlannedOperation], *args: P.args, **kwargs: P.kwargs
+        self, what: str, plan: Callable[P, PlannedOperation], *args: P.args, **kwargs: P.kwargs
     ) -> Operation[Any]:
         return Operation(self._replay, what, lambda: self._replay.perform(plan(*args, **kwargs)))
 
@@ -211,7 +212,7 @@ class JournalReplay:
         self.require_visited("the function returned")
         return result
 
-    async def perform(self, operation: operations.PlannedOperation) -> Any:
+    async def perform(self, operation: PlannedOperation) -> Any:
         """One operation, in the branch of whoever awaits it."""
         scope = self._scope(operation)
         if scope.unwound:
@@ -223,7 +224,7 @@ class JournalReplay:
             scope.unwound = True
             raise
 
-    async def _resolve(self, scope: operations.Scope, operation: operations.PlannedOperation) -> Any:
+    async def _resolve(self, scope: Scope, operation: PlannedOperation) -> Any:
         self.boundary()
         try:
             key, entry = scope.visit(operation.kind, operation.name, operation.input_hash)
@@ -259,7 +260,7 @@ class JournalReplay:
                 raise error
         return results
 
-    def _branch_task(self, scope: operations.Scope, branch: Awaitable[Any]) -> asyncio.Task[Any]:
+    def _branch_task(self, scope: Scope, branch: Awaitable[Any]) -> asyncio.Task[Any]:
         context = contextvars.copy_context()
         context.run(operations.current.set, scope)
 
@@ -278,7 +279,7 @@ class JournalReplay:
         if self.mismatch is not None:
             raise operations.Unwind
 
-    def _scope(self, operation: operations.PlannedOperation) -> operations.Scope:
+    def _scope(self, operation: PlannedOperation) -> Scope:
         if self.closed:
             raise ContextMisused(f"The context was used for {operation.kind} `{operation.name}` after its job ended.")
         try:
@@ -299,13 +300,7 @@ class JournalReplay:
             )
         return scope
 
-    async def live(
-        self,
-        scope: operations.Scope,
-        key: str,
-        entry: JournalEntry | None,
-        operation: operations.PlannedOperation,  # noqa: ARG002
-    ) -> Any:
+    async def live(self, scope: Scope, key: str, entry: JournalEntry | None, operation: PlannedOperation) -> Any:  # noqa: ARG002
         """An operation that is not settled. ``entry``: it was begun before."""
         self._reached_the_end = True
         raise operations.Unwind
