@@ -64,7 +64,7 @@ class Mail:
 class _Conversation:
     def __init__(self, client: aiosmtplib.SMTP) -> None:
         self.client = client
-        self.sent = 0
+        self.mails = 0
         self.begun = False
         """Content was on its way when the conversation failed: it may have arrived."""
 
@@ -78,7 +78,7 @@ class _Conversation:
         await self.client.rcpt(mail.recipient, encoding=encoding)
         self.begun = True
         await self.client.data(mail.content)
-        self.sent += 1
+        self.mails += 1
 
 
 class SmtpPool:
@@ -165,7 +165,7 @@ class SmtpPool:
         return None
 
     async def _give_back(self, line: _Conversation) -> None:
-        if line.sent >= MAILS_PER_CONVERSATION:
+        if line.mails >= MAILS_PER_CONVERSATION:
             await _leave(line)
             return
         self._idle.append(line)

@@ -273,7 +273,7 @@ class CallLedger:
         """True: the outcome is known. False: it is not. None: it was too late to send."""
         before = intent.dispatch_before or intent.now
         # Counted from before the write went out, so this is never later than the database's deadline.
-        last_moment = intent.sent + (before - intent.now).total_seconds()
+        last_moment = intent.sent_at + (before - intent.now).total_seconds()
         call.settle_after = before + timedelta(seconds=call.code.timeout_seconds)
         context = self._context(call)
         reached("tool:before")

@@ -269,7 +269,7 @@ class Lease:
             if result is None:
                 raise Lost
             self.time.set(result.now, ticks())
-            return replace(result, sent=sent_at)
+            return replace(result, sent_at=sent_at)
         raise AssertionError("the last try returns or raises")
 
 

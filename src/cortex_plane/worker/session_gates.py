@@ -273,7 +273,7 @@ class AttemptGates:
         ids = [request.call_id for request in write.requests if request.kind is ApprovalKind.CALL]
         cards = [self._requests[id] for id in ids if id in self._requests]
         calls = self.calls_sent_by(write)
-        changes = self.session.changes(evaluations, cards=cards, sent=calls, counts=write.dispatches)
+        changes = self.session.changes(evaluations, cards=cards, calls=calls, counts=write.dispatches)
         if write.dispatches or write.reads:
             # A session that was bound to another atlas meanwhile sends nothing that its gates did not evaluate.
             seen = {"atlases": len(self.session.atlases.atlases), "revision": self.session.revision}
@@ -284,7 +284,7 @@ class AttemptGates:
         """The write was made."""
         self._ahead = None
         self.session.commit(changes)
-        for id, _ in changes.sent:
+        for id, _ in changes.calls:
             self._due.pop(id, None)
             self._states.pop(id, None)
 

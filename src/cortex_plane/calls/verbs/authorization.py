@@ -96,7 +96,7 @@ class CallVerdict:
             return GateRecord(facts=self.notes)
         changes = self.gates.changes(
             cards=[(gate_call(shown), self.ruling.people)] if shown is not None and self.ruling is not None else (),
-            sent=[(call.id, gate_call(call, approved=granted))] if call is not None and not self.again else (),
+            calls=[(call.id, gate_call(call, approved=granted))] if call is not None and not self.again else (),
         )
         record = record_of(actor, changes)
         return replace(record, facts=[*record.facts, *self.notes])
