@@ -241,7 +241,7 @@ def master_key(settings: Settings) -> bytes:
 
 
 def next_master_key(settings: Settings) -> bytes:
-    """The new key of a rotation. It is made once, also where two rotations begin at the same moment or one of them died."""
+    """The new key of a rotation: made once, also where two rotations begin at the same moment or one of them died."""
     path = settings.home / NEXT_KEY_FILE
     if not path.exists():
         _make_key(path)

@@ -93,7 +93,6 @@ class Call:
     """The version of the policies by which it was judged last."""
     status: CallStatus | None = None
     has_row: bool = False
-    """The ledger has its row."""
     asked_before: bool = False
     """People were asked about it, and must be asked again."""
     timed_out: bool = False
@@ -196,29 +195,19 @@ class Call:
 
     def active_tool(self, *, with_result: bool = True) -> ActiveTool:
         """Its entry in the checkpoint: with its result while the step is under way, if it is small. The row has it."""
-        if self.status is CallStatus.COMPLETED:
-            status = ToolStatus.COMPLETED
-        elif self.status in (CallStatus.FAILED, CallStatus.REJECTED):
-            status = ToolStatus.FAILED
-        else:
-            status = ToolStatus.PENDING
+        status = ToolStatus.PENDING
+        if self.settled:
+            status = ToolStatus.COMPLETED if self.status is CallStatus.COMPLETED else ToolStatus.FAILED
+        result = self.result if with_result and len(self.result or b"") <= SHOWN_BYTES else None
         return ActiveTool(
-            tool_name=self.name,
-            invocation_id=self.id,
-            status=status,
-            input_hash=self.input_hash,
-            result=self.result if with_result and len(self.result or b"") <= SHOWN_BYTES else None,
+            tool_name=self.name, invocation_id=self.id, status=status, input_hash=self.input_hash, result=result
         )
 
     def call_result(self) -> CallResult:
         """What the model is sent."""
-        if self.error is not None:
-            content = canonical({"error": self.error})
-        else:
-            content = self.result if self.result is not None else b"null"
-        return CallResult(
-            call_id=self.request.id, name=self.request.name, content=content.decode(), is_error=self.error is not None
-        )
+        is_error, request = self.error is not None, self.request
+        content = canonical({"error": self.error}) if is_error else self.result or b"null"
+        return CallResult(call_id=request.id, name=request.name, content=content.decode(), is_error=is_error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,9 +252,8 @@ class Lease:
         for tries in range(1, WRITE_TRIES + 1):
             sent_at = ticks()
             try:
-                result = await advance(
-                    self.db, self.assignment, worker.worker_id, self.number, write, worker.dispatch_seconds
-                )
+                seconds = worker.dispatch_seconds
+                result = await advance(self.db, self.assignment, worker.worker_id, self.number, write, seconds)
             except (Unavailable, Conflict) as error:
                 if isinstance(error, Conflict) and error.code != "retry":
                     if error.code != "lease_expired":

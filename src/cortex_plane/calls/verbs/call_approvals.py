@@ -29,10 +29,8 @@ Asked = tuple[RequestOutcome, list[tuple[str, dict[str, Any]]]]
 
 async def terms_of(db: Database, context: CallContext, verdict: CallVerdict, again: UUID | None = None) -> Possible:
     """The terms as far as people can fulfil them. A no ends the call and not the session: its agent goes on."""
-    times = context.skills.approval
-    possible = await approval_requests.feasible_terms(
-        db, context, verdict.answer.decision, times, 0, context.askers, again=again
-    )
+    decision, times = verdict.answer.decision, context.skills.approval
+    possible = await approval_requests.feasible_terms(db, context, decision, times, 0, context.askers, again=again)
     if possible.terms is None:
         return possible
     return replace(possible, terms=replace(possible.terms, on_deny=OnDeny.CONTINUE))

@@ -255,9 +255,8 @@ class CodeAttempt:
             raise Ended(JobFailed(message, error.hint)) from error
         reply = (text.strip() or None) if lease.assignment.kind is JobKind.CONVERSATION else None
         while not await self._write_completion(reply, content):
-            messages = await workers.messages_between(
-                lease.db, lease.assignment, lease.progress.message_seq, lease.newest_message
-            )
+            since, newest = lease.progress.message_seq, lease.newest_message
+            messages = await workers.messages_between(lease.db, lease.assignment, since, newest)
             if any(message.role == "user" for message in messages):
                 return reply, messages
             lease.progress.message_seq = lease.newest_message  # the new messages are this job's own

@@ -74,7 +74,6 @@ class CodeParts:
     journal: JournalWriter
     entries: JournalEntries
     calls: dict[UUID, step_calls.Call]
-    """Calls that were sent, or are to be."""
 
     async def evaluate_gates(self) -> None:
         if await self.gates.evaluate():
