@@ -298,15 +298,13 @@ def limits_of(atlases: CompiledAtlases, looks: Sequence[Look]) -> list[Limit]:
             limits.setdefault((limit.kind, limit.name), limit)
         capability = ruling.rule.removeprefix(CAPABILITY)
         if capability != ruling.rule and capability in atlases.capabilities:
-            limits.setdefault(("scope", capability), _scope(capability, atlases.capabilities[capability].actions))
+            actions = atlases.capabilities[capability].actions
+            more = {"more_actions": len(actions) - MAX_SCOPE} if len(actions) > MAX_SCOPE else {}
+            scope = Limit(kind="scope", name=capability, detail={"actions": list(actions[:MAX_SCOPE]), **more})
+            limits.setdefault(("scope", capability), scope)
         if len(limits) >= MAX_LIMITS:
             break
     return list(limits.values())[:MAX_LIMITS]
-
-
-def _scope(name: str, actions: Sequence[str]) -> Limit:
-    more = {"more_actions": len(actions) - MAX_SCOPE} if len(actions) > MAX_SCOPE else {}
-    return Limit(kind="scope", name=name, detail={"actions": list(actions[:MAX_SCOPE]), **more})
 
 
 def limits_of_all(atlases: CompiledAtlases, state: GateState, looks: Sequence[Look], now: datetime) -> list[Limit]:

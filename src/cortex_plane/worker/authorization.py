@@ -157,7 +157,11 @@ class CallAuthorizer:
         """What became of a call meanwhile. True: it must be authorised as if nobody had been asked about it yet."""
         error = call.error
         apply_row(call, row)
-        self._check_receipt(call)
+        # A call that was sent with an approval is sent again with it only if its receipt is true.
+        refusal = self.receipt_refusal(call, is_resend=True) if call.has_grant else None
+        if refusal is not None:
+            call.has_grant = False
+            self._note("receipt_refused", call, refusal)
         if row.status is CallStatus.CLEARED and call.tool is not None:
             if call.has_grant and row.repeats > REPEATS_OF_A_GRANT:
                 why = "it was sent again before because somebody answered that it did not happen"
@@ -228,13 +232,6 @@ class CallAuthorizer:
             job_id = str(lease.assignment.job_id)
             log.error("receipt refused", job_id=job_id, call=str(call.id), tool=call.name, reason=why)
         return why
-
-    def _check_receipt(self, call: Call) -> None:
-        """A call that was sent with an approval is sent again with it only if its receipt is true."""
-        why = self.receipt_refusal(call, is_resend=True) if call.has_grant else None
-        if why is not None:
-            call.has_grant = False
-            self._note("receipt_refused", call, why)
 
     def _note(self, action: str, call: Call, reason: str) -> None:
         fact = self._lease.fact(action, call=str(call.id), tool=call.name, reason=reason)

@@ -276,7 +276,9 @@ def as_model_error(error: Exception, model: str, credential: Credential) -> comp
     from pydantic_ai import exceptions as of
 
     provider = credential.provider
-    reason = storable(credential.without(_provider_message(error)))[:MOST]
+    text = _provider_message(error)
+    reason = storable(credential.without(text))[:MOST]
+    is_too_long = any(words in text.lower() for words in TOO_LONG)
     status = error.status_code if isinstance(error, of.ModelHTTPError) else None
     wait = _retry_after(error)
     if isinstance(error, of.ModelQuotaExceededError):
@@ -286,7 +288,7 @@ def as_model_error(error: Exception, model: str, credential: Credential) -> comp
             code="model_quota",
             hint="Look at the account's balance and limits, then `cortex job resubmit` the job.",
         )
-    if isinstance(error, of.ModelContextWindowExceededError) or (status in (400, 413) and _too_long(error)):
+    if isinstance(error, of.ModelContextWindowExceededError) or (status in (400, 413) and is_too_long):
         return completions.ModelError(
             f"The prompt is too long for `{model}`: {reason}",
             status=status or 400,
@@ -350,12 +352,6 @@ def _provider_message(error: Exception) -> str:
         cause = cause.__cause__
     text = str(error) or type(error).__name__
     return text if cause is error or str(cause) in ("", text) else f"{text} ({cause})"
-
-
-def _too_long(error: Exception) -> bool:
-    """Whether a server that has no code of its own for it says that the prompt does not fit."""
-    text = _provider_message(error).lower()
-    return any(words in text for words in TOO_LONG)
 
 
 def _retry_after(error: Exception) -> float | None:
