@@ -47,7 +47,7 @@ from cortex_plane.worker.context_window import ContextWindow
 from cortex_plane.worker.effects import CallLedger, RequestCards, awaiting_calls
 from cortex_plane.worker.ends import Ended, EndWriter, JobCancelled, JobFailed, JobHandedBack, JobRetried, LastWrite
 from cortex_plane.worker.lease import Lease, WorkerContext, WriteFailed
-from cortex_plane.worker.limits import AttemptLimits, ticks
+from cortex_plane.worker.limits import ticks
 from cortex_plane.worker.model_calls import ModelConversation
 from cortex_plane.worker.resume import ResumePoint, restore_calls, resume
 from cortex_plane.worker.session_gates import AttemptGates, SessionGates
@@ -173,20 +173,19 @@ class Attempt:
     """One lease of one job of an agent that follows its model."""
 
     def __init__(self, worker: WorkerContext, assignment: Assignment) -> None:
-        self.limits = AttemptLimits.of(assignment, ticks())
-        self.lease = Lease(worker, assignment, self.limits.skills)
+        self.lease = Lease(worker, assignment)
         self.gates = SessionGates(self.lease, runs_code=False)
         self.authorizer = CallAuthorizer(self.lease, self.gates)
-        self.conversation = ModelConversation(self.lease, self.limits, self.gates)
+        self.conversation = ModelConversation(self.lease, self.gates)
         self.window = ContextWindow(self.lease, self.gates, self.conversation)
-        self.cards = RequestCards(self.lease, self.limits, self.gates, self.conversation, self.authorizer.demands)
+        self.cards = RequestCards(self.lease, self.gates, self.conversation, self.authorizer.demands)
         self.writer = StepWriter(self.lease, self.gates, self.authorizer, self.conversation)
-        self.ledger = CallLedger(self.lease, self.limits, self.gates, self.authorizer, self.cards, self.writer)
-        self.step_start = self.limits.start
+        self.ledger = CallLedger(self.lease, self.gates, self.authorizer, self.cards, self.writer)
+        self.step_start = self.lease.limits.start
 
     async def run(self) -> None:
         """Until the lease is given up. Raises `WriteFailed` where even that could not be written."""
-        await EndWriter(self.lease, self.limits, self.writer).run(self._loop)
+        await EndWriter(self.lease, self.writer).run(self._loop)
 
     def interrupt(self) -> None:
         """Somebody cancelled the job."""
@@ -196,7 +195,7 @@ class Attempt:
     # The loop --------------------------------------------------------------------------------------------------
 
     async def _loop(self) -> None:
-        point = await resume(self.lease, self.gates, self.authorizer, self.limits.skills.on_prompt_change)
+        point = await resume(self.lease, self.gates, self.authorizer)
         self.conversation.turns = point.turns
         if self.lease.progress.phase is Phase.TOOLS:
             await self._resume_step(point)
@@ -378,7 +377,7 @@ class Attempt:
                 await asyncio.gather(*(self.ledger.read(call) for call in group))
                 pending.new(*group)
             pending.stored += self.ledger.take_results()
-            if self.limits.skills.checkpoint_granularity is CheckpointGranularity.PER_TOOL_CALL:
+            if self.lease.limits.skills.checkpoint_granularity is CheckpointGranularity.PER_TOOL_CALL:
                 await self.ledger.write(calls, pending.take())
         await self._finish_step(calls, pending.take())
 

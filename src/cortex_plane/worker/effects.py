@@ -40,7 +40,7 @@ from cortex_plane.worker.authorization import CallAuthorizer
 from cortex_plane.worker.calls import Call, PendingWrite, WriteBlobs, outcome_write, storable, without_intents
 from cortex_plane.worker.ends import Ended, JobFailed, JobHandedBack, JobHeld, JobSleeps, Writer
 from cortex_plane.worker.lease import Lease
-from cortex_plane.worker.limits import AttemptLimits, CallStopped, CallTimeout, ticks, within
+from cortex_plane.worker.limits import CallStopped, CallTimeout, ticks, within
 from cortex_plane.worker.model_calls import ModelConversation
 from cortex_plane.worker.session_gates import SessionGates
 from cortex_plane.worker.tools.tool import ToolContext, encode_result
@@ -62,19 +62,13 @@ class RequestCards:
     """The cards by which people are asked about the calls of one attempt."""
 
     def __init__(
-        self,
-        lease: Lease,
-        limits: AttemptLimits,
-        gates: SessionGates,
-        conversation: ModelConversation,
-        demands: Mapping[UUID, PolicyRow],
+        self, lease: Lease, gates: SessionGates, conversation: ModelConversation, demands: Mapping[UUID, PolicyRow]
     ) -> None:
-        self._lease, self._limits, self._gates = lease, limits, gates
-        self._conversation, self._demands = conversation, demands
+        self._lease, self._gates, self._conversation, self._demands = lease, gates, conversation, demands
 
     async def feasible_terms(self, call: Call, due: StepWrite) -> Possible | None:
         """The terms by which people can decide a call; None where nobody can, and then the call is refused at once."""
-        lease, decision, times = self._lease, call.decision, self._limits.skills.approval
+        lease, decision, times = self._lease, call.decision, self._lease.limits.skills.approval
         again = call.id if call.asked_before else None
         seq = lease.progress.message_seq
         possible = await feasible_terms(lease.db, lease.assignment, decision, times, seq, again=again)
@@ -145,16 +139,9 @@ class CallLedger:
     """Writes the calls of an attempt and sends them: no call is sent before its intent is durable."""
 
     def __init__(
-        self,
-        lease: Lease,
-        limits: AttemptLimits,
-        gates: SessionGates,
-        authorizer: CallAuthorizer,
-        cards: RequestCards,
-        writer: Writer,
+        self, lease: Lease, gates: SessionGates, authorizer: CallAuthorizer, cards: RequestCards, writer: Writer
     ) -> None:
-        self._lease, self._limits, self._gates = lease, limits, gates
-        self._authorizer, self.cards, self._writer = authorizer, cards, writer
+        self._lease, self._gates, self._authorizer, self.cards, self._writer = lease, gates, authorizer, cards, writer
         self._results: list[tuple[UUID, bytes]] = []
         """Results that are stored apart from their rows, with the next write."""
 
@@ -342,7 +329,7 @@ class CallLedger:
                 remedy = "Look at the outside world, then `cortex job resubmit` it or not."
                 raise Ended(JobFailed(message, remedy, outcome_write(call)))
             if is_over and not did_not_happen:
-                pause = self._limits.backoff.delay(call.attempt, random.random())  # noqa: S311 -- jitter
+                pause = self._lease.limits.backoff.delay(call.attempt, random.random())  # noqa: S311 -- jitter
                 await asyncio.sleep(min(MAX_PAUSE, pause))
             call.error = None
             earlier = None if did_not_happen else trouble or "the worker stopped while it was under way"

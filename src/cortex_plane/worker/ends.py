@@ -23,7 +23,6 @@ from cortex_plane.sessions.model.events import EventType
 from cortex_plane.tenancy.model.access import worker_actor
 from cortex_plane.worker.calls import PREVIEW, Events, storable
 from cortex_plane.worker.lease import CheckpointTooLarge, Lease, Lost, WorkerContext, WriteFailed, advance
-from cortex_plane.worker.limits import AttemptLimits
 
 log = structlog.get_logger()
 
@@ -132,8 +131,8 @@ async def refuse(worker: WorkerContext, assignment: Assignment, error: Exception
 class EndWriter:
     """Runs the loop of an attempt, and writes how it ended."""
 
-    def __init__(self, lease: Lease, limits: AttemptLimits, writer: Writer) -> None:
-        self._lease, self._limits, self._writer = lease, limits, writer
+    def __init__(self, lease: Lease, writer: Writer) -> None:
+        self._lease, self._writer = lease, writer
 
     async def run(self, loop: Callable[[], Awaitable[None]]) -> None:
         """Until the lease is given up. Raises `WriteFailed` where even that could not be written."""
@@ -237,7 +236,7 @@ class EndWriter:
             return await self._fail(failure)
         message = storable(end.message)
         chance = random.random()  # noqa: S311 -- jitter
-        delay = self._limits.backoff.delay_after(end.retry_after, assignment.retry_count, chance)
+        delay = self._lease.limits.backoff.delay_after(end.retry_after, assignment.retry_count, chance)
         error = f"Job {assignment.job_id}, step {lease.progress.step}: {message}"[:8000]
         trouble: Events = [(EventType.ERROR, {"message": message[:PREVIEW], "retry": True})]
         events = [*trouble, (EventType.STATUS, {"status": JobStatus.RETRY, "error": message[:PREVIEW]})]

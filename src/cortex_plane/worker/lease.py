@@ -16,7 +16,6 @@ from uuid import UUID
 
 import structlog
 
-from cortex_plane.agents.model.agents import SkillSettings
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import ApprovalKind
 from cortex_plane.approvals.verbs import approval_requests
@@ -32,7 +31,7 @@ from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import worker_actor
 from cortex_plane.worker.calls import toolbox_of
-from cortex_plane.worker.limits import DatabaseTime, ticks
+from cortex_plane.worker.limits import AttemptLimits, DatabaseTime, ticks
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
 
@@ -164,7 +163,7 @@ class Progress:
 
 
 class Lease:
-    def __init__(self, worker: WorkerContext, assignment: Assignment, skills: SkillSettings) -> None:
+    def __init__(self, worker: WorkerContext, assignment: Assignment) -> None:
         self.worker = worker
         self.db = worker.db
         self.assignment = assignment
@@ -172,6 +171,7 @@ class Lease:
         self.key = checkpoint_key(worker.master_key, assignment.org_id)
         self.actor = worker_actor(assignment.org_id, worker.worker_id, worker.worker_name)
         self.time = DatabaseTime(assignment.now, ticks())
+        self.limits = AttemptLimits.of(assignment, ticks())
         self.number = assignment.write_seq
         self.newest_message = assignment.message_seq
         """How far the session's messages go, by the last answer of the database."""
@@ -182,7 +182,7 @@ class Lease:
         self.notes: list[Fact] = []
         """Audit facts that go with the next write."""
         self.prompt, self.prompt_hash = prompt_of(assignment.model_config, self.app)
-        self.toolbox = toolbox_of(self.app, skills)
+        self.toolbox = toolbox_of(self.app, self.limits.skills)
         self.progress = Progress(assignment.agent_id, self.prompt_hash)
         self.has_progress = False
         """This attempt recorded or finished a step."""

@@ -39,7 +39,7 @@ from cortex_plane.sessions.verbs import events
 from cortex_plane.worker.calls import storable
 from cortex_plane.worker.ends import Ended, JobCancelled, JobFailed, JobSleeps
 from cortex_plane.worker.lease import Lease
-from cortex_plane.worker.limits import AttemptLimits, ticks
+from cortex_plane.worker.limits import ticks
 from cortex_plane.worker.models.backends import Answering, cost_micros
 from cortex_plane.worker.session_gates import SessionGates
 
@@ -60,8 +60,8 @@ _tasks: set[asyncio.Task[None]] = set()
 class ModelConversation:
     """What the model was sent and answered, and what that cost."""
 
-    def __init__(self, lease: Lease, limits: AttemptLimits, gates: SessionGates) -> None:
-        self._lease, self._limits, self._gates = lease, limits, gates
+    def __init__(self, lease: Lease, gates: SessionGates) -> None:
+        self._lease, self._gates = lease, gates
         self.turns = Thread()
         """As far as no memory covers them."""
         self.model_calls: list[usage_model.ModelCall] = []
@@ -87,7 +87,7 @@ class ModelConversation:
     def check_limits(self) -> None:
         """Ends the attempt where the job has reached a limit of its agent."""
         progress = self._lease.progress
-        refusal = self._limits.refuse_request(
+        refusal = self._lease.limits.refuse_request(
             progress.iterations + len(self._open_calls), progress.prompt_tokens + progress.completion_tokens
         )
         if refusal is not None:
@@ -134,8 +134,8 @@ class ModelConversation:
         return response
 
     async def _stream(self, answering: Answering, request: ModelRequest, chunks: Chunks) -> Response:
-        limits = self._limits.resources
-        seconds = min(limits.call_timeout_seconds, limits.step_timeout_seconds, self._limits.job_seconds_left())
+        limits = self._lease.limits.resources
+        seconds = min(limits.call_timeout_seconds, limits.step_timeout_seconds, self._lease.limits.job_seconds_left())
         pieces = aiter(answering.backend.stream(request))
         task = asyncio.ensure_future(read_stream(pieces, limits.chunk_timeout_seconds, chunks))
         self._tasks.add(task)
@@ -195,7 +195,7 @@ class ModelConversation:
 
     async def _afford(self, open_call: usage_model.OpenModelCall, request: ModelRequest, answering: Answering) -> None:
         """Ends the attempt where the next request is over the budget of the job, or over its agent's budget of the day."""
-        limits, lease = self._limits.resources, self._lease
+        limits, lease = self._lease.limits.resources, self._lease
         by_cost = limits.cost_budget_usd is not None or limits.daily_cost_budget_usd is not None
         daily = limits.daily_token_budget is not None or limits.daily_cost_budget_usd is not None
         if limits.token_budget is None and not by_cost and not daily:
@@ -216,7 +216,7 @@ class ModelConversation:
         open_call.least = least
 
     def _afford_today(self, spent: usage_model.Spent, least: usage_model.Spent, day_seconds: float) -> None:
-        limits = self._limits.resources
+        limits = self._lease.limits.resources
         why = usage_model.over_day(limits, spent, least)
         if why is None:
             return
@@ -232,7 +232,7 @@ class ModelConversation:
     async def _spent_by_job(self) -> usage_model.Spent:
         """Read once per attempt: no other attempt spends for a job that is leased. Its checkpoint counts tokens too, and
         less where an attempt ended without one."""
-        limits, lease = self._limits.resources, self._lease
+        limits, lease = self._lease.limits.resources, self._lease
         if limits.token_budget is None and limits.cost_budget_usd is None:
             return usage_model.Spent()
         if self._job_spent is None:

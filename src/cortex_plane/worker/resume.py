@@ -39,9 +39,7 @@ class ResumePoint:
     """The last message that the model had been sent for that response."""
 
 
-async def resume(
-    lease: Lease, gates: SessionGates, authorizer: CallAuthorizer, on_prompt_change: PromptChange
-) -> ResumePoint:
+async def resume(lease: Lease, gates: SessionGates, authorizer: CallAuthorizer) -> ResumePoint:
     """Load where the job stopped. A checkpoint that does not fit ends the job; nothing is repaired."""
     assignment = lease.assignment
     action = "job_started" if assignment.checkpoint is None else "job_resumed"
@@ -56,7 +54,7 @@ async def resume(
     await authorizer.policies_at(lease.policies_version)
     if gates.bound is not None:
         lease.toolbox = with_gate_tools(lease.toolbox)
-    _check_prompt(lease, on_prompt_change)
+    _check_prompt(lease)
     step = next((step for step in past.steps if step.step_index == lease.progress.step), None)
     response, read_to = (None, 0) if step is None else (step.response, step.message_seq)
     return ResumePoint(messages=past.messages, turns=turns, calls=past.calls, response=response, read_to=read_to)
@@ -111,7 +109,8 @@ def _turns(lease: Lease, past: PastSteps) -> Thread:
     return rebuilt(lease.assignment.job_id, past.messages, past.steps, by_step, lease.progress.step, first)
 
 
-def _check_prompt(lease: Lease, change: PromptChange) -> None:
+def _check_prompt(lease: Lease) -> None:
+    change = lease.limits.skills.on_prompt_change
     if lease.progress.prompt_hash == lease.prompt_hash:
         return
     lease.notes.append(lease.fact("prompt_changed", decision=change))

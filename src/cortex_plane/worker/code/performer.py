@@ -45,7 +45,7 @@ from cortex_plane.worker.code.journal import JournalEntries, JournalWriter, Oper
 from cortex_plane.worker.effects import CallLedger
 from cortex_plane.worker.ends import Ended, JobFailed
 from cortex_plane.worker.lease import Lease
-from cortex_plane.worker.limits import AttemptLimits, CallStopped, CallTimeout, ticks, within
+from cortex_plane.worker.limits import CallStopped, CallTimeout, ticks, within
 from cortex_plane.worker.model_calls import ModelConversation
 from cortex_plane.worker.session_gates import SessionGates
 from cortex_plane.worker.tools.tool import encode_result, run_function
@@ -66,7 +66,6 @@ class CodeParts:
     """The objects of an attempt that operations use."""
 
     lease: Lease
-    limits: AttemptLimits
     gates: SessionGates
     authorizer: CallAuthorizer
     conversation: ModelConversation
@@ -190,7 +189,7 @@ class Performer(JournalReplay):
         return decode_result(operation.kind, operation.name, orjson.loads(result), key)
 
     async def _step(self, key: str, operation: operations.PlannedStep) -> Any:
-        limits, record = self._parts.limits, self._entries.begin(key, operation)
+        limits, record = self._parts.lease.limits, self._entries.begin(key, operation)
         await self._journal.flush()
         self.boundary()
         for tries in range(operation.retries + 1):
@@ -232,7 +231,7 @@ class Performer(JournalReplay):
         self.boundary()
 
     async def _call_function(self, operation: operations.PlannedStep) -> Any:
-        limits = self._parts.limits
+        limits = self._parts.lease.limits
         own = operation.timeout or float(limits.resources.step_timeout_seconds)
         seconds = min(own, max(0.0, limits.job_seconds_left()))
         function = functools.partial(operation.function, *operation.arguments)
