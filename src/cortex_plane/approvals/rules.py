@@ -221,47 +221,47 @@ def describe_approvers(approvers: Approvers) -> str:
 # How many ---------------------------------------------------------------------------------------------------------
 
 
-def is_enough(locked: LockedApproval, quorum: Quorum, actor: Actor, votes: Sequence[CountedVote]) -> bool:
+def is_enough(row: LockedApproval, quorum: Quorum, actor: Actor, votes: Sequence[CountedVote]) -> bool:
     """Whether these votes fulfil the quorum together with the actor's own."""
     person = actor.user_account_id
     if person is None:
         return False
     if quorum.votes == 1 and not quorum.roles:
         return True
-    own = CountedVote(member_id=person, roles=actor.roles, behind=locked.behind or [person])
+    own = CountedVote(member_id=person, roles=actor.roles, behind=row.behind or [person])
     return is_reached(quorum, [*(vote for vote in votes if vote.member_id != person), own])
 
 
-def is_vote(locked: LockedApproval, edit: Edit | None) -> bool:
+def is_vote(row: LockedApproval, edit: Edit | None) -> bool:
     """Whoever edits the arguments shapes the call: where self-approval is off, their own yes to it does not count."""
     if edit is None:
         return True
-    return locked.approval.self_approval and all(terms.self_approval for terms in edit.terms)
+    return row.approval.self_approval and all(terms.self_approval for terms in edit.terms)
 
 
-def ends_it(locked: LockedApproval, actor: Actor, decision: ApprovalDecision, edit: Edit | None) -> bool:
+def ends_it(row: LockedApproval, actor: Actor, decision: ApprovalDecision, edit: Edit | None) -> bool:
     """One no is enough; for a yes it takes a quorum. After an edit no earlier vote counts."""
     if decision.decision is Choice.DENIED:
         return True
-    if not is_vote(locked, edit):
+    if not is_vote(row, edit):
         return False
     if edit is None:
-        return is_enough(locked, locked.approval.quorum, actor, locked.votes)
+        return is_enough(row, row.approval.quorum, actor, row.votes)
     # An edited call may need more people than the one that was asked for, and never fewer.
     quorums = [terms.quorum for terms in edit.terms]
-    quorum = functools.reduce(stricter_quorum, quorums, locked.approval.quorum)
-    return is_enough(locked, quorum, actor, [])
+    quorum = functools.reduce(stricter_quorum, quorums, row.approval.quorum)
+    return is_enough(row, quorum, actor, [])
 
 
 def describe_quorum(approval: Approval) -> str:
     return quorum_said(approval.quorum)
 
 
-def agrees(locked: LockedApproval, actor: Actor, answer: str) -> bool:
+def agrees(row: LockedApproval, actor: Actor, answer: str) -> bool:
     """Whether enough people give this answer about an uncertain call, with this one."""
-    if locked.approval.settles is None:
+    if row.approval.settles is None:
         return True
-    return is_enough(locked, locked.approval.quorum, actor, [v for v in locked.votes if v.answer == answer])
+    return is_enough(row, row.approval.quorum, actor, [v for v in row.votes if v.answer == answer])
 
 
 def explain_votes(approval: Approval, votes: Sequence[Vote]) -> list[Vote]:
@@ -276,10 +276,10 @@ def explain_votes(approval: Approval, votes: Sequence[Vote]) -> list[Vote]:
     ]
 
 
-def adds_nothing(locked: LockedApproval, actor: Actor) -> bool:
+def adds_nothing(row: LockedApproval, actor: Actor) -> bool:
     """Whether they voted, and the same vote again counts for no more."""
-    own = [vote for vote in locked.votes if vote.member_id == actor.user_account_id]
-    return any(set(vote.behind) <= set(locked.behind) for vote in own)
+    own = [vote for vote in row.votes if vote.member_id == actor.user_account_id]
+    return any(set(vote.behind) <= set(row.behind) for vote in own)
 
 
 def hop_fact(actor: Actor, id: UUID, hop: Mapping[str, Any]) -> Fact:
@@ -343,65 +343,65 @@ def staleness_error(approval: Approval, decision: ApprovalDecision, now: datetim
 
 
 def decision_change(
-    locked: LockedApproval, actor: Actor, decision: ApprovalDecision, edit: Edit | None
+    row: LockedApproval, actor: Actor, decision: ApprovalDecision, edit: Edit | None
 ) -> ApprovalChange | None:
     """None where the same was recorded before."""
-    if locked.earlier is not None or locked.approval.status is not ApprovalStatus.PENDING:
+    if row.earlier is not None or row.approval.status is not ApprovalStatus.PENDING:
         return None
     if decision.decision is Choice.DENIED:
-        return end_denied(locked, actor.name, decision.reason)
-    if ends_it(locked, actor, decision, edit):
-        return end_approved(locked)
-    if edit is None and adds_nothing(locked, actor):
+        return end_denied(row, actor.name, decision.reason)
+    if ends_it(row, actor, decision, edit):
+        return end_approved(row)
+    if edit is None and adds_nothing(row, actor):
         return None
-    calls = [(call.id, call.status, None) for call in _awaiting(locked)] if edit else []
+    calls = [(call.id, call.status, None) for call in _awaiting(row)] if edit else []
     return ApprovalChange(status=ApprovalStatus.PENDING, calls=calls, jobs=[], cancelled=[])
 
 
-def end_approved(locked: LockedApproval) -> ApprovalChange:
-    awaiting = _awaiting(locked)
+def end_approved(row: LockedApproval) -> ApprovalChange:
+    awaiting = _awaiting(row)
     calls = [(call.id, CallStatus.APPROVED, None) for call in awaiting]
-    return ApprovalChange(status=ApprovalStatus.APPROVED, calls=calls, jobs=_going_on(locked, awaiting), cancelled=[])
+    return ApprovalChange(status=ApprovalStatus.APPROVED, calls=calls, jobs=_going_on(row, awaiting), cancelled=[])
 
 
-def end_denied(locked: LockedApproval, by: str, reason: str | None) -> ApprovalChange:
+def end_denied(row: LockedApproval, by: str, reason: str | None) -> ApprovalChange:
     text = (reason or "").strip()
     end = "" if text.endswith((".", "!", "?")) else "."
     why = f": {text}{end}" if text else "."
-    return _turned_down(locked, ApprovalStatus.DENIED, f"denied by {by}{why}")
+    return _turned_down(row, ApprovalStatus.DENIED, f"denied by {by}{why}")
 
 
-def end_expired(locked: LockedApproval) -> ApprovalChange:
-    return _turned_down(locked, ApprovalStatus.EXPIRED, f"timed out after {in_words(locked.timeout_seconds)}.")
+def end_expired(row: LockedApproval) -> ApprovalChange:
+    return _turned_down(row, ApprovalStatus.EXPIRED, f"timed out after {in_words(row.timeout_seconds)}.")
 
 
-def _turned_down(locked: LockedApproval, status: ApprovalStatus, what: str) -> ApprovalChange:
-    message = f"Approval of `{locked.approval.tool_name}` {what}"
+def _turned_down(row: LockedApproval, status: ApprovalStatus, what: str) -> ApprovalChange:
+    message = f"Approval of `{row.approval.tool_name}` {what}"
     answer = f"{message} Do not send the same call again; go another way."
-    awaiting = _awaiting(locked)
+    awaiting = _awaiting(row)
     calls = [(call.id, CallStatus.REJECTED, answer) for call in awaiting]
-    if locked.approval.on_deny is OnDeny.CONTINUE:
-        return ApprovalChange(status=status, calls=calls, jobs=_going_on(locked, awaiting), cancelled=[])
+    if row.approval.on_deny is OnDeny.CONTINUE:
+        return ApprovalChange(status=status, calls=calls, jobs=_going_on(row, awaiting), cancelled=[])
     steps = {call.job_id: call.step_index for call in awaiting}
     failed = []
-    for job in locked.jobs:
+    for job in row.jobs:
         if job.id in steps:
             error = f"Job {job.id}, step {steps[job.id]}: {message} `cortex job resubmit` asks again."
             failed.append(JobOutcome(id=job.id, open=0, status=JobStatus.FAILED, error=error))
     # What waits for nobody else any more ends with its job.
-    cancelled = [sibling for sibling in locked.siblings if set(sibling.jobs or ()) <= set(steps)]
+    cancelled = [sibling for sibling in row.siblings if set(sibling.jobs or ()) <= set(steps)]
     return ApprovalChange(status=status, calls=calls, jobs=failed, cancelled=cancelled)
 
 
-def _awaiting(locked: LockedApproval) -> Sequence[WaitingCall]:
-    return [call for call in locked.calls if call.status is CallStatus.AWAITING]
+def _awaiting(row: LockedApproval) -> Sequence[WaitingCall]:
+    return [call for call in row.calls if call.status is CallStatus.AWAITING]
 
 
-def _going_on(locked: LockedApproval, awaiting: Sequence[WaitingCall]) -> list[JobOutcome]:
+def _going_on(row: LockedApproval, awaiting: Sequence[WaitingCall]) -> list[JobOutcome]:
     """With its last open approval a job goes on, or pauses where somebody holds it."""
     waiting = {call.job_id for call in awaiting}
     outcomes = []
-    for job in locked.jobs:
+    for job in row.jobs:
         if job.id in waiting:
             left = job.open_approvals - 1
             status = None if left else JobStatus.PAUSED if job.holds else JobStatus.RUNNING
@@ -444,10 +444,10 @@ class Taker:
 
 
 def cannot_delegate(
-    locked: LockedApproval, actor: Actor, taker: Taker, others: Mapping[UUID, frozenset[Role]]
+    row: LockedApproval, actor: Actor, taker: Taker, others: Mapping[UUID, frozenset[Role]]
 ) -> CortexError | None:
     """Why the actor may not hand their part to this person. ``others`` may decide besides the actor, with their roles."""
-    approval = locked.approval
+    approval = row.approval
     if approval.status is not ApprovalStatus.PENDING:
         return already_decided(approval)
     if approval.kind is not ApprovalKind.CALL:
@@ -456,13 +456,13 @@ def cannot_delegate(
             code="not_a_call",
             hint="Answer it, or ask somebody who knows to answer it.",
         )
-    if approval.deadline is not None and locked.now >= approval.deadline:
+    if approval.deadline is not None and row.now >= approval.deadline:
         return approval_expired()
     # Whoever could not approve it has nothing to hand on: they must not choose who does.
     error = refusal(approval, actor, Choice.APPROVED)
     if error is not None:
         return error
-    if any(vote.member_id == actor.user_account_id for vote in locked.votes):
+    if any(vote.member_id == actor.user_account_id for vote in row.votes):
         return Conflict(
             "You have approved this already.",
             code="already_voted",

@@ -305,7 +305,6 @@ class AnswerReceipt:
     gate: str
     passed: bool
     next: str
-    """What to do now."""
     faults: dict[str, str] = field(default_factory=dict)
     """By question: what is wrong."""
     warnings: list[str] = field(default_factory=list)
@@ -327,8 +326,6 @@ DEFAULT_TTL_SECONDS = 300
 MAX_TTL_SECONDS = 3600
 MAX_ACTIONS = 1000
 """That a resolution lists."""
-
-
 MAX_ASKS = 20
 """Gates that are named with one action."""
 

@@ -207,23 +207,11 @@ _STATES = {
 
 
 def _base_answer(action: str, decision: PolicyDecision, ruling: Ruling | None, risk: Risk) -> ActionAnswer:
-    by_gates = ruling is not None and (
-        ruling.rule == decision.rule or ruling.verdict is decision.verdict is PolicyVerdict.ALLOW
-    )
-    if by_gates and ruling is not None:
-        reason = _short(ruling.reason) or _SAID[ruling.verdict]
-        return ActionAnswer(
-            action=action, state=_STATES[ruling.verdict], verdict=ruling.verdict, rule=ruling.rule, reason=reason,
-            risk=risk,
-        )  # fmt: skip
-    return ActionAnswer(
-        action=action,
-        state=_STATES[decision.verdict],
-        verdict=decision.verdict,
-        rule=decision.rule,
-        reason=_SAID[decision.verdict],
-        risk=risk,
-    )
+    verdict, rule, reason = decision.verdict, decision.rule, ""
+    if ruling is not None and (ruling.rule == rule or ruling.verdict is verdict is PolicyVerdict.ALLOW):
+        verdict, rule, reason = ruling.verdict, ruling.rule, _short(ruling.reason)
+    reason = reason or _SAID[verdict]
+    return ActionAnswer(action=action, state=_STATES[verdict], verdict=verdict, rule=rule, reason=reason, risk=risk)
 
 
 def _short(reason: str) -> str:
@@ -232,11 +220,10 @@ def _short(reason: str) -> str:
 
 def split_answers(answers: Iterable[ActionAnswer]) -> tuple[list[ActionAnswer], list[ActionAnswer]]:
     """What is not denied, and what is."""
-    allowed: list[ActionAnswer] = []
-    denied: list[ActionAnswer] = []
+    groups: tuple[list[ActionAnswer], list[ActionAnswer]] = [], []
     for answer in answers:
-        (denied if answer.verdict is PolicyVerdict.DENY else allowed).append(answer)
-    return allowed, denied
+        groups[answer.verdict is PolicyVerdict.DENY].append(answer)
+    return groups
 
 
 def decided(answers: Iterable[ActionAnswer]) -> ResolutionDecision:
@@ -252,31 +239,19 @@ def decided(answers: Iterable[ActionAnswer]) -> ResolutionDecision:
 def block_list(atlases: CompiledAtlases, state: GateState) -> list[dict[str, Any]]:
     """What the agent must know: contexts, then guidance, the most important first."""
     contexts = [
-        {
-            "kind": "context",
-            "id": key,
-            "name": block.name,
-            "content": block.content,
-            "priority": block.priority,
-            "by": effect.by,
-        }
+        {"kind": "context", "id": key, **_fields(block, "name", "content", "priority"), "by": effect.by}
         for key, block, effect in blocks_of(atlases, state)
     ]
     guides = [
-        {
-            "kind": "guidance",
-            "id": gate.key,
-            "name": gate.name,
-            "content": guidance.content,
-            "format": guidance.format,
-            "priority": guidance.priority,
-            "labels": list(guidance.labels),
-            "by": effect.by,
-            "until": effect.until,
-        }
+        {"kind": "guidance", "id": gate.key, "name": gate.name, **_fields(guidance, "content", "format", "priority")}
+        | {"labels": list(guidance.labels), "by": effect.by, "until": effect.until}
         for gate, guidance, effect in guides_of(atlases, state)
     ]
     return [*contexts, *guides]
+
+
+def _fields(block: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(block, name) for name in names}
 
 
 def by_reference(resolution: Resolution) -> Resolution:
@@ -298,9 +273,8 @@ def in_full(atlases: CompiledAtlases, resolution: Resolution) -> Resolution:
 
 def _questions(atlases: CompiledAtlases, question: Mapping[str, Any]) -> list[dict[str, Any]]:
     """As they were told then."""
-    return (
-        [] if "more_questions" in question else questions_of(atlases.gates[f"{question['atlas']}/{question['gate']}"])
-    )
+    gate = f"{question['atlas']}/{question['gate']}"
+    return [] if "more_questions" in question else questions_of(atlases.gates[gate])
 
 
 def _content(atlases: CompiledAtlases, block: Mapping[str, Any]) -> str:
@@ -324,15 +298,13 @@ def limits_of(atlases: CompiledAtlases, looks: Sequence[Look]) -> list[Limit]:
             limits.setdefault((limit.kind, limit.name), limit)
         capability = ruling.rule.removeprefix(CAPABILITY)
         if capability != ruling.rule and capability in atlases.capabilities:
-            limits.setdefault(("scope", capability), _scope(capability, atlases.capabilities[capability].actions))
+            actions = atlases.capabilities[capability].actions
+            more = {"more_actions": len(actions) - MAX_SCOPE} if len(actions) > MAX_SCOPE else {}
+            scope = Limit(kind="scope", name=capability, detail={"actions": list(actions[:MAX_SCOPE]), **more})
+            limits.setdefault(("scope", capability), scope)
         if len(limits) >= MAX_LIMITS:
             break
     return list(limits.values())[:MAX_LIMITS]
-
-
-def _scope(name: str, actions: Sequence[str]) -> Limit:
-    more = {"more_actions": len(actions) - MAX_SCOPE} if len(actions) > MAX_SCOPE else {}
-    return Limit(kind="scope", name=name, detail={"actions": list(actions[:MAX_SCOPE]), **more})
 
 
 def limits_of_all(atlases: CompiledAtlases, state: GateState, looks: Sequence[Look], now: datetime) -> list[Limit]:

@@ -74,8 +74,6 @@ class CallContext:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewCall:
-    """A call with its verdict, as it is written."""
-
     id: UUID
     key: str | None
     asked_hash: bytes
@@ -121,9 +119,6 @@ class EndedGatedCall:
     at: datetime
 
 
-# Reading ---------------------------------------------------------------------------------------------------------
-
-
 async def call_context(
     db: Database, org_id: UUID, session_id: UUID, sees: UUID | None, key: str | None, tool: str, input_hash: str,
     acts_as: tuple[UUID, UUID | None] | None,
@@ -149,7 +144,6 @@ async def call_context(
 
 
 async def read_call(db: Database, org_id: UUID, id: UUID, sees: UUID | None) -> StoredCall | None:
-    """In one round trip."""
     rows = await db.call("read_call", org_id, id, sees)
     return _stored_call(rows[0]) if rows else None
 
@@ -187,9 +181,7 @@ async def get_grant(tx: Transaction, id: UUID) -> Grant | None:
         return None
     names = ("body", "signature", "key_id", "public_key", "sealed")
     stamp = Stamp(**{name: row[name] for name in names}) if row["key_id"] is not None else None
-    return Grant(
-        expires_at=row["expires_at"], consumed_at=row["consumed_at"], input_hash=row["input_hash"], stamp=stamp
-    )
+    return Grant(stamp=stamp, **{name: row[name] for name in ("expires_at", "consumed_at", "input_hash")})
 
 
 async def due_calls(db: Database, limit: int) -> list[tuple[UUID, UUID, datetime]]:
@@ -199,9 +191,6 @@ async def due_calls(db: Database, limit: int) -> list[tuple[UUID, UUID, datetime
 
 async def require_its_agent(tx: Transaction, id: UUID, by: UUID) -> None:
     await tx.call("require_its_agent", tx.org, id, by)
-
-
-# Writing ---------------------------------------------------------------------------------------------------------
 
 
 async def authorize_call(
@@ -259,8 +248,7 @@ async def record_callback(tx: Transaction, id: UUID, connection_id: UUID) -> Non
 
 
 async def ask_again(tx: Transaction, id: UUID, rule: str, policies: str, approval_id: UUID) -> bool:
-    rows = await tx.rows(queries.ask_again, id, rule, policies, tx.org, approval_id)
-    return bool(rows)
+    return bool(await tx.rows(queries.ask_again, id, rule, policies, tx.org, approval_id))
 
 
 async def reject_call(tx: Transaction, id: UUID, error: str) -> bool:
@@ -269,9 +257,6 @@ async def reject_call(tx: Transaction, id: UUID, error: str) -> bool:
 
 async def doubt_call(tx: Transaction, id: UUID, status: CallStatus, error: str | None) -> bool:
     return await tx.value(queries.doubt_call, id, status, error) is not None
-
-
-# The session's job -----------------------------------------------------------------------------------------------
 
 
 async def list_session_calls(tx: Transaction, session_id: UUID) -> Row | None:
@@ -284,8 +269,6 @@ async def complete_job(tx: Transaction, job_id: UUID, result: dict[str, Any] | N
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredResolution:
-    """A resolution as it was given."""
-
     id: UUID
     trace_id: UUID
     session_id: UUID
@@ -323,9 +306,8 @@ async def list_messages_heard(tx: Transaction, session_id: UUID, goal_hash: byte
 
 
 async def list_resolved_calls(tx: Transaction, call_id: UUID) -> UUID | None:
-    """The resolution that a call was executed under."""
-    found: UUID | None = await tx.value(queries.list_resolved_calls, call_id)
-    return found
+    id: UUID | None = await tx.value(queries.list_resolved_calls, call_id)
+    return id
 
 
 async def list_governed(tx: Transaction, session_id: UUID, sees: UUID | None) -> Governed | None:

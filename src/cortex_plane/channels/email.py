@@ -62,11 +62,9 @@ class Mail:
 
 
 class _Conversation:
-    """One SMTP conversation."""
-
     def __init__(self, client: aiosmtplib.SMTP) -> None:
         self.client = client
-        self.sent = 0
+        self.mails = 0
         self.begun = False
         """Content was on its way when the conversation failed: it may have arrived."""
 
@@ -80,7 +78,7 @@ class _Conversation:
         await self.client.rcpt(mail.recipient, encoding=encoding)
         self.begun = True
         await self.client.data(mail.content)
-        self.sent += 1
+        self.mails += 1
 
 
 class SmtpPool:
@@ -167,7 +165,7 @@ class SmtpPool:
         return None
 
     async def _give_back(self, line: _Conversation) -> None:
-        if line.sent >= MAILS_PER_CONVERSATION:
+        if line.mails >= MAILS_PER_CONVERSATION:
             await _leave(line)
             return
         self._idle.append(line)
@@ -324,7 +322,6 @@ def _subject(outgoing: Outgoing) -> str:
 
 
 def _heading(outgoing: Outgoing, card: Card) -> str:
-    """The occasion in words."""
     by = f" by {card.resolved_by}" if card.resolved_by else ""
     match card.status:
         case ApprovalStatus.PENDING if card.kind is ApprovalKind.UNCERTAIN_EFFECT:
@@ -377,9 +374,6 @@ def _is_unknown(error: aiosmtplib.SMTPRecipientRefused) -> bool:
     enhanced status code tells."""
     code = _ENHANCED.match(error.message.strip())
     return code[0] in _NOBODY_THERE if code else error.code in (550, 551, 553)
-
-
-# Templates ------------------------------------------------------------------------------------------------------------
 
 
 def _indented(text: str, by: str = "  ") -> str:

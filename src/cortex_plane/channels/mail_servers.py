@@ -39,16 +39,17 @@ class SmtpServer:
     def parse(cls, url: str) -> SmtpServer:
         """Raises ``ValueError`` with what is wrong; a password is never part of it."""
         parts = urlsplit(url)
+        host = parts.hostname
         if parts.scheme not in PORTS:
             raise ValueError("must begin with smtp:// or smtps://")
-        if not parts.hostname:
+        if not host:
             raise ValueError("names no host: smtp://host:port")
         if parts.path not in ("", "/") or parts.fragment:
             raise ValueError("has something after the host; a password with / # ? or @ is percent-encoded")
         if (parts.username is None) != (parts.password is None) or parts.username == "":
             raise ValueError("has a user without a password, or a password without a user")
         try:
-            port = parts.port
+            port = parts.port or PORTS[parts.scheme]
         except ValueError:
             raise ValueError("has a port that is none") from None
         user = None if parts.username is None else unquote(parts.username)
@@ -57,16 +58,9 @@ class SmtpServer:
         starttls = _starttls(parts.query, tls=tls)
         if starttls is None:
             # A password goes over the wire in the clear only where nobody can listen.
-            careful = user is not None and not _is_loopback(parts.hostname)
+            careful = user is not None and not _is_loopback(host)
             starttls = StartTls.REQUIRED if careful and not tls else StartTls.AUTO
-        return cls(
-            host=parts.hostname,
-            port=port or PORTS[parts.scheme],
-            user=user,
-            password=password,
-            tls=tls,
-            starttls=starttls,
-        )
+        return cls(host=host, port=port, user=user, password=password, tls=tls, starttls=starttls)
 
 
 def _starttls(query: str, *, tls: bool) -> StartTls | None:

@@ -64,11 +64,9 @@ class SystemResolver:
 
 
 async def vetted(host: str, port: int, allowed: Allowed, resolver: Resolver) -> list[str]:
-    """The addresses of a host, if all of them may be reached; else ``Unreachable``.
-
-    The error is the same for a name that does not exist and one that resolves to a private address: a tenant must not learn
-    which names exist in the plane's network. The log has the reason.
-    """
+    """The addresses of a host, if all of them may be reached; else ``Unreachable``. The error is the same for a name that
+    does not exist and one that resolves to a private address: a tenant must not learn which names exist in the plane's
+    network. The log has the reason."""
     try:
         addresses = [host] if literal(host) is not None else await resolver(host, port)
     except OSError as error:

@@ -19,19 +19,7 @@ from cortex_plane.channels.pinned_http import PinnedClient, Resolver, Unreachabl
 from cortex_plane.kernel.addresses import Allowed, check_url
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.fields import adapter
-from cortex_plane.notify.model import (
-    Callback,
-    Card,
-    Notice,
-    Outgoing,
-    Secrets,
-    Sent,
-    Target,
-    TryAgain,
-    Undeliverable,
-    WebhookEventType,
-    signed,
-)
+from cortex_plane.notify import model as notify_model
 from cortex_plane.tenancy.model.identities import CHANNEL
 
 MAX_BYTES = 20_000
@@ -76,67 +64,69 @@ class WebhookChannel:
         self._trying = PinnedClient(self.allowed, resolver=resolver, timeout=timeout, ssl_context=ssl_context)
         self._pings = asyncio.Semaphore(PINGS_AT_ONCE)
 
-    def concerns(self, card: Card, shown: Mapping[str, Any]) -> bool:  # noqa: ARG002 -- the port's
+    def concerns(self, card: notify_model.Card, shown: Mapping[str, Any]) -> bool:  # noqa: ARG002 -- the port's
         """Always: a program wants every version."""
         return True
 
-    async def send(self, outgoing: Outgoing) -> Sent:
+    async def send(self, outgoing: notify_model.Outgoing) -> notify_model.Sent:
         id = f"msg_{outgoing.id}_{outgoing.version}"
         match outgoing.content:
-            case Card() as card:
+            case notify_model.Card() as card:
                 kind, at = _occasion(card, outgoing)
                 body = _body(kind, at, _data(card, outgoing))
-            case Callback() as callback:
-                data: dict[str, Any] = adapter(Callback).dump_python(callback, mode="json")
+            case notify_model.Callback() as callback:
+                data: dict[str, Any] = adapter(notify_model.Callback).dump_python(callback, mode="json")
                 body = _body("call.decided", callback.decided_at, data)
-            case Notice() as notice:
-                data = adapter(Notice).dump_python(notice, mode="json")
+            case notify_model.Notice() as notice:
+                data = adapter(notify_model.Notice).dump_python(notice, mode="json")
                 body = _body(f"atlas.{notice.trigger}", notice.happened_at, data)
             case _:
-                raise Undeliverable("A webhook carries requests for approval, decisions and notices, and nothing else.")
+                raise notify_model.Undeliverable(
+                    "A webhook carries requests for approval, decisions and notices, and nothing else."
+                )
         await self._post(outgoing.target, id, outgoing.timestamp, body, self._client)
-        return Sent(message_ref=id)
+        return notify_model.Sent(message_ref=id)
 
-    async def ping(self, target: Target, id: UUID) -> str:
+    async def ping(self, target: notify_model.Target, id: UUID) -> str:
         """A `ping` with the clock of this machine; returns what was answered."""
         try:
             await asyncio.wait_for(self._pings.acquire(), PING_PATIENCE)
         except TimeoutError:
-            raise TryAgain("Too many connections are tried out at this moment; try again soon.") from None
+            raise notify_model.TryAgain("Too many connections are tried out at this moment; try again soon.") from None
         try:
             now = datetime.now(UTC)
-            body = _body(WebhookEventType.PING, now, {})
+            body = _body(notify_model.WebhookEventType.PING, now, {})
             return await self._post(target, f"msg_{id}", now, body, self._trying)
         finally:
             self._pings.release()
 
-    async def _post(self, target: Target, id: str, at: datetime, body: bytes, client: PinnedClient) -> str:
+    async def _post(self, target: notify_model.Target, id: str, at: datetime, body: bytes, client: PinnedClient) -> str:
         """The answer, if its status is a success."""
         url = str(target.config.get("url", ""))
         headers = {
             "Content-Type": "application/json",
             "User-Agent": f"cortex-plane/{version('cortex-plane')} (Standard-Webhooks/1.0)",
-            **signed(Secrets.of(target.secrets).valid(at), id, at, body),
+            **notify_model.signed(notify_model.Secrets.of(target.secrets).valid(at), id, at, body),
         }
         try:
             check_url(url, self.allowed)
             answer = await client.post(url, headers, body)
         except InvalidInput as error:
-            raise Undeliverable(error.message) from None
+            raise notify_model.Undeliverable(error.message) from None
         except Unreachable as error:
-            raise TryAgain(error.message) from None
+            raise notify_model.TryAgain(error.message) from None
         text = f"HTTP {answer.status}{_excerpt(answer.body)}"
         if 200 <= answer.status < 300:
             return text
         if answer.status == 410:
-            raise Undeliverable(f"The receiver wants nothing more: {text}", gone=True)
+            raise notify_model.Undeliverable(f"The receiver wants nothing more: {text}", gone=True)
         if 300 <= answer.status < 400:
-            raise TryAgain(f"Redirects are not followed: {text}")
+            raise notify_model.TryAgain(f"Redirects are not followed: {text}")
         after = answer.headers.get("retry-after") if answer.status in (429, 503) else None
-        raise TryAgain(f"The receiver answered {text}", after_seconds=_wait(after, at))
+        raise notify_model.TryAgain(f"The receiver answered {text}", after_seconds=_wait(after, at))
 
 
-def _occasion(card: Card, outgoing: Outgoing) -> tuple[str, datetime]:
+def _occasion(card: notify_model.Card, outgoing: notify_model.Outgoing) -> tuple[str, datetime]:
     """The type of the message, and when its event happened."""
     if card.status is not ApprovalStatus.PENDING:
         return "approval.resolved", card.resolved_at or outgoing.timestamp
@@ -145,10 +135,10 @@ def _occasion(card: Card, outgoing: Outgoing) -> tuple[str, datetime]:
     return "approval.updated", outgoing.timestamp
 
 
-def _data(card: Card, outgoing: Outgoing) -> dict[str, Any]:
-    content: dict[str, Any] = adapter(Card).dump_python(card, mode="json")
+def _data(card: notify_model.Card, outgoing: notify_model.Outgoing) -> dict[str, Any]:
+    content: dict[str, Any] = adapter(notify_model.Card).dump_python(card, mode="json")
     return {
-        **{field.name: content[field.name] for field in fields(Card) if field.name not in _WITHHELD},
+        **{field.name: content[field.name] for field in fields(notify_model.Card) if field.name not in _WITHHELD},
         "notification_id": str(outgoing.id),
         "recipient": {"external_user": outgoing.target.address, "member": outgoing.target.member},
     }

@@ -60,9 +60,9 @@ class Inbox:
 
 def arrange(waiting: Waiting, settled: Sequence[Approval], shown_at: datetime | None, *, page: int = 0) -> Inbox:
     """``shown_at`` is the time of the visitor's list: later requests are counted, requests that ended later stay in their place."""
-    ended = ended_since(settled, shown_at) if page == 0 else []
-    in_place = {a.id for a in ended}
-    mine = sorted([*waiting.mine, *ended], key=lambda a: (a.deadline or _FIRST, a.requested_at, a.id))
+    recent = ended_since(settled, shown_at) if page == 0 else []
+    in_place = {a.id for a in recent}
+    mine = sorted([*waiting.mine, *recent], key=lambda a: (a.deadline or _FIRST, a.requested_at, a.id))
     return Inbox(
         mine=mine,
         others=waiting.others,

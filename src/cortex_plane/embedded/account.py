@@ -36,7 +36,7 @@ def explain_os_errors(doing: str, path: Path) -> Iterator[None]:
 
 def _explain(error: OSError, doing: str, path: Path) -> SetupError:
     if error.errno in _NO_SPACE:
-        return disk_full(path, f"Cannot {doing}: the disk is full.")
+        return _disk_full(path, f"Cannot {doing}: the disk is full.")
     closed = error.errno in _NOT_WRITABLE
     what = f"Make {path} writable for this user" if closed else f"Check {path}"
     return SetupError(
@@ -46,7 +46,7 @@ def _explain(error: OSError, doing: str, path: Path) -> SetupError:
     )
 
 
-def disk_full(path: Path, message: str) -> SetupError:
+def _disk_full(path: Path, message: str) -> SetupError:
     return SetupError(
         message,
         code="embedded_disk_full",
@@ -54,14 +54,10 @@ def disk_full(path: Path, message: str) -> SetupError:
     )
 
 
-def is_disk_full(path: Path, text: str) -> bool:
-    """Whether a failure that left ``text`` behind is one of space: a log on the same full disk stays empty."""
-    if _NO_SPACE_TEXT in text:
-        return True
-    if text.strip():
-        return False
-    free = os.statvfs(path)
-    return free.f_bavail * free.f_frsize < _LEAST_SPACE
+def space_error(path: Path, text: str, message: str) -> SetupError | None:
+    """The error where a failure that left ``text`` behind is one of space: a log on the same full disk stays empty."""
+    is_full = not text.strip() and (free := os.statvfs(path)).f_bavail * free.f_frsize < _LEAST_SPACE
+    return _disk_full(path, f"{message}: the disk is full.") if is_full or _NO_SPACE_TEXT in text else None
 
 
 # initdb insists on an entry in the user database, so a bare number is the last resort.

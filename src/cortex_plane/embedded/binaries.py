@@ -116,10 +116,8 @@ def _version(directory: Path, account: Account | None) -> int | None:
 
 
 def _readable_copy(directory: Path, account: Account, report: Callable[[str], None]) -> Path:
-    """Copy the wheel's programs to where the server's user can read them; parents are never opened up.
-
-    The tree keeps its shape, because the programs find their libraries by relative paths.
-    """
+    """Copy the wheel's programs to where the server's user can read them; parents are never opened up. The tree keeps its
+    shape, because the programs find their libraries by relative paths."""
     prefix = directory.parent
     status = (directory / "postgres").stat()
     key = hashlib.sha256(f"{directory}:{status.st_size}:{status.st_mtime_ns}".encode()).hexdigest()[:16]

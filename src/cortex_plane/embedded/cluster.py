@@ -13,10 +13,9 @@ from cortex_plane.embedded.account import (
     USE_A_SERVER,
     Account,
     describe,
-    disk_full,
     explain_os_errors,
     give_to_owner_of,
-    is_disk_full,
+    space_error,
 )
 from cortex_plane.embedded.binaries import BINARIES_SETTING, Binaries, find_version
 from cortex_plane.embedded.places import DATA_NAME, SOCKETS_NAME, fits
@@ -125,8 +124,9 @@ def _initdb(staging: Path, password: str, account: Account, binaries: Binaries, 
 
 
 def _initdb_failed(home: Path, account: Account, code: int, output: str) -> SetupError:
-    if is_disk_full(home, output):
-        return disk_full(home, f"Cannot create the database cluster in {home}: the disk is full.")
+    error = space_error(home, output, f"Cannot create the database cluster in {home}")
+    if error is not None:
+        return error
     if "could not look up effective user ID" in output:
         return SetupError(
             f"PostgreSQL cannot be set up as {account}: it has no entry in /etc/passwd.",

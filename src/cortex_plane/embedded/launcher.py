@@ -15,14 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from cortex_plane.embedded import cluster, places, postmaster
-from cortex_plane.embedded.account import (
-    USE_A_SERVER,
-    Account,
-    choose_account,
-    disk_full,
-    explain_os_errors,
-    is_disk_full,
-)
+from cortex_plane.embedded.account import USE_A_SERVER, Account, choose_account, explain_os_errors, space_error
 from cortex_plane.embedded.binaries import Binaries, find_binaries
 from cortex_plane.embedded.places import DirectoryLock, ServerLog
 from cortex_plane.embedded.postmaster import LOOPBACK, SOCKET_PORT, Server, check_settings, command_line
@@ -35,10 +28,8 @@ _PORT_ATTEMPTS = 5
 
 
 class EmbeddedPostgres:
-    """A PostgreSQL of our own in ``directory``. It never outlives the process that started it.
-
-    Start it from the main thread: Linux ties the death signal to the thread that created the child.
-    """
+    """A PostgreSQL of our own in ``directory``. It never outlives the process that started it. Start it from the main
+    thread: Linux ties the death signal to the thread that created the child."""
 
     def __init__(
         self,
@@ -191,10 +182,9 @@ def free_port() -> int:
 
 def _died(code: int, log: ServerLog, site: _Site) -> SetupError:
     tail = log.tail()
-    if is_disk_full(site.data, tail):
-        return disk_full(
-            site.data, f"PostgreSQL {site.binaries.version} cannot start in {site.data}: the disk is full."
-        )
+    error = space_error(site.data, tail, f"PostgreSQL {site.binaries.version} cannot start in {site.data}")
+    if error is not None:
+        return error
     ending = f"signal {-code}" if code < 0 else f"exit code {code}"
     return SetupError(
         f"PostgreSQL {site.binaries.version} stopped while it started ({ending}). The end of {log.path}:\n{tail}\n",

@@ -44,11 +44,8 @@ class Server:
     password: str | None = field(default=None, repr=False)
 
     def url(self, database: str = "postgres", user: str | None = None) -> str:
-        """A URL for asyncpg and libpq.
-
-        Over TCP it carries ``password`` for every user: give a new login role that password to let it in.
-        On the socket no password is asked.
-        """
+        """A URL for asyncpg and libpq. Over TCP it carries ``password`` for every user: give a new login role that password
+        to let it in. On the socket no password is asked."""
         login = quote(self.superuser if user is None else user, safe="")
         name = quote(database, safe="")
         # sslmode is explicit, because PGSSLMODE in the caller's environment would ask for what is not there.
@@ -251,11 +248,8 @@ _NOT_YET = b"C57P03\0"
 
 
 def is_ready(data: Path, pid: int, socket_file: Path | None, port: int) -> bool:
-    """The server says so in its pid file, and a client gets an answer.
-
-    The file goes first: it names the process, so that a stranger on the same port is never taken for ours, and
-    asking too early would fill the log with refusals.
-    """
+    """The server says so in its pid file, and a client gets an answer. The file goes first: it names the process, so that a
+    stranger on the same port is never taken for ours, and asking too early would fill the log with refusals."""
     lines = _pid_file(data)
     if len(lines) <= _STATUS_LINE or lines[0] != str(pid) or lines[_STATUS_LINE].strip() != "ready":
         return False

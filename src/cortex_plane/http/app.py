@@ -196,11 +196,11 @@ class RequestMiddleware:
             if message["type"] == "http.response.start":
                 has_begun = True
                 status = message["status"]
-                sent = {name.lower(): value for name, value in message.setdefault("headers", [])}
+                headers = {name.lower(): value for name, value in message.setdefault("headers", [])}
                 # A page has a policy of its own.
-                message["headers"] += [header for header in SAFE_HEADERS if header[0] not in sent]
+                message["headers"] += [header for header in SAFE_HEADERS if header[0] not in headers]
                 message["headers"].append((b"x-request-id", request_id.encode()))
-                is_stream = sent.get(b"content-type", b"").startswith(b"text/event-stream")
+                is_stream = headers.get(b"content-type", b"").startswith(b"text/event-stream")
                 if is_stream:
                     # It is answered now. How long somebody goes on listening says nothing about the plane.
                     self._record(scope, request.method, status, time.perf_counter() - start)

@@ -135,7 +135,7 @@ class WriteResult:
     policies: str
     held_seconds: float | None
     """How long ago somebody held it."""
-    sent: float = 0.0
+    sent_at: float = 0.0
     """When the write that was answered went out, by the worker's own clock."""
 
 

@@ -365,12 +365,9 @@ def _start_demo_worker(slow: str) -> subprocess.Popen[bytes]:
     """A worker process of our own, whose deployments take ``slow`` seconds to answer."""
     from cortex_plane.main import demo
 
-    environment = {
-        **os.environ,
-        "CORTEX_DEMO_SLOW": slow,
-        "CORTEX_ADOPTION_SECONDS": DEMO_ADOPTION_SECONDS,
-        "CORTEX_LOG_LEVEL": "error",
-    }
+    environment = dict(
+        os.environ, CORTEX_DEMO_SLOW=slow, CORTEX_ADOPTION_SECONDS=DEMO_ADOPTION_SECONDS, CORTEX_LOG_LEVEL="error"
+    )
     return subprocess.Popen(  # noqa: S603 -- our own program
         [sys.executable, "-m", "cortex_plane", "worker", "--app", demo.CRASH_REFERENCE],
         env=environment,

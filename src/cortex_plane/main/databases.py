@@ -58,14 +58,8 @@ async def open_database(settings: Settings, url: str) -> AsyncIterator[Database]
         async with _without_key(url) as db:
             await install_next_master_key(settings, db)
     vault = Vault(master_key(settings))
-    db = await Database.open(
-        url,
-        max_size=settings.pool_size,
-        prepared_statements=settings.prepared_statements,
-        vault=vault,
-        heavy_reads=settings.heavy_reads,
-        org_connections=settings.org_connections,
-    )
+    options = settings.model_dump(include={"prepared_statements", "heavy_reads", "org_connections"})
+    db = await Database.open(url, max_size=settings.pool_size, vault=vault, **options)
     try:
         await require_current(db)
         await require_key(db, vault)
@@ -81,10 +75,9 @@ async def open_database(settings: Settings, url: str) -> AsyncIterator[Database]
 async def rotate_master_key(
     settings: Settings, url: str, read_new_key: Callable[[], bytes]
 ) -> tuple[Resealed | None, bool]:
-    """Put a new master key into the place of the old one, or finish a rotation that was begun before.
-
-    ``read_new_key`` is called where the key comes from the environment; else the new one is made beside the old. Returns what
-    was resealed, None where the plane has the new key already; and whether the rotation was begun before."""
+    """Put a new master key into the place of the old one, or finish a rotation that was begun before. ``read_new_key`` is
+    called where the key comes from the environment; else the new one is made beside the old. Returns what was resealed,
+    None where the plane has the new key already; and whether the rotation was begun before."""
     async with _without_key(url) as db:
         await install_next_master_key(settings, db)
         old = Vault(master_key(settings))
@@ -176,7 +169,6 @@ def running_app_url(home: Path) -> str | None:
 
 
 def without_password(url: str) -> str:
-    """A URL without its password."""
     parts = urlsplit(url)
     user, _, host = parts.netloc.rpartition("@")
     login = unquote(user.partition(":")[0])
@@ -249,7 +241,7 @@ def master_key(settings: Settings) -> bytes:
 
 
 def next_master_key(settings: Settings) -> bytes:
-    """The new key of a rotation. It is made once, also where two rotations begin at the same moment or one of them died."""
+    """The new key of a rotation: made once, also where two rotations begin at the same moment or one of them died."""
     path = settings.home / NEXT_KEY_FILE
     if not path.exists():
         _make_key(path)

@@ -77,9 +77,6 @@ async def deploy(version: str, environment: str, ctx: ToolContext) -> dict[str, 
     return {"environment": environment, "version": version}
 
 
-# The outside world: a file of acts -----------------------------------------------------------------------------------
-
-
 def acts() -> list[dict[str, Any]]:
     """Everything that the demo ever did to the outside world."""
     try:
@@ -117,9 +114,6 @@ def act(ctx: ToolContext, what: Mapping[str, Any]) -> None:
         os.fsync(file.fileno())
 
 
-# The apps ------------------------------------------------------------------------------------------------------------
-
-
 def _release_app(name: str) -> App:
     app = App(name, instructions="You ship releases. Read before you act; say what you do.")
     app.tool(read_only=True, timeout=10)(read_changelog)
@@ -134,16 +128,10 @@ crash_app = _release_app("demo-crash")
 """The same under another name: `cortex demo crash` wants its job for its own workers alone."""
 
 
-# The policy ----------------------------------------------------------------------------------------------------------
-
-
 def sooner(seconds: int) -> list[RequestPolicy]:
     """What a single run may ask for beyond that: less time to decide."""
     effect = PolicyVerdict.REQUIRES_APPROVAL
     return [RequestPolicy(name="sooner", target="deploy", effect=effect, timeout_seconds=seconds)]
-
-
-# The agent -----------------------------------------------------------------------------------------------------------
 
 
 def _turn(text: str, *calls: dict[str, Any], delay_ms: int = 400) -> dict[str, Any]:
@@ -246,9 +234,6 @@ def atlas_text() -> str:
 
 def _resource(name: str) -> str:
     return resources.files("cortex_plane.main").joinpath(name).read_text(encoding="utf-8")
-
-
-# The agent -----------------------------------------------------------------------------------------------------------
 
 
 def _answer(gate: str, **answers: Any) -> dict[str, Any]:

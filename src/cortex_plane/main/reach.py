@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import mailbox
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 SINK_SENDER = "Cortex Plane <cortex@localhost>"
 MAIL_FOLDER = "mail"
-MAX_MAIL_BYTES = 10 * 1024 * 1024
+MAIL_BYTES = 10 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +61,9 @@ async def mail_sink(home: Path) -> AsyncIterator[MailSink]:
     keeper = _keeper(folder)
     loop = asyncio.get_running_loop()
 
-    def conversation() -> SMTP:
-        return SMTP(
-            keeper,
-            hostname="localhost",
-            ident="Cortex",
-            enable_SMTPUTF8=True,
-            data_size_limit=MAX_MAIL_BYTES,
-            loop=loop,
-        )
-
+    conversation = functools.partial(
+        SMTP, keeper, hostname="localhost", ident="Cortex", enable_SMTPUTF8=True, data_size_limit=MAIL_BYTES, loop=loop
+    )
     server = await loop.create_server(conversation, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     try:

@@ -23,15 +23,11 @@ from cortex_plane.worker.worker import JobRunner, WorkerSettings
 log = structlog.get_logger()
 
 PARENT_LOOK_SECONDS = 0.5
+OnReady = Callable[[JobRunner], None]
 
 
 def run_worker(
-    settings: Settings,
-    url: str,
-    references: Sequence[str],
-    on_ready: Callable[[JobRunner], None],
-    name: str | None = None,
-    parent: int | None = None,
+    settings: Settings, url: str, references: Sequence[str], on_ready: OnReady, name: str | None, parent: int | None
 ) -> None:
     """Until SIGTERM or SIGINT, or until ``parent``, where one is named, is gone."""
     apps = [load_app(reference) for reference in references]
@@ -41,12 +37,7 @@ def run_worker(
 
 
 async def _run(
-    settings: Settings,
-    url: str,
-    apps: Sequence[App],
-    on_ready: Callable[[JobRunner], None],
-    name: str | None,
-    parent: int | None,
+    settings: Settings, url: str, apps: Sequence[App], on_ready: OnReady, name: str | None, parent: int | None
 ) -> None:
     async with open_database(settings, url) as db, contextlib.AsyncExitStack() as stack:
         names = {field.name for field in dataclasses.fields(WorkerSettings)}

@@ -26,13 +26,12 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Any
 
 from cortex_plane.agents.model.agents import CheckpointGranularity
 from cortex_plane.agents.model.completions import AssistantTurn, ModelError, Response, StopReason, ToolTurn
 from cortex_plane.gates.model.gates import GateInput
-from cortex_plane.jobs.model.checkpoints import CheckpointStatus, LogEntry, Phase
+from cortex_plane.jobs.model.checkpoints import CheckpointStatus, Phase
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobKind, JobStatus
 from cortex_plane.jobs.rules import Assignment, NewStep, StepWrite, WriteResult
@@ -42,27 +41,13 @@ from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import meters
 from cortex_plane.sessions.rules import as_sent, heard, merge_assistant_turns, recorded_form, requests_of
+from cortex_plane.worker import calls as step_calls
 from cortex_plane.worker.authorization import CallAuthorizer
-from cortex_plane.worker.calls import (
-    Call,
-    CallKind,
-    PendingWrite,
-    call_events,
-    call_outcome,
-    call_summary,
-    completion_events,
-    group_calls,
-    plan_call,
-    reply_digest,
-    result_events,
-    text_events,
-    with_model,
-)
 from cortex_plane.worker.context_window import ContextWindow
 from cortex_plane.worker.effects import CallLedger, RequestCards, awaiting_calls
 from cortex_plane.worker.ends import Ended, EndWriter, JobCancelled, JobFailed, JobHandedBack, JobRetried, LastWrite
 from cortex_plane.worker.lease import Lease, WorkerContext, WriteFailed
-from cortex_plane.worker.limits import AttemptLimits, ticks
+from cortex_plane.worker.limits import ticks
 from cortex_plane.worker.model_calls import ModelConversation
 from cortex_plane.worker.resume import ResumePoint, restore_calls, resume
 from cortex_plane.worker.session_gates import AttemptGates, SessionGates
@@ -177,7 +162,7 @@ class ResponseStep:
 
     record: NewStep
     response: Response
-    calls: Sequence[Call] = ()
+    calls: Sequence[step_calls.Call] = ()
 
     @property
     def text(self) -> str:
@@ -188,20 +173,19 @@ class Attempt:
     """One lease of one job of an agent that follows its model."""
 
     def __init__(self, worker: WorkerContext, assignment: Assignment) -> None:
-        self.limits = AttemptLimits.of(assignment, ticks())
-        self.lease = Lease(worker, assignment, self.limits.skills)
+        self.lease = Lease(worker, assignment)
         self.gates = SessionGates(self.lease, runs_code=False)
         self.authorizer = CallAuthorizer(self.lease, self.gates)
-        self.conversation = ModelConversation(self.lease, self.limits, self.gates)
+        self.conversation = ModelConversation(self.lease, self.gates)
         self.window = ContextWindow(self.lease, self.gates, self.conversation)
-        self.cards = RequestCards(self.lease, self.limits, self.gates, self.conversation, self.authorizer.demands)
+        self.cards = RequestCards(self.lease, self.gates, self.conversation, self.authorizer.demands)
         self.writer = StepWriter(self.lease, self.gates, self.authorizer, self.conversation)
-        self.ledger = CallLedger(self.lease, self.limits, self.gates, self.authorizer, self.cards, self.writer)
-        self.step_start = self.limits.start
+        self.ledger = CallLedger(self.lease, self.gates, self.authorizer, self.cards, self.writer)
+        self.step_start = self.lease.limits.start
 
     async def run(self) -> None:
         """Until the lease is given up. Raises `WriteFailed` where even that could not be written."""
-        await EndWriter(self.lease, self.limits, self.writer).run(self._loop)
+        await EndWriter(self.lease, self.writer).run(self._loop)
 
     def interrupt(self) -> None:
         """Somebody cancelled the job."""
@@ -211,7 +195,7 @@ class Attempt:
     # The loop --------------------------------------------------------------------------------------------------
 
     async def _loop(self) -> None:
-        point = await resume(self.lease, self.gates, self.authorizer, self.limits.skills.on_prompt_change)
+        point = await resume(self.lease, self.gates, self.authorizer)
         self.conversation.turns = point.turns
         if self.lease.progress.phase is Phase.TOOLS:
             await self._resume_step(point)
@@ -275,17 +259,15 @@ class Attempt:
             return
         self.lease.progress.phase = Phase.TOOLS
         # A step that only reads has one audit fact, when it is done; one that acts is on the trail before it acts.
-        acts = any(call.kind is CallKind.EFFECT for call in step.calls)
-        calls = [call_summary(call) for call in step.calls]
+        acts = any(call.kind is step_calls.CallKind.EFFECT for call in step.calls)
+        calls = [step_calls.call_summary(call) for call in step.calls]
         index = step.record.index
-        due = StepWrite(
-            step=step.record,
-            facts=[self.lease.fact("step_responded", step=index, calls=calls)] if acts else [],
-            events=with_model(response, call_events(index, response.text, step.calls)),
-        )
+        facts = [self.lease.fact("step_responded", step=index, calls=calls)] if acts else []
+        events = step_calls.with_model(response, step_calls.call_events(index, response.text, step.calls))
+        due = StepWrite(step=step.record, facts=facts, events=events)
         if self.gates.bound is not None and self.gates.bound.session.shut is not None:
             # The agent is out of tries: nothing of its response is sent, and all of it is kept.
-            pending = PendingWrite(due)
+            pending = step_calls.PendingWrite(due)
             pending.new(*(call for call in step.calls if call.settled))
             self.gates.require_open(pending.take())
         await self._resolve(step.calls, due)
@@ -305,12 +287,8 @@ class Attempt:
         self.conversation.add_tokens(response.usage)
         progress.iterations += 1
         if not response.calls and not (response.text or "").strip():
-            raise Ended(
-                JobFailed(
-                    "The model returned nothing: neither text nor a call.",
-                    "Look at the agent's prompt and model, then `cortex job resubmit` it.",
-                )
-            )
+            remedy = "Look at the agent's prompt and model, then `cortex job resubmit` it."
+            raise Ended(JobFailed("The model returned nothing: neither text nor a call.", remedy))
         try:
             response_json = canonical(recorded_form(response))
         except CortexError as error:
@@ -329,7 +307,7 @@ class Attempt:
         if not response.calls:
             return ResponseStep(record, response)
         calls = [
-            plan_call(position, request, new_id(), self.lease.toolbox, progress.step)
+            step_calls.plan_call(position, request, new_id(), self.lease.toolbox, progress.step)
             for position, request in enumerate(response.calls)
         ]
         await self.authorizer.authorize(calls)
@@ -346,14 +324,11 @@ class Attempt:
             self.gates.bound.begin_response()
             self.gates.bound.count_unanswered()
         index = step.record.index
-        self._log_step(index, "unanswered", step.text, 0)
+        self.lease.log_step(index, "unanswered", self.step_start, step.text, 0)
         self.lease.progress.step = index + 1
-        write = StepWrite(
-            step=step.record,
-            done_step=index,
-            events=with_model(step.response, text_events(index, step.text)),
-            facts=[self.lease.fact("step_completed", step=index, calls=[])],
-        )
+        events = step_calls.with_model(step.response, step_calls.text_events(index, step.text))
+        facts = [self.lease.fact("step_completed", step=index, calls=[])]
+        write = StepWrite(step=step.record, done_step=index, events=events, facts=facts)
         self.gates.require_open(write)
         await self._check_hold(await self.writer.write(write))
 
@@ -362,44 +337,33 @@ class Attempt:
         progress, index, text = self.lease.progress, step.record.index, step.text
         cut = {"truncated": True} if step.response.stop_reason is StopReason.MAX_TOKENS else {}
         reply = text if self.lease.assignment.kind is JobKind.CONVERSATION else None
-        fact = self.lease.fact("step_completed", step=index, calls=[], **reply_digest(reply))
-        self._log_step(index, "answer", text, 0)
+        fact = self.lease.fact("step_completed", step=index, calls=[], **step_calls.reply_digest(reply))
+        self.lease.log_step(index, "answer", self.step_start, text, 0)
         progress.status, progress.phase = CheckpointStatus.COMPLETED, Phase.DONE
-        result = await self.writer.write(
-            StepWrite(
-                step=step.record,
-                done_step=index,
-                reply=reply,
-                status=JobStatus.COMPLETED,
-                result=canonical({"text": text, **cut}),
-                events=with_model(step.response, completion_events(index, text)),
-                facts=[self.lease.fact("job_completed"), fact],
-            )
-        )
+        events = step_calls.with_model(step.response, step_calls.completion_events(index, text))
+        write = StepWrite(step=step.record, done_step=index, reply=reply, events=events)
+        write.status, write.result = JobStatus.COMPLETED, canonical({"text": text, **cut})
+        write.facts = [self.lease.fact("job_completed"), fact]
+        result = await self.writer.write(write)
         if result.status is JobStatus.COMPLETED:
             raise Ended
         # Nothing was written: a message arrived while the model answered. Keep the answer and go on.
         progress.status, progress.phase, progress.step = CheckpointStatus.IN_PROGRESS, Phase.MODEL, index + 1
-        write = StepWrite(
-            step=step.record,
-            done_step=index,
-            reply=reply,
-            events=with_model(step.response, text_events(index, text)),
-            facts=[fact],
-        )
+        events = step_calls.with_model(step.response, step_calls.text_events(index, text))
+        write = StepWrite(step=step.record, done_step=index, reply=reply, events=events, facts=[fact])
         await self._check_hold(await self.writer.write(write))
 
     # The calls of a step ---------------------------------------------------------------------------------------
 
-    async def _resolve(self, calls: Sequence[Call], due: StepWrite) -> None:
+    async def _resolve(self, calls: Sequence[step_calls.Call], due: StepWrite) -> None:
         """Run the calls that are not settled. ``due`` is what must be durable before anything is sent."""
         if any(call.status is CallStatus.AWAITING for call in calls):
             await self._request_approvals(calls, due)
-        pending = PendingWrite(due)
+        pending = step_calls.PendingWrite(due)
         pending.new(*(call for call in calls if call.settled and not call.has_row))
-        for group in group_calls(calls):
+        for group in step_calls.group_calls(calls):
             self.gates.end_calls(calls, group[0].position)
-            if group[0].kind is CallKind.EFFECT:
+            if group[0].kind is step_calls.CallKind.EFFECT:
                 await self.ledger.perform(group[0], calls, pending)
                 pending.settled.append(group[0])
             else:
@@ -413,11 +377,11 @@ class Attempt:
                 await asyncio.gather(*(self.ledger.read(call) for call in group))
                 pending.new(*group)
             pending.stored += self.ledger.take_results()
-            if self.limits.skills.checkpoint_granularity is CheckpointGranularity.PER_TOOL_CALL:
+            if self.lease.limits.skills.checkpoint_granularity is CheckpointGranularity.PER_TOOL_CALL:
                 await self.ledger.write(calls, pending.take())
         await self._finish_step(calls, pending.take())
 
-    async def _request_approvals(self, calls: Sequence[Call], due: StepWrite) -> None:
+    async def _request_approvals(self, calls: Sequence[step_calls.Call], due: StepWrite) -> None:
         """Ends the attempt; returns only where nobody can decide, and the model is told."""
         terms = {}
         for call in awaiting_calls(calls):
@@ -428,21 +392,23 @@ class Attempt:
             await self.ledger.write(calls, self.cards.suspend(calls, terms, due))
             raise Ended
 
-    async def _finish_step(self, calls: Sequence[Call], write: StepWrite) -> None:
+    async def _finish_step(self, calls: Sequence[step_calls.Call], write: StepWrite) -> None:
         progress = self.lease.progress
         index = progress.step
         names = ", ".join(dict.fromkeys(call.name for call in calls))
         outcome = "; ".join(f"{call.name}: {call.status}" for call in calls)
-        self._log_step(index, names, outcome, len(calls))
+        self.lease.log_step(index, names[:100] or "answer", self.step_start, outcome, len(calls))
         progress.active_tools = tuple(call.active_tool(with_result=False) for call in calls)
         progress.phase, progress.step, progress.invocation = Phase.MODEL, index + 1, None
-        outcomes = [call_outcome(call) for call in calls]
-        if not any(call.kind is CallKind.EFFECT for call in calls):
-            outcomes = [{**call_summary(call), **outcome} for call, outcome in zip(calls, outcomes, strict=True)]
+        outcomes = [step_calls.call_outcome(call) for call in calls]
+        if not any(call.kind is step_calls.CallKind.EFFECT for call in calls):
+            outcomes = [
+                {**step_calls.call_summary(call), **outcome} for call, outcome in zip(calls, outcomes, strict=True)
+            ]
         self.conversation.turns.append(ToolTurn(tuple(call.call_result() for call in calls)), step=index)
         self.gates.end_calls(calls)
         write.done_step = index
-        write.events = [*write.events, *result_events(index, calls)]
+        write.events = [*write.events, *step_calls.result_events(index, calls)]
         write.facts = [*write.facts, self.lease.fact("step_completed", step=index, calls=outcomes)]
         await self._check_hold(await self.writer.write(write))
 
@@ -454,26 +420,8 @@ class Attempt:
             meters().suspended(self.lease.assignment.org_id, result.held_seconds or 0.0)
             raise Ended(pause(self.lease))
 
-    def _log_step(self, index: int, step_id: str, summary: str, calls: int) -> None:
-        now = self.lease.time.now()
-        self.lease.progress.add_log_entry(
-            LogEntry(
-                step_index=index,
-                step_id=step_id[:100] or "answer",
-                started_at=now - timedelta(seconds=ticks() - self.step_start),
-                finished_at=now,
-                result_summary=summary[:200],
-                tool_calls=calls,
-            )
-        )
-
 
 def pause(lease: Lease) -> LastWrite:
     """Somebody holds the job."""
-    return LastWrite(
-        StepWrite(
-            status=JobStatus.PAUSED,
-            events=[("status", {"status": JobStatus.PAUSED}), ("session_paused", {"reason": "held"})],
-            facts=[lease.fact("job_paused")],
-        )
-    )
+    events: step_calls.Events = [("status", {"status": JobStatus.PAUSED}), ("session_paused", {"reason": "held"})]
+    return LastWrite(StepWrite(status=JobStatus.PAUSED, events=events, facts=[lease.fact("job_paused")]))

@@ -52,13 +52,9 @@ class CallAuthorizer:
         self.demands: dict[UUID, PolicyRow] = {}
         """By call of a code agent: what it asks of people beyond the policies."""
 
-    # New calls -------------------------------------------------------------------------------------------------
-
     async def authorize(self, calls: Sequence[Call]) -> None:
-        """Judge each call by the policies and gates that hold now.
-
-        All calls are judged by the state of the gates before the response: answers in the same response come after that.
-        """
+        """Judge each call by the policies and gates that hold now. All calls are judged by the state of the gates before
+        the response: answers in the same response come after that."""
         uses: Counter[UUID] = Counter()
         gates = self._gates
         if gates.bound is not None:
@@ -99,10 +95,8 @@ class CallAuthorizer:
         return Authorization(decision)
 
     def _apply_confirmation(self, call: Call, policies: CompiledPolicies) -> None:
-        """What a steward confirmed about a remote tool. Each time: confirmations come and go with the policies.
-
-        A call in the ledger stays what it was written as; only its judgement follows.
-        """
+        """What a steward confirmed about a remote tool. Each time: confirmations come and go with the policies. A call in
+        the ledger stays what it was written as; only its judgement follows."""
         if not isinstance(call.tool, RemoteTool) or call.digest is None:
             return
         app, toolbox = self._lease.assignment.app, self._lease.toolbox
@@ -127,20 +121,11 @@ class CallAuthorizer:
         is_strict = call.ruling is not None and call.ruling.strict
         return not is_strict and not self._lease.toolbox.has_side_effects(call.code)
 
-    # Standing approvals ----------------------------------------------------------------------------------------
-
     async def _cover(self, call: Call, authorization: Authorization, uses: Mapping[UUID, int]) -> Authorization:
         """With the standing approval that the call may use, if it needs a person's yes and nobody said no."""
-        lease = self._lease
+        lease, reads, vault = self._lease, self._only_reads(call), self._lease.worker.vault
         cover = await standing_approvals.cover(
-            lease.db,
-            lease.assignment,
-            call,
-            self._only_reads(call),
-            authorization,
-            lease.worker.vault,
-            uses,
-            lease.progress.message_seq,
+            lease.db, lease.assignment, call, reads, authorization, vault, uses, lease.progress.message_seq
         )
         for refusal in cover.refusals:
             # A standing approval without a true receipt covers nothing, and that is on the audit trail.
@@ -154,11 +139,8 @@ class CallAuthorizer:
         """Calls that are sent on a standing approval name it: it is checked once more, and counted, in the same commit."""
         if not self._standing_uses:
             return
-        again = [
-            {"id": str(id), **standing_columns(use)}
-            for id in write.again
-            if (use := self._standing_uses.get(id)) is not None
-        ]
+        uses = self._standing_uses
+        again = [{"id": str(id), **standing_columns(uses[id])} for id in write.again if id in uses]
         facts = [
             self._lease.fact(
                 "standing_used", standing=row["standing_id"], call=row["id"], tool=row["tool"],
@@ -171,13 +153,15 @@ class CallAuthorizer:
             write.granted = orjson.dumps([*orjson.loads(write.granted or b"[]"), *again])
         write.facts = [*write.facts, *facts]
 
-    # Calls of an earlier attempt -------------------------------------------------------------------------------
-
     async def restore_call(self, call: Call, row: ToolCall) -> bool:
         """What became of a call meanwhile. True: it must be authorised as if nobody had been asked about it yet."""
         error = call.error
         apply_row(call, row)
-        self._check_receipt(call)
+        # A call that was sent with an approval is sent again with it only if its receipt is true.
+        refusal = self.receipt_refusal(call, is_resend=True) if call.has_grant else None
+        if refusal is not None:
+            call.has_grant = False
+            self._note("receipt_refused", call, refusal)
         if row.status is CallStatus.CLEARED and call.tool is not None:
             if call.has_grant and row.repeats > REPEATS_OF_A_GRANT:
                 why = "it was sent again before because somebody answered that it did not happen"
@@ -203,10 +187,8 @@ class CallAuthorizer:
         return False
 
     async def may_be_sent_again(self, call: Call) -> bool:
-        """A call that was sent before needs permission of this moment, or the very approval that it was sent with.
-
-        A standing approval is that only if it was counted for this call, and while it lasts: it is not counted twice.
-        """
+        """A call that was sent before needs permission of this moment, or the very approval that it was sent with. A
+        standing approval is that only if it was counted for this call, and while it lasts: it is not counted twice."""
         authorization = await self.judge(call)
         if authorization.verdict is not PolicyVerdict.REQUIRES_APPROVAL:
             return authorization.verdict is PolicyVerdict.ALLOW
@@ -233,8 +215,6 @@ class CallAuthorizer:
     def has_same_code(self, row: ToolCall) -> bool:
         return self._lease.toolbox.digests.get(row.tool_name) == row.tool_digest
 
-    # Receipts --------------------------------------------------------------------------------------------------
-
     def receipt_refusal(self, call: Call, *, is_resend: bool) -> str | None:
         """Why an approved call must not be sent; None if its receipt is true. ``is_resend``: it was sent, in time, before."""
         lease = self._lease
@@ -252,13 +232,6 @@ class CallAuthorizer:
             job_id = str(lease.assignment.job_id)
             log.error("receipt refused", job_id=job_id, call=str(call.id), tool=call.name, reason=why)
         return why
-
-    def _check_receipt(self, call: Call) -> None:
-        """A call that was sent with an approval is sent again with it only if its receipt is true."""
-        why = self.receipt_refusal(call, is_resend=True) if call.has_grant else None
-        if why is not None:
-            call.has_grant = False
-            self._note("receipt_refused", call, why)
 
     def _note(self, action: str, call: Call, reason: str) -> None:
         fact = self._lease.fact(action, call=str(call.id), tool=call.name, reason=reason)

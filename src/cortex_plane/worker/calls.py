@@ -93,7 +93,6 @@ class Call:
     """The version of the policies by which it was judged last."""
     status: CallStatus | None = None
     has_row: bool = False
-    """The ledger has its row."""
     asked_before: bool = False
     """People were asked about it, and must be asked again."""
     timed_out: bool = False
@@ -196,29 +195,19 @@ class Call:
 
     def active_tool(self, *, with_result: bool = True) -> ActiveTool:
         """Its entry in the checkpoint: with its result while the step is under way, if it is small. The row has it."""
-        if self.status is CallStatus.COMPLETED:
-            status = ToolStatus.COMPLETED
-        elif self.status in (CallStatus.FAILED, CallStatus.REJECTED):
-            status = ToolStatus.FAILED
-        else:
-            status = ToolStatus.PENDING
+        status = ToolStatus.PENDING
+        if self.settled:
+            status = ToolStatus.COMPLETED if self.status is CallStatus.COMPLETED else ToolStatus.FAILED
+        result = self.result if with_result and len(self.result or b"") <= SHOWN_BYTES else None
         return ActiveTool(
-            tool_name=self.name,
-            invocation_id=self.id,
-            status=status,
-            input_hash=self.input_hash,
-            result=self.result if with_result and len(self.result or b"") <= SHOWN_BYTES else None,
+            tool_name=self.name, invocation_id=self.id, status=status, input_hash=self.input_hash, result=result
         )
 
     def call_result(self) -> CallResult:
         """What the model is sent."""
-        if self.error is not None:
-            content = canonical({"error": self.error})
-        else:
-            content = self.result if self.result is not None else b"null"
-        return CallResult(
-            call_id=self.request.id, name=self.request.name, content=content.decode(), is_error=self.error is not None
-        )
+        is_error, request = self.error is not None, self.request
+        content = canonical({"error": self.error}) if is_error else self.result or b"null"
+        return CallResult(call_id=request.id, name=request.name, content=content.decode(), is_error=is_error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,10 +227,8 @@ def plan_call(position: int, request: CallRequest, id: UUID, toolbox: Toolbox, s
     """Plan one call. Any fault of it becomes an answer for the model, never an exception."""
     tool = toolbox.tools.get(request.name)
     if tool is None:
-        names = ", ".join(sorted(toolbox.tools)) or "none"
-        return _refused_call(
-            step, position, request, id, f"There is no tool `{request.name[:100]}`. There are: {names}."
-        )
+        error = f"There is no tool `{request.name[:100]}`. There are: {', '.join(sorted(toolbox.tools)) or 'none'}."
+        return _refused_call(step, position, request, id, error)
     if request.truncated:
         return _refused_call(step, position, request, id, TRUNCATED, tool)
     try:
@@ -299,7 +286,6 @@ def _storable_arguments(arguments: dict[str, Any] | str) -> bytes:
 
 
 def standing_columns(use: StandingUse) -> dict[str, Any]:
-    """The standing approval that a write uses."""
     return {"standing_id": str(use.standing_id), "granter_revision": use.granter_revision}
 
 
@@ -354,10 +340,8 @@ def group_calls(calls: Sequence[Call]) -> Iterator[list[Call]]:
 
 
 def outcome_write(call: Call) -> StepWrite:
-    """A write that settles one call."""
     blobs = WriteBlobs()
-    outcomes = orjson.dumps([call.outcome(blobs)])
-    return StepWrite(outcomes=outcomes, results=tuple(blobs.results))
+    return StepWrite(outcomes=orjson.dumps([call.outcome(blobs)]), results=tuple(blobs.results))
 
 
 def without_intents(write: StepWrite) -> StepWrite:
@@ -425,8 +409,6 @@ def call_summary(call: Call) -> dict[str, Any]:
 
 
 class PendingWrite:
-    """What goes with the next write."""
-
     def __init__(self, due: StepWrite) -> None:
         self.due = due
         self.unwritten: list[Call] = []
@@ -478,13 +460,11 @@ def text_events(step: int, text: str | None) -> Events:
 
 def call_events(step: int, text: str | None, calls: Sequence[Call]) -> Events:
     """The response is recorded, and none of its calls was sent yet."""
-    return [
-        *text_events(step, text),
-        *(
-            (EventType.TOOL_CALL, {"step": step, "id": str(call.id), "tool": call.name, "input_hash": call.input_hash})
-            for call in calls
-        ),
-    ]
+    events = text_events(step, text)
+    for call in calls:
+        data = {"step": step, "id": str(call.id), "tool": call.name, "input_hash": call.input_hash}
+        events.append((EventType.TOOL_CALL, data))
+    return events
 
 
 def result_events(step: int, calls: Sequence[Call]) -> Events:
@@ -493,11 +473,8 @@ def result_events(step: int, calls: Sequence[Call]) -> Events:
 
 def completion_events(step: int, text: str) -> Events:
     """The status comes last: a reader that watches the job stops there."""
-    return [
-        *text_events(step, text),
-        (EventType.COMPLETION, {"step": step}),
-        (EventType.STATUS, {"status": JobStatus.COMPLETED}),
-    ]
+    status = (EventType.STATUS, {"status": JobStatus.COMPLETED})
+    return [*text_events(step, text), (EventType.COMPLETION, {"step": step}), status]
 
 
 def with_model(response: Response, events: Events) -> Events:
@@ -522,5 +499,4 @@ def call_outcome(call: Call) -> dict[str, Any]:
 
 
 def reply_digest(text: str | None) -> dict[str, Any]:
-    """The digest of a reply, for the audit trail."""
     return {} if text is None else {"reply_sha256": hashlib.sha256(text.encode()).hexdigest()}

@@ -117,10 +117,5 @@ class ContextWindow:
         return sessions.extract_memory(memory, [sessions.turn_record(turn) for turn in turns]), "extract"
 
     def _request(self, question: Sequence[Turn]) -> ModelRequest:
-        return replace(
-            self._conversation.request(question),
-            system_prompt=sessions.INSTRUCTIONS,
-            tools=(),
-            max_tokens=self._summary_tokens(),
-            purpose="summary",
-        )
+        request, most = self._conversation.request(question), self._summary_tokens()
+        return replace(request, system_prompt=sessions.INSTRUCTIONS, tools=(), max_tokens=most, purpose="summary")

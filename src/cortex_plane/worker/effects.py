@@ -40,7 +40,7 @@ from cortex_plane.worker.authorization import CallAuthorizer
 from cortex_plane.worker.calls import Call, PendingWrite, WriteBlobs, outcome_write, storable, without_intents
 from cortex_plane.worker.ends import Ended, JobFailed, JobHandedBack, JobHeld, JobSleeps, Writer
 from cortex_plane.worker.lease import Lease
-from cortex_plane.worker.limits import AttemptLimits, CallStopped, CallTimeout, ticks, within
+from cortex_plane.worker.limits import CallStopped, CallTimeout, ticks, within
 from cortex_plane.worker.model_calls import ModelConversation
 from cortex_plane.worker.session_gates import SessionGates
 from cortex_plane.worker.tools.tool import ToolContext, encode_result
@@ -62,35 +62,25 @@ class RequestCards:
     """The cards by which people are asked about the calls of one attempt."""
 
     def __init__(
-        self,
-        lease: Lease,
-        limits: AttemptLimits,
-        gates: SessionGates,
-        conversation: ModelConversation,
-        demands: Mapping[UUID, PolicyRow],
+        self, lease: Lease, gates: SessionGates, conversation: ModelConversation, demands: Mapping[UUID, PolicyRow]
     ) -> None:
-        self._lease, self._limits, self._gates = lease, limits, gates
-        self._conversation, self._demands = conversation, demands
+        self._lease, self._gates, self._conversation, self._demands = lease, gates, conversation, demands
 
     async def feasible_terms(self, call: Call, due: StepWrite) -> Possible | None:
         """The terms by which people can decide a call; None where nobody can, and then the call is refused at once."""
-        lease, decision, times = self._lease, call.decision, self._limits.skills.approval
+        lease, decision, times = self._lease, call.decision, self._lease.limits.skills.approval
         again = call.id if call.asked_before else None
-        possible = await feasible_terms(
-            lease.db, lease.assignment, decision, times, lease.progress.message_seq, again=again
-        )
+        seq = lease.progress.message_seq
+        possible = await feasible_terms(lease.db, lease.assignment, decision, times, seq, again=again)
         if possible.terms is not None:
             return possible
         message = nobody_can(call.name, decision, possible.excluded)
         if require_terms(decision).on_deny is OnDeny.FAIL:
-            raise Ended(
-                JobFailed(
-                    message,
-                    "Make somebody an approver with `cortex member update`, or correct the policy with `cortex policy apply`;"
-                    " then `cortex job resubmit` it.",
-                    StepWrite(step=due.step, facts=due.facts, events=due.events),
-                )
+            remedy = (
+                "Make somebody an approver with `cortex member update`, or correct the policy with `cortex policy apply`;"
+                " then `cortex job resubmit` it."
             )
+            raise Ended(JobFailed(message, remedy, StepWrite(step=due.step, facts=due.facts, events=due.events)))
         call.status, call.error = CallStatus.REJECTED, f"{message} Do not send it again; go another way."
         return None
 
@@ -128,7 +118,6 @@ class RequestCards:
         )  # fmt: skip
 
     def uncertain_effect(self, call: Call) -> NewRequest:
-        """The card that asks whether a call happened."""
         request = self._request(
             call, summary=f"Nobody knows whether {call.name} of {self._lease.assignment.agent} happened",
             rule="on_uncertain", terms=SETTLERS, question=doubt(call.name, call.error), is_doubt=True,
@@ -150,16 +139,9 @@ class CallLedger:
     """Writes the calls of an attempt and sends them: no call is sent before its intent is durable."""
 
     def __init__(
-        self,
-        lease: Lease,
-        limits: AttemptLimits,
-        gates: SessionGates,
-        authorizer: CallAuthorizer,
-        cards: RequestCards,
-        writer: Writer,
+        self, lease: Lease, gates: SessionGates, authorizer: CallAuthorizer, cards: RequestCards, writer: Writer
     ) -> None:
-        self._lease, self._limits, self._gates = lease, limits, gates
-        self._authorizer, self.cards, self._writer = authorizer, cards, writer
+        self._lease, self._gates, self._authorizer, self.cards, self._writer = lease, gates, authorizer, cards, writer
         self._results: list[tuple[UUID, bytes]] = []
         """Results that are stored apart from their rows, with the next write."""
 
@@ -174,12 +156,9 @@ class CallLedger:
             if error.code not in CHANGE_CODES:
                 raise
             conflict = error
-        is_rate_limit = conflict.code == "atlas_rate_limited"
-        return await self.give_way(calls, step, conflict.message, is_rate_limit=is_rate_limit)
+        return await self.give_way(calls, step, conflict.message, conflict.code == "atlas_rate_limited")
 
-    async def give_way(
-        self, calls: Sequence[Call], step: StepWrite, why: str, *, is_rate_limit: bool = False
-    ) -> NoReturn:
+    async def give_way(self, calls: Sequence[Call], step: StepWrite, why: str, is_rate_limit: bool = False) -> NoReturn:
         """Nothing is sent or requested on old terms. Outcomes are kept, and the next attempt judges the calls again."""
         self._lease.progress.status = CheckpointStatus.IN_PROGRESS
         self._gates.forget([call for call in calls if call.status not in SETTLED])
@@ -243,13 +222,10 @@ class CallLedger:
         write.outcomes = orjson.dumps([*orjson.loads(write.outcomes or b"[]"), call.outcome(WriteBlobs())])
         fact = self._lease.fact("receipt_refused", call=str(call.id), tool=call.name, reason=why)
         write.facts = [*write.facts, fact]
-        raise Ended(
-            JobFailed(
-                f"`{call.name}` was not sent: {why}. Somebody may have written to the database behind the plane's back.",
-                "Look at `cortex audit verify`; then `cortex job resubmit` asks again.",
-                write,
-            )
+        message = (
+            f"`{call.name}` was not sent: {why}. Somebody may have written to the database behind the plane's back."
         )
+        raise Ended(JobFailed(message, "Look at `cortex audit verify`; then `cortex job resubmit` asks again.", write))
 
     async def _send(self, call: Call, calls: Sequence[Call], intent: StepWrite, trouble: str | None = None) -> bool:
         """Write the intent, then send. True: the outcome is known. ``trouble``: how an earlier sending went wrong."""
@@ -284,7 +260,7 @@ class CallLedger:
         """True: the outcome is known. False: it is not. None: it was too late to send."""
         before = intent.dispatch_before or intent.now
         # Counted from before the write went out, so this is never later than the database's deadline.
-        last_moment = intent.sent + (before - intent.now).total_seconds()
+        last_moment = intent.sent_at + (before - intent.now).total_seconds()
         call.settle_after = before + timedelta(seconds=call.code.timeout_seconds)
         context = self._context(call)
         reached("tool:before")
@@ -349,15 +325,11 @@ class CallLedger:
             if choice is Settlement.FAIL:
                 call.fail(trouble or "the worker stopped while it was under way")
                 self._gates.end_calls(calls)
-                raise Ended(
-                    JobFailed(
-                        f"Nobody knows whether `{call.name}` happened, and it declares on_uncertain=fail.",
-                        "Look at the outside world, then `cortex job resubmit` it or not.",
-                        outcome_write(call),
-                    )
-                )
+                message = f"Nobody knows whether `{call.name}` happened, and it declares on_uncertain=fail."
+                remedy = "Look at the outside world, then `cortex job resubmit` it or not."
+                raise Ended(JobFailed(message, remedy, outcome_write(call)))
             if is_over and not did_not_happen:
-                pause = self._limits.backoff.delay(call.attempt, random.random())  # noqa: S311 -- jitter
+                pause = self._lease.limits.backoff.delay(call.attempt, random.random())  # noqa: S311 -- jitter
                 await asyncio.sleep(min(MAX_PAUSE, pause))
             call.error = None
             earlier = None if did_not_happen else trouble or "the worker stopped while it was under way"

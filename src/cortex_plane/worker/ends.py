@@ -23,7 +23,6 @@ from cortex_plane.sessions.model.events import EventType
 from cortex_plane.tenancy.model.access import worker_actor
 from cortex_plane.worker.calls import PREVIEW, Events, storable
 from cortex_plane.worker.lease import CheckpointTooLarge, Lease, Lost, WorkerContext, WriteFailed, advance
-from cortex_plane.worker.limits import AttemptLimits
 
 log = structlog.get_logger()
 
@@ -123,12 +122,8 @@ async def refuse(worker: WorkerContext, assignment: Assignment, error: Exception
         "Correct it with `cortex agent update`, then `cortex job resubmit` the job."
     )
     actor = worker_actor(assignment.org_id, worker.worker_id, worker.worker_name)
-    write = StepWrite(
-        status=JobStatus.FAILED,
-        error=message[:8000],
-        events=failure_events(message),
-        facts=[Fact.of(actor, "job_failed", job=str(assignment.job_id), error=message[:2000])],
-    )
+    fact = Fact.of(actor, "job_failed", job=str(assignment.job_id), error=message[:2000])
+    write = StepWrite(status=JobStatus.FAILED, error=message[:8000], events=failure_events(message), facts=[fact])
     number = assignment.write_seq + 1
     await advance(worker.db, assignment, worker.worker_id, number, write, worker.dispatch_seconds)
 
@@ -136,8 +131,8 @@ async def refuse(worker: WorkerContext, assignment: Assignment, error: Exception
 class EndWriter:
     """Runs the loop of an attempt, and writes how it ended."""
 
-    def __init__(self, lease: Lease, limits: AttemptLimits, writer: Writer) -> None:
-        self._lease, self._limits, self._writer = lease, limits, writer
+    def __init__(self, lease: Lease, writer: Writer) -> None:
+        self._lease, self._writer = lease, writer
 
     async def run(self, loop: Callable[[], Awaitable[None]]) -> None:
         """Until the lease is given up. Raises `WriteFailed` where even that could not be written."""
@@ -153,7 +148,10 @@ class EndWriter:
         except WriteFailed:
             raise
         except asyncio.CancelledError:
-            await self._stop()
+            try:
+                await self._hand_back(JobHandedBack("the worker stops"))
+            except Exception as error:
+                raise WriteFailed(str(error)) from error
             raise
         except Unavailable as error:
             raise WriteFailed(str(error)) from error
@@ -162,12 +160,6 @@ class EndWriter:
         except Exception as error:
             log.exception("attempt failed", job_id=str(assignment.job_id))
             await self._try_again(f"{type(error).__name__}: {error}")
-
-    async def _stop(self) -> None:
-        try:
-            await self._hand_back(JobHandedBack("the worker stops"))
-        except Exception as error:
-            raise WriteFailed(str(error)) from error
 
     async def _try_again(self, message: str) -> None:
         """What cannot be written must not come back for ever: then it is dropped, and the try is counted all the same."""
@@ -201,52 +193,32 @@ class EndWriter:
                 await self._writer.write(self._sleeping(end))
 
     def _cancelled(self) -> StepWrite:
-        return StepWrite(
-            status=JobStatus.CANCELLED,
-            error="cancelled",
-            events=[("status", {"status": JobStatus.CANCELLED})],
-            facts=[self._lease.fact("job_cancelled")],
-        )
+        events = [("status", {"status": JobStatus.CANCELLED})]
+        facts = [self._lease.fact("job_cancelled")]
+        return StepWrite(status=JobStatus.CANCELLED, error="cancelled", events=events, facts=facts)
 
     def _held(self, end: JobHeld) -> StepWrite:
         write = end.write or StepWrite()
-        return replace(
-            write,
-            status=JobStatus.PAUSED,
-            hold=end.hold,
-            events=[
-                ("status", {"status": JobStatus.PAUSED, "reason": end.hold}),
-                ("session_paused", {"reason": end.hold, "pause_source": "policy", **end.event}),
-                *write.events,
-            ],
-            facts=[self._lease.fact("job_paused", reason=end.hold, **end.event), *write.facts],
-        )
+        status = ("status", {"status": JobStatus.PAUSED, "reason": end.hold})
+        pause = ("session_paused", {"reason": end.hold, "pause_source": "policy", **end.event})
+        facts = [self._lease.fact("job_paused", reason=end.hold, **end.event), *write.facts]
+        events = [status, pause, *write.events]
+        return replace(write, status=JobStatus.PAUSED, hold=end.hold, events=events, facts=facts)
 
     def _sleeping(self, end: JobSleeps) -> StepWrite:
         write = end.write or StepWrite(facts=[self._lease.fact("job_sleeps", reason=end.reason)])
-        return replace(
-            write,
-            status=JobStatus.SLEEPING,
-            delay_seconds=max(0.0, end.seconds),
-            events=[*write.events, ("status", {"status": JobStatus.SLEEPING, "reason": end.reason})],
-        )
+        events = [*write.events, ("status", {"status": JobStatus.SLEEPING, "reason": end.reason})]
+        return replace(write, status=JobStatus.SLEEPING, delay_seconds=max(0.0, end.seconds), events=events)
 
     async def _fail(self, end: JobFailed) -> None:
         lease, write = self._lease, end.write or StepWrite()
-        error = storable(
-            f"Job {lease.assignment.job_id}, step {lease.progress.step}: {end.message} {end.remedy}".strip()
-        )
+        step = f"Job {lease.assignment.job_id}, step {lease.progress.step}"
+        error = storable(f"{step}: {end.message} {end.remedy}".strip())
         lease.progress.status = CheckpointStatus.FAILED
-        await self._writer.write(
-            replace(
-                write,
-                status=JobStatus.FAILED,
-                error=error[:8000],
-                events=[*write.events, *failure_events(error)],
-                facts=[lease.fact("job_failed", error=error[:2000]), *write.facts],
-            ),
-            keep_checkpoint=end.keep_checkpoint,
-        )
+        events = [*write.events, *failure_events(error)]
+        facts = [lease.fact("job_failed", error=error[:2000]), *write.facts]
+        failure = replace(write, status=JobStatus.FAILED, error=error[:8000], events=events, facts=facts)
+        await self._writer.write(failure, keep_checkpoint=end.keep_checkpoint)
 
     async def _fail_too_large(self, error: CheckpointTooLarge) -> None:
         end = JobFailed(str(error), error.hint, error.outcomes)
@@ -258,28 +230,19 @@ class EndWriter:
 
     async def _retry(self, end: JobRetried) -> None:
         lease, assignment = self._lease, self._lease.assignment
-        if end.kind not in RETRIED:
-            message = f"{end.message} ({end.kind})"
-            return await self._fail(JobFailed(message, RESUBMIT, keep_checkpoint=end.keep_checkpoint))
-        if assignment.retry_count >= assignment.max_retries:
-            message = f"{end.message} (out of retries after {assignment.retry_count})"
-            return await self._fail(JobFailed(message, RESUBMIT, keep_checkpoint=end.keep_checkpoint))
+        if end.kind not in RETRIED or assignment.retry_count >= assignment.max_retries:
+            why = f"out of retries after {assignment.retry_count}" if end.kind in RETRIED else end.kind
+            failure = JobFailed(f"{end.message} ({why})", RESUBMIT, keep_checkpoint=end.keep_checkpoint)
+            return await self._fail(failure)
         message = storable(end.message)
         chance = random.random()  # noqa: S311 -- jitter
-        delay = self._limits.backoff.delay_after(end.retry_after, assignment.retry_count, chance)
-        await self._writer.write(
-            StepWrite(
-                status=JobStatus.RETRY,
-                error=f"Job {assignment.job_id}, step {lease.progress.step}: {message}"[:8000],
-                delay_seconds=delay,
-                events=[
-                    (EventType.ERROR, {"message": message[:PREVIEW], "retry": True}),
-                    (EventType.STATUS, {"status": JobStatus.RETRY, "error": message[:PREVIEW]}),
-                ],
-                facts=[lease.fact("job_retried", error=message[:2000], error_class=str(end.kind))],
-            ),
-            keep_checkpoint=end.keep_checkpoint,
-        )
+        delay = self._lease.limits.backoff.delay_after(end.retry_after, assignment.retry_count, chance)
+        error = f"Job {assignment.job_id}, step {lease.progress.step}: {message}"[:8000]
+        trouble: Events = [(EventType.ERROR, {"message": message[:PREVIEW], "retry": True})]
+        events = [*trouble, (EventType.STATUS, {"status": JobStatus.RETRY, "error": message[:PREVIEW]})]
+        facts = [lease.fact("job_retried", error=message[:2000], error_class=str(end.kind))]
+        write = StepWrite(status=JobStatus.RETRY, error=error, delay_seconds=delay, events=events, facts=facts)
+        await self._writer.write(write, keep_checkpoint=end.keep_checkpoint)
         return None
 
     async def _hand_back(self, end: JobHandedBack) -> None:

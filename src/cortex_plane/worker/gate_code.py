@@ -31,8 +31,6 @@ MAX_FAULT = 500
 
 @dataclass(slots=True)
 class TriggerResults:
-    """What triggers returned for the inputs."""
-
     firing: set[str] = field(default_factory=set)
     """Keys of gates."""
     elapsed_ms: float = 0.0

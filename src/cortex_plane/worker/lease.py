@@ -10,13 +10,12 @@ import hashlib
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import structlog
 
-from cortex_plane.agents.model.agents import SkillSettings
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import ApprovalKind
 from cortex_plane.approvals.verbs import approval_requests
@@ -24,19 +23,7 @@ from cortex_plane.approvals.verbs.approval_requests import RequestOutcome
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
 from cortex_plane.jobs import store as jobs_store
-from cortex_plane.jobs.model.checkpoints import (
-    WARN_BYTES,
-    ActiveTool,
-    Checkpoint,
-    CheckpointStatus,
-    Cursor,
-    LogEntry,
-    Phase,
-    SealedCheckpoint,
-    TokenUsage,
-    log_with,
-    seal,
-)
+from cortex_plane.jobs.model import checkpoints
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.rules import Assignment, StepWrite, WriteResult
 from cortex_plane.kernel.errors import AlreadyExists, Conflict, TooLarge, Unavailable
@@ -44,7 +31,7 @@ from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import worker_actor
 from cortex_plane.worker.calls import toolbox_of
-from cortex_plane.worker.limits import DatabaseTime, ticks
+from cortex_plane.worker.limits import AttemptLimits, DatabaseTime, ticks
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
 
@@ -109,26 +96,26 @@ class Progress:
     agent_id: UUID
     prompt_hash: str
     step: int = 0
-    phase: Phase = Phase.MODEL
+    phase: checkpoints.Phase = checkpoints.Phase.MODEL
     message_seq: int = 0
     iterations: int = 0
     invocation: UUID | None = None
     gates: Mapping[str, int] = field(default_factory=dict)
     window_step: int = 0
     window_seq: int = 0
-    status: CheckpointStatus = CheckpointStatus.IN_PROGRESS
+    status: checkpoints.CheckpointStatus = checkpoints.CheckpointStatus.IN_PROGRESS
     last_step: int = 0
     last_step_id: str = "start"
-    active_tools: tuple[ActiveTool, ...] = ()
+    active_tools: tuple[checkpoints.ActiveTool, ...] = ()
     working_data: Mapping[str, bytes] = field(default_factory=dict)
     accumulated_facts: tuple[str, ...] = ()
     conversation_summary: str | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    log: tuple[LogEntry, ...] = ()
+    log: tuple[checkpoints.LogEntry, ...] = ()
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint) -> Progress:
+    def of(cls, checkpoint: checkpoints.Checkpoint) -> Progress:
         usage = checkpoint.token_usage
         return cls(
             agent_id=checkpoint.agent_id,
@@ -143,18 +130,19 @@ class Progress:
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             log=checkpoint.execution_log,
-            **{field.name: getattr(checkpoint.cursor, field.name) for field in fields(Cursor)},
+            **{field.name: getattr(checkpoint.cursor, field.name) for field in fields(checkpoints.Cursor)},
         )
 
-    def checkpoint(self, id: UUID, at: datetime) -> Checkpoint:
-        return Checkpoint(
+    def checkpoint(self, id: UUID, at: datetime) -> checkpoints.Checkpoint:
+        usage = checkpoints.TokenUsage(prompt_tokens=self.prompt_tokens, completion_tokens=self.completion_tokens)
+        return checkpoints.Checkpoint(
             checkpoint_id=id,
             agent_id=self.agent_id,
             created_at=at,
             step_index=self.last_step,
             step_id=self.last_step_id,
             status=self.status,
-            cursor=Cursor(
+            cursor=checkpoints.Cursor(
                 step=self.step,
                 phase=self.phase,
                 message_seq=self.message_seq,
@@ -169,19 +157,13 @@ class Progress:
             working_data=self.working_data,
             accumulated_facts=self.accumulated_facts,
             conversation_summary=self.conversation_summary,
-            token_usage=TokenUsage(prompt_tokens=self.prompt_tokens, completion_tokens=self.completion_tokens),
+            token_usage=usage,
             execution_log=self.log,
         )
 
-    def add_log_entry(self, entry: LogEntry) -> None:
-        self.last_step, self.last_step_id = entry.step_index, entry.step_id
-        self.log = log_with(self.log, entry)
-
 
 class Lease:
-    """A job that this worker holds now."""
-
-    def __init__(self, worker: WorkerContext, assignment: Assignment, skills: SkillSettings) -> None:
+    def __init__(self, worker: WorkerContext, assignment: Assignment) -> None:
         self.worker = worker
         self.db = worker.db
         self.assignment = assignment
@@ -189,6 +171,7 @@ class Lease:
         self.key = checkpoint_key(worker.master_key, assignment.org_id)
         self.actor = worker_actor(assignment.org_id, worker.worker_id, worker.worker_name)
         self.time = DatabaseTime(assignment.now, ticks())
+        self.limits = AttemptLimits.of(assignment, ticks())
         self.number = assignment.write_seq
         self.newest_message = assignment.message_seq
         """How far the session's messages go, by the last answer of the database."""
@@ -199,7 +182,7 @@ class Lease:
         self.notes: list[Fact] = []
         """Audit facts that go with the next write."""
         self.prompt, self.prompt_hash = prompt_of(assignment.model_config, self.app)
-        self.toolbox = toolbox_of(self.app, skills)
+        self.toolbox = toolbox_of(self.app, self.limits.skills)
         self.progress = Progress(assignment.agent_id, self.prompt_hash)
         self.has_progress = False
         """This attempt recorded or finished a step."""
@@ -208,10 +191,24 @@ class Lease:
     def fact(self, action: str, **data: Any) -> Fact:
         return Fact.of(self.actor, action, job=str(self.assignment.job_id), **data)
 
-    def _seal(self) -> SealedCheckpoint:
+    def log_step(self, index: int, step_id: str, start: float, summary: str, calls: int) -> None:
+        """In the checkpoint's log. ``start``: the tick at which the step began."""
+        progress, now = self.progress, self.time.now()
+        entry = checkpoints.LogEntry(
+            step_index=index,
+            step_id=step_id,
+            started_at=now - timedelta(seconds=max(0.0, ticks() - start)),
+            finished_at=now,
+            result_summary=summary[:200],
+            tool_calls=calls,
+        )
+        progress.last_step, progress.last_step_id = entry.step_index, entry.step_id
+        progress.log = checkpoints.log_with(progress.log, entry)
+
+    def _seal(self) -> checkpoints.SealedCheckpoint:
         checkpoint = self.progress.checkpoint(new_id(), self.time.now())
-        envelope = seal(checkpoint, job_id=self.assignment.job_id, key=self.key)
-        if envelope.size > WARN_BYTES:
+        envelope = checkpoints.seal(checkpoint, job_id=self.assignment.job_id, key=self.key)
+        if envelope.size > checkpoints.WARN_BYTES:
             log.warning("checkpoint is large", job_id=str(self.assignment.job_id), bytes=envelope.size)
         return envelope
 
@@ -255,9 +252,8 @@ class Lease:
         for tries in range(1, WRITE_TRIES + 1):
             sent_at = ticks()
             try:
-                result = await advance(
-                    self.db, self.assignment, worker.worker_id, self.number, write, worker.dispatch_seconds
-                )
+                seconds = worker.dispatch_seconds
+                result = await advance(self.db, self.assignment, worker.worker_id, self.number, write, seconds)
             except (Unavailable, Conflict) as error:
                 if isinstance(error, Conflict) and error.code != "retry":
                     if error.code != "lease_expired":
@@ -272,7 +268,7 @@ class Lease:
             if result is None:
                 raise Lost
             self.time.set(result.now, ticks())
-            return replace(result, sent=sent_at)
+            return replace(result, sent_at=sent_at)
         raise AssertionError("the last try returns or raises")
 
 
@@ -293,10 +289,8 @@ async def advance(
 async def _ask(
     db: Database, assignment: Assignment, worker_id: UUID, number: int, write: StepWrite, dispatch_seconds: float
 ) -> WriteResult | None:
-    """A write that asks people: requests, job, checkpoint, events and audit in one transaction.
-
-    The requests are made only under the attempt's own lock; without it the write says for itself what became of it.
-    """
+    """A write that asks people: requests, job, checkpoint, events and audit in one transaction. The requests are made only
+    under the attempt's own lock; without it the write says for itself what became of it."""
     actor = write.asked_by
     if actor is None:
         raise AssertionError("a write that asks says who does")

@@ -53,12 +53,8 @@ class AttemptLimits:
 
     @classmethod
     def of(cls, assignment: Assignment, start: float) -> AttemptLimits:
-        return cls(
-            parse(ResourceLimits, assignment.resource_limits),
-            SkillSettings.of(assignment.skill_config),
-            start,
-            assignment.running_seconds,
-        )
+        skills = SkillSettings.of(assignment.skill_config)
+        return cls(parse(ResourceLimits, assignment.resource_limits), skills, start, assignment.running_seconds)
 
     @property
     def backoff(self) -> Backoff:

@@ -28,15 +28,7 @@ from cortex_plane.agents.model.completions import (
     tokens,
 )
 from cortex_plane.db.crash_points import reached
-from cortex_plane.jobs.model.usage import (
-    ModelCall,
-    OpenModelCall,
-    Spent,
-    alone_over_day,
-    estimated_prompt,
-    over_day,
-    over_job,
-)
+from cortex_plane.jobs.model import usage as usage_model
 from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.errors import CortexError
@@ -47,7 +39,7 @@ from cortex_plane.sessions.verbs import events
 from cortex_plane.worker.calls import storable
 from cortex_plane.worker.ends import Ended, JobCancelled, JobFailed, JobSleeps
 from cortex_plane.worker.lease import Lease
-from cortex_plane.worker.limits import AttemptLimits, ticks
+from cortex_plane.worker.limits import ticks
 from cortex_plane.worker.models.backends import Answering, cost_micros
 from cortex_plane.worker.session_gates import SessionGates
 
@@ -68,19 +60,18 @@ _tasks: set[asyncio.Task[None]] = set()
 class ModelConversation:
     """What the model was sent and answered, and what that cost."""
 
-    def __init__(self, lease: Lease, limits: AttemptLimits, gates: SessionGates) -> None:
-        self._lease, self._limits, self._gates = lease, limits, gates
+    def __init__(self, lease: Lease, gates: SessionGates) -> None:
+        self._lease, self._gates = lease, gates
         self.turns = Thread()
         """As far as no memory covers them."""
-        self.model_calls: list[ModelCall] = []
+        self.model_calls: list[usage_model.ModelCall] = []
         """Requests whose usage is not written yet."""
-        self._open_calls: list[OpenModelCall] = []
-        self._job_spent: Spent | None = None
+        self._open_calls: list[usage_model.OpenModelCall] = []
+        self._job_spent: usage_model.Spent | None = None
         """With the calls whose usage is not written yet; None until a budget needs it."""
         self._tasks: set[asyncio.Task[Response]] = set()
 
     def request(self, turns: Sequence[Turn]) -> ModelRequest:
-        """The next request to the agent's own model."""
         config = self._lease.assignment.model_config
         return ModelRequest(
             model=config["model"],
@@ -96,7 +87,7 @@ class ModelConversation:
     def check_limits(self) -> None:
         """Ends the attempt where the job has reached a limit of its agent."""
         progress = self._lease.progress
-        refusal = self._limits.refuse_request(
+        refusal = self._lease.limits.refuse_request(
             progress.iterations + len(self._open_calls), progress.prompt_tokens + progress.completion_tokens
         )
         if refusal is not None:
@@ -104,10 +95,7 @@ class ModelConversation:
 
     async def ask(self, request: ModelRequest, *, purpose: str = "step", step: int | None = None) -> Response:
         """``purpose``: only answers that the agent gives are streamed to readers. ``step``: which one asks, where several
-        do at once. Raises `ModelError`.
-
-        The usage goes with the next write, also where the request failed.
-        """
+        do at once. Raises `ModelError`. The usage goes with the next write, also where the request failed."""
         lease = self._lease
         request = replace(request, org_id=lease.assignment.org_id)
         step = lease.progress.step if step is None else step
@@ -117,9 +105,9 @@ class ModelConversation:
             return await self._answer(answering, request, purpose, step)
 
     @contextmanager
-    def _open_call(self) -> Iterator[OpenModelCall]:
+    def _open_call(self) -> Iterator[usage_model.OpenModelCall]:
         """Counted from before the request until its answer is counted: branches of a job ask at the same time."""
-        open_call = OpenModelCall()
+        open_call = usage_model.OpenModelCall()
         self._open_calls.append(open_call)
         try:
             yield open_call
@@ -146,8 +134,8 @@ class ModelConversation:
         return response
 
     async def _stream(self, answering: Answering, request: ModelRequest, chunks: Chunks) -> Response:
-        limits = self._limits.resources
-        seconds = min(limits.call_timeout_seconds, limits.step_timeout_seconds, self._limits.job_seconds_left())
+        limits = self._lease.limits.resources
+        seconds = min(limits.call_timeout_seconds, limits.step_timeout_seconds, self._lease.limits.job_seconds_left())
         pieces = aiter(answering.backend.stream(request))
         task = asyncio.ensure_future(read_stream(pieces, limits.chunk_timeout_seconds, chunks))
         self._tasks.add(task)
@@ -165,9 +153,7 @@ class ModelConversation:
         for task in self._tasks:
             task.cancel()
 
-    # Usage -----------------------------------------------------------------------------------------------------
-
-    def commit(self, calls: Sequence[ModelCall]) -> None:
+    def commit(self, calls: Sequence[usage_model.ModelCall]) -> None:
         """Their usage is written."""
         self.model_calls = [call for call in self.model_calls if call not in calls]
 
@@ -176,30 +162,22 @@ class ModelConversation:
         self._lease.progress.completion_tokens += usage.completion_tokens
 
     async def _count(
-        self,
-        answering: Answering,
-        usage: ModelUsage,
-        purpose: str,
-        step: int,
-        seconds: float,
-        *,
-        is_estimate: bool = False,
+        self, answering: Answering, usage: ModelUsage, purpose: str, step: int, seconds: float, estimated: bool = False
     ) -> int | None:
         cost = await cost_micros(answering.model, usage)
-        self.model_calls.append(
-            ModelCall(
-                id=new_id(),
-                step_index=step,
-                purpose=purpose,
-                model=answering.label or answering.model,
-                usage=usage,
-                cost_micros=cost,
-                seconds=seconds,
-                estimated=is_estimate,
-            )
+        call = usage_model.ModelCall(
+            id=new_id(),
+            step_index=step,
+            purpose=purpose,
+            model=answering.label or answering.model,
+            usage=usage,
+            cost_micros=cost,
+            seconds=seconds,
+            estimated=estimated,
         )
+        self.model_calls.append(call)
         if self._job_spent is not None:
-            self._job_spent += self.model_calls[-1].spent
+            self._job_spent += call.spent
         return cost
 
     async def _count_unfinished(
@@ -209,27 +187,27 @@ class ModelConversation:
         if chunks.usage is None and not chunks.characters:
             return
         usage = chunks.usage or ModelUsage(
-            prompt_tokens=estimated_prompt(replace(request, model=answering.model)), completion_tokens=0
+            prompt_tokens=usage_model.estimated_prompt(replace(request, model=answering.model)), completion_tokens=0
         )
         usage = replace(usage, completion_tokens=max(usage.completion_tokens, tokens(chunks.characters)))
         self.add_tokens(usage)
-        await self._count(answering, usage, purpose, step, seconds, is_estimate=True)
+        await self._count(answering, usage, purpose, step, seconds, estimated=True)
 
-    # Budgets ---------------------------------------------------------------------------------------------------
-
-    async def _afford(self, open_call: OpenModelCall, request: ModelRequest, answering: Answering) -> None:
+    async def _afford(self, open_call: usage_model.OpenModelCall, request: ModelRequest, answering: Answering) -> None:
         """Ends the attempt where the next request is over the budget of the job, or over its agent's budget of the day."""
-        limits, lease = self._limits.resources, self._lease
+        limits, lease = self._lease.limits.resources, self._lease
         by_cost = limits.cost_budget_usd is not None or limits.daily_cost_budget_usd is not None
         daily = limits.daily_token_budget is not None or limits.daily_cost_budget_usd is not None
         if limits.token_budget is None and not by_cost and not daily:
             return
         least = await _estimate(request, answering, by_cost)
-        today, day_seconds = await workers.spent_today(lease.db, lease.assignment) if daily else (Spent(), 0.0)
+        today, day_seconds = (
+            await workers.spent_today(lease.db, lease.assignment) if daily else (usage_model.Spent(), 0.0)
+        )
         by_job = await self._spent_by_job()
         # From here until it is reserved nothing is awaited, so that each of several requests sees those before it.
-        under_way = sum((call.least for call in self._open_calls), Spent())
-        why = over_job(limits, by_job + under_way, least)
+        under_way = sum((call.least for call in self._open_calls), usage_model.Spent())
+        why = usage_model.over_job(limits, by_job + under_way, least)
         if why is not None:
             setting = "token_budget" if "tokens" in why else "cost_budget_usd"
             raise Ended(JobFailed(why, RAISE.format(setting=setting)))
@@ -237,32 +215,26 @@ class ModelConversation:
             self._afford_today(today + under_way + self._unwritten(), least, day_seconds)
         open_call.least = least
 
-    def _afford_today(self, spent: Spent, least: Spent, day_seconds: float) -> None:
-        limits = self._limits.resources
-        why = over_day(limits, spent, least)
+    def _afford_today(self, spent: usage_model.Spent, least: usage_model.Spent, day_seconds: float) -> None:
+        limits = self._lease.limits.resources
+        why = usage_model.over_day(limits, spent, least)
         if why is None:
             return
         setting = "daily_token_budget" if "tokens" in why else "daily_cost_budget_usd"
-        if alone_over_day(limits, least):
-            raise Ended(
-                JobFailed(
-                    f"The next prompt alone has about {least.tokens} tokens, more than the agent's budget of a day.",
-                    RAISE.format(setting=setting),
-                )
-            )
+        if usage_model.alone_over_day(limits, least):
+            message = f"The next prompt alone has about {least.tokens} tokens, more than the agent's budget of a day."
+            raise Ended(JobFailed(message, RAISE.format(setting=setting)))
         event = {"message": f"{why} The job goes on with the next day of UTC.", "budget": setting}
         fact = self._lease.fact("budget_spent", budget=setting, reason=why)
         write = StepWrite(events=[(EventType.BUDGET_SPENT, event)], facts=[fact])
         raise Ended(JobSleeps(day_seconds, "budget_spent", write))
 
-    async def _spent_by_job(self) -> Spent:
-        """Read once per attempt: no other attempt spends for a job that is leased.
-
-        Its checkpoint counts tokens too, and less where an attempt ended without one.
-        """
-        limits, lease = self._limits.resources, self._lease
+    async def _spent_by_job(self) -> usage_model.Spent:
+        """Read once per attempt: no other attempt spends for a job that is leased. Its checkpoint counts tokens too, and
+        less where an attempt ended without one."""
+        limits, lease = self._lease.limits.resources, self._lease
         if limits.token_budget is None and limits.cost_budget_usd is None:
-            return Spent()
+            return usage_model.Spent()
         if self._job_spent is None:
             earlier = await workers.spent_by_job(lease.db, lease.assignment)
             if self._job_spent is None:
@@ -270,16 +242,16 @@ class ModelConversation:
         count = lease.progress.prompt_tokens + lease.progress.completion_tokens
         return replace(self._job_spent, tokens=max(self._job_spent.tokens, count))
 
-    def _unwritten(self) -> Spent:
-        return sum((call.spent for call in self.model_calls), Spent())
+    def _unwritten(self) -> usage_model.Spent:
+        return sum((call.spent for call in self.model_calls), usage_model.Spent())
 
 
-async def _estimate(request: ModelRequest, answering: Answering, by_cost: bool) -> Spent:
+async def _estimate(request: ModelRequest, answering: Answering, by_cost: bool) -> usage_model.Spent:
     """The least that the next prompt may cost: earlier turns may be read from the provider's cache."""
     request = replace(request, model=answering.model)
-    prompt = estimated_prompt(request)
+    prompt = usage_model.estimated_prompt(request)
     if not by_cost:
-        return Spent(tokens=prompt, cost_micros=0)
+        return usage_model.Spent(tokens=prompt, cost_micros=0)
     cache_tokens = max(0, prompt - tokens(heard(request))) if request.turn_index > 0 else 0
     least = ModelUsage(prompt_tokens=prompt, completion_tokens=0, cache_read_tokens=cache_tokens)
     cost = await cost_micros(answering.model, least)
@@ -289,7 +261,7 @@ async def _estimate(request: ModelRequest, answering: Answering, by_cost: bool) 
             code="unknown_price",
             hint="Limit the agent by `token_budget` or `daily_token_budget` instead, or name a model with a known price.",
         )
-    return Spent(tokens=prompt, cost_micros=cost)
+    return usage_model.Spent(tokens=prompt, cost_micros=cost)
 
 
 def _refusal(response: Response) -> ModelError:
@@ -330,8 +302,6 @@ async def read_stream(
 
 
 class Chunks:
-    """The chunks of one step of one attempt."""
-
     def __init__(self, lease: Lease, step: int, *, silent: bool = False) -> None:
         """``silent``: they are only counted."""
         self.usage: ModelUsage | None = None

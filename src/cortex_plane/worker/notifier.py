@@ -172,16 +172,15 @@ class Notifier:
         try:
             receipt = await self._send(channel, delivery.outgoing)
         except (TryAgain, Undeliverable) as error:
-            return await self._record_failure(lane, id, actor, error, delivery, channel)
+            return await self._record_failure(lane, id, actor, error, delivery)
         try:
             is_ours = await self._record(lane, actor, delivery, receipt)
         except CortexError:
             raise
         except Exception:
             log.exception("message not written down", notification=str(id))
-            return await self._record_failure(
-                lane, id, actor, TryAgain("It was sent, but that could not be written down."), delivery, channel
-            )
+            trouble = TryAgain("It was sent, but that could not be written down.")
+            return await self._record_failure(lane, id, actor, trouble, delivery)
         meters().delivered(channel.channel_type, "ok")
         return is_ours
 
@@ -210,17 +209,11 @@ class Notifier:
             raise TryAgain(f"The channel failed: {type(error).__name__}.") from error
 
     async def _record_failure(
-        self,
-        lane: Lane,
-        id: UUID,
-        actor: Actor,
-        error: TryAgain | Undeliverable,
-        begun: Prepared | None = None,
-        channel: ChannelPort | None = None,
+        self, lane: Lane, id: UUID, actor: Actor, error: TryAgain | Undeliverable, delivery: Prepared | None = None
     ) -> bool:
-        outcome = await deliveries.record_failed(
-            self.db, actor, lane, id, error, begun=begun, schedule=outbox.schedule_of(channel)
-        )
+        channel = self._channels[delivery.channel_type] if delivery is not None else None
+        schedule = outbox.schedule_of(channel)
+        outcome = await deliveries.record_failed(self.db, actor, lane, id, error, begun=delivery, schedule=schedule)
         if outcome is None:
             return False
         if channel is not None:

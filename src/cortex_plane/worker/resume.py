@@ -29,8 +29,6 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Where an attempt goes on."""
-
     messages: Sequence[SessionMessage]
     turns: Thread
     """As far as no memory covers them."""
@@ -41,9 +39,7 @@ class ResumePoint:
     """The last message that the model had been sent for that response."""
 
 
-async def resume(
-    lease: Lease, gates: SessionGates, authorizer: CallAuthorizer, on_prompt_change: PromptChange
-) -> ResumePoint:
+async def resume(lease: Lease, gates: SessionGates, authorizer: CallAuthorizer) -> ResumePoint:
     """Load where the job stopped. A checkpoint that does not fit ends the job; nothing is repaired."""
     assignment = lease.assignment
     action = "job_started" if assignment.checkpoint is None else "job_resumed"
@@ -58,15 +54,10 @@ async def resume(
     await authorizer.policies_at(lease.policies_version)
     if gates.bound is not None:
         lease.toolbox = with_gate_tools(lease.toolbox)
-    _check_prompt(lease, on_prompt_change)
+    _check_prompt(lease)
     step = next((step for step in past.steps if step.step_index == lease.progress.step), None)
-    return ResumePoint(
-        messages=past.messages,
-        turns=turns,
-        calls=past.calls,
-        response=None if step is None else step.response,
-        read_to=0 if step is None else step.message_seq,
-    )
+    response, read_to = (None, 0) if step is None else (step.response, step.message_seq)
+    return ResumePoint(messages=past.messages, turns=turns, calls=past.calls, response=response, read_to=read_to)
 
 
 def _open_checkpoint(lease: Lease) -> Progress:
@@ -82,12 +73,8 @@ def _open_checkpoint(lease: Lease) -> Progress:
             corruptionType=error.corruption_type, error=error.message,
         )  # fmt: skip
         message = f"Checkpoint corruption detected: {error.message} (job {assignment.job_id}, not resumed) {error.hint}"
-        write = StepWrite(
-            status=JobStatus.FAILED,
-            error=message,
-            events=failure_events(message),
-            facts=[lease.fact("checkpoint_corrupt", type=error.corruption_type, error=error.message)],
-        )
+        fact = lease.fact("checkpoint_corrupt", type=error.corruption_type, error=error.message)
+        write = StepWrite(status=JobStatus.FAILED, error=message, events=failure_events(message), facts=[fact])
         # The corrupt checkpoint stays as it is.
         raise Ended(LastWrite(write, keep_checkpoint=True)) from error
     progress = Progress.of(checkpoint)
@@ -122,17 +109,14 @@ def _turns(lease: Lease, past: PastSteps) -> Thread:
     return rebuilt(lease.assignment.job_id, past.messages, past.steps, by_step, lease.progress.step, first)
 
 
-def _check_prompt(lease: Lease, change: PromptChange) -> None:
+def _check_prompt(lease: Lease) -> None:
+    change = lease.limits.skills.on_prompt_change
     if lease.progress.prompt_hash == lease.prompt_hash:
         return
     lease.notes.append(lease.fact("prompt_changed", decision=change))
     if change is PromptChange.FAIL:
-        raise Ended(
-            JobFailed(
-                "The agent's prompt changed since the job began.",
-                "`cortex job resubmit` starts it again with the new prompt.",
-            )
-        )
+        remedy = "`cortex job resubmit` starts it again with the new prompt."
+        raise Ended(JobFailed("The agent's prompt changed since the job began.", remedy))
     lease.progress.prompt_hash = lease.prompt_hash
     if change is PromptChange.HOLD:
         # A resume confirms the new prompt: its hash is the one that is kept.

@@ -17,18 +17,8 @@ import structlog
 
 from cortex_plane.agents.model.tools import OnUncertain
 from cortex_plane.approvals.model.approvals import ApprovalKind
+from cortex_plane.gates.model import gates as gate_model
 from cortex_plane.gates.model.atlases import Gate
-from cortex_plane.gates.model.gates import (
-    ANSWER,
-    OF_THE_PLANE,
-    PLANE_TOOLS,
-    GatedCall,
-    GateInput,
-    GateState,
-    Open,
-    PromptParts,
-    Ruling,
-)
 from cortex_plane.gates.rules.answers import ignored
 from cortex_plane.gates.rules.authorization import LIMITING, Authorization
 from cortex_plane.gates.rules.effects import EvaluationRun
@@ -71,17 +61,17 @@ class AttemptGates:
     def __init__(self, atlases: CompiledAtlases, bound: Mapping[str, Any], now: Callable[[], datetime]) -> None:
         self._now = now
         self.session = GateSession(atlases, bound, now)
-        self._due: dict[UUID, tuple[Call, GatedCall]] = {}
+        self._due: dict[UUID, tuple[Call, gate_model.GatedCall]] = {}
         """Calls that were let through and are not charged yet."""
-        self._states: dict[UUID, GateState] = {}
+        self._states: dict[UUID, gate_model.GateState] = {}
         """The state that let them through, where it is known exactly."""
-        self._ahead: tuple[GateState, GateState] | None = None
+        self._ahead: tuple[gate_model.GateState, gate_model.GateState] | None = None
         """The state before the response, and the same as if all of them had been sent; None until it is needed."""
-        self._requests: dict[UUID, tuple[GatedCall, Sequence[Gate]]] = {}
+        self._requests: dict[UUID, tuple[gate_model.GatedCall, Sequence[Gate]]] = {}
         """Calls that people are asked about, with the gates that they are shown."""
         self._has_tried = False
         """A question that stops the session was answered, rightly or not, in the current response."""
-        self._prompt: tuple[CompiledAtlases, GateState, PromptParts] | None = None
+        self._prompt: tuple[CompiledAtlases, gate_model.GateState, gate_model.PromptParts] | None = None
 
     def rebase(self, atlases: CompiledAtlases, bound: Mapping[str, Any]) -> None:
         """On top of the state that the database has now."""
@@ -89,10 +79,8 @@ class AttemptGates:
         self._ahead = None
 
     def forget(self, calls: Iterable[Call]) -> set[str]:
-        """Calls that the next attempt judges again: their evaluations did not happen.
-
-        Returns the ids of those that had any.
-        """
+        """Calls that the next attempt judges again: their evaluations did not happen. Returns the ids of those that had
+        any."""
         self._ahead = None
         return self.session.forget({str(call.id) for call in calls})
 
@@ -107,7 +95,7 @@ class AttemptGates:
         self._ahead = None  # a call that ran gives what it grants
         if ends:
             names = tuple(call.name for call in ends)
-            self.session.boundary(GateInput(now=self._now(), finished=names, errors=errors))
+            self.session.boundary(gate_model.GateInput(now=self._now(), finished=names, errors=errors))
 
     # The calls of a response -----------------------------------------------------------------------------------
 
@@ -118,7 +106,7 @@ class AttemptGates:
         self._due = {id: due for id, due in self._due.items() if due[0].status is not CallStatus.REJECTED}
         self._states = {id: state for id, state in self._states.items() if id in self._due}
 
-    def judge_new(self, call: GatedCall) -> Ruling:
+    def judge_new(self, call: gate_model.GatedCall) -> gate_model.Ruling:
         """Of a new call. Calls on their way use up what lets them through, so that each needs its own."""
         session, now = self.session, self._now()
         state = self._after_due(session.before, call, now)
@@ -126,7 +114,7 @@ class AttemptGates:
             return session.judge(call)
         ruling = judge(session.atlases, state, call, now)
 
-        def change(atlases: CompiledAtlases, current: GateState) -> Ruling:
+        def change(atlases: CompiledAtlases, current: gate_model.GateState) -> gate_model.Ruling:
             result = judge(atlases, current, call, now)
             # Open are the questions of the ruling: not those that this call would meet by what came after it.
             state = _opened(atlases, replace(result.state, open=current.open), ruling.asks, now)
@@ -135,7 +123,9 @@ class AttemptGates:
         session.evaluate(change, call.call_id)
         return ruling
 
-    def _after_due(self, state: GateState, call: GatedCall, now: datetime) -> GateState:
+    def _after_due(
+        self, state: gate_model.GateState, call: gate_model.GatedCall, now: datetime
+    ) -> gate_model.GateState:
         """As if all others that were let through had been sent."""
         others = [due for due in self._due.values() if due[1].call_id != call.call_id]
         if len(others) == len(self._due) and self._ahead is not None and self._ahead[0] is state:
@@ -147,7 +137,7 @@ class AttemptGates:
             self._ahead = state, after
         return after
 
-    def judge_again(self, call: GatedCall, *, is_resend: bool) -> Ruling:
+    def judge_again(self, call: gate_model.GatedCall, *, is_resend: bool) -> gate_model.Ruling:
         """Of a call that was judged before; nothing of it is traced or remembered. ``is_resend``: it passed its gates and was
         counted then, and only what is forbidden now keeps it from being sent again."""
         session, now = self.session, self._now()
@@ -166,9 +156,8 @@ class AttemptGates:
         if self._ahead is not None:
             # One more on its way: all of them are not counted again for each.
             state, after = self._ahead
-            self._ahead = (
-                None if is_due else (state, ran(session.atlases, after, gated_call, self._now(), grants=False).state)
-            )
+            after = after if is_due else ran(session.atlases, after, gated_call, self._now(), grants=False).state
+            self._ahead = None if is_due else (state, after)
 
     def withdraw(self, call: Call) -> None:
         """It is not sent after all."""
@@ -193,7 +182,7 @@ class AttemptGates:
     # Questions and answers -------------------------------------------------------------------------------------
 
     @property
-    def prompt(self) -> PromptParts:
+    def prompt(self) -> gate_model.PromptParts:
         """Read several times a step, and seldom another one."""
         atlases, state = self.session.atlases, self.session.state
         if self._prompt is None or self._prompt[0] is not atlases or self._prompt[1] is not state:
@@ -230,8 +219,7 @@ class AttemptGates:
             now = self._now()
             self.session.evaluate(lambda atlases, state: ignored(atlases, state, now))
 
-    def refusal_text(self, call: Call, ruling: Ruling) -> str:
-        """Why gates refused a call, for its agent."""
+    def refusal_text(self, call: Call, ruling: gate_model.Ruling) -> str:
         waiting = self.session.open_questions(ruling)
         if ruling.asks:
             return f"`{call.name}` was not called. {questions(self.session.atlases, waiting)} {AGAIN}"
@@ -239,14 +227,14 @@ class AttemptGates:
             return f"`{call.name}` was not called: {ruling.reason}. {AGAIN}"
         return f"`{call.name}` is denied ({ruling.rule}): {ruling.reason or 'its atlas does not allow it'}. {NEXT}"
 
-    def gate_closed(self, call: Call, ruling: Ruling) -> GateClosed | None:
+    def gate_closed(self, call: Call, ruling: gate_model.Ruling) -> GateClosed | None:
         """The same for code; None where no answer would help."""
         waiting = self.session.questions(self.session.open_questions(ruling))
         return GateClosed(call.error or self.refusal_text(call, ruling), questions=waiting) if waiting else None
 
     # Writing ---------------------------------------------------------------------------------------------------
 
-    def calls_sent_by(self, write: StepWrite) -> list[tuple[UUID, GatedCall]]:
+    def calls_sent_by(self, write: StepWrite) -> list[tuple[UUID, gate_model.GatedCall]]:
         """The calls that run with this write and were not charged yet."""
         if not self._due:
             return []
@@ -263,7 +251,7 @@ class AttemptGates:
         """The same of calls that are about to run."""
         return self._allows(self._due[call.id] for call in calls if call.id in self._due)
 
-    def _allows(self, calls: Iterable[tuple[Call, GatedCall]]) -> bool:
+    def _allows(self, calls: Iterable[tuple[Call, gate_model.GatedCall]]) -> bool:
         """By what happened, and not by rulings on calls that are not settled: the next attempt judges those again. A settled
         call ran already."""
         session, now = self.session, self._now()
@@ -284,8 +272,8 @@ class AttemptGates:
         """What goes with this write, of the evaluations before it."""
         ids = [request.call_id for request in write.requests if request.kind is ApprovalKind.CALL]
         cards = [self._requests[id] for id in ids if id in self._requests]
-        sent = self.calls_sent_by(write)
-        changes = self.session.changes(evaluations, cards=cards, sent=sent, counts=write.dispatches)
+        calls = self.calls_sent_by(write)
+        changes = self.session.changes(evaluations, cards=cards, calls=calls, counts=write.dispatches)
         if write.dispatches or write.reads:
             # A session that was bound to another atlas meanwhile sends nothing that its gates did not evaluate.
             seen = {"atlases": len(self.session.atlases.atlases), "revision": self.session.revision}
@@ -296,12 +284,14 @@ class AttemptGates:
         """The write was made."""
         self._ahead = None
         self.session.commit(changes)
-        for id, _ in changes.sent:
+        for id, _ in changes.calls:
             self._due.pop(id, None)
             self._states.pop(id, None)
 
 
-def _opened(atlases: CompiledAtlases, state: GateState, entries: Iterable[Open], now: datetime) -> GateState:
+def _opened(
+    atlases: CompiledAtlases, state: gate_model.GateState, entries: Iterable[gate_model.Open], now: datetime
+) -> gate_model.GateState:
     """A question can be answered, also where an earlier call has not used up its pass yet."""
     run = EvaluationRun(atlases, state, now)
     for entry in entries:
@@ -312,11 +302,11 @@ def _opened(atlases: CompiledAtlases, state: GateState, entries: Iterable[Open],
 
 def governed(call: Call) -> bool:
     """Gates apply to whatever acts; the plane's own tools are theirs, or people's."""
-    return call.name not in OF_THE_PLANE
+    return call.name not in gate_model.OF_THE_PLANE
 
 
-def as_gated(call: Call, *, has_approval: bool = False) -> GatedCall:
-    return GatedCall(
+def as_gated(call: Call, *, has_approval: bool = False) -> gate_model.GatedCall:
+    return gate_model.GatedCall(
         action=call.name,
         arguments=orjson.loads(call.arguments),
         input_hash=call.input_hash,
@@ -356,9 +346,8 @@ class SessionGates:
         """Decisions of people stay: once the gates are repaired, the job goes on from here."""
         why = error.message if isinstance(error, CortexError) else str(error)
         hint = error.hint if isinstance(error, CortexError) else "Restore the row of `session_gates` from a backup."
-        message = storable(
-            f"The gates of its session cannot be read: {why.rstrip('.')}. {hint} Then `cortex job resume` it."
-        )
+        reason = f"The gates of its session cannot be read: {why.rstrip('.')}."
+        message = storable(f"{reason} {hint} Then `cortex job resume` it.")
         log.error("gates unreadable", job_id=str(self._lease.assignment.job_id), reason=message)
         return JobHeld(Hold.GATES_UNREADABLE, {"why": message[:2000]}, StepWrite(error=message[:8000]))
 
@@ -384,7 +373,7 @@ class SessionGates:
         is_conversation = lease.assignment.kind is JobKind.CONVERSATION
         inputs, self._messages = self._inputs(), []
         result = await gate_code.run_triggers(gates.session.atlases, lease.app.triggers, inputs)
-        moment = GateInput(
+        moment = gate_model.GateInput(
             now=lease.time.now(),
             inputs=inputs,
             heard=lease.progress.message_seq if is_conversation else 0,
@@ -407,9 +396,8 @@ class SessionGates:
         assignment = self._lease.assignment
         if assignment.kind is JobKind.CONVERSATION:
             return tuple(message.text for message in self._messages)
-        if self._lease.progress.gates.get(INPUT) or (
-            self.bound is not None and self._task in self.bound.session.state.tasks
-        ):
+        tasks = self.bound.session.state.tasks if self.bound is not None else ()
+        if self._lease.progress.gates.get(INPUT) or self._task in tasks:
             return ()
         return inputs_of(assignment.payload, code=self._runs_code)
 
@@ -417,13 +405,11 @@ class SessionGates:
         """A gate that shut the whole session ends the job. ``write``: what is kept of the step."""
         shut = self.bound.session.shut if self.bound is not None else None
         if shut is not None:
-            raise Ended(
-                JobFailed(
-                    f"The gate `{shut.gate}` is shut: {shut.reason.rstrip('.')}.",
-                    "Its session goes no further: look at `cortex job watch` for what was asked, and open a new session.",
-                    write,
-                )
+            message = f"The gate `{shut.gate}` is shut: {shut.reason.rstrip('.')}."
+            remedy = (
+                "Its session goes no further: look at `cortex job watch` for what was asked, and open a new session."
             )
+            raise Ended(JobFailed(message, remedy, write))
 
     # Calls -----------------------------------------------------------------------------------------------------
 
@@ -435,9 +421,8 @@ class SessionGates:
 
     def restore_judged(self, calls: Sequence[Call]) -> None:
         """Of calls that an earlier attempt judged. If an atlas was bound since, they are judged again."""
-        judged_before = self.bound is not None and self._lease.progress.gates.get(JUDGED) == len(
-            self.bound.session.atlases.atlases
-        )
+        count = self._lease.progress.gates.get(JUDGED)
+        judged_before = self.bound is not None and count == len(self.bound.session.atlases.atlases)
         for call in calls:
             call.judged_before = judged_before
 
@@ -462,16 +447,15 @@ class SessionGates:
             cursor[AFTER] = max(since, upto)
         progress.gates = cursor
 
-    def rule_on(self, call: Call, *, is_new: bool) -> Ruling | None:
+    def rule_on(self, call: Call, *, is_new: bool) -> gate_model.Ruling | None:
         """The gates' ruling on a call; None where no gate applies. ``is_new``: questions are opened, and it is traced."""
         if self.bound is None or not governed(call):
             return None
         if is_new:
             return self.bound.judge_new(as_gated(call))
         has_approval = call.has_grant or call.status is CallStatus.APPROVED
-        return self.bound.judge_again(
-            as_gated(call, has_approval=has_approval), is_resend=call.settle_after is not None
-        )
+        gated_call = as_gated(call, has_approval=has_approval)
+        return self.bound.judge_again(gated_call, is_resend=call.settle_after is not None)
 
     def let_through(self, call: Call) -> None:
         """Gates do not stop the call: it is charged when it runs. A call that was sent before was charged then."""
@@ -493,14 +477,13 @@ class SessionGates:
     async def answer(self, calls: Sequence[Call]) -> None:
         """Settle the agent's calls to gates, after all other calls of the response were judged."""
         for call in calls:
-            if self.bound is None or call.name not in PLANE_TOOLS or call.tool is None or call.settled:
+            if self.bound is None or call.name not in gate_model.PLANE_TOOLS or call.tool is None or call.settled:
                 continue
             call.authorization = Authorization(BY_THE_PLANE)
-            reply = (
-                await self.bound.answer(call.values, self._lease.app.validators)
-                if call.name == ANSWER
-                else self.bound.request_context(str(call.values["name"]))
-            )
+            if call.name == gate_model.ANSWER:
+                reply = await self.bound.answer(call.values, self._lease.app.validators)
+            else:
+                reply = self.bound.request_context(str(call.values["name"]))
             call.kind, call.status = CallKind.READ, CallStatus.COMPLETED
             call.result = canonical(reply)
 

@@ -165,8 +165,6 @@ class JobRunner:
         with contextlib.suppress(CortexError):
             await jobs_store.stop_worker(self.db, self.id)
 
-    # Claiming --------------------------------------------------------------------------------------------------
-
     async def _claim_until_stopped(self) -> None:
         while not self.stopping.is_set():
             self.work.clear()
@@ -234,8 +232,6 @@ class JobRunner:
         if not task.cancelled() and task.exception() is not None:
             log.error("attempt crashed", error=repr(task.exception()))
 
-    # Duties ----------------------------------------------------------------------------------------------------
-
     async def _every(self, seconds: float, duty: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while True:
             try:
@@ -283,22 +279,17 @@ class JobRunner:
             self.work.set()
 
     async def _release_forgotten(self) -> None:
-        """Hand back what is leased to this worker and not run by it: nobody takes a job from a living worker.
-
-        The answer to its claim was lost, or its attempt ended without a write; the next attempt finds out which.
-        """
+        """Hand back what is leased to this worker and not run by it: nobody takes a job from a living worker. The answer to
+        its claim was lost, or its attempt ended without a write; the next attempt finds out which."""
         async with self._claiming:
-            run = {
-                (attempt.lease.assignment.job_id, attempt.lease.assignment.epoch) for attempt in self._running.values()
-            }
+            assignments = [attempt.lease.assignment for attempt in self._running.values()]
+            run = {(assignment.job_id, assignment.epoch) for assignment in assignments}
             for job in await jobs_store.find_leased(self.db, self.id):
                 if (job.id, job.epoch) not in run and await workers.release_job(
                     self.db, job, self.id, self.name, counted=not self.stopping.is_set()
                 ):
                     log.warning("handed back a job that nobody ran", job_id=str(job.id))
                     self.work.set()
-
-    # The end ---------------------------------------------------------------------------------------------------
 
     async def _drain(self) -> None:
         """Attempts stop by themselves at their next boundary; whoever does not within the grace time is stopped."""

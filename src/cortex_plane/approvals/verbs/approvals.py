@@ -131,16 +131,16 @@ async def delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft)
 
 async def _delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft) -> Approval:
     async with db.transaction(actor.org_id) as tx:
-        locked = await decisions.open_visible(tx, id, actor, Channel.API)
-        approval = locked.approval
+        row = await decisions.open_visible(tx, id, actor, Channel.API)
+        approval = row.approval
         taker = await approvals_store.find_taker(tx, id, draft.to)
         if taker is None:
             raise nobody_to_take_it()
         able = await approvals_store.deciders_of_approval(tx, id)
         others = {decider.id: decider.roles for decider in able if decider.id != actor.user_account_id}
-        error = cannot_delegate(locked, actor, taker, others)
+        error = cannot_delegate(row, actor, taker, others)
         if error is not None:
-            await decisions.note_refused_decision(tx, locked, actor, Channel.API, "delegated", approval.version, error)
+            await decisions.note_refused_decision(tx, row, actor, Channel.API, "delegated", approval.version, error)
         else:
             await approvals_store.insert_delegation(
                 tx, id, actor, taker.id, taker.display_name, taker.clearance, draft.reason

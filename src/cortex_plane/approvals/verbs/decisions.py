@@ -55,8 +55,8 @@ async def open_visible(
     tx: Transaction, id: UUID, actor: Actor, channel: Channel, key: str | None = None
 ) -> LockedApproval:
     """The approval under its locks, for whoever sees it."""
-    locked = await approvals_store.open_approval(tx, id, actor, channel, key)
-    return require_found(locked if locked is not None and locked.visible else None, "approval")
+    row = await approvals_store.open_approval(tx, id, actor, channel, key)
+    return require_found(row if row is not None and row.visible else None, "approval")
 
 
 def own_key(actor: Actor, key: str) -> str:
@@ -96,14 +96,14 @@ async def _decide(
     if decision.standing is not None:
         await standing_approvals.prepare(decision.standing)
     async with db.transaction(actor.org_id) as tx:
-        locked = await open_visible(tx, id, actor, channel, key)
-        approval = locked.approval
-        error = await _refusal(tx, locked, actor, decision, edit)
-        change = decision_change(locked, actor, decision, edit) if error is None else None
+        row = await open_visible(tx, id, actor, channel, key)
+        approval = row.approval
+        error = await _refusal(tx, row, actor, decision, edit)
+        change = decision_change(row, actor, decision, edit) if error is None else None
         if change is not None:
-            approval = await _write(db, tx, locked, change, actor, decision, edit, channel, key)
-        elif error is not None or locked.earlier is None:
-            await note_refused_decision(tx, locked, actor, channel, decision.decision, decision.version, error)
+            approval = await _write(db, tx, row, change, actor, decision, edit, channel, key)
+        elif error is not None or row.earlier is None:
+            await note_refused_decision(tx, row, actor, channel, decision.decision, decision.version, error)
     if error is not None:
         raise error
     result = RecordResult.DUPLICATE if change is None else RecordResult.OK
@@ -111,17 +111,17 @@ async def _decide(
 
 
 async def _refusal(
-    tx: Transaction, locked: LockedApproval, actor: Actor, decision: ApprovalDecision, edit: Edit | None
+    tx: Transaction, row: LockedApproval, actor: Actor, decision: ApprovalDecision, edit: Edit | None
 ) -> CortexError | None:
-    approval = locked.approval
-    if locked.earlier is not None:
-        return _key_reused(locked.earlier, decision, edit)
-    error = _decision_refusal(locked, actor, decision)
+    approval = row.approval
+    if row.earlier is not None:
+        return _key_reused(row.earlier, decision, edit)
+    error = _decision_refusal(row, actor, decision)
     if error is None and approval.status is not ApprovalStatus.PENDING:
         is_same = approval_rules.is_same(approval, decision, edit.input_hash if edit else None)
         return None if is_same else approval_rules.already_decided(approval)
     if error is None and edit is not None:
-        return await edits.edit_refusal(tx, locked, actor, decision, edit)
+        return await edits.edit_refusal(tx, row, actor, decision, edit)
     return error
 
 
@@ -137,8 +137,8 @@ def _key_reused(earlier: dict[str, Any], decision: ApprovalDecision, edit: Edit 
     )
 
 
-def _decision_refusal(locked: LockedApproval, actor: Actor, decision: ApprovalDecision) -> CortexError | None:
-    approval = locked.approval
+def _decision_refusal(row: LockedApproval, actor: Actor, decision: ApprovalDecision) -> CortexError | None:
+    approval = row.approval
     if approval.kind is not ApprovalKind.CALL:
         return Conflict(
             "This asks whether a call happened; there is nothing to approve.",
@@ -152,18 +152,18 @@ def _decision_refusal(locked: LockedApproval, actor: Actor, decision: ApprovalDe
     error = approval_rules.refusal(approval, actor, decision.decision)
     if error is not None or approval.status is not ApprovalStatus.PENDING:
         return error
-    error = approval_rules.staleness_error(approval, decision, locked.now)
+    error = approval_rules.staleness_error(approval, decision, row.now)
     if error is not None or decision.standing is None:
         return error
     return approval_rules.standing_refusal(approval, decision.standing)
 
 
 async def note_refused_decision(
-    tx: Transaction, locked: LockedApproval, actor: Actor, channel: Channel, choice: str, version: int,
+    tx: Transaction, row: LockedApproval, actor: Actor, channel: Channel, choice: str, version: int,
     error: CortexError | None,
 ) -> None:  # fmt: skip
     """Record a decision or an answer that had no effect. After the tenth of a person it is counted on the card alone."""
-    approval = locked.approval
+    approval = row.approval
     payload = {"decision": choice, "code": error.code if error else None}
     if error is None:
         kind, action = "channel_duplicate", "approval_duplicate"
@@ -181,13 +181,13 @@ async def note_refused_decision(
 
 
 async def _write(
-    db: Database, tx: Transaction, locked: LockedApproval, change: ApprovalChange, actor: Actor, decision: ApprovalDecision,
+    db: Database, tx: Transaction, row: LockedApproval, change: ApprovalChange, actor: Actor, decision: ApprovalDecision,
     edit: Edit | None, channel: Channel, key: str | None,
 ) -> Approval:  # fmt: skip
     """A vote, an edit, or the decision that ends a request, with its receipt. Returns the approval as it is now."""
-    approval = locked.approval
+    approval = row.approval
     ends = change.status is not ApprovalStatus.PENDING
-    counts = ends or is_vote(locked, edit)
+    counts = ends or is_vote(row, edit)
     version = approval.version + (edit is not None)
     input_hash = edit.input_hash if edit else approval.input_hash
     event = {"decision": decision.decision, "reason": decision.reason, "version": version}
@@ -207,7 +207,7 @@ async def _write(
     )  # fmt: skip
     kind = "approval_decided" if ends else "approval_voted"
     changed = await write_change(
-        tx, locked, change, actor, entries, fact,
+        tx, row, change, actor, entries, fact,
         (kind, approval.job_id, {**event, "approval_id": str(approval.id), "by": actor.name}), version=version,
         edit=edit, choice=decision.decision if counts else None, reason=decision.reason, channel=channel, key=key,
     )  # fmt: skip
@@ -216,19 +216,19 @@ async def _write(
         if decision.standing is not None:
             standing = await standing_approvals.grant(
                 tx, actor, approval, decision.standing, version=version, input_hash=input_hash,
-                reason=decision.reason, now=locked.now,
+                reason=decision.reason, now=row.now,
             )  # fmt: skip
         await receipts.write_receipt(db, tx, changed.approval, changed.receipt, calls, standing)
     return changed.approval
 
 
 async def write_change(
-    tx: Transaction, locked: LockedApproval, change: ApprovalChange, actor: Actor, entries: list[dict[str, Any]], fact: Fact,
+    tx: Transaction, row: LockedApproval, change: ApprovalChange, actor: Actor, entries: list[dict[str, Any]], fact: Fact,
     event: SessionEvent, *, version: int, edit: Edit | None = None, choice: Choice | None = None,
     reason: str | None = None, channel: Channel | None = None, key: str | None = None,
 ) -> ChangedApproval:  # fmt: skip
     """What becomes of an approval, its jobs and their other approvals. ``channel``: None where nobody decided."""
-    approval_id = str(locked.approval.id)
+    approval_id = str(row.approval.id)
     facts, events = [fact], [event]
     for job in change.jobs:
         if job.status is None:
@@ -246,9 +246,9 @@ async def write_change(
     for sibling in change.cancelled:
         entries.append({"approval": str(sibling.id), "type": "cancelled", "payload": {"because_of": approval_id}})
         facts.append(Fact.of(actor, "approval_cancelled", approval=str(sibling.id), because_of=approval_id))
-        events.append(("approval_cancelled", locked.approval.job_id, {"approval_id": str(sibling.id)}))
+        events.append(("approval_cancelled", row.approval.job_id, {"approval_id": str(sibling.id)}))
     return await approvals_store.change_approval(
-        tx, locked, change, version=version, edit=edit, person=person_of(actor, channel) if channel else None,
+        tx, row, change, version=version, edit=edit, person=person_of(actor, channel) if channel else None,
         choice=choice, reason=reason, key=key, entries=entries, events=events, facts=facts,
     )  # fmt: skip
 
@@ -277,20 +277,16 @@ async def _act_when_due(db: Database, actor: Actor, id: UUID) -> Acted | None:
     async with db.transaction(actor.org_id) as tx:
         if not await approvals_store.take_due(tx, id):
             return None
-        locked = await approvals_store.open_approval(tx, id)
-        if locked is None or locked.approval.status is not ApprovalStatus.PENDING:
+        row = await approvals_store.open_approval(tx, id)
+        if row is None or row.approval.status is not ApprovalStatus.PENDING:
             return None
-        request, level = locked.approval, locked.approval.escalation_level
-        if request.deadline is not None and request.deadline <= locked.now:
-            await _expire(tx, locked, actor)
+        request, level = row.approval, row.approval.escalation_level
+        if request.deadline is not None and request.deadline <= row.now:
+            await _expire(tx, row, actor)
             return Acted("expired", request.template, level)
-        if level < len(locked.level_times) and locked.level_times[level] <= locked.now:
-            return Acted("escalated", request.template, await _escalate(tx, locked, actor))
-        if (
-            locked.remind_at is None
-            or locked.remind_at > locked.now
-            or not await approvals_store.remind_approvers(tx, id)
-        ):
+        if level < len(row.level_times) and row.level_times[level] <= row.now:
+            return Acted("escalated", request.template, await _escalate(tx, row, actor))
+        if row.remind_at is None or row.remind_at > row.now or not await approvals_store.remind_approvers(tx, id):
             return None
         await record_new_deciders(tx, request, actor, "approval_reminded", {}, {})
         return Acted("reminded", request.template, level)
@@ -308,21 +304,21 @@ async def record_new_deciders(
     )  # fmt: skip
 
 
-async def _expire(tx: Transaction, locked: LockedApproval, actor: Actor) -> None:
-    request = locked.approval
+async def _expire(tx: Transaction, row: LockedApproval, actor: Actor) -> None:
+    request = row.approval
     deadline = request.deadline.isoformat() if request.deadline else None
     body = {"approval": str(request.id), "tool": request.tool_name, "deadline": deadline}
     await write_change(
-        tx, locked, approval_rules.end_expired(locked), actor, [{"type": "expired"}],
+        tx, row, approval_rules.end_expired(row), actor, [{"type": "expired"}],
         Fact.of(actor, "approval_expired", **body),
         ("approval_expired", request.job_id, {"approval_id": str(request.id)}), version=request.version,
     )  # fmt: skip
 
 
-async def _escalate(tx: Transaction, locked: LockedApproval, actor: Actor) -> int:
+async def _escalate(tx: Transaction, row: LockedApproval, actor: Actor) -> int:
     """One level up: more people may decide. The deadline stays."""
-    request = locked.approval
-    approvers = locked.levels[request.escalation_level]
+    request = row.approval
+    approvers = row.levels[request.escalation_level]
     level = await approvals_store.escalate_approval(
         tx, request.id, approval_rules.join_approvers(request.approvers, approvers)
     )

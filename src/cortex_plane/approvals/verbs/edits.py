@@ -93,29 +93,27 @@ def _schema_fault(schema: dict[str, object] | None, arguments: dict[str, object]
 
 
 async def edit_refusal(
-    tx: Transaction, locked: LockedApproval, actor: Actor, decision: ApprovalDecision, edit: Edit
+    tx: Transaction, row: LockedApproval, actor: Actor, decision: ApprovalDecision, edit: Edit
 ) -> CortexError | None:
     """An edit must not reach what its approver could not approve: the edited call has terms of its own."""
-    if edit.policies != locked.policies:
+    if edit.policies != row.policies:
         # Policies changed between the look at them and this lock: look again.
         raise Conflict("The policies changed meanwhile.", code="retry")
     if edit.error is not None:
         return edit.error
-    approval = locked.approval
+    approval = row.approval
     for terms in edit.terms:
         code = await approvals_store.refusal_under_terms(tx, terms, approval.owner_id, approval.causes, actor)
         if code is not None:
             return describe_refusal(code, actor, terms.approvers, terms.required_clearance)
-    return (
-        None if ends_it(locked, actor, decision, edit) else await _open_edit_refusal(tx, locked, actor, decision, edit)
-    )
+    return None if ends_it(row, actor, decision, edit) else await _open_edit_refusal(tx, row, actor, decision, edit)
 
 
 async def _open_edit_refusal(
-    tx: Transaction, locked: LockedApproval, actor: Actor, decision: ApprovalDecision, edit: Edit
+    tx: Transaction, row: LockedApproval, actor: Actor, decision: ApprovalDecision, edit: Edit
 ) -> CortexError | None:
     """Why an edit that does not end the request cannot be kept."""
-    if decision.standing is not None and not is_vote(locked, edit):
+    if decision.standing is not None and not is_vote(row, edit):
         return Conflict(
             "Whoever edits the arguments may not approve them, so their yes cannot stand for more calls.",
             code="edit_stands_for_nothing",
@@ -128,16 +126,16 @@ async def _open_edit_refusal(
             code="edit_other_terms",
             hint="Deny it with a reason, so that the agent asks for it anew.",
         )
-    if await approvals_store.find_twin(tx, locked.approval.id, edit.input_hash) is not None:
+    if await approvals_store.find_twin(tx, row.approval.id, edit.input_hash) is not None:
         return Conflict(
             "The same call with these arguments waits for a decision already.",
             code="edit_duplicates",
             hint="Decide that one, and deny this one.",
         )
-    barred = {*locked.approval.causes, actor.user_account_id}
-    if not is_vote(locked, edit) and not is_met(
-        locked.approval.quorum,
-        [d.roles for d in await approvals_store.deciders_of_approval(tx, locked.approval.id) if d.id not in barred],
+    barred = {*row.approval.causes, actor.user_account_id}
+    if not is_vote(row, edit) and not is_met(
+        row.approval.quorum,
+        [d.roles for d in await approvals_store.deciders_of_approval(tx, row.approval.id) if d.id not in barred],
     ):
         return Conflict(
             "Whoever edits the arguments may not approve them, and too few others may.",

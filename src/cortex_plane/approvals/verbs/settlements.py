@@ -95,7 +95,7 @@ async def settle_call(
     """The answer and what follows from it, through whatever door it came; its card ends with the last answer that is needed. Returns
     why it was refused, which is on the trail then. ``unread``: why the gates of its session cannot look on. ``card``: whoever sees
     the card may answer it, also where they do not see the job."""
-    locked = require_found(await jobs_store.lock_job(tx, id, None if card else actor.sees), "job")
+    job_row = require_found(await jobs_store.lock_job(tx, id, None if card else actor.sees), "job")
     call = require_found(await jobs_store.get_call(tx, id, call_id), "call")
     if call.status is not CallStatus.UNCERTAIN:
         raise Conflict(
@@ -103,9 +103,9 @@ async def settle_call(
             code="call_settled",
             hint="Read its step with `cortex job steps`.",
         )
-    steering.require_open(locked)
+    steering.require_open(job_row)
     card_id = card.approval.id if card else await approvals_store.approval_of_uncertain_call(tx, id, call_id)
-    if card_id is None and locked["kind"] == JobKind.EXTERNAL and await approvals_store.is_unasked(tx, id, call_id):
+    if card_id is None and job_row["kind"] == JobKind.EXTERNAL and await approvals_store.is_unasked(tx, id, call_id):
         raise Conflict(
             "Those who let this call be sent are not asked about it yet.",
             code="not_asked_yet",
@@ -124,7 +124,7 @@ async def settle_call(
             vote = {"call": str(call_id), "tool": call.tool_name, "verdict": answer.verdict}
             vote |= {"approval": str(card_id), "answer": counted}
             shown = [("approval_voted", id, {"approval_id": str(card_id), "by": actor.name})]
-            await steering.append_fact(tx, locked["session_id"], id, actor, "approval_vote", vote, shown)
+            await steering.append_fact(tx, job_row["session_id"], id, actor, "approval_vote", vote, shown)
             return None
         ends_as = ApprovalStatus.DENIED if answer.verdict is Verdict.FAIL else ApprovalStatus.APPROVED
         await approvals_store.answer_question(tx, card_id, ends_as, actor, answer.note, channel, answer.verdict)
@@ -138,22 +138,22 @@ async def settle_call(
     settlement = {"call": str(call_id), "tool": call.tool_name, "verdict": answer.verdict, "note": answer.note}
     events = [("effect_settled", id, settlement)]
     record = None
-    if await _ends_here(tx, locked, id, call, status):
+    if await _ends_here(tx, job_row, id, call, status):
         given_up = f"`{call.tool_name}` was given up: {answer.note or 'no reason'}"
         error = given_up if status is CallStatus.FAILED else None
-        session_id = locked["session_id"]
+        session_id = job_row["session_id"]
         record = await session_gates.record_ended_call(tx, actor, session_id, call.tool_name, error, unread)
         events += [(kind, id, data) for kind, data in record.events]
     proof = {**settlement, "approval": str(card_id) if card_id is not None else None, "result_hash": digest}
     await steering.append_fact(
-        tx, locked["session_id"], id, actor, "effect_settled", proof, events, record.facts if record else ()
+        tx, job_row["session_id"], id, actor, "effect_settled", proof, events, record.facts if record else ()
     )
-    if answer.verdict is Verdict.FAIL and locked["kind"] != JobKind.EXTERNAL:
+    if answer.verdict is Verdict.FAIL and job_row["kind"] != JobKind.EXTERNAL:
         reason = answer.note or "no reason"
         error = f"`{call.tool_name}` of step {call.step_index} was given up by {actor.name}: {reason}"
-        await steering.fail_job(tx, actor, locked["session_id"], id, error)
+        await steering.fail_job(tx, actor, job_row["session_id"], id, error)
     elif not [c for c in await jobs_store.open_calls(tx, id) if c.status is CallStatus.UNCERTAIN]:
-        await steering.lift_holds(tx, id, locked, (Hold.UNCERTAIN_EFFECT,), actor, answer.note)
+        await steering.lift_holds(tx, id, job_row, (Hold.UNCERTAIN_EFFECT,), actor, answer.note)
     return None
 
 
@@ -173,10 +173,10 @@ def _counted_answer(answer: Answer) -> str:
     return f"{answer.verdict}:{result}"
 
 
-async def _ends_here(tx: Transaction, locked: Row, id: UUID, call: ToolCall, status: CallStatus) -> bool:
+async def _ends_here(tx: Transaction, job_row: Row, id: UUID, call: ToolCall, status: CallStatus) -> bool:
     """Whether gates hear of the end of the call here. What a worker goes on with it tells gates of itself; where its job ends, or code
     only reads in its journal what it came to, that is never. What ran before it in the same response was told before it was sent."""
-    if status is CallStatus.COMPLETED and locked["kind"] != JobKind.EXTERNAL:
+    if status is CallStatus.COMPLETED and job_row["kind"] != JobKind.EXTERNAL:
         entries = await jobs_store.list_journal(tx, id, call.step_index - 1, 1)
         return any(entry.position == call.step_index for entry in entries)
     return status is not CallStatus.CLEARED

@@ -84,29 +84,19 @@ class CallVerdict:
         """Its gates, or a policy of its atlases, let it through because a person did."""
         return self.ruling is not None and (self.ruling.overrides or bool(self.ruling.people))
 
-    @property
-    def people(self) -> str | None:
-        """What the card says about gates that a person passes by approving."""
-        return people_card(self.ruling)
-
     def with_risk(self, call: RequestedCall) -> RequestedCall:
         """With the risk that its atlases give it."""
         return call if self.ruling is None else replace(call, risk=self.ruling.risk)
 
     def record(
-        self,
-        actor: Actor,
-        *,
-        sent: RequestedCall | None = None,
-        approved: bool = False,
-        shown: RequestedCall | None = None,
+        self, actor: Actor, call: RequestedCall | None = None, granted: bool = False, shown: RequestedCall | None = None
     ) -> GateRecord:
-        """What a write holds of it. ``sent``: the write sends this call. ``shown``: it asks people about this one."""
+        """What a write holds of it. ``call``: the write sends it. ``shown``: it asks people about this one."""
         if self.gates is None:
             return GateRecord(facts=self.notes)
         changes = self.gates.changes(
             cards=[(gate_call(shown), self.ruling.people)] if shown is not None and self.ruling is not None else (),
-            sent=[(sent.id, gate_call(sent, approved=approved))] if sent is not None and not self.again else (),
+            calls=[(call.id, gate_call(call, approved=granted))] if call is not None and not self.again else (),
         )
         record = record_of(actor, changes)
         return replace(record, facts=[*record.facts, *self.notes])
@@ -139,11 +129,9 @@ async def decide_call(
     db: Database, actor: Actor, context: CallContext, call: RequestedCall, *, approved: bool = False, again: bool = False,
     covering: bool = False, seen_before: bool = False,
 ) -> CallVerdict:  # fmt: skip
-    """``again``: it was sent before. ``covering``: a standing approval may speak for a person. ``seen_before``: it was authorised
-    before, and what gates had to tell of it they told then.
-
-    Raises `GateClosed` where the agent must answer first; what gates remember of that is written.
-    """
+    """``again``: it was sent before. ``covering``: a standing approval may speak for a person. ``seen_before``: it was
+    authorised before, and what gates had to tell of it they told then. Raises `GateClosed` where the agent must answer
+    first; what gates remember of that is written."""
     gates = await session_gates.of_agent(db, context.org_id, context.bound, context.at)
     if gates is None:
         answer = await policy_verdict(db, context, call)
@@ -183,8 +171,5 @@ async def _require_open(
 
 def _passes_by(gates: GateSession, action: str, ruling: Ruling) -> bool:
     """Whether a limit refused it that has room again by itself."""
-    return any(
-        f"atlas:{key}" == ruling.rule
-        for key, policy in gates.atlases.of_action(action).policies
-        if policy.type is AtlasPolicyType.RATE_LIMIT
-    )
+    policies = gates.atlases.of_action(action).policies
+    return any(f"atlas:{key}" == ruling.rule for key, own in policies if own.type is AtlasPolicyType.RATE_LIMIT)

@@ -14,7 +14,7 @@ from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import ExternalCall, RequestedCall
 from cortex_plane.calls.rules import call_request
 from cortex_plane.calls.store import CallContext, Grant
-from cortex_plane.calls.verbs.authorization import CallVerdict
+from cortex_plane.calls.verbs.authorization import CallVerdict, people_card
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT, CallStatus
 from cortex_plane.jobs.model.jobs import JobStatus
@@ -29,10 +29,8 @@ Asked = tuple[RequestOutcome, list[tuple[str, dict[str, Any]]]]
 
 async def terms_of(db: Database, context: CallContext, verdict: CallVerdict, again: UUID | None = None) -> Possible:
     """The terms as far as people can fulfil them. A no ends the call and not the session: its agent goes on."""
-    times = context.skills.approval
-    possible = await approval_requests.feasible_terms(
-        db, context, verdict.answer.decision, times, 0, context.askers, again=again
-    )
+    decision, times = verdict.answer.decision, context.skills.approval
+    possible = await approval_requests.feasible_terms(db, context, decision, times, 0, context.askers, again=again)
     if possible.terms is None:
         return possible
     return replace(possible, terms=replace(possible.terms, on_deny=OnDeny.CONTINUE))
@@ -49,7 +47,7 @@ async def ask_people(
     request = call_request(
         new_id(), verdict.with_risk(call), job["step_index"] if step_index is None else step_index,
         summary=f"{context.agent} wants to call {call.name}, elsewhere", rule=verdict.answer.decision.rule,
-        policies=context.policies, terms=possible.terms, question=verdict.people, says=call.says,
+        policies=context.policies, terms=possible.terms, question=people_card(verdict.ruling), says=call.says,
         changed_by=possible.changed_by,
     )  # fmt: skip
     outcome = await approval_requests.request(tx, actor, context, job, request)

@@ -10,17 +10,8 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.approvals.verbs.approval_requests import Possible, count, nobody_can
+from cortex_plane.calls import model as call_model
 from cortex_plane.calls import store as calls_store
-from cortex_plane.calls.model import (
-    DISPATCH_SECONDS,
-    CallDraft,
-    CallShown,
-    ExternalCall,
-    IntentDraft,
-    Next,
-    RequestedCall,
-    advised,
-)
 from cortex_plane.calls.store import CallContext, NewCall
 from cortex_plane.calls.verbs import intents
 from cortex_plane.calls.verbs.authorization import CallVerdict, decide_call
@@ -41,12 +32,12 @@ from cortex_plane.tenancy.verbs.frame import verb
 
 
 @verb(Permission.JOB_READ)
-async def get_call(db: Database, actor: Actor, id: UUID) -> ExternalCall:
+async def get_call(db: Database, actor: Actor, id: UUID) -> call_model.ExternalCall:
     return shown_call(await read_call(db, actor, id), None)
 
 
 @verb(Permission.JOB_READ)
-async def watch_call(db: Database, actor: Actor, id: UUID) -> tuple[ExternalCall, int]:
+async def watch_call(db: Database, actor: Actor, id: UUID) -> tuple[call_model.ExternalCall, int]:
     """With how far the events of its session go, for whoever waits."""
     stored_call = await read_call(db, actor, id)
     return shown_call(stored_call, None), stored_call.event_seq
@@ -61,25 +52,25 @@ async def list_calls(
     *,
     session_id: UUID | None = None,
     status: CallStatus | None = None,
-) -> Page[CallShown]:
+) -> Page[call_model.CallShown]:
     """Newest first."""
     async with db.transaction(actor.org_id) as tx:
         return await calls_store.list_calls(tx, position, limit, actor.sees, session_id, status)
 
 
 @verb(Permission.JOB_SUBMIT)
-async def authorize_call(db: Database, actor: Actor, session_id: UUID, draft: CallDraft) -> ExternalCall:
+async def authorize_call(
+    db: Database, actor: Actor, session_id: UUID, draft: call_model.CallDraft
+) -> call_model.ExternalCall:
     """Ask before acting. The same key again is answered with the same call; it never makes a second one."""
     return await authorize_in(db, actor, session_id, draft)
 
 
 @dataclass(frozen=True, slots=True)
 class ResolutionScope:
-    """The resolution that a call is executed under."""
-
     id: UUID
     expires_at: datetime
-    check: Callable[[Database, CallContext, RequestedCall], Awaitable[None]]
+    check: Callable[[Database, CallContext, call_model.RequestedCall], Awaitable[None]]
     """Raises where it does not cover the call."""
 
 
@@ -90,28 +81,28 @@ def expired() -> Conflict:
 
 
 async def authorize_in(
-    db: Database, actor: Actor, session_id: UUID, draft: CallDraft, under: ResolutionScope | None = None
-) -> ExternalCall:
+    db: Database, actor: Actor, session_id: UUID, draft: call_model.CallDraft, under: ResolutionScope | None = None
+) -> call_model.ExternalCall:
     id, fresh = await retry_under_session_lock(
         db, actor, lambda db: _authorize(db, actor, session_id, draft, under), session=session_id
     )
     stored_call = await read_call(db, actor, id)
-    call = advised(stored_call.call, is_sender=True) if fresh else shown_call(stored_call, draft.sender)
-    if not fresh and draft.dispatch and call.next is Next.BEGIN and not call.edited:
+    call = call_model.advised(stored_call.call, is_sender=True) if fresh else shown_call(stored_call, draft.sender)
+    if not fresh and draft.dispatch and call.next is call_model.Next.BEGIN and not call.edited:
         if under is not None and call.now >= under.expires_at:
             # What has begun goes on, and nothing more begins under it.
             raise expired()
-        intent = IntentDraft(input_hash=call.input_hash, sender=draft.sender)
+        intent = call_model.IntentDraft(input_hash=call.input_hash, sender=draft.sender)
         return await intents.begin(db, actor, id, intent)
     return call
 
 
 async def _authorize(
-    db: Database, actor: Actor, session_id: UUID, draft: CallDraft, under: ResolutionScope | None
+    db: Database, actor: Actor, session_id: UUID, draft: call_model.CallDraft, under: ResolutionScope | None
 ) -> tuple[UUID, bool]:
     """The call's id, and whether it is new."""
     arguments = canonical(draft.arguments)
-    requested_call = RequestedCall(
+    requested_call = call_model.RequestedCall(
         id=new_id(), name=draft.tool, digest=tool_digest(draft), arguments=arguments,
         input_hash=hashlib.sha256(arguments).hexdigest(), read_only=draft.read_only, risk=draft.risk,
         says=draft.says,
@@ -161,24 +152,22 @@ async def _callback(db: Database, actor: Actor, name: str | None) -> UUID | None
 
 
 async def _write_call(
-    db: Database, actor: Actor, context: CallContext, requested_call: RequestedCall, call: NewCall, verdict: CallVerdict,
+    db: Database, actor: Actor, context: CallContext, requested_call: call_model.RequestedCall, call: NewCall, verdict: CallVerdict,
     under: dict[str, Any], possible: Possible | None,
 ) -> tuple[UUID, bool]:  # fmt: skip
     """One commit: the call, the request that it waits for (``possible``: by these terms), and the callback of its agent."""
 
     async def insert(at: Database | Transaction, asked: Asked | None = None) -> tuple[UUID, bool]:
-        record = verdict.record(
-            actor,
-            sent=requested_call if call.status is CallStatus.INTENDED else None,
-            shown=requested_call if asked is not None else None,
-        )
+        sends = call.status is CallStatus.INTENDED
+        shown = requested_call if asked is not None else None
+        record = verdict.record(actor, requested_call if sends else None, shown=shown)
         events, facts = [*record.events, *_events(call)], [*record.facts, *_facts(actor, call)]
         if asked is not None:
             events, facts = [*events, *asked[1]], [*facts, *asked[0].facts]
         row = call if asked is None else replace(call, approval_id=asked[0].id)
         more = verdict.more(record, **under)
         return await calls_store.authorize_call(
-            at, actor.org_id, context.job_id, row, DISPATCH_SECONDS, events, facts, more
+            at, actor.org_id, context.job_id, row, call_model.DISPATCH_SECONDS, events, facts, more
         )
 
     if possible is None and call.callback_id is None:
@@ -200,8 +189,8 @@ async def _write_call(
 
 def _new(
     actor: Actor,
-    draft: CallDraft,
-    requested_call: RequestedCall,
+    draft: call_model.CallDraft,
+    requested_call: call_model.RequestedCall,
     request_hash: bytes,
     context: CallContext,
     verdict: CallVerdict,
@@ -270,6 +259,6 @@ def _events(call: NewCall) -> list[tuple[str, dict[str, object]]]:
 
 
 @verb(Permission.JOB_SUBMIT)
-async def begin_call(db: Database, actor: Actor, id: UUID, draft: IntentDraft) -> ExternalCall:
+async def begin_call(db: Database, actor: Actor, id: UUID, draft: call_model.IntentDraft) -> call_model.ExternalCall:
     """The agent begins now: what allowed it is consumed. Only where the answer says `run` may it act."""
     return await intents.begin(db, actor, id, draft)

@@ -10,7 +10,6 @@ from typing import TypeVar
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from cortex_plane.agents.model.tools import highest_risk
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import CallDraft, ExternalCall, advised
 from cortex_plane.calls.store import CallContext, StoredCall
@@ -30,19 +29,11 @@ def not_external() -> Conflict:
 
 
 T = TypeVar("T")
-
-
 OVERTAKEN = frozenset({"policy_changed", "grant_refused", "gates_changed"})
 """What was decided by does not hold any more: it is decided again."""
-
-
 RETRY = "retry"
-
-
 TRIES = 5
 """Under the locks of the session: what still changes there, such as policies, changes seldom."""
-
-
 _turns: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
 """Of those who wait for the same session in this process one has a connection meanwhile, so that others have some too."""
 
@@ -122,10 +113,6 @@ def shown_call(stored_call: StoredCall, sender: str | None) -> ExternalCall:
     return advised(stored_call.call, is_sender=sender is not None and stored_call.sender == sender)
 
 
-def with_known_risk(call: ExternalCall, context: CallContext) -> ExternalCall:
-    return replace(call, risk=highest_risk(call.risk, context.known_risk))
-
-
 def tool_digest(draft: CallDraft) -> str:
     """Names what was declared: a standing approval, a grant and an edit are for exactly this."""
     declaration = {
@@ -143,13 +130,9 @@ async def call_context(
     keeps the actor out."""
     acts_as = (actor.key_id, actor.user_account_id) if acts else None
     try:
-        context = require_found(
-            await calls_store.call_context(
-                db, actor.org_id, session_id, call_sight(actor), key, tool, input_hash, acts_as
-            ),
-            "session",
-        )
+        sees = call_sight(actor)
+        context = await calls_store.call_context(db, actor.org_id, session_id, sees, key, tool, input_hash, acts_as)
     except LookupError as error:
         raise not_external() from error
-    asking_now = {actor.identity, asked_by or actor.identity}
-    return replace(context, askers=sorted(asking_now))
+    askers = sorted({actor.identity, asked_by or actor.identity})
+    return replace(require_found(context, "session"), askers=askers)

@@ -23,14 +23,11 @@ from cortex_plane.tenancy.model.access import Actor, scheduler_actor
 
 log = structlog.get_logger()
 
-
 AT_ONCE = 200
 
 
 @dataclass(slots=True)
 class Tick:
-    """What one look at the clock did."""
-
     done: list[str] = field(default_factory=list)
     full: bool = False
     """There may be more that is due already, and something could be done about it."""
@@ -38,19 +35,13 @@ class Tick:
 
 async def tick(db: Database, id: UUID, name: str) -> Tick:
     """Act on everything that is due, the oldest deadline first."""
-    result = Tick()
     due = await approvals_store.list_due(db, AT_ONCE)
     idle = await sessions_store.idle_session(db, AT_ONCE)
     silent = await calls_store.due_calls(db, AT_ONCE)
-    for org_id, approval_id, _ in due:
-        actor = scheduler_actor(org_id, id, name)
-        await _each(result, functools.partial(_approval, db, actor, approval_id))
-    for org_id, session_id, _ in idle:
-        actor = scheduler_actor(org_id, id, name)
-        await _each(result, functools.partial(_idle_session, db, actor, session_id))
-    for org_id, call_id, _ in silent:
-        actor = scheduler_actor(org_id, id, name)
-        await _each(result, functools.partial(doubts.settle_due, db, actor, call_id))
+    result = Tick()
+    for rows, act in ((due, _approval), (idle, _idle_session), (silent, doubts.settle_due)):
+        for org_id, row_id, _ in rows:
+            await _each(result, functools.partial(act, db, scheduler_actor(org_id, id, name), row_id))
     result.full = AT_ONCE in (len(due), len(idle), len(silent)) and bool(result.done)
     return result
 
@@ -92,7 +83,6 @@ async def _idle_session(db: Database, actor: Actor, id: UUID) -> str | None:
 
 
 async def seconds_to_next(db: Database) -> float | None:
-    """Until the next deadline; None where there is none."""
     rows = await db.call("next_deadline", None)
     seconds: float | None = rows[0]["next_deadline"]
     return seconds

@@ -98,13 +98,13 @@ async def _write_answers(
 
 
 def _answers_receipt(gates: GateSession, seen: Answered, *, shut: bool) -> AnswerReceipt:
-    payload = seen.told
+    reply = seen.told
     return AnswerReceipt(
         gate=seen.gate or "",
         passed=seen.valid,
-        next=str(payload.get("next", "")),
-        faults=dict(payload.get("faults", {})),
-        warnings=list(payload.get("warning", ())),
+        next=str(reply.get("next", "")),
+        faults=dict(reply.get("faults", {})),
+        warnings=list(reply.get("warning", ())),
         questions=gates.questions(gates.state.open),
         shut=shut,
     )

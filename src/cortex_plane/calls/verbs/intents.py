@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from cortex_plane.agents.model.tools import OnUncertain
+from cortex_plane.agents.model.tools import OnUncertain, highest_risk
 from cortex_plane.approvals.verbs.approval_requests import count, nobody_can
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import DISPATCH_SECONDS, ExternalCall, IntentDraft, Next, RequestedCall, advised
@@ -13,7 +13,7 @@ from cortex_plane.calls.store import CallContext, StoredCall
 from cortex_plane.calls.verbs import doubts
 from cortex_plane.calls.verbs.authorization import CallVerdict, cover_external, decide_call
 from cortex_plane.calls.verbs.call_approvals import ask_people, receipt_fault, terms_of, was_granted
-from cortex_plane.calls.verbs.context import call_context, read_call, retry_under_session_lock, with_known_risk
+from cortex_plane.calls.verbs.context import call_context, read_call, retry_under_session_lock
 from cortex_plane.db.database import Database
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs.model.effects import MAX_SENDS, SETTLED, CallStatus
@@ -47,7 +47,7 @@ async def _begin(db: Database, actor: Actor, id: UUID, draft: IntentDraft) -> bo
     context = await call_context(
         db, actor, call.session_id, None, call.tool, call.input_hash, asked_by=stored_call.asker, acts=True
     )
-    stored_call = replace(stored_call, call=with_known_risk(call, context))
+    stored_call = replace(stored_call, call=replace(call, risk=highest_risk(call.risk, context.known_risk)))
     if call.status is CallStatus.ALLOWED:
         return await _allowed(db, actor, context, stored_call, draft)
     if call.status is CallStatus.APPROVED:
@@ -149,16 +149,15 @@ async def _write(
     has_grant: bool = False,
 ) -> bool:  # fmt: skip
     """``anew``: by another authorization than the one that it has."""
-    record = verdict.record(actor, sent=RequestedCall.of(call), approved=has_grant)
+    record = verdict.record(actor, RequestedCall.of(call), has_grant)
     answer = verdict.answer if anew else None
     before = call.dispatch_before is not None
     names = {"call": str(call.id), "tool": call.tool, "input_hash": call.input_hash}
     leaning = answer.leaning if answer is not None else None
     facts = [*record.facts]
     if leaning is not None:
-        facts.append(
-            Fact.of(actor, "standing_used", standing=str(leaning.standing_id), digest=call.tool_digest, **names)
-        )
+        standing = {"standing": str(leaning.standing_id), "digest": call.tool_digest}
+        facts.append(Fact.of(actor, "standing_used", **standing, **names))
     action = "call_sent_again" if before else "call_intended"
     probed = draft.did_not_happen and call.on_uncertain is OnUncertain.PROBE
     facts.append(
@@ -202,10 +201,7 @@ async def _ask(
 async def _reject(db: Database, actor: Actor, call: ExternalCall, verdict: CallVerdict) -> bool:
     rule = verdict.answer.decision.rule
     error = f"`{call.tool}` is denied by now ({rule}){verdict.reason}. Do not call it again; go another way."
-    fact = Fact.of(
-        actor, "call_settled", call=str(call.id), tool=call.tool, status=CallStatus.REJECTED,
-        rule=rule,
-    )  # fmt: skip
+    fact = Fact.of(actor, "call_settled", call=str(call.id), tool=call.tool, status=CallStatus.REJECTED, rule=rule)
     return await _end(db, actor, call, error, fact, verdict)
 
 
@@ -214,12 +210,9 @@ async def _end(db: Database, actor: Actor, call: ExternalCall, error: str, fact:
         await calls_store.lock_asking(tx, call.job_id, is_open=True)
         if not await calls_store.reject_call(tx, call.id, error[:4000]):
             raise Conflict("The call changed meanwhile.", code="retry")
-        event = {
-            "step": call.step_index, "id": str(call.id), "tool": call.tool, "status": CallStatus.REJECTED,
-            "error": error[:500],
-        }  # fmt: skip
-        record = verdict.record(actor)
-        await session_gates.write(tx, call.session_id, call.job_id, record, [fact], [("tool_result", event)])
+        names = {"step": call.step_index, "id": str(call.id), "tool": call.tool}
+        event = ("tool_result", {**names, "status": CallStatus.REJECTED, "error": error[:500]})
+        await session_gates.write(tx, call.session_id, call.job_id, verdict.record(actor), [fact], [event])
     return False
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents import store as agents_store
+from cortex_plane.calls import rules
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import (
     MAX_ACTIONS,
@@ -19,21 +20,6 @@ from cortex_plane.calls.model import (
     RequestedCall,
     Resolution,
     ResolutionRequest,
-)
-from cortex_plane.calls.rules import (
-    Look,
-    action_names,
-    answered,
-    asked_first,
-    block_list,
-    by_reference,
-    check_action,
-    decided,
-    in_full,
-    limits_of,
-    limits_of_all,
-    split_answers,
-    time_window,
 )
 from cortex_plane.calls.store import CallContext, StoredResolution
 from cortex_plane.calls.verbs import calls, outcomes
@@ -56,23 +42,17 @@ _ASKED = "0" * 64
 """Stands for the digest of something that was only asked about."""
 UNUSED_KEPT = timedelta(days=1)
 """How long one is kept after it expired, where nothing was executed under it."""
-
-
 USED_KEPT = timedelta(days=30)
 """How long it can be read where something was; which calls those were is kept."""
-
-
 MAX_LIVE = 1000
 """Resolutions of one session that hold at the same time."""
-
-
 FORGOTTEN_AT_ONCE = 1000
 
 
 @verb(Permission.JOB_SUBMIT)
 async def resolve(db: Database, actor: Actor, session_id: UUID, request: ResolutionRequest) -> Resolution:
     """What may be done now, and what must be known and answered first. Gates and policies, and the stricter of the two."""
-    check_action(request.action)
+    rules.check_action(request.action)
     return await retry_under_session_lock(
         db, actor, lambda db: _resolve(db, actor, session_id, request), session=session_id
     )
@@ -90,18 +70,18 @@ async def _resolve(db: Database, actor: Actor, session_id: UUID, request: Resolu
         gates.request(request.request)
     if request.action is not None:
         looks = [await _look_at_call(db, actor, context, gates, call)]
-        limits = limits_of(gates.atlases, looks) if gates is not None else []
+        limits = rules.limits_of(gates.atlases, looks) if gates is not None else []
     else:
         looks = await _look_at_all(db, context, gates, call)
-        limits = limits_of_all(gates.atlases, gates.state, looks, context.at) if gates is not None else []
+        limits = rules.limits_of_all(gates.atlases, gates.state, looks, context.at) if gates is not None else []
     answers = [answer for answer, _ in looks]
     ends = context.at + timedelta(seconds=request.ttl_seconds)
-    allowed, reasons = split_answers(answers)
+    allowed, reasons = rules.split_answers(answers)
     resolution = Resolution(
-        id=new_id(), session_id=session_id, trace_id=new_id(), decision=decided(answers),
-        constraints=[time_window(ends), *limits], expires_at=ends,
+        id=new_id(), session_id=session_id, trace_id=new_id(), decision=rules.decided(answers),
+        constraints=[rules.time_window(ends), *limits], expires_at=ends,
         allowed_actions=allowed, denied_actions=reasons,
-        contexts=block_list(gates.atlases, gates.state) if gates is not None else [],
+        contexts=rules.block_list(gates.atlases, gates.state) if gates is not None else [],
         questions=gates.questions(gates.state.open) if gates is not None else [],
     )  # fmt: skip
     await _write_resolution(db, actor, context, gates, request, resolution, goal)
@@ -118,28 +98,28 @@ def _requested_call(request: ResolutionRequest) -> RequestedCall:
 
 async def _look_at_call(
     db: Database, actor: Actor, context: CallContext, gates: GateSession | None, call: RequestedCall
-) -> Look:
+) -> rules.Look:
     """One call, as it would be made."""
     gated_call = gate_call(call)
     ruling = gates.judge(gated_call) if gates is not None else None
-    asks = asked_first(gates, gated_call, ruling)
+    asks = rules.asked_first(gates, gated_call, ruling)
     verdict = await policy_verdict(db, context, call, ruling, asks)
     verdict, _ = await cover_external(db, actor, context, call, verdict)
-    return answered(call.name, verdict.decision, ruling, call.risk, asks), ruling
+    return rules.answered(call.name, verdict.decision, ruling, call.risk, asks), ruling
 
 
 async def _look_at_all(
     db: Database, context: CallContext, gates: GateSession | None, call: RequestedCall
-) -> list[Look]:
+) -> list[rules.Look]:
     """Every action that an atlas or the agent's own settings name, whatever its arguments."""
-    names = action_names(context.skills, gates)[:MAX_ACTIONS]
+    names = rules.action_names(context.skills, gates)[:MAX_ACTIONS]
     if not names:
         raise InvalidInput(
             "Neither an atlas nor the agent's settings name any action.",
             field="action",
             hint="Name the one that you want to know about in `action`.",
         )
-    looks: list[Look] = []
+    looks: list[rules.Look] = []
     async with db.transaction(context.org_id) as tx:
         risks = await agents_store.known_risks(tx, names)
     for number, action in enumerate(names):
@@ -147,9 +127,9 @@ async def _look_at_all(
         action_call = replace(call, name=action, arguments=b"{}", input_hash="").with_risk(risks.get(action))
         gated_call = gate_call(action_call)
         ruling = gates.look(gated_call) if gates is not None else None
-        asks = asked_first(gates, gated_call, ruling)
+        asks = rules.asked_first(gates, gated_call, ruling)
         verdict = await policy_verdict(db, context, action_call, ruling, asks)
-        looks.append((answered(action, verdict.decision, ruling, action_call.risk, asks), ruling))
+        looks.append((rules.answered(action, verdict.decision, ruling, action_call.risk, asks), ruling))
     return looks
 
 
@@ -181,7 +161,7 @@ async def _write_resolution(
                 hint="Execute under one of them, wait until some expire, or resolve with a shorter `ttl_seconds`.",
             )
         await calls_store.insert_resolution(
-            tx, by_reference(resolution), actor.identity, goal, question, pins, context.at
+            tx, rules.by_reference(resolution), actor.identity, goal, question, pins, context.at
         )
         record = record_of(actor, gates.changes(), resolution.trace_id) if gates is not None else None
         await session_gates.write(tx, context.session_id, context.job_id, record, [fact])
@@ -192,7 +172,9 @@ async def get_resolution(db: Database, actor: Actor, id: UUID) -> Resolution:
     """As it was given: for whoever asked, and for those who see the whole org."""
     resolution = await _kept(db, actor, id, None if actor.sees is None else actor.identity)
     answer = require_found(resolution.answer, "resolution")
-    return in_full(await atlas_book.at(db, actor.org_id, resolution.atlases), answer) if resolution.atlases else answer
+    if not resolution.atlases:
+        return answer
+    return rules.in_full(await atlas_book.at(db, actor.org_id, resolution.atlases), answer)
 
 
 async def _kept(db: Database, actor: Actor, id: UUID, asker: UUID | None) -> StoredResolution:

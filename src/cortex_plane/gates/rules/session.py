@@ -60,7 +60,7 @@ class GateChanges:
 
     state: gate_model.GateState
     evaluations: Sequence[PendingEvaluation]
-    sent: Sequence[tuple[UUID, gate_model.GatedCall]]
+    calls: Sequence[tuple[UUID, gate_model.GatedCall]]
     """The calls that it charges."""
     traces: Sequence[gate_model.Trace]
     more: dict[str, Any]
@@ -275,11 +275,11 @@ class GateSession:
         evaluations: Sequence[PendingEvaluation] | None = None,
         *,
         cards: Iterable[tuple[gate_model.GatedCall, Sequence[Gate]]] = (),
-        sent: Sequence[tuple[UUID, gate_model.GatedCall]] = (),
+        calls: Sequence[tuple[UUID, gate_model.GatedCall]] = (),
         counts: bool = True,
     ) -> GateChanges:
         """What goes with a write; nothing changes here until it is made. ``evaluations``: those before it; None: all.
-        ``cards``: calls that it asks people about, and the gates that they are shown. ``sent``: calls that it sends; what let
+        ``cards``: calls that it asks people about, and the gates that they are shown. ``calls``: those that it sends; what let
         them through is used up, and ``counts`` says whether they count for the limits per minute."""
         atlases, state, now = self.atlases, self.state, self.now()
         if evaluations is None:
@@ -290,19 +290,19 @@ class GateSession:
         traces = [trace for evaluation in evaluations for trace in evaluation.traces]
         for call, gates in cards:
             state = shown(atlases, state, call, gates, now).state
-        for _, call in sent:
+        for _, call in calls:
             charge = ran(atlases, state, call, now)
             state = charge.state
             traces += charge.traces
-        calls = [RanCall(action=call.action, risk=call.risk, call_id=str(id)) for id, call in sent]
+        runs = [RanCall(action=call.action, risk=call.risk, call_id=str(id)) for id, call in calls]
         more: dict[str, Any] = {}
         if state != self.written:
             more = {"state": gate_model.kept_state(state), "revision": self.revision}
-        if sent and counts and self.metered:
-            more["minutes"] = minutes_of(atlases, len(sent))
-        if news := notices(atlases, traces, calls):
+        if calls and counts and self.metered:
+            more["minutes"] = minutes_of(atlases, len(calls))
+        if news := notices(atlases, traces, runs):
             more["notices"] = news
-        return GateChanges(state, evaluations, sent, tuple(traces), more)
+        return GateChanges(state, evaluations, calls, tuple(traces), more)
 
     def commit(self, changes: GateChanges) -> None:
         """The write was made: evaluations that came meanwhile go with the next one."""

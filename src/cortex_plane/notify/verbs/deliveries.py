@@ -26,10 +26,10 @@ from cortex_plane.tenancy.verbs.frame import get_verb, read_verb, require_found,
 LONGEST_ERROR = 500
 
 
-async def record_delivered(db: Database, actor: Actor, lane: Lane, prepared: Prepared, sent: Sent | None) -> bool:
+async def record_delivered(db: Database, actor: Actor, lane: Lane, prepared: Prepared, receipt: Sent | None) -> bool:
     """Written down, with the audit trail of its request where it is the first; ``sent`` is None where there was nothing to
     say. False where somebody else took it over meanwhile: then they may send it again."""
-    first = prepared.first and sent is not None and prepared.kind is NotificationKind.APPROVAL
+    first = prepared.first and receipt is not None and prepared.kind is NotificationKind.APPROVAL
     payload = {
         "delivery": str(prepared.id),
         "member_id": str(prepared.member_id),
@@ -39,8 +39,8 @@ async def record_delivered(db: Database, actor: Actor, lane: Lane, prepared: Pre
     approval, channel = prepared.approval_id, prepared.channel_type
     fact = Fact.of(actor, "approval_dispatched", approval=str(approval), channel=channel, **payload)
     rows = await db.call(
-        "record_delivery", lane.org_id, prepared.id, lane.claim, prepared.version, sent is not None, first,
-        sent.message_ref if sent else None, dict(sent.shown) if sent else {}, dict(prepared.state), payload,
+        "record_delivery", lane.org_id, prepared.id, lane.claim, prepared.version, receipt is not None, first,
+        receipt.message_ref if receipt else None, dict(receipt.shown) if receipt else {}, dict(prepared.state), payload,
         [fact.action] if first else [], [fact.body] if first else [],
     )  # fmt: skip
     return bool(rows[0]["record_delivery"])

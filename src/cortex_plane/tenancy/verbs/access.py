@@ -87,8 +87,8 @@ async def end_access(tx: Transaction, member_id: UUID, codes: Sequence[UUID] = (
         *ids(await tx.rows(queries.void_codes, member_id)),
         *await approvals_store.void_tokens(tx, member_id),
     ]
-    ended = [*sessions, *others, *codes]
-    return {"keys_ended": keys, "browser_sessions_ended": len(sessions), "credentials_ended": ended}
+    credentials = [*sessions, *others, *codes]
+    return {"keys_ended": keys, "browser_sessions_ended": len(sessions), "credentials_ended": credentials}
 
 
 def new_secret(kind: SecretKind) -> str:

@@ -178,13 +178,13 @@ async def _end_key(tx: Transaction, actor: Actor, key: Key) -> Key:
     """Ends the key, the keys that were made with it, and the browser sessions, login links and enrolment codes from any of them."""
     if key.member_id is not None:
         await tenancy_store.hold_access(tx, key.member_id)
-    ended = ids(await tx.rows(queries.revoke_key, key.id))
-    if ended:
-        await tx.rows(queries.end_links_of_keys, ended)
-        sessions = await tx.rows(queries.end_sessions_of_keys, ended)
-        codes = await tx.rows(queries.end_enrolment_codes_of_keys, ended)
+    key_ids = ids(await tx.rows(queries.revoke_key, key.id))
+    if key_ids:
+        await tx.rows(queries.end_links_of_keys, key_ids)
+        sessions = await tx.rows(queries.end_sessions_of_keys, key_ids)
+        codes = await tx.rows(queries.end_enrolment_codes_of_keys, key_ids)
         await record(
-            tx, actor, "key_revoked", key_id=key.id, also=[id for id in ended if id != key.id],
+            tx, actor, "key_revoked", key_id=key.id, also=[id for id in key_ids if id != key.id],
             browser_sessions=len(sessions), credentials_ended=ids(codes),
         )  # fmt: skip
     return require_found(await tenancy_store.get_key(tx, key.id), "key")

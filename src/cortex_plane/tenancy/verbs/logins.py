@@ -163,9 +163,9 @@ async def _end_sessions(tx: Transaction, actor: Actor, member_id: UUID) -> Ended
     await tenancy_store.hold_access(tx, member_id)
     sessions = ids(await tx.rows(queries.end_sessions, member_id, actor.key_id))
     links = ids(await tx.rows(queries.end_links, member_id))
-    ended = [*sessions, *links]
-    await record(tx, actor, "browser_sessions_ended", member=member_id, ended=len(sessions), credentials_ended=ended)
-    return EndedSessions(ended=len(sessions))
+    credentials, count = [*sessions, *links], len(sessions)
+    await record(tx, actor, "browser_sessions_ended", member=member_id, ended=count, credentials_ended=credentials)
+    return EndedSessions(ended=count)
 
 
 async def end_sessions(db: Database, secret: str) -> None:
@@ -199,9 +199,9 @@ async def issue_enrolment_code(tx: Transaction, actor: Actor, member_id: UUID) -
 
 async def make_enrolment_code(tx: Transaction, actor: Actor, member_id: UUID) -> EnrolmentCode:
     code, id = new_secret(SecretKind.ENROLMENT_CODE), new_id()
-    ended = ids(await tx.rows(queries.void_enrolment_codes, member_id))
+    code_ids = ids(await tx.rows(queries.void_enrolment_codes, member_id))
     expires_at = await tenancy_store.insert_enrolment_code(tx, id, member_id, code, actor, CODE_LIFE)
-    await record(tx, actor, "enrolment_code_created", code=id, member=member_id, credentials_ended=ended)
+    await record(tx, actor, "enrolment_code_created", code=id, member=member_id, credentials_ended=code_ids)
     return EnrolmentCode(member_id=member_id, code=code, url_path=f"/enrol/{code}", expires_at=expires_at)
 
 

@@ -34,7 +34,6 @@ from cortex_plane.worker.code.performer import CodeParts, Performer
 from cortex_plane.worker.effects import CallLedger, RequestCards
 from cortex_plane.worker.ends import Ended, EndWriter, JobCancelled, JobFailed, JobHeld, JobRetried, LastWrite
 from cortex_plane.worker.lease import Lease, WorkerContext
-from cortex_plane.worker.limits import AttemptLimits, ticks
 from cortex_plane.worker.model_calls import ModelConversation
 from cortex_plane.worker.resume import resume
 from cortex_plane.worker.session_gates import SessionGates
@@ -53,38 +52,34 @@ class CodeAttempt:
     """One lease of one job of an agent that is a function of its app."""
 
     def __init__(self, worker: WorkerContext, assignment: Assignment) -> None:
-        self.limits = AttemptLimits.of(assignment, ticks())
-        self.lease = Lease(worker, assignment, self.limits.skills)
+        self.lease = Lease(worker, assignment)
         self.lease.toolbox = with_ask(self.lease.toolbox)
         self.gates = SessionGates(self.lease, runs_code=True)
         self.authorizer = CallAuthorizer(self.lease, self.gates)
-        self.conversation = ModelConversation(self.lease, self.limits, self.gates)
-        self.cards = RequestCards(self.lease, self.limits, self.gates, self.conversation, self.authorizer.demands)
+        self.conversation = ModelConversation(self.lease, self.gates)
+        self.cards = RequestCards(self.lease, self.gates, self.conversation, self.authorizer.demands)
         steps = StepWriter(self.lease, self.gates, self.authorizer, self.conversation)
         self.journal = JournalWriter(self.lease, steps)
-        self.ledger = CallLedger(self.lease, self.limits, self.gates, self.authorizer, self.cards, self.journal)
+        self.ledger = CallLedger(self.lease, self.gates, self.authorizer, self.cards, self.journal)
         self.entries = JournalEntries(self.lease, self.journal)
         self.calls: dict[UUID, Call] = {}
         """Calls that were sent, or are to be."""
         self._parts = CodeParts(
-            self.lease, self.limits, self.gates, self.authorizer, self.conversation, self.ledger, self.journal,
+            self.lease, self.gates, self.authorizer, self.conversation, self.ledger, self.journal,
             self.entries, self.calls,
         )  # fmt: skip
 
     async def run(self) -> None:
         """Until the lease is given up. Raises `WriteFailed` where even that could not be written."""
-        await EndWriter(self.lease, self.limits, self.journal).run(self._loop)
+        await EndWriter(self.lease, self.journal).run(self._loop)
 
     def interrupt(self) -> None:
-        """Somebody cancelled the job."""
         self.lease.cancel_requested = True
         self.conversation.interrupt()
 
-    # The function ----------------------------------------------------------------------------------------------
-
     async def _loop(self) -> None:
         lease = self.lease
-        point = await resume(lease, self.gates, self.authorizer, self.limits.skills.on_prompt_change)
+        point = await resume(lease, self.gates, self.authorizer)
         self.conversation.turns = point.turns
         entries, signals = await workers.list_past_entries(lease.db, lease.assignment)
         function = self._function()
@@ -106,7 +101,7 @@ class CodeAttempt:
 
     def _function(self) -> CodeAgent:
         agents = self.lease.app.agents
-        name = self.limits.skills.run or ""
+        name = self.lease.limits.skills.run or ""
         if name not in agents:
             names = ", ".join(f"`{agent}`" for agent in sorted(agents)) or "none"
             self._hold_changed_code(f"the app `{self.lease.app.name}` has no agent `{name}`; it has {names}")
@@ -142,9 +137,9 @@ class CodeAttempt:
         """What the function returned or raised, once nothing of it runs any more."""
         task = asyncio.ensure_future(function)
         try:
-            await asyncio.wait([task], timeout=max(0.0, self.limits.job_seconds_left()))
+            await asyncio.wait([task], timeout=max(0.0, self.lease.limits.job_seconds_left()))
             if not task.done():
-                self.journal.stop.failures.append(JobFailed(*self.limits.out_of_time))
+                self.journal.stop.failures.append(JobFailed(*self.lease.limits.out_of_time))
                 task.cancel()
                 await asyncio.wait([task], timeout=UNWINDING_SECONDS)
             await performer.quiet()
@@ -160,8 +155,6 @@ class CodeAttempt:
             return None, asyncio.CancelledError("the function was cancelled")
         error = task.exception()
         return (None, error) if error is not None else (task.result(), None)
-
-    # Its end ---------------------------------------------------------------------------------------------------
 
     async def _end(self, performer: Performer, result: Any, error: BaseException | None) -> Answer:
         stop = self.journal.stop
@@ -219,13 +212,11 @@ class CodeAttempt:
         now = self.lease.time.now()
         wake = min(stop.wakes, default=None)
         reason = ", ".join(dict.fromkeys(stop.reasons))[:200]
-        write = StepWrite(
-            status=JobStatus.SLEEPING,
-            delay_seconds=None if wake is None else max(0.0, (wake - now).total_seconds()),
-            more={"waits": stop.waits} if stop.waits else {},
-            events=[("status", {"status": JobStatus.SLEEPING, "reason": reason})],
-            facts=[self.lease.fact("job_sleeps", reason=reason)],
-        )
+        delay = None if wake is None else max(0.0, (wake - now).total_seconds())
+        events = [("status", {"status": JobStatus.SLEEPING, "reason": reason})]
+        facts = [self.lease.fact("job_sleeps", reason=reason)]
+        write = StepWrite(status=JobStatus.SLEEPING, delay_seconds=delay, events=events, facts=facts)
+        write.more = {"waits": stop.waits} if stop.waits else {}
         raise Ended(LastWrite(write))
 
     def _raise_end(self, performer: Performer, error: BaseException) -> NoReturn:
@@ -262,9 +253,8 @@ class CodeAttempt:
             raise Ended(JobFailed(message, error.hint)) from error
         reply = (text.strip() or None) if lease.assignment.kind is JobKind.CONVERSATION else None
         while not await self._write_completion(reply, content):
-            messages = await workers.messages_between(
-                lease.db, lease.assignment, lease.progress.message_seq, lease.newest_message
-            )
+            since, newest = lease.progress.message_seq, lease.newest_message
+            messages = await workers.messages_between(lease.db, lease.assignment, since, newest)
             if any(message.role == "user" for message in messages):
                 return reply, messages
             lease.progress.message_seq = lease.newest_message  # the new messages are this job's own
@@ -274,13 +264,9 @@ class CodeAttempt:
         """False where a message arrived that the function has not read: nothing was written then."""
         progress = self.lease.progress
         progress.status, progress.phase = CheckpointStatus.COMPLETED, Phase.DONE
-        write = StepWrite(
-            reply=reply,
-            status=JobStatus.COMPLETED,
-            result=result,
-            events=[("completion", {"step": progress.step}), ("status", {"status": JobStatus.COMPLETED})],
-            facts=[self.lease.fact("job_completed", **reply_digest(reply))],
-        )
+        facts = [self.lease.fact("job_completed", **reply_digest(reply))]
+        write = StepWrite(reply=reply, status=JobStatus.COMPLETED, result=result, facts=facts)
+        write.events = [("completion", {"step": progress.step}), ("status", {"status": JobStatus.COMPLETED})]
         outcome = await self.journal.write(write)
         progress.status, progress.phase = CheckpointStatus.IN_PROGRESS, Phase.MODEL
         return outcome.status is JobStatus.COMPLETED

@@ -32,16 +32,7 @@ from cortex_plane.jobs.model.journal import (
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.worker.calls import storable
 from cortex_plane.worker.code import operations
-from cortex_plane.worker.code.operations import (
-    Mismatch,
-    PlannedOperation,
-    Scope,
-    Scopes,
-    Unwind,
-    current,
-    last_round,
-    round_prefix,
-)
+from cortex_plane.worker.code.operations import PlannedOperation, Scope
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -63,7 +54,6 @@ class Decision:
 
 
 def check_passed(reply: Mapping[str, Any]) -> bool:
-    """What gates said to an answer."""
     if reply.get("error"):
         raise ToolFailed(str(reply["error"]))
     if reply.get("shut"):
@@ -208,7 +198,7 @@ class JournalReplay:
         """``fetch`` reads results that are stored apart, by their id."""
         self._fetch = fetch
         self._reached_the_end = False
-        self.scopes = Scopes(entries)
+        self.scopes = operations.Scopes(entries)
         self.unawaited: list[Operation[Any]] = []
         self.closed = False
         self.mismatch: str | None = None
@@ -217,7 +207,7 @@ class JournalReplay:
 
     async def play(self, function: CodeAgent, ctx: Context, prefix: str = "") -> Any:
         """The function from its beginning to its end, or to where it cannot go on."""
-        current.set(self.scopes.open(prefix))
+        operations.current.set(self.scopes.open(prefix))
         result = await _without_exits(function(ctx))
         self.require_visited("the function returned")
         return result
@@ -227,10 +217,10 @@ class JournalReplay:
         scope = self._scope(operation)
         if scope.unwound:
             await asyncio.sleep(0)  # code that tries it for ever must not stop the worker
-            raise Unwind
+            raise operations.Unwind
         try:
             return await self._resolve(scope, operation)
-        except Unwind:
+        except operations.Unwind:
             scope.unwound = True
             raise
 
@@ -238,9 +228,9 @@ class JournalReplay:
         self.boundary()
         try:
             key, entry = scope.visit(operation.kind, operation.name, operation.input_hash)
-        except Mismatch as error:
+        except operations.Mismatch as error:
             self.mismatch = self.mismatch or str(error)
-            raise Unwind from None
+            raise operations.Unwind from None
         if entry is not None and entry.status is EntryStatus.FAILED:
             raise restore_error(entry.error or {})
         if entry is not None and entry.status is EntryStatus.DONE:
@@ -254,7 +244,7 @@ class JournalReplay:
 
     async def branch(self, branches: Sequence[Awaitable[Any]], return_exceptions: bool) -> list[Any]:
         key = await self.perform(operations.plan_gather(len(branches)))
-        parent = current.get()
+        parent = operations.current.get()
         parent.busy = key
         scopes = [self.scopes.open(f"{key}/{number}/") for number in range(len(branches))]
         tasks = [self._branch_task(scope, branch) for scope, branch in zip(scopes, branches, strict=True)]
@@ -272,7 +262,7 @@ class JournalReplay:
 
     def _branch_task(self, scope: Scope, branch: Awaitable[Any]) -> asyncio.Task[Any]:
         context = contextvars.copy_context()
-        context.run(current.set, scope)
+        context.run(operations.current.set, scope)
 
         async def run() -> Any:
             result = await _without_exits(branch)
@@ -287,14 +277,14 @@ class JournalReplay:
         if entry is not None and self.mismatch is None and not self.stopped:
             self.mismatch = f"expected {entry.kind} `{entry.key}`, and {when}"
         if self.mismatch is not None:
-            raise Unwind
+            raise operations.Unwind
 
     def _scope(self, operation: PlannedOperation) -> Scope:
         if self.closed:
             raise ContextMisused(f"The context was used for {operation.kind} `{operation.name}` after its job ended.")
         try:
             foreign = asyncio.get_running_loop() is not self._loop
-            scope = current.get()
+            scope = operations.current.get()
         except (RuntimeError, LookupError):
             foreign = True
         if foreign:
@@ -313,10 +303,9 @@ class JournalReplay:
     async def live(self, scope: Scope, key: str, entry: JournalEntry | None, operation: PlannedOperation) -> Any:  # noqa: ARG002
         """An operation that is not settled. ``entry``: it was begun before."""
         self._reached_the_end = True
-        raise Unwind
+        raise operations.Unwind
 
     async def result_of(self, entry: JournalEntry) -> Any:
-        """What was recorded, also where it is stored apart."""
         content = await self._fetch(entry.result_id) if entry.result_id is not None and self._fetch else None
         return entry.result if content is None else orjson.loads(content)
 
@@ -340,7 +329,7 @@ class JournalReplay:
         entry = self.scopes.unvisited()
         if self.mismatch is not None or entry is None:
             return self.mismatch
-        if error is not None and not isinstance(error, Unwind):
+        if error is not None and not isinstance(error, operations.Unwind):
             return f"expected {entry.kind} `{entry.key}`, and the code raised {type(error).__name__}: {error}"
         return None if self._reached_the_end else f"expected {entry.kind} `{entry.key}`, which did not come"
 
@@ -397,14 +386,14 @@ async def dry_run(
     fetch: Fetch | None = None,
     seconds: float = 10.0,
 ) -> str | None:
-    """How the code differs from what was recorded; None where it comes to the same place. Performs no operation.
-
-    The code between the operations does run. ``fetch`` reads results that are stored apart, by their id. ``payload`` is the
-    argument of the function: in a conversation with the `text` of its messages.
-    """
+    """How the code differs from what was recorded; None where it comes to the same place. Performs no operation. The code
+    between the operations does run. ``fetch`` reads results that are stored apart, by their id. ``payload`` is the argument
+    of the function: in a conversation with the `text` of its messages."""
     replay = JournalReplay(entries, fetch)
     ctx = Context(replay, payload=payload, job_id=job_id, session_id=session_id, agent=agent)
-    task = asyncio.ensure_future(replay.play(agent_function, ctx, round_prefix(last_round(entries))))
+    task = asyncio.ensure_future(
+        replay.play(agent_function, ctx, operations.round_prefix(operations.last_round(entries)))
+    )
     try:
         is_over = bool((await asyncio.wait([task], timeout=seconds))[0])
     finally:

@@ -16,7 +16,6 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.approvals.verbs.approval_requests import Possible
-from cortex_plane.jobs.model.checkpoints import LogEntry
 from cortex_plane.jobs.model.journal import (
     MAX_ENTRIES,
     ContextMisused,
@@ -88,8 +87,6 @@ class JournalWriter:
         self._lock = asyncio.Lock()
         self._flushing: asyncio.Task[None] | None = None
 
-    # Writes ----------------------------------------------------------------------------------------------------
-
     def record(self, write: StepWrite) -> None:
         """Durable with the next write, which comes at the latest when the function waits for something else."""
         self._due = merge_writes(self._due, write)
@@ -156,8 +153,6 @@ class JournalWriter:
 
     def drop_usage(self) -> None:
         self._steps.drop_usage()
-
-    # Ends ------------------------------------------------------------------------------------------------------
 
     def put_off(self, end: End) -> None:
         """An operation ends the attempt: noted until no branch runs any more."""
@@ -270,17 +265,8 @@ class OperationRecord:
     def finish(self, write: StepWrite, summary: str, **fact: Any) -> StepWrite:
         """It is over: its entry with its log line and audit fact."""
         lease, kind = self.entries.lease, self.operation.kind
-        now = lease.time.now()
-        lease.progress.add_log_entry(
-            LogEntry(
-                step_index=self.position,
-                step_id=self.key[-100:],
-                started_at=now - timedelta(seconds=max(0.0, ticks() - self.start)),
-                finished_at=now,
-                result_summary=storable(summary)[:200],
-                tool_calls=int(kind in (EntryKind.TOOL, EntryKind.APPROVAL)),
-            )
-        )
+        calls = int(kind in (EntryKind.TOOL, EntryKind.APPROVAL))
+        lease.log_step(self.position, self.key[-100:], self.start, storable(summary), calls)
         write.done_step = self.position
         completion = lease.fact("step_completed", step=self.position, key=self.key, kind=kind, **fact)
         write.facts = [*write.facts, completion]

@@ -57,7 +57,7 @@ class PlannedStep(PlannedOperation):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PlannedCall(PlannedOperation):
+class PlannedToolCall(PlannedOperation):
     tool: str
     arguments: dict[str, Any]
     demand: PolicyRow | None = field(default=None, hash=False)
@@ -100,12 +100,11 @@ def plan_step(
         )
     if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= MAX_RETRIES:
         raise ContextMisused(f"`retries={retries!r}` of the step `{step_name}` is not possible.", hint="Use 0 to 100.")
+    what = f"The arguments of the step `{step_name}`"
     return PlannedStep(
         kind=EntryKind.STEP,
         name=step_name,
-        input_hash=_hash(
-            list(arguments), f"The arguments of the step `{step_name}`", "Let the function close over them."
-        ),
+        input_hash=_hash(list(arguments), what, "Let the function close over them."),
         function=function,
         arguments=arguments,
         retries=retries,
@@ -113,15 +112,17 @@ def plan_step(
     )
 
 
-def plan_tool(name: str, arguments: dict[str, Any]) -> PlannedCall:
+def plan_tool(name: str, arguments: dict[str, Any]) -> PlannedToolCall:
     tool_name = check_name(name, "a tool")
     exact = _exact(arguments, f"The arguments of `{tool_name}`")
     # As JSON has them, whatever types the agent used.
     values = orjson.loads(exact)
-    return PlannedCall(kind=EntryKind.TOOL, name=tool_name, input_hash=digest(exact), tool=tool_name, arguments=values)
+    return PlannedToolCall(
+        kind=EntryKind.TOOL, name=tool_name, input_hash=digest(exact), tool=tool_name, arguments=values
+    )
 
 
-def plan_answer(gate: str, answers: Mapping[str, Any], call: str | None) -> PlannedCall:
+def plan_answer(gate: str, answers: Mapping[str, Any], call: str | None) -> PlannedToolCall:
     if not isinstance(gate, str) or not gate.strip() or not isinstance(answers, Mapping):
         raise ContextMisused(
             "An answer needs the id of a gate and a mapping with one value for each of its questions.",
@@ -138,7 +139,7 @@ def plan_approval(
     timeout: float | None,
     quorum: int | None,
     clearance: int | None,
-) -> PlannedCall:
+) -> PlannedToolCall:
     if not isinstance(action, str) or not action.strip() or len(action) > MAX_ACTION:
         raise ContextMisused(
             f"What people are asked must be a text of 1 to {MAX_ACTION} characters.",
@@ -163,29 +164,18 @@ def plan_approval(
         action=action,
         details=content,
     )
-    return PlannedCall(
-        kind=EntryKind.APPROVAL,
-        name="approval",
-        input_hash=digest(exact),
-        tool=ASK,
-        arguments=orjson.loads(exact),
-        demand=demand,
+    values = orjson.loads(exact)
+    return PlannedToolCall(
+        kind=EntryKind.APPROVAL, name="approval", input_hash=digest(exact), tool=ASK, arguments=values, demand=demand
     )
 
 
 def plan_model(prompt: str, system: str | None, temperature: float | None, max_tokens: int | None) -> PlannedModelCall:
     if not isinstance(prompt, str) or not prompt.strip():
         raise ContextMisused("The prompt of a model is empty or not a text.", hint="Say what you want of it.")
-    request = {"prompt": prompt, "system": system, "temperature": temperature, "max_tokens": max_tokens}
-    return PlannedModelCall(
-        kind=EntryKind.MODEL,
-        name="model",
-        input_hash=_hash(request, "The request to the model", most=8 * MAX_INPUT_BYTES),
-        prompt=prompt,
-        system=system,
-        temperature=temperature,
-        max_tokens=max_tokens,
-    )
+    request: dict[str, Any] = {"prompt": prompt, "system": system, "temperature": temperature, "max_tokens": max_tokens}
+    input_hash = _hash(request, "The request to the model", most=8 * MAX_INPUT_BYTES)
+    return PlannedModelCall(kind=EntryKind.MODEL, name="model", input_hash=input_hash, **request)
 
 
 def plan_sleep(seconds: float | timedelta | None, until: datetime | None) -> PlannedSleep:
@@ -212,13 +202,8 @@ def plan_wait(name: str, key: str, timeout: float | timedelta | None) -> Planned
         )
     check_text(key, "key")
     seconds = None if timeout is None else _seconds(timeout, f"timeout of the signal `{signal_name}`")
-    return PlannedWait(
-        kind=EntryKind.WAIT,
-        name=signal_name,
-        input_hash=_hash({"key": key, "timeout": seconds}, "A wait"),
-        key=key,
-        timeout=seconds,
-    )
+    input_hash = _hash({"key": key, "timeout": seconds}, "A wait")
+    return PlannedWait(kind=EntryKind.WAIT, name=signal_name, input_hash=input_hash, key=key, timeout=seconds)
 
 
 def plan_value(name: str, make: Callable[[], Any]) -> PlannedValue:

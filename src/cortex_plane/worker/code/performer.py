@@ -37,46 +37,27 @@ from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.sessions.rules import recorded_form
+from cortex_plane.worker import calls as step_calls
 from cortex_plane.worker.authorization import CallAuthorizer
-from cortex_plane.worker.calls import (
-    Call,
-    CallKind,
-    PendingWrite,
-    call_events,
-    call_outcome,
-    call_summary,
-    merge_writes,
-    plan_call,
-    result_events,
-    storable,
-    text_events,
-    with_model,
-)
+from cortex_plane.worker.code import operations
 from cortex_plane.worker.code.context import FAILURES, Decision, JournalReplay, decode_result
 from cortex_plane.worker.code.journal import JournalEntries, JournalWriter, OperationRecord
-from cortex_plane.worker.code.operations import (
-    PlannedCall,
-    PlannedModelCall,
-    PlannedOperation,
-    PlannedSleep,
-    PlannedStep,
-    PlannedValue,
-    PlannedWait,
-    Scope,
-    Unwind,
-    round_prefix,
-)
 from cortex_plane.worker.effects import CallLedger
 from cortex_plane.worker.ends import Ended, JobFailed
 from cortex_plane.worker.lease import Lease
-from cortex_plane.worker.limits import AttemptLimits, CallStopped, CallTimeout, ticks, within
+from cortex_plane.worker.limits import CallStopped, CallTimeout, ticks, within
 from cortex_plane.worker.model_calls import ModelConversation
 from cortex_plane.worker.session_gates import SessionGates
 from cortex_plane.worker.tools.tool import encode_result, run_function
 
 MAX_PAUSE = 60.0
 LOOK_SECONDS = 0.5
-PASSED_ON: tuple[type[BaseException], ...] = (*FAILURES.values(), ContextMisused, Unwind, asyncio.CancelledError)
+PASSED_ON: tuple[type[BaseException], ...] = (
+    *FAILURES.values(),
+    ContextMisused,
+    operations.Unwind,
+    asyncio.CancelledError,
+)
 """What an operation raises in the agent's function. Anything else ends the attempt."""
 
 
@@ -85,15 +66,13 @@ class CodeParts:
     """The objects of an attempt that operations use."""
 
     lease: Lease
-    limits: AttemptLimits
     gates: SessionGates
     authorizer: CallAuthorizer
     conversation: ModelConversation
     ledger: CallLedger
     journal: JournalWriter
     entries: JournalEntries
-    calls: dict[UUID, Call]
-    """Calls that were sent, or are to be."""
+    calls: dict[UUID, step_calls.Call]
 
     async def evaluate_gates(self) -> None:
         if await self.gates.evaluate():
@@ -122,7 +101,7 @@ class Performer(JournalReplay):
         """``rows``: of the ledger, by the position of their operation. ``number``: of the round."""
         entries = list(entries)
         super().__init__(entries, parts.fetch)
-        self.prefix = round_prefix(number)
+        self.prefix = operations.round_prefix(number)
         begin = next((entry for entry in entries if f"{entry.key}/" == self.prefix), None)
         self.read_to: int = begin.result["heard"] if begin is not None else 0
         """The messages that an earlier round answered."""
@@ -131,11 +110,9 @@ class Performer(JournalReplay):
         self._signals = signals
         self._tasks: dict[str, asyncio.Task[Any]] = {}
 
-    # The port of the replay ------------------------------------------------------------------------------------
-
     def boundary(self) -> None:
         if self.mismatch is not None:
-            raise Unwind
+            raise operations.Unwind
         self._journal.boundary()
 
     @property
@@ -148,7 +125,9 @@ class Performer(JournalReplay):
     def under_way(self, key: str) -> bool:
         return key in self._tasks
 
-    async def live(self, scope: Scope, key: str, entry: JournalEntry | None, operation: PlannedOperation) -> Any:
+    async def live(
+        self, scope: operations.Scope, key: str, entry: JournalEntry | None, operation: operations.PlannedOperation
+    ) -> Any:
         """In a task of its own, which ends also where the function stops waiting for it."""
         self._entries.record_caught(scope.prefix)
         task = asyncio.create_task(self._guard(self._perform(key, entry, operation)))
@@ -156,7 +135,7 @@ class Performer(JournalReplay):
         task.add_done_callback(functools.partial(self._over, key, scope))
         return await asyncio.shield(task)
 
-    def _over(self, key: str, scope: Scope, task: asyncio.Task[Any]) -> None:
+    def _over(self, key: str, scope: operations.Scope, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(key, None)
         if scope.busy == key:
             scope.busy = None
@@ -174,21 +153,21 @@ class Performer(JournalReplay):
                 self._journal.put_off(error.end)
             else:
                 self._journal.stop.error = self._journal.stop.error or error
-            raise Unwind from None
+            raise operations.Unwind from None
 
-    async def _perform(self, key: str, entry: JournalEntry | None, operation: PlannedOperation) -> Any:
+    async def _perform(self, key: str, entry: JournalEntry | None, operation: operations.PlannedOperation) -> Any:
         match operation:
-            case PlannedStep():
+            case operations.PlannedStep():
                 return await self._step(key, operation)
-            case PlannedCall():
+            case operations.PlannedToolCall():
                 return await self._call(key, entry, operation)
-            case PlannedModelCall():
+            case operations.PlannedModelCall():
                 return await self._model(key, operation)
-            case PlannedSleep():
+            case operations.PlannedSleep():
                 return self._sleep(key, entry, operation)
-            case PlannedWait():
+            case operations.PlannedWait():
                 return self._wait(key, entry, operation)
-            case PlannedValue():
+            case operations.PlannedValue():
                 return self._value(key, operation, operation.make())
         return self._value(key, operation, None)
 
@@ -204,15 +183,13 @@ class Performer(JournalReplay):
         if tasks:
             await asyncio.wait(tasks, timeout=5)
 
-    # Operations ------------------------------------------------------------------------------------------------
-
-    def _value(self, key: str, operation: PlannedOperation, value: Any) -> Any:
+    def _value(self, key: str, operation: operations.PlannedOperation, value: Any) -> Any:
         result = encode_result(value)
         self._journal.record(self._entries.begin(key, operation).entry(EntryStatus.DONE, result))
         return decode_result(operation.kind, operation.name, orjson.loads(result), key)
 
-    async def _step(self, key: str, operation: PlannedStep) -> Any:
-        limits, record = self._parts.limits, self._entries.begin(key, operation)
+    async def _step(self, key: str, operation: operations.PlannedStep) -> Any:
+        limits, record = self._parts.lease.limits, self._entries.begin(key, operation)
         await self._journal.flush()
         self.boundary()
         for tries in range(operation.retries + 1):
@@ -253,8 +230,8 @@ class Performer(JournalReplay):
         await self._journal.write(StepWrite())  # its result says whether somebody holds the job by now
         self.boundary()
 
-    async def _call_function(self, operation: PlannedStep) -> Any:
-        limits = self._parts.limits
+    async def _call_function(self, operation: operations.PlannedStep) -> Any:
+        limits = self._parts.lease.limits
         own = operation.timeout or float(limits.resources.step_timeout_seconds)
         seconds = min(own, max(0.0, limits.job_seconds_left()))
         function = functools.partial(operation.function, *operation.arguments)
@@ -266,7 +243,7 @@ class Performer(JournalReplay):
             # It ends its step, never the worker around it.
             raise CallStopped(f"{type(error).__name__}: {error}") from error
 
-    async def _model(self, key: str, operation: PlannedModelCall) -> str:
+    async def _model(self, key: str, operation: operations.PlannedModelCall) -> str:
         parts, start = self._parts, ticks()
         conversation, gates, progress = parts.conversation, parts.gates, parts.lease.progress
         await self._journal.flush()
@@ -287,7 +264,7 @@ class Performer(JournalReplay):
         try:
             response = await conversation.ask(request, purpose="model", step=position)
         except ModelError as error:
-            error.message = storable(error.message)
+            error.message = step_calls.storable(error.message)
             record.fail(error)
             raise
         text, usage = response.text or "", response.usage
@@ -304,11 +281,11 @@ class Performer(JournalReplay):
             index=position, message_seq=progress.message_seq, response=response_json,
             prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens, seconds=ticks() - start,
         )  # fmt: skip
-        write.events = with_model(response, text_events(position, text))
+        write.events = step_calls.with_model(response, step_calls.text_events(position, text))
         await self._journal.write(record.finish(write, text[:200]))
         return text
 
-    def _sleep(self, key: str, entry: JournalEntry | None, operation: PlannedSleep) -> None:
+    def _sleep(self, key: str, entry: JournalEntry | None, operation: operations.PlannedSleep) -> None:
         now, record = self.now(), self._entries.begin(key, operation, entry)
         if entry is not None:
             until = datetime.fromisoformat(entry.result["until"])
@@ -322,7 +299,7 @@ class Performer(JournalReplay):
             self._journal.record(record.entry(EntryStatus.OPEN, result))
         self._wait_until(until, f"sleeps until {until.isoformat(timespec='seconds')}")
 
-    def _wait(self, key: str, entry: JournalEntry | None, operation: PlannedWait) -> Any:
+    def _wait(self, key: str, entry: JournalEntry | None, operation: operations.PlannedWait) -> Any:
         now, record = self.now(), self._entries.begin(key, operation, entry)
         if entry is None:
             until = None if operation.timeout is None else now + timedelta(seconds=operation.timeout)
@@ -347,24 +324,21 @@ class Performer(JournalReplay):
         if wake is not None:
             stop.wakes.append(wake)
         stop.reasons.append(reason)
-        raise Unwind
+        raise operations.Unwind
 
-    # Tools -----------------------------------------------------------------------------------------------------
-
-    async def _call(self, key: str, entry: JournalEntry | None, operation: PlannedCall) -> Any:
-        """One call of a tool, from where it stands to its end."""
+    async def _call(self, key: str, entry: JournalEntry | None, operation: operations.PlannedToolCall) -> Any:
         record = self._entries.begin(key, operation, entry)
         position = record.position
         row = self._rows.get(position) if entry is not None else None
         arguments = row.arguments if row is not None and row.edited else operation.arguments
         request = CallRequest(id=f"call-{position}", name=provider_name(operation.tool), arguments=arguments)
         id = row.id if row is not None else new_id()
-        call = plan_call(0, request, id, self._parts.lease.toolbox, position)
+        call = step_calls.plan_call(0, request, id, self._parts.lease.toolbox, position)
         # Where the code is the same, it is a person's edit that it refuses: that is a failure like any other.
         is_edit = row is not None and row.status is CallStatus.APPROVED and self._parts.authorizer.has_same_code(row)
         if row is not None and call.tool is None and row.status not in SETTLED and not is_edit:
             self.mismatch = f"the tool `{operation.tool}` of `{key}` is gone, or does not take its arguments any more"
-            raise Unwind
+            raise operations.Unwind
         return await CodeCall(self._parts, self.boundary, record, operation, call).run(entry, row)
 
 
@@ -375,8 +349,8 @@ class CodeCall:
     parts: CodeParts
     boundary: Callable[[], None]
     record: OperationRecord
-    operation: PlannedCall
-    call: Call
+    operation: operations.PlannedToolCall
+    call: step_calls.Call
 
     async def run(self, entry: JournalEntry | None, row: ToolCall | None) -> Any:
         parts, call, operation, record = self.parts, self.call, self.operation, self.record
@@ -391,8 +365,8 @@ class CodeCall:
             await self._request_approval(begin)
         if call.settled:
             return self._settled()
-        events = call_events(self.record.position, None, [call])
-        if call.kind is CallKind.READ:
+        events = step_calls.call_events(self.record.position, None, [call])
+        if call.kind is step_calls.CallKind.READ:
             await journal.flush()
             if gates.bound is not None and gates.bound.session.urgent:
                 await journal.write(StepWrite())
@@ -401,20 +375,20 @@ class CodeCall:
                 why = "The gates of this session changed meanwhile."
                 await parts.ledger.give_way([call], StepWrite(), why)
             await parts.ledger.read(call)
-            pending = PendingWrite(merge_writes(begin, StepWrite(events=events)))
+            pending = step_calls.PendingWrite(step_calls.merge_writes(begin, StepWrite(events=events)))
             pending.new(call)
         else:
-            calls = [call_summary(call)]
+            calls = [step_calls.call_summary(call)]
             fact = parts.lease.fact("step_responded", step=record.position, key=record.key, calls=calls)
             response = StepWrite(facts=[fact], events=events) if row is None else StepWrite()
-            due = merge_writes(begin, response)
+            due = step_calls.merge_writes(begin, response)
             self.boundary()
             parts.calls[call.id] = call
-            await parts.ledger.perform(call, [call], PendingWrite(due))
+            await parts.ledger.perform(call, [call], step_calls.PendingWrite(due))
             if operation.kind is EntryKind.APPROVAL and call.has_grant and not parts.lease.cancel_requested:
                 # Its intent uses up the grant, and there is nothing to send: a slow worker does not change the decision.
                 call.status, call.error, call.result = CallStatus.COMPLETED, None, b'{"approved":true}'
-            pending = PendingWrite(StepWrite())
+            pending = step_calls.PendingWrite(StepWrite())
             pending.settled.append(call)
         if gates.bound is not None:
             gates.bound.end_calls([call])
@@ -422,11 +396,11 @@ class CodeCall:
         results = parts.ledger.take_results()
         journal.results.update(results)
         write.stored = (*write.stored, *results)
-        write.events = [*write.events, *result_events(self.record.position, [call])]
-        record.done(write, f"{call.name}: {call.status}", calls=[call_outcome(call)])
+        write.events = [*write.events, *step_calls.result_events(self.record.position, [call])]
+        record.done(write, f"{call.name}: {call.status}", calls=[step_calls.call_outcome(call)])
         if parts.lease.cancel_requested and call.status is CallStatus.FAILED:
             journal.stop.cancelled = True
-            raise Unwind
+            raise operations.Unwind
         return await self._outcome(entry)
 
     async def _request_approval(self, begin: StepWrite) -> None:
@@ -438,7 +412,7 @@ class CodeCall:
         journal.record(begin)
         journal.stop.awaiting.append(self.call)
         journal.stop.terms[self.call.id] = terms
-        raise Unwind
+        raise operations.Unwind
 
     def _settled(self) -> Any:
         """Never sent: an answer to gates, not allowed, or not a call that the tool takes. Recorded like any call."""
@@ -456,11 +430,14 @@ class CodeCall:
         else:
             value, error = None, self._denial()
             write = entry(EntryStatus.FAILED, error=error)
-        pending = PendingWrite(StepWrite())
+        pending = step_calls.PendingWrite(StepWrite())
         if not call.has_row:
             pending.new(call)
-        write = merge_writes(pending.take(), write)
-        write.events = [*call_events(self.record.position, None, [call]), *result_events(self.record.position, [call])]
+        write = step_calls.merge_writes(pending.take(), write)
+        write.events = [
+            *step_calls.call_events(self.record.position, None, [call]),
+            *step_calls.result_events(self.record.position, [call]),
+        ]
         self.record.done(write, f"{call.name}: {call.status}")
         if error is not None:
             raise error
@@ -472,7 +449,7 @@ class CodeCall:
 
     def _denial(self) -> CortexError:
         call, gates = self.call, self.parts.gates.bound
-        error = ToolFailed(self._refusal) if call.kind is CallKind.REFUSED else ToolDenied(self._refusal)
+        error = ToolFailed(self._refusal) if call.kind is step_calls.CallKind.REFUSED else ToolDenied(self._refusal)
         if gates is not None and call.ruling is not None and call.ruling.verdict is PolicyVerdict.DENY:
             return gates.gate_closed(call, call.ruling) or error
         return error
@@ -490,7 +467,7 @@ class CodeCall:
         return orjson.loads(call.result or b"null")
 
 
-def _step_failed(operation: PlannedStep, error: Exception) -> StepFailed:
+def _step_failed(operation: operations.PlannedStep, error: Exception) -> StepFailed:
     name = operation.name
     if isinstance(error, CallTimeout):
         return StepFailed(f"The step `{name}` did not end in time.")
@@ -499,4 +476,4 @@ def _step_failed(operation: PlannedStep, error: Exception) -> StepFailed:
         message = error.message.replace("What the tool returned", f"What the step `{name}` returned", 1)
     elif not isinstance(error, CallStopped):
         message = f"The step `{name}` raised {type(error).__name__}: {error}"
-    return StepFailed(storable(message)[:4000])
+    return StepFailed(step_calls.storable(message)[:4000])

@@ -85,8 +85,6 @@ class McpConnection:
         self._changes = Changes()
         self._read_at = 0.0
 
-    # Lifecycle -------------------------------------------------------------------------------------------------
-
     def start(self, offer: Offer, on_change: Callable[[], None]) -> None:
         """Raises ``SetupError`` where a secret is missing."""
         redaction = self.server.redaction()
@@ -235,8 +233,6 @@ class McpConnection:
             self._digests = digests
             self._tell()
 
-    # Calls -----------------------------------------------------------------------------------------------------
-
     async def call(self, tool: RemoteTool, values: Mapping[str, Any], key: str) -> Any:
         try:
             result = await self._send(tool, values, key)
@@ -315,10 +311,8 @@ def _known_failure(tool: RemoteTool, how: str, reason: str) -> ToolError:
     """The end of the call is known. What it did before is not: the protocol promises nothing about it."""
     if tool.read_only:
         return ToolError(f"`{tool.name}` {how}: {reason}", hint="Correct the call, or go another way.")
-    return ToolError(
-        f"`{tool.name}` {how}; it may have acted in part: {reason}",
-        hint="Look at what it did before you call it again.",
-    )
+    message = f"`{tool.name}` {how}; it may have acted in part: {reason}"
+    return ToolError(message, hint="Look at what it did before you call it again.")
 
 
 async def _request(client: Client, name: str, arguments: dict[str, Any], key: str) -> Any:

@@ -14,23 +14,7 @@ from typing import Any, Protocol
 import orjson
 from pydantic import ValidationError
 
-from cortex_plane.agents.model.completions import (
-    CallRequest,
-    ModelError,
-    ModelRequest,
-    ModelUsage,
-    Response,
-    Script,
-    ScriptTurn,
-    TextChunk,
-    ToolTurn,
-    Turn,
-    UserTurn,
-    heard,
-    length_of_calls,
-    provider_name,
-    tokens,
-)
+from cortex_plane.agents.model import completions
 from cortex_plane.jobs.model.usage import MICROS, is_scripted
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.sessions.model.sessions import extract_of
@@ -42,11 +26,11 @@ from cortex_plane.worker.models.providers import ProviderModel
 class ModelBackend(Protocol):
     """Something that answers for a language model. Keeps nothing between two requests."""
 
-    def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | ModelUsage | Response]:
-        """Any number of chunks, then exactly one response, last. Raises `ModelError`.
-
-        A `ModelUsage` in between says what was counted so far: it is what counts where the answer breaks off.
-        """
+    def stream(
+        self, request: completions.ModelRequest
+    ) -> AsyncIterator[completions.TextChunk | completions.ModelUsage | completions.Response]:
+        """Any number of chunks, then exactly one response, last. Raises `ModelError`. A `ModelUsage` in between says what
+        was counted so far: it is what counts where the answer breaks off."""
         ...
 
 
@@ -76,14 +60,14 @@ class Backends:
         backend = self._known.get(model) or self._known.get(model.partition(":")[0])
         if backend is None:
             names = ", ".join(f"`{name}`" for name in sorted(self._known))
-            raise ModelError(
+            raise completions.ModelError(
                 f"No backend answers for the model `{model}`; there is {names}.",
                 code="unknown_model",
                 hint="Name one of them in the agent's `model_config`, or add the backend to this worker.",
             )
         return backend
 
-    async def answering(self, request: ModelRequest) -> Answering:
+    async def answering(self, request: completions.ModelRequest) -> Answering:
         """The backend for a request; where there is no key, the agent's script if the agent says so."""
         backend = self.find(request.model)
         if not isinstance(backend, ProviderModel):
@@ -108,104 +92,109 @@ _WORDS = re.compile(r"(?<=\s)(?=\S)")
 
 
 class ScriptedModel:
-    async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
+    async def stream(
+        self, request: completions.ModelRequest
+    ) -> AsyncIterator[completions.TextChunk | completions.Response]:
         due = answer(_script_of(request.settings), request)
         if due.delay_ms:
             await asyncio.sleep(due.delay_ms / 1000)
         if due.error_status is not None:
-            raise ModelError(
+            raise completions.ModelError(
                 f"The scripted model answered with status {due.error_status}, as its script says.",
                 status=due.error_status,
                 hint="Remove `error_status` from this turn of the script if that was not meant.",
             )
         for word in _WORDS.split(due.response.text or ""):
             if word:
-                yield TextChunk(word)
+                yield completions.TextChunk(word)
                 if due.chunk_delay_ms:
                     await asyncio.sleep(due.chunk_delay_ms / 1000)
         yield due.response
 
 
-def _script_of(settings: Mapping[str, Any]) -> tuple[ScriptTurn, ...] | None:
+def _script_of(settings: Mapping[str, Any]) -> tuple[completions.ScriptTurn, ...] | None:
     script = settings.get("script")
     if script is None:
         return None
     try:
         return _parse_script(orjson.dumps(script))
     except (TypeError, ValidationError) as error:
-        raise ModelError(
+        raise completions.ModelError(
             f"The script of the scripted model is not valid: {error}",
             hint="Correct `model_config.script` of the agent.",
         ) from error
 
 
 @functools.lru_cache(maxsize=32)
-def _parse_script(script: bytes) -> tuple[ScriptTurn, ...]:
+def _parse_script(script: bytes) -> tuple[completions.ScriptTurn, ...]:
     """A job asks once per step, and a long script costs far more to parse than to serialise."""
-    return tuple(adapter(Script).validate_json(script))
+    return tuple(adapter(completions.Script).validate_json(script))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScriptedAnswer:
-    response: Response
+    response: completions.Response
     delay_ms: int = 0
     chunk_delay_ms: int = 0
     error_status: int | None = None
 
 
-def answer(script: Sequence[ScriptTurn] | None, request: ModelRequest) -> ScriptedAnswer:
+def answer(script: Sequence[completions.ScriptTurn] | None, request: completions.ModelRequest) -> ScriptedAnswer:
     """The turn that is due, its placeholders filled in. Without a script the model repeats what it hears."""
     if request.purpose == "summary":
         # No turn of the script is used up: it tells what the agent says, not what is remembered of it.
-        prompt = next(turn.text for turn in request.turns if isinstance(turn, UserTurn))
+        prompt = next(turn.text for turn in request.turns if isinstance(turn, completions.UserTurn))
         summary = extract_of(prompt)
-        usage = ModelUsage(prompt_tokens=tokens(len(prompt)), completion_tokens=tokens(len(summary)))
-        return ScriptedAnswer(response=Response(text=summary, calls=(), usage=usage, cost_micros=0))
+        usage = completions.ModelUsage(
+            prompt_tokens=completions.tokens(len(prompt)), completion_tokens=completions.tokens(len(summary))
+        )
+        return ScriptedAnswer(response=completions.Response(text=summary, calls=(), usage=usage, cost_micros=0))
     words = _Words(request.turns)
     turn = _due(script, request.turn_index, words)
     text = None if turn.text is None else _fill(turn.text, words)
     calls = tuple(
-        CallRequest(
+        completions.CallRequest(
             id=f"call_{request.turn_index + 1}_{number}",
-            name=provider_name(call.tool),
+            name=completions.provider_name(call.tool),
             arguments=_fill(call.arguments, words) if call.raw_arguments is None else call.raw_arguments,
         )
         for number, call in enumerate(turn.calls, start=1)
     )
-    usage = ModelUsage(
-        prompt_tokens=tokens(heard(request)), completion_tokens=tokens(len(text or "") + length_of_calls(calls))
+    usage = completions.ModelUsage(
+        prompt_tokens=completions.tokens(completions.heard(request)),
+        completion_tokens=completions.tokens(len(text or "") + completions.length_of_calls(calls)),
     )
     return ScriptedAnswer(
-        response=Response(text=text, calls=calls, usage=usage, cost_micros=0),
+        response=completions.Response(text=text, calls=calls, usage=usage, cost_micros=0),
         delay_ms=turn.delay_ms,
         chunk_delay_ms=turn.chunk_delay_ms,
         error_status=turn.error_status,
     )
 
 
-def _due(script: Sequence[ScriptTurn] | None, turn_index: int, words: _Words) -> ScriptTurn:
+def _due(script: Sequence[completions.ScriptTurn] | None, turn_index: int, words: _Words) -> completions.ScriptTurn:
     if script is None:
-        return ScriptTurn(text="You said: {message}")
+        return completions.ScriptTurn(text="You said: {message}")
     if any(turn.said for turn in script):
         message = words["message"]
         script = [turn for turn in script if turn.said is None or turn.said in message]
     for index, turn in enumerate(script):
         if index == turn_index or turn.repeat:
             return turn
-    return ScriptTurn(text=THE_END)
+    return completions.ScriptTurn(text=THE_END)
 
 
 @dataclass(frozen=True, slots=True)
 class _Words:
     """What the placeholders stand for, looked for only where one is used: a conversation may be long."""
 
-    turns: Sequence[Turn]
+    turns: Sequence[completions.Turn]
 
     def __getitem__(self, name: str) -> str:
         turns = reversed(self.turns)
         if name == "message":
-            return next((turn.text for turn in turns if isinstance(turn, UserTurn)), "")
-        results = (result for turn in turns if isinstance(turn, ToolTurn) for result in turn.results[::-1])
+            return next((turn.text for turn in turns if isinstance(turn, completions.UserTurn)), "")
+        results = (result for turn in turns if isinstance(turn, completions.ToolTurn) for result in turn.results[::-1])
         return next((result.content for result in results), "")
 
 
@@ -220,7 +209,7 @@ def _fill(value: Any, words: _Words) -> Any:
     return value
 
 
-async def cost_micros(model: str, usage: ModelUsage) -> int | None:
+async def cost_micros(model: str, usage: completions.ModelUsage) -> int | None:
     """Millionths of a US dollar, rounded up; None where nobody knows. The list is large: it is read in a thread."""
     if is_scripted(model):
         return 0
@@ -230,18 +219,18 @@ async def cost_micros(model: str, usage: ModelUsage) -> int | None:
     return await asyncio.to_thread(_cost, provider, name, usage)
 
 
-def _cost(provider: str, name: str, usage: ModelUsage) -> int | None:
+def _cost(provider: str, name: str, usage: completions.ModelUsage) -> int | None:
     from genai_prices import Usage as Counted
     from genai_prices import calc_price
 
-    tokens = Counted(
+    counts = Counted(
         input_tokens=usage.prompt_tokens,
         output_tokens=usage.completion_tokens,
         cache_read_tokens=usage.cache_read_tokens,
         cache_write_tokens=usage.cache_write_tokens,
     )
     try:
-        price: Decimal = calc_price(tokens, name, provider_id=provider).total_price
+        price: Decimal = calc_price(counts, name, provider_id=provider).total_price
     except (LookupError, ValueError):
         return None
     return math.ceil(price * MICROS)

@@ -148,7 +148,9 @@ class Clients:
             yield client.models[name]
         finally:
             client.users -= 1
-            await self._trim()
+            idle = [credential for credential, client in self._open.items() if client.users == 0]
+            for unused in idle[: max(0, len(self._open) - MOST)]:
+                await self._open.pop(unused).vendor.close()
 
     async def close(self) -> None:
         while self._open:
@@ -163,11 +165,6 @@ class Clients:
                 for module in ("pydantic_ai.direct", *_MODULES[provider]):
                     await asyncio.to_thread(importlib.import_module, module)
                 self._imported.add(provider)
-
-    async def _trim(self) -> None:
-        idle = [credential for credential, client in self._open.items() if client.users == 0]
-        for credential in idle[: max(0, len(self._open) - MOST)]:
-            await self._open.pop(credential).vendor.close()
 
 
 def _vendor(credential: Credential) -> Any:

@@ -15,20 +15,7 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.agents.model.completions import (
-    AssistantTurn,
-    CallRequest,
-    CallResult,
-    ModelError,
-    ModelRequest,
-    ModelUsage,
-    Response,
-    StopReason,
-    TextChunk,
-    ToolTurn,
-    Turn,
-    UserTurn,
-)
+from cortex_plane.agents.model import completions
 from cortex_plane.tenancy.model.access import Provider
 from cortex_plane.worker.calls import storable
 from cortex_plane.worker.models.credentials import VARIABLES, Clients, Credential, ProviderKeys, missing
@@ -43,11 +30,7 @@ if TYPE_CHECKING:
 _CACHED = {
     # The prompt and the tools are the same in every step, and the conversation only grows: each step reads what the one
     # before it wrote. The other provider caches by itself.
-    Provider.ANTHROPIC: {
-        "anthropic_cache_instructions": True,
-        "anthropic_cache_tool_definitions": True,
-        "anthropic_cache_messages": True,
-    },
+    Provider.ANTHROPIC: {f"anthropic_cache_{part}": True for part in ("instructions", "tool_definitions", "messages")},
     Provider.OPENAI: {},
 }
 
@@ -67,20 +50,22 @@ class ProviderModel:
         try:
             await self._clients.load(self.provider)
         except ImportError as error:
-            raise ModelError(
+            raise completions.ModelError(
                 f"This worker cannot ask `{model}`: {error}",
                 code="no_provider",
                 hint="Install it on the worker: `pip install 'pydantic-ai-slim[anthropic,openai]'`.",
             ) from error
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | ModelUsage | Response]:
+    async def stream(
+        self, request: completions.ModelRequest
+    ) -> AsyncIterator[completions.TextChunk | completions.ModelUsage | completions.Response]:
         """A `Usage` says what was counted so far, for whoever does not hear the answer out."""
         credential = await self._keys.find(self.provider, request.org_id)
         if credential is None:
             raise missing(self.provider, request.model)
         name = request.model.partition(":")[2]
         if not name:
-            raise ModelError(
+            raise completions.ModelError(
                 f"`{request.model}` names no model.",
                 code="unknown_model",
                 hint=f"Name one in the agent's `model_config`, as in `{self.provider}:MODEL`.",
@@ -89,7 +74,7 @@ class ProviderModel:
             async with self._clients.model(credential, name) as model:
                 async for piece in _stream_pieces(model, request, credential):
                     yield piece
-        except ModelError:
+        except completions.ModelError:
             raise
         except Exception as error:
             # Whatever the library or the vendor's client makes of a broken answer.
@@ -97,12 +82,12 @@ class ProviderModel:
 
 
 async def _stream_pieces(
-    model: Model[Any], request: ModelRequest, credential: Credential
-) -> AsyncIterator[TextChunk | ModelUsage | Response]:
+    model: Model[Any], request: completions.ModelRequest, credential: Credential
+) -> AsyncIterator[completions.TextChunk | completions.ModelUsage | completions.Response]:
     from pydantic_ai.direct import model_request_stream
     from pydantic_ai.messages import PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta
 
-    usage: ModelUsage | None = None
+    usage: completions.ModelUsage | None = None
     async with model_request_stream(
         model,
         messages_of(request, marks_errors=credential.provider is Provider.ANTHROPIC),
@@ -120,18 +105,18 @@ async def _stream_pieces(
             elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
                 text = event.delta.content_delta
             if text:
-                yield TextChunk(text)
+                yield completions.TextChunk(text)
         # Anthropic's stream may break off without an error; for OpenAI the library itself looks for the last word.
         is_anthropic = credential.provider is Provider.ANTHROPIC
         if is_anthropic and not (stream.provider_details or {}).get("finish_reason"):
-            raise ModelError(
+            raise completions.ModelError(
                 f"The answer of {credential.provider} for `{request.model}` ended before it was complete.",
                 hint="Try again; if it stays, look at the provider's status, or at what lies between it and the worker.",
             )
         yield response_of(request.model, stream.get())
 
 
-def _settings(request: ModelRequest, provider: Provider) -> ModelSettings:
+def _settings(request: completions.ModelRequest, provider: Provider) -> ModelSettings:
     settings: dict[str, Any] = dict(_CACHED[provider])
     if request.temperature is not None:
         settings["temperature"] = request.temperature
@@ -145,29 +130,29 @@ EMPTY = "(nothing)"
 EARLIER = "(The conversation began earlier.)"
 NO_RESULT = '{"error":"No result of this call was recorded."}'
 _STOPS = {
-    "stop": StopReason.END,
-    "tool_call": StopReason.TOOL_CALLS,
-    "length": StopReason.MAX_TOKENS,
-    "content_filter": StopReason.REFUSAL,
+    "stop": completions.StopReason.END,
+    "tool_call": completions.StopReason.TOOL_CALLS,
+    "length": completions.StopReason.MAX_TOKENS,
+    "content_filter": completions.StopReason.REFUSAL,
 }
 
 
-def messages_of(request: ModelRequest, *, marks_errors: bool) -> list[ModelMessage]:
+def messages_of(request: completions.ModelRequest, *, marks_errors: bool) -> list[ModelMessage]:
     """``marks_errors``: the protocol has a mark for a result that is an error; elsewhere its words must do."""
     from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, ToolCallPart, ToolReturnPart, UserPromptPart
 
     instructions = request.system_prompt
     messages: list[ModelMessage] = []
-    notice = [UserTurn(request.notice)] if request.notice else []
+    notice = [completions.UserTurn(request.notice)] if request.notice else []
     for turn in _in_order([*request.turns, *notice]):
         match turn:
-            case UserTurn():
+            case completions.UserTurn():
                 messages.append(ModelRequest([UserPromptPart(turn.text)], instructions=instructions))
-            case AssistantTurn():
+            case completions.AssistantTurn():
                 text_parts = [TextPart(turn.text)] if turn.text else []
                 call_parts = [ToolCallPart(call.name, call.arguments, call.id) for call in turn.calls]
                 messages.append(ModelResponse([*text_parts, *call_parts]))
-            case ToolTurn():
+            case completions.ToolTurn():
                 results = []
                 for result in turn.results:
                     outcome: Any = "failed" if result.is_error and marks_errors else "success"
@@ -176,32 +161,29 @@ def messages_of(request: ModelRequest, *, marks_errors: bool) -> list[ModelMessa
     return messages
 
 
-def parameters_of(request: ModelRequest) -> ModelRequestParameters:
+def parameters_of(request: completions.ModelRequest) -> ModelRequestParameters:
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.tools import ToolDefinition
 
-    return ModelRequestParameters(
-        function_tools=[
-            ToolDefinition(
-                name=tool.name, description=tool.description, parameters_json_schema=tool.parameters, strict=False
-            )
-            for tool in request.tools
-        ]
-    )
+    tools = [
+        ToolDefinition(name=t.name, description=t.description, parameters_json_schema=t.parameters, strict=False)
+        for t in request.tools
+    ]
+    return ModelRequestParameters(function_tools=tools)
 
 
-def response_of(model: str, message: ModelResponse) -> Response:
+def response_of(model: str, message: ModelResponse) -> completions.Response:
     from pydantic_ai.messages import TextPart, ToolCallPart
 
     text = "".join(part.content for part in message.parts if isinstance(part, TextPart)) or None
-    stop = _STOPS.get(message.finish_reason or "stop", StopReason.END)
-    cut = stop is StopReason.MAX_TOKENS
+    stop = _STOPS.get(message.finish_reason or "stop", completions.StopReason.END)
+    cut = stop is completions.StopReason.MAX_TOKENS
     calls = tuple(_call(part, cut) for part in message.parts if isinstance(part, ToolCallPart))
     refusal = (message.provider_details or {}).get("refusal")
-    return Response(
+    return completions.Response(
         text=text,
         # Nobody knows what a filter left of them.
-        calls=() if stop is StopReason.REFUSAL else calls,
+        calls=() if stop is completions.StopReason.REFUSAL else calls,
         usage=usage_of(message.usage),
         stop_reason=stop,
         model=model,
@@ -209,18 +191,18 @@ def response_of(model: str, message: ModelResponse) -> Response:
     )
 
 
-def _call(part: ToolCallPart, cut: bool) -> CallRequest:
+def _call(part: ToolCallPart, cut: bool) -> completions.CallRequest:
     """The vendors' clients take what comes: a name that is no text would get as far as the tools."""
     arguments = part.args if part.args is not None else {}
     if not isinstance(part.tool_name, str) or not isinstance(part.tool_call_id, str):
         raise TypeError(f"a tool call without a name or an id: {part.tool_name!r}")
     if not isinstance(arguments, str | dict):
         raise TypeError(f"tool arguments that are neither an object nor a text: {type(arguments).__name__}")
-    return CallRequest(id=part.tool_call_id, name=part.tool_name, arguments=arguments or {}, truncated=cut)
+    return completions.CallRequest(id=part.tool_call_id, name=part.tool_name, arguments=arguments or {}, truncated=cut)
 
 
-def usage_of(usage: RequestUsage) -> ModelUsage:
-    return ModelUsage(
+def usage_of(usage: RequestUsage) -> completions.ModelUsage:
+    return completions.ModelUsage(
         prompt_tokens=usage.input_tokens,
         completion_tokens=usage.output_tokens,
         cache_read_tokens=usage.cache_read_tokens,
@@ -228,48 +210,48 @@ def usage_of(usage: RequestUsage) -> ModelUsage:
     )
 
 
-def _in_order(turns: Sequence[Turn]) -> Iterator[Turn]:
+def _in_order(turns: Sequence[completions.Turn]) -> Iterator[completions.Turn]:
     """A person speaks first, every call has its one result right after it, and no id is used twice."""
     seen: set[str] = set()
-    if turns and not isinstance(turns[0], UserTurn):
-        yield UserTurn(EARLIER)
-    due: dict[str, CallRequest] = {}
+    if turns and not isinstance(turns[0], completions.UserTurn):
+        yield completions.UserTurn(EARLIER)
+    due: dict[str, completions.CallRequest] = {}
     for turn in turns:
         match turn:
-            case UserTurn():
+            case completions.UserTurn():
                 yield from _missing_results(due)
-                yield UserTurn(turn.text if turn.text.strip() else EMPTY)
-            case AssistantTurn():
+                yield completions.UserTurn(turn.text if turn.text.strip() else EMPTY)
+            case completions.AssistantTurn():
                 yield from _missing_results(due)
                 due = {call.id: _sendable(call, seen) for call in turn.calls}
                 text = turn.text if (turn.text or "").strip() else None
                 if text or due:
-                    yield AssistantTurn(text=text, calls=tuple(due.values()))
-            case ToolTurn():
+                    yield completions.AssistantTurn(text=text, calls=tuple(due.values()))
+            case completions.ToolTurn():
                 results_by_id = {result.call_id: result for result in turn.results}
                 results = [_result(call, results_by_id.get(id)) for id, call in due.items()]
                 due = {}
                 if results:
-                    yield ToolTurn(tuple(results))
+                    yield completions.ToolTurn(tuple(results))
     yield from _missing_results(due)
 
 
-def _missing_results(due: dict[str, CallRequest]) -> Iterator[Turn]:
+def _missing_results(due: dict[str, completions.CallRequest]) -> Iterator[completions.Turn]:
     if due:
-        yield ToolTurn(tuple(_result(call, None) for call in due.values()))
+        yield completions.ToolTurn(tuple(_result(call, None) for call in due.values()))
         due.clear()
 
 
-def _result(call: CallRequest, result: CallResult | None) -> CallResult:
+def _result(call: completions.CallRequest, result: completions.CallResult | None) -> completions.CallResult:
     if result is None:
-        return CallResult(call_id=call.id, name=call.name, content=NO_RESULT, is_error=True)
-    return CallResult(call_id=call.id, name=call.name, content=result.content, is_error=result.is_error)
+        return completions.CallResult(call_id=call.id, name=call.name, content=NO_RESULT, is_error=True)
+    return completions.CallResult(call_id=call.id, name=call.name, content=result.content, is_error=result.is_error)
 
 
-def _sendable(call: CallRequest, seen: set[str]) -> CallRequest:
+def _sendable(call: completions.CallRequest, seen: set[str]) -> completions.CallRequest:
     id = call.id if _ID.fullmatch(call.id) and call.id not in seen else f"call_{len(seen) + 1}_again"
     seen.add(id)
-    return CallRequest(id=id, name=call.name, arguments=_object(call.arguments))
+    return completions.CallRequest(id=id, name=call.name, arguments=_object(call.arguments))
 
 
 def _object(arguments: dict[str, Any] | str) -> dict[str, Any]:
@@ -289,23 +271,25 @@ TOO_LONG = (
 """How servers word it; those that speak OpenAI's protocol rarely send its code."""
 
 
-def as_model_error(error: Exception, model: str, credential: Credential) -> ModelError:
+def as_model_error(error: Exception, model: str, credential: Credential) -> completions.ModelError:
     """Whatever a provider's library raises."""
     from pydantic_ai import exceptions as of
 
     provider = credential.provider
-    reason = storable(credential.without(_provider_message(error)))[:MOST]
+    text = _provider_message(error)
+    reason = storable(credential.without(text))[:MOST]
+    is_too_long = any(words in text.lower() for words in TOO_LONG)
     status = error.status_code if isinstance(error, of.ModelHTTPError) else None
     wait = _retry_after(error)
     if isinstance(error, of.ModelQuotaExceededError):
-        return ModelError(
+        return completions.ModelError(
             f"{provider} asks for money before it answers for `{model}`: {reason}",
             status=status,
             code="model_quota",
             hint="Look at the account's balance and limits, then `cortex job resubmit` the job.",
         )
-    if isinstance(error, of.ModelContextWindowExceededError) or (status in (400, 413) and _too_long(error)):
-        return ModelError(
+    if isinstance(error, of.ModelContextWindowExceededError) or (status in (400, 413) and is_too_long):
+        return completions.ModelError(
             f"The prompt is too long for `{model}`: {reason}",
             status=status or 400,
             code="prompt_too_long",
@@ -314,7 +298,9 @@ def as_model_error(error: Exception, model: str, credential: Credential) -> Mode
         )
     if status is not None:
         message = f"{provider} answered {status} for `{model}`: {reason}"
-        return ModelError(message, status=status, hint=_hint(status, provider, credential), retry_after=wait)
+        return completions.ModelError(
+            message, status=status, hint=_hint(status, provider, credential), retry_after=wait
+        )
     variable = VARIABLES[provider][1]
     where = f"{provider} ({credential.base_url or 'its own address'})"
     if isinstance(error, of.ModelConnectionError):
@@ -329,7 +315,7 @@ def as_model_error(error: Exception, model: str, credential: Credential) -> Mode
             "If it stays, the provider, or whatever answers at its base URL, does not speak its own protocol: look at"
             f" `{variable}`."
         )
-    return ModelError(message, hint=hint, retry_after=wait)
+    return completions.ModelError(message, hint=hint, retry_after=wait)
 
 
 def _hint(status: int, provider: Provider, credential: Credential) -> str:
@@ -366,12 +352,6 @@ def _provider_message(error: Exception) -> str:
         cause = cause.__cause__
     text = str(error) or type(error).__name__
     return text if cause is error or str(cause) in ("", text) else f"{text} ({cause})"
-
-
-def _too_long(error: Exception) -> bool:
-    """Whether a server that has no code of its own for it says that the prompt does not fit."""
-    text = _provider_message(error).lower()
-    return any(words in text for words in TOO_LONG)
 
 
 def _retry_after(error: Exception) -> float | None:

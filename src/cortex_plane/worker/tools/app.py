@@ -218,7 +218,8 @@ class App:
                 f"`{server.name}` cannot be the name of an MCP server: such names are the plane's own.",
                 hint="Give the server another name.",
             )
-        rivals = [server_name for server_name in self._servers if _clash(provider_name(f"{server_name}."), mine)]
+        names = {name: provider_name(f"{name}.") for name in self._servers}
+        rivals = [name for name, other in names.items() if other.startswith(mine) or mine.startswith(other)]
         rivals += [tool.name for tool in self._tools.values() if tool.provider_name.startswith(mine)]
         if rivals:
             raise InvalidApp(
@@ -267,10 +268,6 @@ class App:
 def _is_of_the_plane(tool: Tool) -> bool:
     """Gates do not look at such a tool, or models would take it for one."""
     return tool.name.startswith("plane.") or tool.provider_name in _OF_THE_PLANE
-
-
-def _clash(one: str, other: str) -> bool:
-    return one.startswith(other) or other.startswith(one)
 
 
 _OURS = str(Path(__file__).parent)

@@ -285,7 +285,6 @@ class Tool:
         self._signature = read_signature(function, f"the tool `{self.name}`")
         self._arguments = Arguments(self._signature, f"the tool `{self.name}`")
         self.parameters = self._arguments.schema
-        """The JSON Schema of its arguments."""
         self._probe = probe
         if probe is not None:
             self._probe_signature = read_signature(probe, f"the probe of `{self.name}`")
@@ -392,7 +391,6 @@ def _choice(kind: type[E], value: str, parameter: str, name: str) -> E:
 
 
 def is_number(value: object, least: float, most: float) -> TypeGuard[float]:
-    """A finite number within these bounds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return math.isfinite(value) and least <= value <= most
