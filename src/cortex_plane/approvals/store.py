@@ -8,24 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.approvals.model.approvals import (
-    DEFAULT_SECONDS,
-    Approval,
-    ApprovalEvent,
-    ApprovalKind,
-    ApprovalStatus,
-    Channel,
-    Choice,
-    Delegate,
-    Delegation,
-    Excerpt,
-    Mark,
-    NewRequest,
-    StandingApproval,
-    StandingDraft,
-    Vote,
-    Waiting,
-)
+from cortex_plane.approvals.model import approvals as approval_model
+from cortex_plane.approvals.model.approvals import Approval, Channel, Delegate, StandingApproval
 from cortex_plane.approvals.model.credentials import Token
 from cortex_plane.approvals.rules import ApprovalChange, Edit, Granter, LockedApproval, Taker
 from cortex_plane.db.database import Database, Queries, Row, Transaction, after, ids, one, page
@@ -89,7 +73,7 @@ async def list_approvals(
     actor: Actor,
     position: Position | None,
     limit: int,
-    status: ApprovalStatus | None,
+    status: approval_model.ApprovalStatus | None,
     job_id: UUID | None,
     session_id: UUID | None,
 ) -> Page[Approval]:
@@ -99,14 +83,16 @@ async def list_approvals(
     return page(Approval, rows, limit)
 
 
-async def list_inbox(tx: Transaction, actor: Actor, shown_at: datetime | None, skip: int, limit: int) -> Waiting:
+async def list_inbox(
+    tx: Transaction, actor: Actor, shown_at: datetime | None, skip: int, limit: int
+) -> approval_model.Waiting:
     person = person_of(actor)
     rows = await tx.rows(
         queries.list_inbox, actor.user_account_id if person["id"] else None, person["roles"], actor.clearance,
         person["settles"], actor.sees, shown_at, skip, limit, person,
     )  # fmt: skip
     listed = [(row["mine"], _to_approval(row)) for row in rows if row["id"] is not None]
-    return Waiting(
+    return approval_model.Waiting(
         mine=[approval for mine, approval in listed if mine],
         others=[approval for mine, approval in listed if not mine],
         **{name: rows[0][name] for name in ("mine_total", "others_total", "arrived", "latest")},
@@ -120,7 +106,7 @@ async def list_settled(tx: Transaction, sees: UUID | None, limit: int) -> list[A
 def _to_approval(row: Row) -> Approval:
     """As a list shows it: of large arguments only their beginning."""
     listed = parse(Approval, row)
-    return listed if row["excerpt"] is None else replace(listed, arguments=Excerpt(row["excerpt"]))
+    return listed if row["excerpt"] is None else replace(listed, arguments=approval_model.Excerpt(row["excerpt"]))
 
 
 async def get_approval(tx: Transaction, id: UUID, actor: Actor) -> tuple[Approval, datetime] | None:
@@ -139,12 +125,12 @@ async def approval_of_call(tx: Transaction, call_id: UUID) -> UUID | None:
     return id
 
 
-async def list_votes(tx: Transaction, id: UUID) -> list[Vote]:
-    return [parse(Vote, row) for row in await tx.rows(queries.list_votes, id)]
+async def list_votes(tx: Transaction, id: UUID) -> list[approval_model.Vote]:
+    return [parse(approval_model.Vote, row) for row in await tx.rows(queries.list_votes, id)]
 
 
-async def list_approval_events(tx: Transaction, id: UUID) -> list[ApprovalEvent]:
-    return [parse(ApprovalEvent, row) for row in await tx.rows(queries.list_approval_events, id)]
+async def list_approval_events(tx: Transaction, id: UUID) -> list[approval_model.ApprovalEvent]:
+    return [parse(approval_model.ApprovalEvent, row) for row in await tx.rows(queries.list_approval_events, id)]
 
 
 async def list_similar(tx: Transaction, id: UUID, tool_name: str) -> list[Approval]:
@@ -182,8 +168,8 @@ async def find_taker(tx: Transaction, id: UUID, member_id: UUID) -> Taker | None
     return one(Taker, await tx.row(queries.find_taker, id, member_id))
 
 
-async def list_delegations(tx: Transaction, id: UUID) -> list[Delegation]:
-    return [parse(Delegation, row) for row in await tx.rows(queries.list_delegations, id)]
+async def list_delegations(tx: Transaction, id: UUID) -> list[approval_model.Delegation]:
+    return [parse(approval_model.Delegation, row) for row in await tx.rows(queries.list_delegations, id)]
 
 
 async def approval_context(tx: Transaction, id: UUID) -> Row | None:
@@ -209,7 +195,7 @@ async def rule_changes(tx: Transaction, call_id: UUID) -> Row | None:
     return await tx.row(queries.rule_changes, call_id)
 
 
-async def find_joinable(tx: Transaction, session_id: UUID, request: NewRequest) -> Row | None:
+async def find_joinable(tx: Transaction, session_id: UUID, request: approval_model.NewRequest) -> Row | None:
     """Id and causes of the same call that somebody is being asked about already."""
     return await tx.row(
         queries.find_joinable, session_id, request.tool_name, bytes.fromhex(request.input_hash), request.terms_hash()
@@ -217,14 +203,14 @@ async def find_joinable(tx: Transaction, session_id: UUID, request: NewRequest) 
 
 
 async def join_approval(
-    tx: Transaction, id: UUID, request: NewRequest, job_id: UUID, attempt: Mapping[str, Any]
+    tx: Transaction, id: UUID, request: approval_model.NewRequest, job_id: UUID, attempt: Mapping[str, Any]
 ) -> None:
     await tx.rows(queries.join_approval, tx.org, id, request.call_id, job_id, attempt["causes"], attempt["caused"])
 
 
 async def insert_approval(
     tx: Transaction,
-    request: NewRequest,
+    request: approval_model.NewRequest,
     job_id: UUID,
     agent_id: UUID,
     attempt: Mapping[str, Any],
@@ -232,7 +218,7 @@ async def insert_approval(
     apart: bool = False,
 ) -> None:
     terms: Terms = request.terms
-    asks = request.kind is ApprovalKind.CALL
+    asks = request.kind is approval_model.ApprovalKind.CALL
     now: datetime = attempt["now"]
     deadline = now + timedelta(seconds=terms.timeout_seconds) if asks else None
     remind = (
@@ -291,7 +277,7 @@ async def open_approval(
 
 async def change_approval(
     tx: Transaction, locked: LockedApproval, change: ApprovalChange, *, version: int, edit: Edit | None,
-    person: dict[str, Any] | None, choice: Choice | None, reason: str | None, key: str | None,
+    person: dict[str, Any] | None, choice: approval_model.Choice | None, reason: str | None, key: str | None,
     entries: Sequence[dict[str, Any]], events: Sequence[SessionEvent], facts: Sequence[Fact],
 ) -> ChangedApproval:  # fmt: skip
     """Write what a decision or a deadline does. ``choice``: the vote of ``person``, where it counts."""
@@ -388,7 +374,13 @@ async def is_unasked(tx: Transaction, job_id: UUID, call_id: UUID) -> bool:
 
 
 async def answer_question(
-    tx: Transaction, id: UUID, status: ApprovalStatus, actor: Actor, note: str | None, channel: Channel, verdict: str
+    tx: Transaction,
+    id: UUID,
+    status: approval_model.ApprovalStatus,
+    actor: Actor,
+    note: str | None,
+    channel: Channel,
+    verdict: str,
 ) -> bool:
     return (
         await tx.value(queries.answer_question, id, status, actor.user_account_id, actor.name, note, channel, verdict)
@@ -520,9 +512,9 @@ async def delegates_of_approval(
 
 async def marks_of_approvals(
     tx: Transaction, ids: Sequence[UUID], member_id: UUID | None, for_staff: bool
-) -> dict[UUID, Mark]:
+) -> dict[UUID, approval_model.Mark]:
     rows = await tx.rows(queries.marks_of_approvals, list(ids), member_id, for_staff)
-    return {row["approval_id"]: parse(Mark, row) for row in rows}
+    return {row["approval_id"]: parse(approval_model.Mark, row) for row in rows}
 
 
 async def next_level(tx: Transaction, approval_id: UUID) -> Approvers | None:
@@ -532,12 +524,12 @@ async def next_level(tx: Transaction, approval_id: UUID) -> Approvers | None:
 
 
 async def insert_standing(
-    tx: Transaction, id: UUID, approval_id: UUID, draft: StandingDraft, actor: Actor, *, input_hash: str,
+    tx: Transaction, id: UUID, approval_id: UUID, draft: approval_model.StandingDraft, actor: Actor, *, input_hash: str,
     reason: str | None, version: int, now: datetime,
 ) -> None:  # fmt: skip
     await tx.rows(
         queries.insert_standing, tx.org, id, approval_id, bytes.fromhex(input_hash) if draft.same_arguments else None,
-        draft.condition, draft.calls, now + timedelta(seconds=draft.seconds or DEFAULT_SECONDS), actor.name,
+        draft.condition, draft.calls, now + timedelta(seconds=draft.seconds or approval_model.DEFAULT_SECONDS), actor.name,
         actor.user_account_id, reason, version, now,
     )  # fmt: skip
 

@@ -11,22 +11,12 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.db.database import NOBODY, Database, Queries, Row, Transaction, after, one, page
+from cortex_plane.jobs import rules
 from cortex_plane.jobs.model.effects import Answer, CallStatus, ToolCall
 from cortex_plane.jobs.model.jobs import Hold, Job, JobChange, JobKind, JobStatus, Parked, Step, Worker
 from cortex_plane.jobs.model.journal import JournalEntry, Signal, SignalDraft, Wait, Waiter
 from cortex_plane.jobs.model.usage import Grouping, Spent, UsageRow, UsageTotals
-from cortex_plane.jobs.rules import (
-    UNCOUNTED,
-    UNSHARED,
-    Adoption,
-    Assignment,
-    HandBack,
-    Leased,
-    Orphan,
-    SlotShares,
-    StepWrite,
-    WriteResult,
-)
+from cortex_plane.jobs.rules import Assignment
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.policies.model.policies import PolicyRow
@@ -226,7 +216,7 @@ async def claim_jobs(
     limit: int,
     after: UUID,
     running_orgs: Sequence[UUID] = (),
-    shares: SlotShares = UNSHARED,
+    shares: rules.SlotShares = rules.UNSHARED,
 ) -> tuple[list[Assignment], bool]:
     """Leased jobs, and whether others were claiming at the same moment, so that there may be more."""
     rows = await db.call(
@@ -244,10 +234,10 @@ async def advance_job(
     worker_id: UUID,
     epoch: int,
     number: int,
-    write: StepWrite,
+    write: rules.StepWrite,
     dispatch_seconds: float,
     open_approvals: int = 0,
-) -> WriteResult | None:
+) -> rules.WriteResult | None:
     """None: the job is not this worker's any more."""
     step = write.step
     rows = await db.call(
@@ -269,14 +259,14 @@ async def advance_job(
     )  # fmt: skip
     if not rows:
         return None
-    return WriteResult(**{**rows[0], "status": JobStatus(rows[0]["status"])})
+    return rules.WriteResult(**{**rows[0], "status": JobStatus(rows[0]["status"])})
 
 
-async def find_orphans(db: Database, limit: int) -> list[Orphan]:
-    return [parse(Orphan, row) for row in await db.call("find_orphans", None, limit)]
+async def find_orphans(db: Database, limit: int) -> list[rules.Orphan]:
+    return [parse(rules.Orphan, row) for row in await db.call("find_orphans", None, limit)]
 
 
-async def adopt_job(db: Database, orphan: Orphan, adoption: Adoption, fact: Fact) -> bool:
+async def adopt_job(db: Database, orphan: rules.Orphan, adoption: rules.Adoption, fact: Fact) -> bool:
     """False: somebody else has it, or what it was decided from has changed."""
     rows = await db.call(
         "adopt_job", orphan.org_id, orphan.id, orphan.worker_id, orphan.epoch, orphan.cancelled, orphan.held,
@@ -285,12 +275,18 @@ async def adopt_job(db: Database, orphan: Orphan, adoption: Adoption, fact: Fact
     return bool(rows[0]["adopt_job"])
 
 
-async def find_leased(db: Database, worker_id: UUID) -> list[Leased]:
-    return [parse(Leased, row) for row in await db.call("find_leased", None, worker_id)]
+async def find_leased(db: Database, worker_id: UUID) -> list[rules.Leased]:
+    return [parse(rules.Leased, row) for row in await db.call("find_leased", None, worker_id)]
 
 
 async def release_job(
-    db: Database, org_id: UUID, job_id: UUID, worker_id: UUID, epoch: int, fact: Fact, handback: HandBack = UNCOUNTED
+    db: Database,
+    org_id: UUID,
+    job_id: UUID,
+    worker_id: UUID,
+    epoch: int,
+    fact: Fact,
+    handback: rules.HandBack = rules.UNCOUNTED,
 ) -> bool:
     rows = await db.call(
         "release_job", org_id, job_id, worker_id, epoch, handback.count, handback.delay_seconds, handback.error, fact.action,

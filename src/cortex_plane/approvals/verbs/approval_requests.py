@@ -19,23 +19,14 @@ from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.gates.rules.authorization import JobRef
 from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.kernel.meters import meters
-from cortex_plane.policies.model.policies import (
-    DEFAULT_TIMEOUT_SECONDS,
-    ONE_VOTE,
-    OWNER_DECIDES,
-    Approvers,
-    PolicyDecision,
-    Quorum,
-    Terms,
-    is_met,
-    quorum_said,
-)
+from cortex_plane.policies.model import policies as policy_model
+from cortex_plane.policies.model.policies import Approvers, Terms
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs.frame import require_found
 
-SETTLERS = replace(OWNER_DECIDES, approvers=Approvers(roles=(Role.ADMIN, Role.OPERATOR, Role.APPROVER)))
+SETTLERS = replace(policy_model.OWNER_DECIDES, approvers=Approvers(roles=(Role.ADMIN, Role.OPERATOR, Role.APPROVER)))
 """Who is asked about an uncertain effect."""
 
 
@@ -100,7 +91,7 @@ async def _can_join(tx: Transaction, attempt: Mapping[str, Any], terms: Terms, c
     if terms.self_approval or both == set(causes):
         return True
     able = await approvals_store.list_deciders(tx, terms, attempt["owner_id"], sorted(both))
-    return is_met(terms.quorum, [decider.roles for decider in able if not decider.shaped_it])
+    return policy_model.is_met(terms.quorum, [decider.roles for decider in able if not decider.shaped_it])
 
 
 def count(org_id: UUID, requests: Sequence[RequestOutcome]) -> None:
@@ -131,7 +122,7 @@ class Possible:
 
 
 async def feasible_terms(
-    db: Database, job: JobRef, decision: PolicyDecision, times: ApprovalTimes, read_to: int, askers: Sequence[UUID] = (), *,
+    db: Database, job: JobRef, decision: policy_model.PolicyDecision, times: ApprovalTimes, read_to: int, askers: Sequence[UUID] = (), *,
     again: UUID | None = None,
 ) -> Possible:  # fmt: skip
     """The terms as far as people can fulfil them: better said now than when their time is over. Whom a request names must be one
@@ -147,7 +138,7 @@ async def feasible_terms(
     if terms.named is not None:
         members = [member for member in members if member.id in terms.named]
     able = [member for member in members if not member.shaped_it]
-    if not is_met(terms.quorum, [member.roles for member in able]):
+    if not policy_model.is_met(terms.quorum, [member.roles for member in able]):
         cause_ids = {member.id for member in members if member.shaped_it}
         caused = [*(parse(Cause, cause) for cause in origin["caused"]), *changed_by]
         return Possible(None, [cause for cause in caused if cause.member_id in cause_ids])
@@ -156,7 +147,7 @@ async def feasible_terms(
     return Possible(_bounded(terms, decision.rule, times), changed_by=changed_by)
 
 
-def require_terms(decision: PolicyDecision) -> Terms:
+def require_terms(decision: policy_model.PolicyDecision) -> Terms:
     if decision.terms is None:
         raise AssertionError("a decision that requires approval has terms")
     return decision.terms
@@ -168,7 +159,7 @@ async def _changed_by(tx: Transaction, call_id: UUID, terms: Terms) -> list[Caus
         return []
     now = {
         "approvers": adapter(Approvers).dump_python(terms.approvers, mode="json"),
-        "quorum": adapter(Quorum).dump_python(terms.quorum, mode="json"),
+        "quorum": adapter(policy_model.Quorum).dump_python(terms.quorum, mode="json"),
         "required_clearance": terms.required_clearance,
         "self_approval": terms.self_approval,
     }
@@ -177,7 +168,7 @@ async def _changed_by(tx: Transaction, call_id: UUID, terms: Terms) -> list[Caus
     return [parse(Cause, author) for author in before["authors"]]
 
 
-def nobody_can(tool: str, decision: PolicyDecision, causes: Sequence[Cause] = ()) -> str:
+def nobody_can(tool: str, decision: policy_model.PolicyDecision, causes: Sequence[Cause] = ()) -> str:
     """Nobody could ever decide it: said at once, not when its time is over. ``causes``: who could, had they not shaped it."""
     terms = require_terms(decision)
     clearance = f" of clearance {terms.required_clearance}" if terms.required_clearance else ""
@@ -185,7 +176,11 @@ def nobody_can(tool: str, decision: PolicyDecision, causes: Sequence[Cause] = ()
     if causes:
         others += f": {causes_in_words(causes)}"
     chosen = " among those whom the request names" if terms.named is not None else ""
-    who = "nobody can give it" if terms.quorum == ONE_VOTE else f"too few can give its {quorum_said(terms.quorum)}"
+    who = (
+        "nobody can give it"
+        if terms.quorum == policy_model.ONE_VOTE
+        else f"too few can give its {policy_model.quorum_said(terms.quorum)}"
+    )
     return (
         f"`{tool}` needs approval ({decision.rule}), and {who}: it is for {describe_approvers(terms.approvers)}{chosen}"
         f"{clearance} to decide{others}."
@@ -198,5 +193,5 @@ def _bounded(terms: Terms, rule: str, times: ApprovalTimes) -> Terms:
     if rule.startswith("default:"):
         # Whatever is shorter than the default was asked for by the job's own request.
         own = times.token_ttl_seconds
-        seconds = own if seconds == DEFAULT_TIMEOUT_SECONDS else min(own, seconds)
+        seconds = own if seconds == policy_model.DEFAULT_TIMEOUT_SECONDS else min(own, seconds)
     return replace(terms, timeout_seconds=min(seconds, times.max_ttl_seconds))

@@ -9,17 +9,8 @@ from uuid import UUID
 
 from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals import store as approvals_store
-from cortex_plane.approvals.model.approvals import (
-    AT_MOST,
-    Approval,
-    ApprovalDetails,
-    ApprovalStatus,
-    Channel,
-    Delegate,
-    DelegationDraft,
-    Mark,
-    Waiting,
-)
+from cortex_plane.approvals.model import approvals as approval_model
+from cortex_plane.approvals.model.approvals import AT_MOST, Approval, ApprovalDetails, Channel
 from cortex_plane.approvals.rules import cannot_delegate, nobody_to_take_it
 from cortex_plane.approvals.verbs import decisions
 from cortex_plane.db.database import Database
@@ -41,7 +32,7 @@ async def list_approvals(
     position: Position | None,
     limit: int,
     *,
-    status: ApprovalStatus | None = None,
+    status: approval_model.ApprovalStatus | None = None,
     job_id: UUID | None = None,
     session_id: UUID | None = None,
 ) -> Page[Approval]:
@@ -54,7 +45,7 @@ async def list_approvals(
 @verb(Permission.APPROVAL_READ)
 async def list_inbox(
     db: Database, actor: Actor, limit: int, *, skip: int = 0, shown_at: datetime | None = None
-) -> Waiting:
+) -> approval_model.Waiting:
     """What waits, the most urgent first: what the actor could decide, and what else they see, each up to ``limit``."""
     async with db.transaction(actor.org_id) as tx:
         waiting = await approvals_store.list_inbox(tx, actor, shown_at, skip, limit)
@@ -99,7 +90,9 @@ async def approval_for_call(db: Database, actor: Actor, call_id: UUID) -> Approv
 
 
 @verb(Permission.APPROVAL_READ)
-async def marks_of_approvals(db: Database, actor: Actor, approvals: Sequence[Approval]) -> dict[UUID, Mark]:
+async def marks_of_approvals(
+    db: Database, actor: Actor, approvals: Sequence[Approval]
+) -> dict[UUID, approval_model.Mark]:
     """Of requests that the actor was shown."""
     if not approvals:
         return {}
@@ -121,7 +114,7 @@ async def next_level(db: Database, actor: Actor, approval_id: UUID) -> Approvers
 
 
 @verb(Permission.APPROVAL_DECIDE)
-async def delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft) -> Approval:
+async def delegate(db: Database, actor: Actor, id: UUID, draft: approval_model.DelegationDraft) -> Approval:
     """Whoever could approve it hands their part to somebody else with the clearance, and decides no more."""
     db = db.own(PoolPurpose.DECISIONS)
     approval = await decisions.retry_on_conflict(lambda: _delegate(db, actor, id, draft))
@@ -129,7 +122,7 @@ async def delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft)
     return approval
 
 
-async def _delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft) -> Approval:
+async def _delegate(db: Database, actor: Actor, id: UUID, draft: approval_model.DelegationDraft) -> Approval:
     async with db.transaction(actor.org_id) as tx:
         locked = await decisions.open_visible(tx, id, actor, Channel.API)
         approval = locked.approval
@@ -160,7 +153,7 @@ async def _delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft
 @verb(Permission.ABSENCE_WRITE)
 async def list_delegates(
     db: Database, actor: Actor, *, approval_id: UUID | None = None, name: str | None = None
-) -> list[Delegate]:
+) -> list[approval_model.Delegate]:
     """Colleagues by name, at most ``AT_MOST``; with an approval, those who could take the caller's part in it."""
     async with db.transaction(actor.org_id) as tx:
         if approval_id is None:

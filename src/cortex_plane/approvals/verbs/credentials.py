@@ -15,18 +15,10 @@ from uuid import UUID
 import structlog
 
 from cortex_plane.approvals import store as approvals_store
+from cortex_plane.approvals.model import credentials as credential_model
 from cortex_plane.approvals.model import credentials as rules
 from cortex_plane.approvals.model.approvals import ApprovalDecision, Channel, Choice, DecisionReceipt, RecordResult
-from cortex_plane.approvals.model.credentials import (
-    Confirmation,
-    Link,
-    SecretRotation,
-    SecretRotationDraft,
-    SigningSecret,
-    Token,
-    TokenDecision,
-    Visitor,
-)
+from cortex_plane.approvals.model.credentials import Confirmation, SecretRotation, SigningSecret, TokenDecision, Visitor
 from cortex_plane.approvals.store import CALLBACK
 from cortex_plane.approvals.verbs import decisions
 from cortex_plane.db.database import Database, Transaction
@@ -79,7 +71,9 @@ async def links(
     secret = await _current(db, tx)
     links = {}
     for choice in Choice:
-        link = Link(approval_id=approval_id, decision=choice, deadline=int(deadline.timestamp()), operator_id=member_id)
+        link = credential_model.Link(
+            approval_id=approval_id, decision=choice, deadline=int(deadline.timestamp()), operator_id=member_id
+        )
         links[choice] = link.address(public_url, channel, secret.value)
     return links
 
@@ -130,7 +124,7 @@ async def _count_outcome(channel: Channel, decision: Awaitable[DecisionReceipt])
 
 
 async def _decide_by_token(
-    db: Database, token_decision: TokenDecision, token: Token, actor: Actor | None
+    db: Database, token_decision: TokenDecision, token: credential_model.Token, actor: Actor | None
 ) -> DecisionReceipt:
     if actor is None:
         raise rules.nobody()
@@ -256,7 +250,7 @@ async def decide_by_link(
 
 
 @verb(Permission.ORG_WRITE)
-async def rotate_secret(db: Database, actor: Actor, decision: SecretRotationDraft) -> SecretRotation:
+async def rotate_secret(db: Database, actor: Actor, decision: credential_model.SecretRotationDraft) -> SecretRotation:
     """Sign links with a new secret from now on. Those that were sent work to their deadline, or not at all any more."""
     async with db.transaction(actor.org_id) as tx:
         rotation = await _rotate(db, tx, actor, timedelta(0), forget=decision.forget)

@@ -9,16 +9,8 @@ from uuid import UUID
 
 from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals import store as approvals_store
-from cortex_plane.approvals.model.approvals import (
-    Approval,
-    ApprovalDecision,
-    ApprovalKind,
-    ApprovalStatus,
-    Channel,
-    Choice,
-    DecisionReceipt,
-    RecordResult,
-)
+from cortex_plane.approvals.model import approvals as approval_model
+from cortex_plane.approvals.model.approvals import ApprovalDecision
 from cortex_plane.approvals.rules import ApprovalChange, Edit, LockedApproval, decision_change, is_vote
 from cortex_plane.approvals.store import ChangedApproval, person_of
 from cortex_plane.approvals.verbs import edits, standing_approvals
@@ -52,7 +44,7 @@ async def retry_on_conflict(operation: Callable[[], Awaitable[T]]) -> T:
 
 
 async def open_visible(
-    tx: Transaction, id: UUID, actor: Actor, channel: Channel, key: str | None = None
+    tx: Transaction, id: UUID, actor: Actor, channel: approval_model.Channel, key: str | None = None
 ) -> LockedApproval:
     """The approval under its locks, for whoever sees it."""
     locked = await approvals_store.open_approval(tx, id, actor, channel, key)
@@ -70,14 +62,14 @@ async def decide(
     actor: Actor,
     id: UUID,
     decision: ApprovalDecision,
-    channel: Channel,
+    channel: approval_model.Channel,
     once: IdempotencyKey | None = None,
-) -> DecisionReceipt:
+) -> approval_model.DecisionReceipt:
     """Raises ``Conflict`` with the code ``approval_conflict`` where somebody decided otherwise before."""
     db = db.own(PoolPurpose.DECISIONS)
     key = own_key(actor, once.key) if once else None
     receipt, change = await retry_on_conflict(lambda: _decide(db, actor, id, decision, channel, key))
-    if change is not None and change.status is not ApprovalStatus.PENDING:
+    if change is not None and change.status is not approval_model.ApprovalStatus.PENDING:
         db.hints.work()
         approval = receipt.approval
         wait = (approval.resolved_at or approval.requested_at) - approval.requested_at
@@ -89,8 +81,8 @@ async def decide(
 
 
 async def _decide(
-    db: Database, actor: Actor, id: UUID, decision: ApprovalDecision, channel: Channel, key: str | None
-) -> tuple[DecisionReceipt, ApprovalChange | None]:
+    db: Database, actor: Actor, id: UUID, decision: ApprovalDecision, channel: approval_model.Channel, key: str | None
+) -> tuple[approval_model.DecisionReceipt, ApprovalChange | None]:
     """With what it changed; None where it was there before."""
     edit = await edits.prepare_edit(db, actor, id, decision) if decision.arguments is not None else None
     if decision.standing is not None:
@@ -106,8 +98,8 @@ async def _decide(
             await note_refused_decision(tx, locked, actor, channel, decision.decision, decision.version, error)
     if error is not None:
         raise error
-    result = RecordResult.DUPLICATE if change is None else RecordResult.OK
-    return DecisionReceipt(result=result, approval=approval_rules.shown_to(approval, actor)), change
+    result = approval_model.RecordResult.DUPLICATE if change is None else approval_model.RecordResult.OK
+    return approval_model.DecisionReceipt(result=result, approval=approval_rules.shown_to(approval, actor)), change
 
 
 async def _refusal(
@@ -117,7 +109,7 @@ async def _refusal(
     if locked.earlier is not None:
         return _key_reused(locked.earlier, decision, edit)
     error = _decision_refusal(locked, actor, decision)
-    if error is None and approval.status is not ApprovalStatus.PENDING:
+    if error is None and approval.status is not approval_model.ApprovalStatus.PENDING:
         is_same = approval_rules.is_same(approval, decision, edit.input_hash if edit else None)
         return None if is_same else approval_rules.already_decided(approval)
     if error is None and edit is not None:
@@ -139,18 +131,18 @@ def _key_reused(earlier: dict[str, Any], decision: ApprovalDecision, edit: Edit 
 
 def _decision_refusal(locked: LockedApproval, actor: Actor, decision: ApprovalDecision) -> CortexError | None:
     approval = locked.approval
-    if approval.kind is not ApprovalKind.CALL:
+    if approval.kind is not approval_model.ApprovalKind.CALL:
         return Conflict(
             "This asks whether a call happened; there is nothing to approve.",
             code="not_a_call",
             hint="Answer it with `cortex approval answer`: happened, did_not_happen or fail.",
         )
-    if decision.arguments is not None and decision.decision is Choice.DENIED:
+    if decision.arguments is not None and decision.decision is approval_model.Choice.DENIED:
         return InvalidInput("Arguments are edited to approve them.", hint="Leave `arguments` out to deny.")
-    if decision.standing is not None and decision.decision is Choice.DENIED:
+    if decision.standing is not None and decision.decision is approval_model.Choice.DENIED:
         return InvalidInput("Only a yes can stand for more calls.", hint="Leave `standing` out to deny.")
     error = approval_rules.refusal(approval, actor, decision.decision)
-    if error is not None or approval.status is not ApprovalStatus.PENDING:
+    if error is not None or approval.status is not approval_model.ApprovalStatus.PENDING:
         return error
     error = approval_rules.staleness_error(approval, decision, locked.now)
     if error is not None or decision.standing is None:
@@ -159,7 +151,7 @@ def _decision_refusal(locked: LockedApproval, actor: Actor, decision: ApprovalDe
 
 
 async def note_refused_decision(
-    tx: Transaction, locked: LockedApproval, actor: Actor, channel: Channel, choice: str, version: int,
+    tx: Transaction, locked: LockedApproval, actor: Actor, channel: approval_model.Channel, choice: str, version: int,
     error: CortexError | None,
 ) -> None:  # fmt: skip
     """Record a decision or an answer that had no effect. After the tenth of a person it is counted on the card alone."""
@@ -182,11 +174,11 @@ async def note_refused_decision(
 
 async def _write(
     db: Database, tx: Transaction, locked: LockedApproval, change: ApprovalChange, actor: Actor, decision: ApprovalDecision,
-    edit: Edit | None, channel: Channel, key: str | None,
-) -> Approval:  # fmt: skip
+    edit: Edit | None, channel: approval_model.Channel, key: str | None,
+) -> approval_model.Approval:  # fmt: skip
     """A vote, an edit, or the decision that ends a request, with its receipt. Returns the approval as it is now."""
     approval = locked.approval
-    ends = change.status is not ApprovalStatus.PENDING
+    ends = change.status is not approval_model.ApprovalStatus.PENDING
     counts = ends or is_vote(locked, edit)
     version = approval.version + (edit is not None)
     input_hash = edit.input_hash if edit else approval.input_hash
@@ -224,8 +216,8 @@ async def _write(
 
 async def write_change(
     tx: Transaction, locked: LockedApproval, change: ApprovalChange, actor: Actor, entries: list[dict[str, Any]], fact: Fact,
-    event: SessionEvent, *, version: int, edit: Edit | None = None, choice: Choice | None = None,
-    reason: str | None = None, channel: Channel | None = None, key: str | None = None,
+    event: SessionEvent, *, version: int, edit: Edit | None = None, choice: approval_model.Choice | None = None,
+    reason: str | None = None, channel: approval_model.Channel | None = None, key: str | None = None,
 ) -> ChangedApproval:  # fmt: skip
     """What becomes of an approval, its jobs and their other approvals. ``channel``: None where nobody decided."""
     approval_id = str(locked.approval.id)
@@ -278,7 +270,7 @@ async def _act_when_due(db: Database, actor: Actor, id: UUID) -> Acted | None:
         if not await approvals_store.take_due(tx, id):
             return None
         locked = await approvals_store.open_approval(tx, id)
-        if locked is None or locked.approval.status is not ApprovalStatus.PENDING:
+        if locked is None or locked.approval.status is not approval_model.ApprovalStatus.PENDING:
             return None
         request, level = locked.approval, locked.approval.escalation_level
         if request.deadline is not None and request.deadline <= locked.now:
@@ -297,7 +289,12 @@ async def _act_when_due(db: Database, actor: Actor, id: UUID) -> Acted | None:
 
 
 async def record_new_deciders(
-    tx: Transaction, approval: Approval, actor: Actor, action: str, data: dict[str, Any], event: dict[str, Any]
+    tx: Transaction,
+    approval: approval_model.Approval,
+    actor: Actor,
+    action: str,
+    data: dict[str, Any],
+    event: dict[str, Any],
 ) -> None:
     """Record an act after which others may decide. Whoever may decide it now, and can be reached, hears of it."""
     hops = await approvals_store.record_reach(tx, approval.id)

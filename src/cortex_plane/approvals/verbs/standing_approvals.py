@@ -19,15 +19,8 @@ from cortex_plane.approvals.model.approvals import Approval, Revocation, Standin
 from cortex_plane.approvals.rules import Granter
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.db.vault import Vault
-from cortex_plane.gates.rules.authorization import (
-    Authorization,
-    CallJob,
-    PlannedCall,
-    StandingUse,
-    Uncovered,
-    facts_of,
-    leaning_on,
-)
+from cortex_plane.gates.rules import authorization as authorization_rules
+from cortex_plane.gates.rules.authorization import Authorization, CallJob, PlannedCall, StandingUse
 from cortex_plane.kernel.conditions import Condition
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.ids import new_id
@@ -89,9 +82,9 @@ async def cover(
     result, terms = Cover(authorization), authorization.decision.terms
     if terms is None or not terms.standing or planned.digest is None:
         return result
-    call = Uncovered(
+    call = authorization_rules.Uncovered(
         call_id=planned.id, tool_name=planned.name, tool_digest=planned.digest, input_hash=planned.input_hash,
-        facts=facts_of(job, planned, read_only=read_only), terms=terms,
+        facts=authorization_rules.facts_of(job, planned, read_only=read_only), terms=terms,
     )  # fmt: skip
     async with db.transaction(job.org_id) as tx:
         candidates = await approvals_store.standing_candidates(
@@ -112,7 +105,7 @@ async def cover(
         fault = _receipt_fault(vault, job.org_id, standing, row)
         if fault is None:
             use = StandingUse(standing_id=standing.id, granter_revision=row["granter_revision"], counted=row["counted"])
-            result.authorization = leaning_on(authorization, use)
+            result.authorization = authorization_rules.leaning_on(authorization, use)
             break
         result.refusals.append(
             {"call": str(call.call_id), "tool": call.tool_name, "standing": str(standing.id), "reason": fault}

@@ -9,18 +9,9 @@ from uuid import UUID
 
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.jobs import store as jobs_store
+from cortex_plane.jobs.model import jobs as job_model
 from cortex_plane.jobs.model.effects import IN_DOUBT, CallStatus, Question, question
-from cortex_plane.jobs.model.jobs import (
-    TERMINAL,
-    Cancellation,
-    Hold,
-    JobStatus,
-    Pause,
-    Resumption,
-    SessionReceipt,
-    SteeringResult,
-    Step,
-)
+from cortex_plane.jobs.model.jobs import Hold, JobStatus, SessionReceipt, SteeringResult
 from cortex_plane.jobs.model.journal import AT_ONCE, KEPT, Signal, SignalDraft, SignalReceipt, Wait, taken
 from cortex_plane.jobs.store import ReachedWaiters
 from cortex_plane.kernel.canonical import canonical
@@ -53,11 +44,11 @@ def _may_lift(actor: Actor) -> tuple[Hold, ...]:
 
 
 @verb(Permission.JOB_STEER)
-async def cancel(db: Database, actor: Actor, id: UUID, cancellation: Cancellation) -> SteeringResult:
+async def cancel(db: Database, actor: Actor, id: UUID, cancellation: job_model.Cancellation) -> SteeringResult:
     """Cancelling a cancelled job changes nothing; a job that ended otherwise is a conflict."""
     async with db.transaction(actor.org_id) as tx:
         job_row = require_found(await jobs_store.lock_job(tx, id, actor.sees), "job")
-        if job_row["status"] in TERMINAL - {JobStatus.CANCELLED}:
+        if job_row["status"] in job_model.TERMINAL - {JobStatus.CANCELLED}:
             raise Conflict(f"This job is {job_row['status']} already.", code="job_finished")
         why = cancellation.reason or f"cancelled by {actor.name}"
         data = {"reason": why}
@@ -73,7 +64,7 @@ async def cancel(db: Database, actor: Actor, id: UUID, cancellation: Cancellatio
 
 
 @verb(Permission.JOB_STEER)
-async def pause(db: Database, actor: Actor, id: UUID, pause: Pause) -> SteeringResult:
+async def pause(db: Database, actor: Actor, id: UUID, pause: job_model.Pause) -> SteeringResult:
     """Hold a job until somebody resumes it. Pausing a paused one changes nothing."""
     async with db.transaction(actor.org_id) as tx:
         job_row = require_found(await jobs_store.lock_job(tx, id, actor.sees), "job")
@@ -86,7 +77,7 @@ async def pause(db: Database, actor: Actor, id: UUID, pause: Pause) -> SteeringR
 
 
 @verb(Permission.JOB_STEER)
-async def resume(db: Database, actor: Actor, id: UUID, resumption: Resumption) -> SteeringResult:
+async def resume(db: Database, actor: Actor, id: UUID, resumption: job_model.Resumption) -> SteeringResult:
     """Lift what an operator may lift. Resuming what is not held changes nothing."""
     async with db.transaction(actor.org_id) as tx:
         job_row = require_found(await jobs_store.lock_job(tx, id, actor.sees), "job")
@@ -107,7 +98,7 @@ async def resume(db: Database, actor: Actor, id: UUID, resumption: Resumption) -
 
 
 @verb(Permission.SESSION_HOLD)
-async def pause_session(db: Database, actor: Actor, id: UUID, pause: Pause) -> SessionReceipt:
+async def pause_session(db: Database, actor: Actor, id: UUID, pause: job_model.Pause) -> SessionReceipt:
     """Hold a session: its open jobs, and whatever it is asked to do until it is resumed."""
     async with db.transaction(actor.org_id) as tx:
         session_row = require_found(await sessions_store.lock_session(tx, id, actor.sees), "session")
@@ -135,7 +126,7 @@ def _count_pause(actor: Actor, did_change: bool, pending: bool) -> None:
 
 
 @verb(Permission.SESSION_HOLD)
-async def resume_session(db: Database, actor: Actor, id: UUID, resumption: Resumption) -> SessionReceipt:
+async def resume_session(db: Database, actor: Actor, id: UUID, resumption: job_model.Resumption) -> SessionReceipt:
     async with db.transaction(actor.org_id) as tx:
         require_found(await sessions_store.lock_session(tx, id, actor.sees), "session")
         did_change = await sessions_store.release_session(tx, id)
@@ -158,7 +149,7 @@ async def resume_session(db: Database, actor: Actor, id: UUID, resumption: Resum
 
 
 @verb(Permission.JOB_READ)
-async def list_steps(db: Database, actor: Actor, id: UUID, above: int, limit: int) -> list[Step]:
+async def list_steps(db: Database, actor: Actor, id: UUID, above: int, limit: int) -> list[job_model.Step]:
     async with db.transaction(actor.org_id) as tx:
         require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
         return await jobs_store.list_steps(tx, id, above, limit)
@@ -193,7 +184,7 @@ async def list_questions(db: Database, actor: Actor, id: UUID) -> list[Question]
 
 
 def require_open(job_row: Row) -> None:
-    if job_row["status"] in TERMINAL:
+    if job_row["status"] in job_model.TERMINAL:
         raise Conflict(
             f"This job is {job_row['status']} already.",
             code="job_finished",

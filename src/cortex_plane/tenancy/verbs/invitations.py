@@ -31,14 +31,7 @@ from cortex_plane.tenancy.model.identities import (
 )
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.store import queries
-from cortex_plane.tenancy.verbs.access import (
-    actor_for_member,
-    end_access,
-    new_secret,
-    redemption,
-    require_member,
-    show_secret,
-)
+from cortex_plane.tenancy.verbs import access
 from cortex_plane.tenancy.verbs.frame import once_only, record, require_found, transaction_verb
 from cortex_plane.tenancy.verbs.orgs import add_member, resolve_teams
 
@@ -111,7 +104,7 @@ async def _join(tx: Transaction, actor: Actor, draft: InvitationDraft) -> UUID:
 @transaction_verb(Permission.IDENTITY_LINK)
 async def add_address(tx: Transaction, actor: Actor, draft: AddressDraft, *, mailing: bool = False) -> Mapping:
     """An address of one's own: it counts once its owner has opened its link while logged in."""
-    member_id = require_member(actor, ONLY_MEMBERS)
+    member_id = access.require_member(actor, ONLY_MEMBERS)
     connection_id = await _email_connection(tx, actor, mailing)
     await tenancy_store.claim_one(tx, connection_id, draft.email)
     claims = await tenancy_store.claims(tx, connection_id, draft.email)
@@ -205,7 +198,7 @@ async def require_room(tx: Transaction, member_id: UUID) -> None:
 
 async def shown(db: Database, code: str) -> AddressVerification | None:
     """What a link would do now."""
-    return await show_secret(db, SecretKind.ADDRESS_CODE, code, tenancy_store.show_code)
+    return await access.show_secret(db, SecretKind.ADDRESS_CODE, code, tenancy_store.show_code)
 
 
 async def verify(db: Database, code: str, visitor: Actor | None) -> str | None:
@@ -213,7 +206,7 @@ async def verify(db: Database, code: str, visitor: Actor | None) -> str | None:
 
     Unknown, used and old links are answered alike.
     """
-    async with redemption(db, SecretKind.ADDRESS_CODE, code, _refused) as (tx, id):
+    async with access.redemption(db, SecretKind.ADDRESS_CODE, code, _refused) as (tx, id):
         before = await tenancy_store.show_code(tx, id)
         if before is None:
             raise _refused()
@@ -236,11 +229,11 @@ async def verify(db: Database, code: str, visitor: Actor | None) -> str | None:
 async def _prove(tx: Transaction, verification: AddressVerification, *, logged_in: bool) -> str | None:
     """``logged_in``: they are logged in as the person whose address it is. Otherwise they start anew: what others made in their name
     meanwhile, with an enrolment code, ends."""
-    secret, session_id = new_secret(SecretKind.SESSION), new_id()
+    secret, session_id = access.new_secret(SecretKind.SESSION), new_id()
     member_id, mapping_id = verification.user_account_id, verification.mapping_id
     connection_id, address = verification.connection_id, verification.address
     await tenancy_store.hold_access(tx, member_id)
-    person = await actor_for_member(tx, member_id, verification.id if verification.needs_login else session_id)
+    person = await access.actor_for_member(tx, member_id, verification.id if verification.needs_login else session_id)
     if person is None:
         raise _refused()
     guest = displaced(await tenancy_store.claims(tx, connection_id, address), member_id)
@@ -252,7 +245,7 @@ async def _prove(tx: Transaction, verification: AddressVerification, *, logged_i
     )  # fmt: skip
     if verification.needs_login:
         return None
-    access_end = {} if logged_in else await end_access(tx, member_id)
+    access_end = {} if logged_in else await access.end_access(tx, member_id)
     await tenancy_store.forget_ended_logins(tx, member_id, IDLE_LIFE)
     await tenancy_store.insert_session(tx, session_id, member_id, secret, WHOLE_LIFE)
     issuer = verification.issued_by
@@ -295,7 +288,7 @@ async def make_invitation_code(
     org = await tenancy_store.get_org(tx)
     if member is None or member.deactivated_at is not None or org is None:
         return None
-    code, issuer = new_secret(SecretKind.ADDRESS_CODE), data["invited_by"]
+    code, issuer = access.new_secret(SecretKind.ADDRESS_CODE), data["invited_by"]
     await tx.rows(queries.forget_codes, member.id)
     expires_at = await tenancy_store.insert_code(
         tx, new_id(), member.id, mapping.id, secret_digest(code), Purpose(data["purpose"]), issuer, VERIFY_LIFE
