@@ -120,11 +120,6 @@ async def read_again(tx: Transaction, id: UUID, actor: Actor) -> Approval:
     return parse(Approval, await tx.value(queries.read_again, tx.org, id, person_of(actor)))
 
 
-async def approval_of_call(tx: Transaction, call_id: UUID) -> UUID | None:
-    id: UUID | None = await tx.value(queries.approval_of_call, call_id)
-    return id
-
-
 async def list_votes(tx: Transaction, id: UUID) -> list[approval_model.Vote]:
     return [parse(approval_model.Vote, row) for row in await tx.rows(queries.list_votes, id)]
 
@@ -172,27 +167,7 @@ async def list_delegations(tx: Transaction, id: UUID) -> list[approval_model.Del
     return [parse(approval_model.Delegation, row) for row in await tx.rows(queries.list_delegations, id)]
 
 
-async def approval_context(tx: Transaction, id: UUID) -> Row | None:
-    """What a policy looks at besides the call itself, and the schema of the call's tool."""
-    return await tx.row(queries.approval_context, id)
-
-
 # Asking ----------------------------------------------------------------------------------------------------------
-
-
-async def lock_attempt(
-    tx: Transaction, job_id: UUID, worker_id: UUID, epoch: int, number: int, read_to: int
-) -> Row | None:
-    return await tx.row(queries.lock_attempt, job_id, worker_id, epoch, number, read_to)
-
-
-async def call_origin(tx: Transaction, job_id: UUID, read_to: int, askers: Sequence[UUID]) -> Row | None:
-    return await tx.row(queries.call_origin, job_id, read_to, list(askers))
-
-
-async def rule_changes(tx: Transaction, call_id: UUID) -> Row | None:
-    """By which terms a call was asked for first, and who changed since what may change them."""
-    return await tx.row(queries.rule_changes, call_id)
 
 
 async def find_joinable(tx: Transaction, session_id: UUID, request: approval_model.NewRequest) -> Row | None:
@@ -202,10 +177,10 @@ async def find_joinable(tx: Transaction, session_id: UUID, request: approval_mod
     )
 
 
-async def join_approval(
-    tx: Transaction, id: UUID, request: approval_model.NewRequest, job_id: UUID, attempt: Mapping[str, Any]
-) -> None:
-    await tx.rows(queries.join_approval, tx.org, id, request.call_id, job_id, attempt["causes"], attempt["caused"])
+async def lock_attempt(
+    tx: Transaction, job_id: UUID, worker_id: UUID, epoch: int, number: int, read_to: int
+) -> Row | None:
+    return await tx.row(queries.lock_attempt, job_id, worker_id, epoch, number, read_to)
 
 
 async def insert_approval(
@@ -298,28 +273,12 @@ async def change_approval(
     return parse(ChangedApproval, row)
 
 
-async def insert_delegation(
-    tx: Transaction, id: UUID, actor: Actor, to: UUID, name: str, clearance: int, reason: str | None
-) -> None:
-    await tx.rows(queries.insert_delegation, tx.org, id, actor.user_account_id, actor.name, to, name, clearance, reason)
-
-
 async def escalate_approval(tx: Transaction, id: UUID, approvers: Approvers) -> int:
     """The level that it is at now."""
     level: int = await tx.value(
         queries.escalate_approval, tx.org, id, adapter(Approvers).dump_python(approvers, mode="json")
     )
     return level
-
-
-async def record_reach(tx: Transaction, id: UUID) -> Sequence[Row]:
-    """Tell everybody who may decide it now; returns the hops of those who are out of office."""
-    return await tx.rows(queries.record_reach, tx.org, id)
-
-
-async def find_twin(tx: Transaction, id: UUID, input_hash: str) -> UUID | None:
-    other: UUID | None = await tx.value(queries.find_twin, id, bytes.fromhex(input_hash))
-    return other
 
 
 async def is_key_used(tx: Transaction, id: UUID, key: str) -> bool:
@@ -359,33 +318,9 @@ async def cancel_approvals(tx: Transaction, job_ids: Sequence[UUID], reason: str
     return await tx.rows(queries.cancel_approvals, tx.org, list(job_ids), reason)
 
 
-async def remind_approvers(tx: Transaction, id: UUID) -> bool:
-    return await tx.value(queries.remind_approvers, id) is not None
-
-
-async def approval_of_uncertain_call(tx: Transaction, job_id: UUID, call_id: UUID) -> UUID | None:
-    id: UUID | None = await tx.value(queries.approval_of_uncertain_call, job_id, call_id)
-    return id
-
-
 async def is_unasked(tx: Transaction, job_id: UUID, call_id: UUID) -> bool:
     """Whether people let an uncertain call be sent, and nobody is asked whether it happened."""
     return bool(await tx.value(queries.is_unasked, job_id, call_id))
-
-
-async def answer_question(
-    tx: Transaction,
-    id: UUID,
-    status: approval_model.ApprovalStatus,
-    actor: Actor,
-    note: str | None,
-    channel: Channel,
-    verdict: str,
-) -> bool:
-    return (
-        await tx.value(queries.answer_question, id, status, actor.user_account_id, actor.name, note, channel, verdict)
-        is not None
-    )
 
 
 async def vote_answer(
@@ -409,11 +344,6 @@ async def count_repeats(tx: Transaction, call_id: UUID) -> int:
 async def list_due(db: Database, limit: int) -> list[tuple[UUID, UUID, datetime]]:
     """What a scheduler must look at, in the order of its deadlines, across orgs."""
     return [(r["org_id"], r["id"], r["due"]) for r in await db.call("find_due_approvals", None, limit)]
-
-
-async def take_due(tx: Transaction, id: UUID) -> bool:
-    """False: another scheduler acts on it at this moment."""
-    return bool(await tx.value(queries.take_due, id))
 
 
 CALLBACK = "callback"
@@ -461,36 +391,9 @@ async def insert_token(
     )  # fmt: skip
 
 
-async def forget_tokens(tx: Transaction, keep: timedelta) -> None:
-    """Drop those that were over so long ago."""
-    await tx.rows(queries.forget_tokens, keep)
-
-
 async def void_tokens(tx: Transaction, member_id: UUID) -> list[UUID]:
     """Every token that was sent to this member and that nobody used; which ones."""
     return ids(await tx.rows(queries.void_tokens, member_id))
-
-
-async def current_secret(tx: Transaction, purpose: str) -> Row | None:
-    """Sealed; None where none was ever needed."""
-    return await tx.row(queries.current_secret, purpose)
-
-
-async def insert_secret(tx: Transaction, id: UUID, purpose: str, sealed: bytes) -> datetime | None:
-    """None where there is a current one."""
-    made_at: datetime | None = await tx.value(queries.insert_secret, tx.org, id, purpose, sealed)
-    return made_at
-
-
-async def retire_secret(tx: Transaction, purpose: str, older_than: timedelta, grace: timedelta) -> datetime | None:
-    """The current one is accepted until then; None where it is younger, or there is none."""
-    retire_at: datetime | None = await tx.value(queries.retire_secret, purpose, older_than, grace)
-    return retire_at
-
-
-async def forget_secrets(tx: Transaction, purpose: str, within: timedelta) -> None:
-    """Drop the retired ones whose time is over, or is ``within`` so long."""
-    await tx.rows(queries.forget_secrets, purpose, within)
 
 
 async def find_old_credential(db: Database, rotate_after: timedelta, keep_tokens: timedelta, limit: int) -> list[UUID]:
@@ -566,8 +469,3 @@ async def list_granters(
     """By standing approval, whoever gave it, with why they could not approve a call of this job under these terms."""
     rows = await tx.rows(queries.list_granters, list(ids), job_id, read_to, list(askers), _terms(terms, None, ()))
     return {row["id"]: parse(Granter, row["granter"]) for row in rows}
-
-
-async def revoke_standing(tx: Transaction, id: UUID, by: str, reason: str | None) -> bool:
-    """False: somebody did before."""
-    return await tx.value(queries.revoke_standing, id, by, reason) is not None

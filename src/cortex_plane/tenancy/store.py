@@ -76,13 +76,6 @@ async def delete_team(tx: Transaction, id: UUID) -> bool:
     return await tx.value(queries.delete_team, id) is not None
 
 
-async def insert_member(
-    tx: Transaction, id: UUID, name: str, clearance: int, roles: Sequence[str], sponsors: Sequence[UUID]
-) -> None:
-    """``sponsors``: those who add them. Until they have proven a channel of their own they count as one human with those."""
-    await tx.rows(queries.insert_member, tx.org, id, name, clearance, roles, sponsors)
-
-
 async def get_member(tx: Transaction, id: UUID) -> Member | None:
     return one(Member, await tx.row(queries.get_member, id))
 
@@ -91,10 +84,6 @@ async def list_members(
     tx: Transaction, position: Position | None, limit: int, role: Role | None = None
 ) -> Page[Member]:
     return page(Member, await tx.rows(queries.list_members, *after(position), limit + 1, role), limit)
-
-
-async def has_proven_channel(tx: Transaction, id: UUID) -> bool:
-    return bool(await tx.value(queries.has_proven_channel, tx.org, id))
 
 
 async def hold_access(tx: Transaction, id: UUID) -> None:
@@ -551,10 +540,6 @@ async def verified_mapping(tx: Transaction, connection_id: UUID, channel_user_id
     return one(
         Mapping, await _verified_row(tx, MacKind.MAPPING, queries.verified_mapping, connection_id, channel_user_id)
     )
-
-
-async def remove_mapping(tx: Transaction, mapping_id: UUID) -> bool:
-    return await tx.value(queries.remove_mapping, mapping_id) is not None
 
 
 async def insert_code(

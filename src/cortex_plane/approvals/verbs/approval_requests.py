@@ -15,6 +15,7 @@ from cortex_plane.agents.model.agents import ApprovalTimes
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import ApprovalKind, Cause, NewRequest, causes_in_words
 from cortex_plane.approvals.rules import describe_approvers, hop_fact
+from cortex_plane.approvals.store import queries
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.gates.rules.authorization import JobRef
 from cortex_plane.kernel.fields import adapter, parse
@@ -57,7 +58,7 @@ async def request(tx: Transaction, asked_by: Actor, job: JobRef, attempt: Row, r
     if not is_join:
         facts.append(Fact.of(asked_by, "approval_dispatched", approval=str(id), channel="dashboard"))
         # Everybody who may decide it is told, on their channels; whoever is out of office hands their part on.
-        facts += [hop_fact(asked_by, id, hop) for hop in await approvals_store.record_reach(tx, id)]
+        facts += [hop_fact(asked_by, id, hop) for hop in await tx.rows(queries.record_reach, tx.org, id)]
     body = {"approval_id": str(id), "call": str(request.call_id), "tool": request.tool_name}
     event = ("approval_requested", {**body, "kind": request.kind, "joined": is_join})
     return RequestOutcome(id, request, is_join, facts, event)
@@ -79,7 +80,8 @@ async def _made(tx: Transaction, job: JobRef, attempt: Mapping[str, Any], reques
         if earlier is not None:
             apart = not await _can_join(tx, attempt, request.terms, earlier["causes"])
             if not apart:
-                await approvals_store.join_approval(tx, earlier["id"], request, job.job_id, attempt)
+                causes, caused = attempt["causes"], attempt["caused"]
+                await tx.rows(queries.join_approval, tx.org, earlier["id"], request.call_id, job.job_id, causes, caused)
                 return earlier["id"], True
     await approvals_store.insert_approval(tx, request, job.job_id, job.agent_id, attempt, apart=apart)
     return request.id, False
@@ -129,7 +131,7 @@ async def feasible_terms(
     of those who may decide. ``again``: the call, where it was asked for before."""
     terms = require_terms(decision)
     async with db.transaction(job.org_id) as tx:
-        origin = require_found(await approvals_store.call_origin(tx, job.job_id, read_to, askers), "job")
+        origin = require_found(await tx.row(queries.call_origin, job.job_id, read_to, list(askers)), "job")
         changed_by = await _changed_by(tx, again, terms) if again is not None else []
         causes = origin["causes"]
         if changed_by:
@@ -154,7 +156,7 @@ def require_terms(decision: policy_model.PolicyDecision) -> Terms:
 
 
 async def _changed_by(tx: Transaction, call_id: UUID, terms: Terms) -> list[Cause]:
-    before = await approvals_store.rule_changes(tx, call_id)
+    before = await tx.row(queries.rule_changes, call_id)
     if before is None:
         return []
     now = {

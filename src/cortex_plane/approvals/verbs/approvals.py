@@ -12,6 +12,7 @@ from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model import approvals as approval_model
 from cortex_plane.approvals.model.approvals import AT_MOST, Approval, ApprovalDetails, Channel
 from cortex_plane.approvals.rules import cannot_delegate, nobody_to_take_it
+from cortex_plane.approvals.store import queries
 from cortex_plane.approvals.verbs import decisions
 from cortex_plane.db.database import Database
 from cortex_plane.db.pool import PoolPurpose
@@ -84,7 +85,7 @@ async def get_approval(db: Database, actor: Actor, id: UUID) -> ApprovalDetails:
 async def approval_for_call(db: Database, actor: Actor, call_id: UUID) -> Approval:
     """The request that a call belongs to."""
     async with db.transaction(actor.org_id) as tx:
-        id = require_found(await approvals_store.approval_of_call(tx, call_id), "approval")
+        id = require_found(await tx.value(queries.approval_of_call, call_id), "approval")
         approval, _ = require_found(await approvals_store.get_approval(tx, id, actor), "approval")
     return approval_rules.shown_to(approval, actor)
 
@@ -135,9 +136,10 @@ async def _delegate(db: Database, actor: Actor, id: UUID, draft: approval_model.
         if error is not None:
             await decisions.note_refused_decision(tx, locked, actor, Channel.API, "delegated", approval.version, error)
         else:
-            await approvals_store.insert_delegation(
-                tx, id, actor, taker.id, taker.display_name, taker.clearance, draft.reason
-            )
+            await tx.rows(
+                queries.insert_delegation, tx.org, id, actor.user_account_id, actor.name, taker.id, taker.display_name,
+                taker.clearance, draft.reason,
+            )  # fmt: skip
             data = {
                 "automatic": False, "to": str(taker.id), "name": taker.display_name, "reason": draft.reason,
                 "to_clearance": taker.clearance,

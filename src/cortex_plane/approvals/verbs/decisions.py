@@ -12,7 +12,7 @@ from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model import approvals as approval_model
 from cortex_plane.approvals.model.approvals import ApprovalDecision
 from cortex_plane.approvals.rules import ApprovalChange, Edit, LockedApproval, decision_change, is_vote
-from cortex_plane.approvals.store import ChangedApproval, person_of
+from cortex_plane.approvals.store import ChangedApproval, person_of, queries
 from cortex_plane.approvals.verbs import edits, standing_approvals
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.db.pool import PoolPurpose
@@ -267,8 +267,8 @@ async def act_when_due(db: Database, actor: Actor, id: UUID) -> Acted | None:
 
 async def _act_when_due(db: Database, actor: Actor, id: UUID) -> Acted | None:
     async with db.transaction(actor.org_id) as tx:
-        if not await approvals_store.take_due(tx, id):
-            return None
+        if not await tx.value(queries.take_due, id):
+            return None  # another scheduler acts on it at this moment
         locked = await approvals_store.open_approval(tx, id)
         if locked is None or locked.approval.status is not approval_model.ApprovalStatus.PENDING:
             return None
@@ -278,11 +278,8 @@ async def _act_when_due(db: Database, actor: Actor, id: UUID) -> Acted | None:
             return Acted("expired", request.template, level)
         if level < len(locked.level_times) and locked.level_times[level] <= locked.now:
             return Acted("escalated", request.template, await _escalate(tx, locked, actor))
-        if (
-            locked.remind_at is None
-            or locked.remind_at > locked.now
-            or not await approvals_store.remind_approvers(tx, id)
-        ):
+        is_due = locked.remind_at is not None and locked.remind_at <= locked.now
+        if not is_due or await tx.value(queries.remind_approvers, id) is None:
             return None
         await record_new_deciders(tx, request, actor, "approval_reminded", {}, {})
         return Acted("reminded", request.template, level)
@@ -297,7 +294,7 @@ async def record_new_deciders(
     event: dict[str, Any],
 ) -> None:
     """Record an act after which others may decide. Whoever may decide it now, and can be reached, hears of it."""
-    hops = await approvals_store.record_reach(tx, approval.id)
+    hops = await tx.rows(queries.record_reach, tx.org, approval.id)
     fact = Fact.of(actor, action, approval=str(approval.id), **data)
     await proof_store.append_to_session(
         tx, approval.session_id, [fact, *(approval_rules.hop_fact(actor, approval.id, hop) for hop in hops)],

@@ -10,6 +10,7 @@ from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model import approvals as approval_model
 from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.approvals.rules import LockedApproval
+from cortex_plane.approvals.store import queries
 from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.db.pool import PoolPurpose
@@ -96,7 +97,7 @@ async def settle_call(
             hint="Read its step with `cortex job steps`.",
         )
     steering.require_open(locked)
-    card_id = card.approval.id if card else await approvals_store.approval_of_uncertain_call(tx, id, call_id)
+    card_id = card.approval.id if card else await tx.value(queries.approval_of_uncertain_call, id, call_id)
     if card_id is None and locked["kind"] == JobKind.EXTERNAL and await approvals_store.is_unasked(tx, id, call_id):
         raise Conflict(
             "Those who let this call be sent are not asked about it yet.",
@@ -119,7 +120,9 @@ async def settle_call(
             await steering.append_fact(tx, locked["session_id"], id, actor, "approval_vote", vote, shown)
             return None
         ends_as = ApprovalStatus.DENIED if answer.verdict is Verdict.FAIL else ApprovalStatus.APPROVED
-        await approvals_store.answer_question(tx, card_id, ends_as, actor, answer.note, channel, answer.verdict)
+        await tx.rows(
+            queries.answer_question, card_id, ends_as, actor.user_account_id, actor.name, answer.note, channel, answer.verdict
+        )  # fmt: skip
     status = {
         Verdict.HAPPENED: CallStatus.COMPLETED,
         Verdict.DID_NOT_HAPPEN: CallStatus.CLEARED,

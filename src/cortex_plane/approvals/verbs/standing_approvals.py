@@ -17,6 +17,7 @@ from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import Approval, Revocation, StandingApproval, StandingDraft
 from cortex_plane.approvals.rules import Granter
+from cortex_plane.approvals.store import queries
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.db.vault import Vault
 from cortex_plane.gates.rules import authorization as authorization_rules
@@ -166,7 +167,7 @@ async def revoke(db: Database, actor: Actor, id: UUID, revocation: Revocation) -
         error = approval_rules.revocation_refusal(standing, actor)
         if error is not None:
             raise error
-        if await approvals_store.revoke_standing(tx, id, actor.name, revocation.reason):
+        if await tx.value(queries.revoke_standing, id, actor.name, revocation.reason) is not None:
             # Locked now, so the count is the last one.
             standing = await _read(tx, actor, id)
             fact = Fact.of(

@@ -9,7 +9,7 @@ from cortex_plane.agents import verbs as agents
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import RESUBMITTABLE, Job, JobChange, JobDraft, JobKind, JobStatus
-from cortex_plane.jobs.store import NewJob
+from cortex_plane.jobs.store import NewJob, queries
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import Page, Position
@@ -104,7 +104,7 @@ async def resubmit(db: Database, actor: Actor, id: UUID, once: IdempotencyKey | 
                     hint="Submit a new job instead.",
                 )
             await require_open_session(tx, actor, old.session_id, old.agent_id)
-            if old.kind is JobKind.CONVERSATION and await jobs_store.open_conversation(tx, old.session_id):
+            if old.kind is JobKind.CONVERSATION and await tx.value(queries.open_conversation, old.session_id):
                 raise Conflict(
                     "Another job answers this session already.",
                     code="conversation_busy",

@@ -13,7 +13,7 @@ from cortex_plane.jobs.model import jobs as job_model
 from cortex_plane.jobs.model.effects import IN_DOUBT, CallStatus, Question, question
 from cortex_plane.jobs.model.jobs import Hold, JobStatus, SessionReceipt, SteeringResult
 from cortex_plane.jobs.model.journal import AT_ONCE, KEPT, Signal, SignalDraft, SignalReceipt, Wait, taken
-from cortex_plane.jobs.store import ReachedWaiters
+from cortex_plane.jobs.store import ReachedWaiters, queries
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
@@ -56,7 +56,7 @@ async def cancel(db: Database, actor: Actor, id: UUID, cancellation: job_model.C
         if await jobs_store.cancel_job(tx, id, why):
             await end_approvals(tx, job_row["session_id"], [id], actor, why)
             await _append_status(tx, job_row, id, actor, "job_cancelled", data, {"status": JobStatus.CANCELLED, **data})
-        elif await jobs_store.request_cancel(tx, id, why):
+        elif await tx.value(queries.request_cancel, id, why) is not None:
             await _append_status(tx, job_row, id, actor, "job_cancel_requested", data, {"pending_cancel": True, **data})
         else:
             did_change = False
@@ -168,7 +168,7 @@ async def get_checkpoint(db: Database, actor: Actor, id: UUID) -> dict[str, Any]
     """The job's durable state, as it would be resumed from."""
     async with db.transaction(actor.org_id) as tx:
         require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
-        return require_found(await jobs_store.get_checkpoint(tx, id), "checkpoint")
+        return require_found(await tx.value(queries.get_checkpoint, id), "checkpoint")
 
 
 @verb(Permission.JOB_READ)
@@ -193,12 +193,12 @@ def require_open(job_row: Row) -> None:
 
 
 async def _hold(tx: Transaction, id: UUID, job_row: Row, hold: Hold, actor: Actor, reason: str | None) -> bool:
-    pause_now = await jobs_store.hold_job(tx, id, hold)
+    pause_now = await tx.value(queries.hold_job, id, hold)
     if pause_now is None:
-        return False
+        return False  # it stood already
     data = {"reason": reason, "hold": hold}
     if pause_now:
-        await jobs_store.pause_job(tx, id)
+        await tx.rows(queries.pause_job, id)
         await _append_status(tx, job_row, id, actor, "job_paused", data, {"status": JobStatus.PAUSED, **data})
     else:
         status = {"status": job_row["status"], "pending_pause": bool(job_row["leased"]), "hold": hold}
@@ -211,11 +211,11 @@ async def lift_holds(
 ) -> bool:
     data = {"holds": [hold for hold in holds if hold in job_row["holds"]], "note": note}
     if job_row["status"] == JobStatus.PAUSED:
-        status = await jobs_store.wake_job(tx, id, holds)
+        status = await tx.value(queries.wake_job, id, list(holds))
         if status is not None:
             await _append_status(tx, job_row, id, actor, "job_resumed", data, {"status": status, **data})
         return status is not None
-    is_lifted = await jobs_store.lift_job_hold(tx, id, holds)
+    is_lifted = await tx.value(queries.lift_job_hold, id, list(holds)) is not None
     if is_lifted:
         event = {"status": job_row["status"], "pending_pause": False}
         await _append_status(tx, job_row, id, actor, "job_released", data, event)
@@ -246,7 +246,7 @@ async def fail_job(
     tx: Transaction, actor: Actor, session_id: UUID, id: UUID, error: str, *, ends_session: bool = False
 ) -> None:
     """Under the lock of the job: it fails, and nobody is asked about it any more. ``ends_session``: under the lock of both."""
-    await jobs_store.fail_job(tx, id, error)
+    await tx.rows(queries.fail_job, id, error)
     if ends_session:
         await sessions_store.set_session_status(tx, session_id, SessionStatus.TERMINATED)
     await end_approvals(tx, session_id, [id], actor, error)
@@ -361,7 +361,7 @@ async def list_waits(db: Database, actor: Actor, job_id: UUID) -> list[Wait]:
 
 async def deliver_waiting_signals(db: Database) -> None:
     """Jobs that were not told because the sender died between two transactions."""
-    for org_id, id in await jobs_store.find_untold_signals(db, AT_ONCE):
+    for org_id, id in [(row["org_id"], row["id"]) for row in await db.call("find_untold_signals", None, AT_ONCE)]:
         async with db.transaction(org_id) as tx:
             signal = await jobs_store.get_signal(tx, id)
         more = signal is not None

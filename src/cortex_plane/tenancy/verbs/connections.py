@@ -174,7 +174,7 @@ async def _unlink(tx: Transaction, actor: Actor, mapping_id: UUID, member_id: UU
     mapping = await tenancy_store.get_mapping(tx, mapping_id)
     mine = frame.require_found(mapping if mapping and mapping.user_account_id == member_id else None, "mapping")
     await tenancy_store.claim_one(tx, mine.connection_id, mine.channel_user_id)
-    frame.require_found(await tenancy_store.remove_mapping(tx, mine.id) or None, "mapping")
+    frame.require_found(await tx.value(queries.remove_mapping, mine.id), "mapping")
     await tx.rows(queries.use_codes, mine.id)
     channel_type, address = mine.channel_type, mine.channel_user_id
     await frame.record(

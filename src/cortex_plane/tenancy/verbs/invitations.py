@@ -258,7 +258,7 @@ async def prove_mapping(
 ) -> UUID:
     """The sender is the member's from now on, and not a guest's. ``mapping_id``: that of their claim, if they had one."""
     if guest is not None:
-        await tenancy_store.remove_mapping(tx, guest.id)
+        await tx.rows(queries.remove_mapping, guest.id)
     if mapping_id is None:
         mapping_id = new_id()
         await tenancy_store.insert_mapping(tx, mapping_id, connection_id, member_id, sender, Purpose.SENDER)

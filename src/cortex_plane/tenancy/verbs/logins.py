@@ -165,7 +165,7 @@ async def issue_enrolment_code(tx: Transaction, actor: Actor, member_id: UUID) -
         )
     member = await access.require_active(tx, member_id)
     await tenancy_store.hold_access(tx, member_id)
-    if await tenancy_store.has_proven_channel(tx, member_id):
+    if await tx.value(queries.has_proven_channel, tx.org, member_id):
         raise Conflict(
             f"{member.display_name} has proven a channel of their own, so nobody else makes a way in for them.",
             code="channel_proven",
@@ -217,7 +217,7 @@ async def _redeem(tx: Transaction, code_id: UUID, credential_id: UUID) -> tuple[
     await tenancy_store.hold_access(tx, before.member_id)
     # First of all: a channel that is proven at this moment was proven before, or not at all.
     codes = ids(await tx.rows(queries.void_codes, before.member_id))
-    if await tenancy_store.has_proven_channel(tx, before.member_id):
+    if await tx.value(queries.has_proven_channel, tx.org, before.member_id):
         raise _enrolment_refused()
     issuer_id = await tx.value(queries.use_enrolment_code, code_id)
     person = await access.actor_for_member(tx, before.member_id, credential_id)

@@ -55,7 +55,7 @@ async def _create_org(
     admin_id, team_id = new_id(), new_id()
     org = await tenancy_store.insert_org(tx, tx.org, draft.slug, draft.name, _stated(orgs.OrgSettings()))
     await tenancy_store.insert_team(tx, team_id, FIRST_TEAM, "Main", None)
-    await tenancy_store.insert_member(tx, admin_id, draft.admin_name, 0, [Role.ADMIN], sponsors)
+    await tx.rows(queries.insert_member, tx.org, admin_id, draft.admin_name, 0, [Role.ADMIN], sponsors)
     await tenancy_store.set_teams(tx, admin_id, [team_id])
     await frame.record(
         tx, actor, "org_created", org=tx.org, slug=draft.slug, admin=admin_id, key=key, platform=key is not None
@@ -148,7 +148,7 @@ async def add_member(
     tx: Transaction, actor: Actor, name: str, clearance: int, roles: Sequence[Role], teams: list[str]
 ) -> UUID:
     id = new_id()
-    await tenancy_store.insert_member(tx, id, name, clearance, roles, await sponsors_by(tx, actor))
+    await tx.rows(queries.insert_member, tx.org, id, name, clearance, roles, await sponsors_by(tx, actor))
     await tenancy_store.set_teams(tx, id, await resolve_teams(tx, teams))
     await frame.record(tx, actor, "member_added", member=id, name=name, clearance=clearance, roles=roles, teams=teams)
     return id
