@@ -25,12 +25,10 @@ from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, Unauthe
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.meters import meters
 from cortex_plane.policies.model.policies import Template
-from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, Permission, scheduler_actor
 from cortex_plane.tenancy.verbs.access import forgery_refusal, new_approval_token
-from cortex_plane.tenancy.verbs.frame import verb
+from cortex_plane.tenancy.verbs.frame import record, verb
 
 log = structlog.get_logger()
 
@@ -278,8 +276,7 @@ async def _rotate(
     await tx.rows(queries.forget_secrets, CALLBACK, rules.GRACE if forget else timedelta(0))
     rotation = SecretRotation(rotated_at=made_at, accepted_until=retire_at or made_at)
     until = rotation.accepted_until.isoformat()
-    fact = Fact.of(actor, "signing_secret_rotated", purpose=CALLBACK, forgotten=forget, accepted_until=until)
-    await proof_store.append_to_org(tx, fact)
+    await record(tx, actor, "signing_secret_rotated", purpose=CALLBACK, forgotten=forget, accepted_until=until)
     return rotation
 
 

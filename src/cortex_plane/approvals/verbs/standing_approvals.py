@@ -31,7 +31,7 @@ from cortex_plane.proof.model import Fact
 from cortex_plane.proof.rules.receipts import Stamp, why_not_standing
 from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.frame import require_found, verb
+from cortex_plane.tenancy.verbs.frame import require_found, transaction_verb
 
 
 async def prepare(draft: StandingDraft) -> None:
@@ -127,9 +127,9 @@ def _receipt_fault(vault: Vault, org_id: UUID, standing: StandingApproval, row: 
 # Listing and revoking it ------------------------------------------------------------------------------------------
 
 
-@verb(Permission.APPROVAL_READ)
+@transaction_verb(Permission.APPROVAL_READ)
 async def list_page(
-    db: Database,
+    tx: Transaction,
     actor: Actor,
     position: Position | None,
     limit: int,
@@ -138,16 +138,14 @@ async def list_page(
     active: bool = False,
 ) -> Page[StandingApproval]:
     """Newest first. Whoever is not staff sees those of their own sessions, and those that they gave."""
-    async with db.transaction(actor.org_id) as tx:
-        page, granters = await approvals_store.list_standing(tx, position, limit, actor.sees, session_id, active)
+    page, granters = await approvals_store.list_standing(tx, position, limit, actor.sees, session_id, active)
     items = [_shown(item, *granter) for item, granter in zip(page.items, granters, strict=True)]
     return Page(items=items, next=page.next)
 
 
-@verb(Permission.APPROVAL_READ)
-async def get(db: Database, actor: Actor, id: UUID) -> StandingApproval:
-    async with db.transaction(actor.org_id) as tx:
-        return await _read(tx, actor, id)
+@transaction_verb(Permission.APPROVAL_READ)
+async def get(tx: Transaction, actor: Actor, id: UUID) -> StandingApproval:
+    return await _read(tx, actor, id)
 
 
 async def _read(tx: Transaction, actor: Actor, id: UUID) -> StandingApproval:
@@ -159,20 +157,19 @@ def _shown(standing: StandingApproval, granter: Granter, now: datetime) -> Stand
     return replace(standing, usable=why is None, why_not=why)
 
 
-@verb(Permission.APPROVAL_DECIDE)
-async def revoke(db: Database, actor: Actor, id: UUID, revocation: Revocation) -> StandingApproval:
+@transaction_verb(Permission.APPROVAL_DECIDE)
+async def revoke(tx: Transaction, actor: Actor, id: UUID, revocation: Revocation) -> StandingApproval:
     """From this commit on it covers nothing; what was sent before was sent. Once more changes nothing."""
-    async with db.transaction(actor.org_id) as tx:
+    standing = await _read(tx, actor, id)
+    error = approval_rules.revocation_refusal(standing, actor)
+    if error is not None:
+        raise error
+    if await tx.value(queries.revoke_standing, id, actor.name, revocation.reason) is not None:
+        # Locked now, so the count is the last one.
         standing = await _read(tx, actor, id)
-        error = approval_rules.revocation_refusal(standing, actor)
-        if error is not None:
-            raise error
-        if await tx.value(queries.revoke_standing, id, actor.name, revocation.reason) is not None:
-            # Locked now, so the count is the last one.
-            standing = await _read(tx, actor, id)
-            fact = Fact.of(
-                actor, "standing_revoked", standing=str(id), approval=str(standing.approval_id),
-                tool=standing.tool_name, used_calls=standing.used_calls, reason=revocation.reason,
-            )  # fmt: skip
-            await proof_store.append_to_session(tx, standing.session_id, [fact])
-        return await _read(tx, actor, id)
+        fact = Fact.of(
+            actor, "standing_revoked", standing=str(id), approval=str(standing.approval_id),
+            tool=standing.tool_name, used_calls=standing.used_calls, reason=revocation.reason,
+        )  # fmt: skip
+        await proof_store.append_to_session(tx, standing.session_id, [fact])
+    return await _read(tx, actor, id)

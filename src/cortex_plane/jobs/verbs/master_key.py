@@ -28,12 +28,11 @@ from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.pages import Position
 from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import scheduler_actor
 from cortex_plane.tenancy.model.orgs import Org
 from cortex_plane.tenancy.store import SealedValue, queries
-from cortex_plane.tenancy.verbs.frame import every_org
+from cortex_plane.tenancy.verbs.frame import every_org, record
 
 log = structlog.get_logger()
 
@@ -238,11 +237,10 @@ async def _record_rotation(tx: Transaction, new: Vault) -> None:
     # Written by hand since the rotation began, so no key opened them before it either.
     unreadable = [value for value in values if _reseal(value, tx.org, new, new) is None]
     resealed = Counter(value.kind for value in values if value not in unreadable)
-    fact = Fact.of(
-        scheduler_actor(tx.org, UUID(int=0), "plane"), "master_key_rotated", fingerprint=new.fingerprint.hex(),
+    await record(
+        tx, scheduler_actor(tx.org, UUID(int=0), "plane"), "master_key_rotated", fingerprint=new.fingerprint.hex(),
         resealed=dict(resealed), unreadable=[f"{value.kind} {value.id}" for value in unreadable[:FAULTS_NAMED]],
     )  # fmt: skip
-    await proof_store.append_to_org(tx, fact)
 
 
 def _reseal(value: SealedValue, org_id: UUID, old: Vault, new: Vault) -> SealedValue | None:
