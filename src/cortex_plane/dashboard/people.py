@@ -23,7 +23,7 @@ from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, Invalid
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.pages import encode_position
 from cortex_plane.kernel.routes import PageRoutes
-from cortex_plane.tenancy.model.access import Actor, OwnKeyDraft, Permission
+from cortex_plane.tenancy.model.access import OwnKeyDraft, Permission
 from cortex_plane.tenancy.model.identities import AddressVerification, is_nonce, nonce
 from cortex_plane.tenancy.model.orgs import AbsenceDraft
 from cortex_plane.tenancy.verbs import invitations, keys, logins, orgs
@@ -124,7 +124,7 @@ async def confirm_verification(request: Request, code: str) -> Response:
         verification = await invitations.shown(db, code)
         if verification is None or not is_nonce(code, fields.get("nonce", ""), datetime.now(UTC)):
             return await _verification_page(request, code, verification, 403)
-        secret = await invitations.verify(db, code, await _visitor(request))
+        secret = await invitations.verify(db, code, await visits.person(request))
         if secret is not None:
             await logins.end_sessions(db, visits.session_cookie(request))
     except Unauthenticated:
@@ -144,7 +144,7 @@ async def _verification_page(
     """The page with its button. 403: the button was pressed on a page that is too old, or on none."""
     if verification is None:
         return pages.link_page("verify_refused.html", 401)
-    visitor = await _visitor(request) if verification.needs_login else None
+    visitor = await visits.person(request) if verification.needs_login else None
     is_member = visitor is not None and visitor.user_account_id == verification.user_account_id
     return pages.link_page(
         "verify.html",
@@ -157,23 +157,11 @@ async def _verification_page(
     )
 
 
-async def _visitor(request: Request) -> Actor | None:
-    """The person who is logged in here; this does not count as a visit."""
-    try:
-        return await logins.authenticate_session(request.app.state.db, visits.session_cookie(request), touch=False)
-    except Unauthenticated:
-        return None
-
-
 # Sessions and keys -------------------------------------------------------------------------------------------------
 
 
-async def show_access(visit: visits.Visit) -> Response:
-    return await _access_page(visit, 200)
-
-
-async def _access_page(
-    visit: visits.Visit, status: int, *, secret: str | None = None, error: CortexError | None = None
+async def show_access(
+    visit: visits.Visit, status: int = 200, *, secret: str | None = None, error: CortexError | None = None
 ) -> Response:
     own, others = await _own_access(visit), await _access_of_others(visit)
     answer = visit.page("access.html", status, **own, **others, secret=secret, error=error)
@@ -249,10 +237,10 @@ async def add_key(visit: visits.Visit) -> Response:
             "A key needs a name, and a whole number of days if it is to expire.",
             hint="Use a name of at most 200 characters, and 1 to 3650 days.",
         )
-        return await _access_page(visit, 422, error=wrong)
+        return await show_access(visit, 422, error=wrong)
     except InvalidInput as error:
-        return await _access_page(visit, error.http_status, error=error)
-    return await _access_page(visit, 201, secret=new.secret)
+        return await show_access(visit, error.http_status, error=error)
+    return await show_access(visit, 201, secret=new.secret)
 
 
 async def revoke_key(visit: visits.Visit) -> Response:
@@ -277,11 +265,7 @@ router.add(f"{ACCESS}/keys/{{key_id}}/revoke", visits.signed_in(revoke_key), "PO
 # Absences ----------------------------------------------------------------------------------------------------------
 
 
-async def list_absences(visit: visits.Visit) -> Response:
-    return await _absences_page(visit, 200, None)
-
-
-async def _absences_page(visit: visits.Visit, status: int, error: CortexError | None) -> Response:
+async def list_absences(visit: visits.Visit, status: int = 200, error: CortexError | None = None) -> Response:
     """The list, and the form with what was filled in."""
     absences = await orgs.list_absences(visit.db, visit.actor, visit.position("absences"), ABSENCES_PAGE)
     return visit.page(
@@ -312,7 +296,7 @@ async def add_absence(visit: visits.Visit) -> Response:
         draft = visits.parse_form(AbsenceDraft, fields, too_long=True)
         await orgs.create_absence(visit.db, visit.actor, draft)
     except (InvalidInput, Conflict, Forbidden, NotFound) as error:
-        return await _absences_page(visit, error.http_status, error)
+        return await list_absences(visit, error.http_status, error)
     return pages.redirect("/absences")
 
 
