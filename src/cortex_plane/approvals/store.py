@@ -12,7 +12,7 @@ from cortex_plane.approvals.model import approvals as approval_model
 from cortex_plane.approvals.model.approvals import Approval, Channel, Delegate, StandingApproval
 from cortex_plane.approvals.model.credentials import Token
 from cortex_plane.approvals.rules import ApprovalChange, Edit, Granter, LockedApproval, Taker
-from cortex_plane.db.database import Database, Queries, Row, Transaction, after, ids, one, page
+from cortex_plane.db.database import Database, Queries, Row, Transaction, after, one, page
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT
 from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.kernel.pages import Page, Position
@@ -273,14 +273,6 @@ async def change_approval(
     return parse(ChangedApproval, row)
 
 
-async def escalate_approval(tx: Transaction, id: UUID, approvers: Approvers) -> int:
-    """The level that it is at now."""
-    level: int = await tx.value(
-        queries.escalate_approval, tx.org, id, adapter(Approvers).dump_python(approvers, mode="json")
-    )
-    return level
-
-
 async def is_key_used(tx: Transaction, id: UUID, key: str) -> bool:
     """Whether something was recorded under this idempotency key."""
     return bool(await tx.value(queries.is_key_used, id, key))
@@ -294,25 +286,6 @@ async def record_approval_event(
     )
 
 
-async def record_refused_decision(
-    tx: Transaction, id: UUID, event_type: str, channel: Channel, actor: Actor, payload: dict[str, Any], most: int
-) -> int:
-    """A decision that decided nothing: ``most`` rows of a kind for each person, and one that counts the rest. Returns how
-    many there were before."""
-    rows: int = await tx.value(
-        queries.record_refused_decision,
-        tx.org,
-        id,
-        event_type,
-        channel,
-        actor.user_account_id,
-        actor.name,
-        payload,
-        most,
-    )
-    return rows
-
-
 async def cancel_approvals(tx: Transaction, job_ids: Sequence[UUID], reason: str) -> Sequence[Row]:
     """Ends the open approvals of these jobs; those that others wait for stay open."""
     return await tx.rows(queries.cancel_approvals, tx.org, list(job_ids), reason)
@@ -321,16 +294,6 @@ async def cancel_approvals(tx: Transaction, job_ids: Sequence[UUID], reason: str
 async def is_unasked(tx: Transaction, job_id: UUID, call_id: UUID) -> bool:
     """Whether people let an uncertain call be sent, and nobody is asked whether it happened."""
     return bool(await tx.value(queries.is_unasked, job_id, call_id))
-
-
-async def vote_answer(
-    tx: Transaction, locked: LockedApproval, actor: Actor, note: str | None, channel: Channel, answer: str, verdict: str
-) -> None:
-    request = locked.approval
-    await tx.rows(
-        queries.vote_answer, tx.org, request.id, request.version, actor.user_account_id, actor.name, note, channel, answer,
-        verdict,
-    )  # fmt: skip
 
 
 async def count_repeats(tx: Transaction, call_id: UUID) -> int:
@@ -363,12 +326,6 @@ async def open_token(db: Database, token_hash: bytes) -> tuple[Token, Actor | No
     return parse(Token, row), credential_person(row, row["id"])
 
 
-async def open_link(db: Database, approval_id: UUID, operator_id: UUID) -> Row | None:
-    """What a link must fit (deadline, template, time), whom it names, and the sealed secrets that may have signed it."""
-    rows = await db.call("open_approval_link", None, approval_id, operator_id, CALLBACK)
-    return rows[0] if rows else None
-
-
 def credential_person(row: Row, credential_id: UUID) -> Actor | None:
     """The person that a token or a link names, where there still is one."""
     if not row["active"]:
@@ -389,17 +346,6 @@ async def insert_token(
         queries.insert_token, tx.org, id, approval_id, member_id, notification_id, lookup, version, input_hash,
         expires_at, tx.credential_key.mac(MacKind.APPROVAL_TOKEN, written),
     )  # fmt: skip
-
-
-async def void_tokens(tx: Transaction, member_id: UUID) -> list[UUID]:
-    """Every token that was sent to this member and that nobody used; which ones."""
-    return ids(await tx.rows(queries.void_tokens, member_id))
-
-
-async def find_old_credential(db: Database, rotate_after: timedelta, keep_tokens: timedelta, limit: int) -> list[UUID]:
-    """The orgs for which a keeper has something to do."""
-    rows = await db.call("find_old_credentials", None, rotate_after, keep_tokens, limit)
-    return [row["org_id"] for row in rows]
 
 
 async def list_delegates(tx: Transaction, besides: UUID | None, name: str | None, limit: int) -> list[Delegate]:

@@ -167,9 +167,10 @@ async def visitor(
     if signed_link is None:
         raise _refused(channel)
     link = signed_link.link
-    row = await approvals_store.open_link(db, link.approval_id, link.operator_id)
-    if row is None:
+    rows = await db.call("open_approval_link", None, link.approval_id, link.operator_id, CALLBACK)
+    if not rows:
         raise _refused(channel)
+    (row,) = rows
     signing_secrets = [
         _opened(db, row["org_id"], id, sealed) for id, sealed in zip(row["secret_ids"], row["sealed"], strict=True)
     ]
@@ -282,7 +283,8 @@ async def _rotate(
 
 async def keep(db: Database) -> None:
     """Rotate what is 90 days old, drop what nobody accepts or asks about any more. Any number may do it at once."""
-    for org_id in await approvals_store.find_old_credential(db, rules.ROTATE_AFTER, rules.KEEP_TOKENS, AT_ONCE):
+    rows = await db.call("find_old_credentials", None, rules.ROTATE_AFTER, rules.KEEP_TOKENS, AT_ONCE)
+    for org_id in [row["org_id"] for row in rows]:
         actor = scheduler_actor(org_id, UUID(int=0), "scheduler")
         try:
             async with db.transaction(org_id) as tx:

@@ -113,7 +113,10 @@ async def settle_call(
             return refused
         if answer.verdict is not Verdict.FAIL and not approval_rules.agrees(card, actor, _counted_answer(answer)):
             counted = _counted_answer(answer)
-            await approvals_store.vote_answer(tx, card, actor, answer.note, channel, counted, answer.verdict)
+            await tx.rows(
+                queries.vote_answer, tx.org, card_id, card.approval.version, actor.user_account_id, actor.name,
+                answer.note, channel, counted, answer.verdict,
+            )  # fmt: skip
             vote = {"call": str(call_id), "tool": call.tool_name, "verdict": answer.verdict}
             vote |= {"approval": str(card_id), "answer": counted}
             shown = [("approval_voted", id, {"approval_id": str(card_id), "by": actor.name})]
