@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from cortex_plane.approvals.model import approvals as approval_model
@@ -125,34 +125,48 @@ BARS_ONLY_YES = frozenset({"self_approval", "one_human"})
 """The codes of those who may deny a request, but not approve it."""
 
 
+class _Refusal(NamedTuple):
+    code: str
+    message: str
+    hint: str
+
+
 _REFUSALS = {
-    "not_a_settler": (
-        "You are not one of those who may say what became of this call.",
-        "It needed no approval: admins, operators and approvers answer about it.",
+    "not_a_settler": _Refusal(
+        code="not_an_approver",
+        message="You are not one of those who may say what became of this call.",
+        hint="It needed no approval: admins, operators and approvers answer about it.",
     ),
-    "not_a_person": (
-        "Only a person may decide.",
-        "Use the key of a member, or the dashboard; keys of programs decide nothing.",
+    "not_a_person": _Refusal(
+        code="not_a_person",
+        message="Only a person may decide.",
+        hint="Use the key of a member, or the dashboard; keys of programs decide nothing.",
     ),
-    "guest_cannot_decide": ("Guests decide nothing.", "Ask an admin to make you a member."),
-    "delegated_away": (
-        "You handed your part in this to somebody else.",
-        "Whoever has it now decides; the card shows who.",
+    "guest_cannot_decide": _Refusal(
+        code="guest_cannot_decide", message="Guests decide nothing.", hint="Ask an admin to make you a member."
     ),
-    "not_an_approver": (
-        "You are not one of those who may decide this.",
-        "It is for {approvers} to decide; the policy that asks for it says so.",
+    "delegated_away": _Refusal(
+        code="delegated_away",
+        message="You handed your part in this to somebody else.",
+        hint="Whoever has it now decides; the card shows who.",
     ),
-    "clearance_too_low": (
-        "This needs clearance {needed}; yours is {clearance}.",
-        "Ask somebody with that clearance, or an admin to raise yours.",
+    "not_an_approver": _Refusal(
+        code="not_an_approver",
+        message="You are not one of those who may decide this.",
+        hint="It is for {approvers} to decide; the policy that asks for it says so.",
     ),
-    "self_approval": (
-        "You shaped this call{part}, and its policy wants somebody else to approve it.",
-        "Ask another approver. You may deny it.",
+    "clearance_too_low": _Refusal(
+        code="clearance_too_low",
+        message="This needs clearance {needed}; yours is {clearance}.",
+        hint="Ask somebody with that clearance, or an admin to raise yours.",
+    ),
+    "self_approval": _Refusal(
+        code="self_approval",
+        message="You shaped this call{part}, and its policy wants somebody else to approve it.",
+        hint="Ask another approver. You may deny it.",
     ),
 }
-"""Message and hint, by code of the SQL function `decider_refusal`."""
+"""By code of the SQL function `decider_refusal`."""
 
 
 def describe_refusal(
@@ -170,8 +184,8 @@ def describe_refusal(
         "approvers": describe_approvers(approvers), "needed": required_clearance, "clearance": actor.clearance,
         "part": f" ({part})" if part else "",
     }  # fmt: skip
-    message, hint = (text.format(**values) for text in _REFUSALS[code])
-    return Forbidden(message, code="not_an_approver" if code == "not_a_settler" else code, hint=hint)
+    words = _REFUSALS[code]
+    return Forbidden(words.message.format(**values), code=words.code, hint=words.hint.format(**values))
 
 
 def describe_approvers(approvers: Approvers) -> str:
@@ -217,6 +231,10 @@ def ends_it(locked: LockedApproval, actor: Actor, decision: approval_model.Appro
     quorums = [terms.quorum for terms in edit.terms]
     quorum = functools.reduce(policy_model.stricter_quorum, quorums, locked.approval.quorum)
     return is_enough(locked, quorum, actor, [])
+
+
+def describe_quorum(approval: Approval) -> str:
+    return policy_model.quorum_said(approval.quorum)
 
 
 def agrees(locked: LockedApproval, actor: Actor, answer: str) -> bool:

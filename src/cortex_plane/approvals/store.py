@@ -273,6 +273,14 @@ async def change_approval(
     return parse(ChangedApproval, row)
 
 
+async def escalate_approval(tx: Transaction, id: UUID, approvers: Approvers) -> int:
+    """The level that it is at now."""
+    level: int = await tx.value(
+        queries.escalate_approval, tx.org, id, adapter(Approvers).dump_python(approvers, mode="json")
+    )
+    return level
+
+
 async def is_key_used(tx: Transaction, id: UUID, key: str) -> bool:
     """Whether something was recorded under this idempotency key."""
     return bool(await tx.value(queries.is_key_used, id, key))

@@ -18,10 +18,8 @@ from cortex_plane.db.database import Database, Transaction
 from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import Conflict, CortexError, InvalidInput
-from cortex_plane.kernel.fields import adapter
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.meters import meters
-from cortex_plane.policies.model.policies import Approvers, quorum_said
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact, SessionEvent
 from cortex_plane.proof.verbs import receipts
@@ -195,7 +193,7 @@ async def _write(
         entries.insert(0, {"type": "edited", "keyed": not counts, "payload": edited if counts else payload | edited})
     calls = [call for call, _, _ in change.calls]
     action = "approval_decision" if ends else "approval_vote" if counts else "approval_edited"
-    details = {"calls": [str(call) for call in calls]} if ends else {"needed": quorum_said(approval.quorum)}
+    details = {"calls": [str(call) for call in calls]} if ends else {"needed": approval_rules.describe_quorum(approval)}
     fact = Fact.of(
         actor, action, approval=str(approval.id), channel=channel, tool=approval.tool_name,
         edited_from=approval.input_hash if edit else None, **payload, **details,
@@ -320,9 +318,8 @@ async def _escalate(tx: Transaction, locked: LockedApproval, actor: Actor) -> in
     """One level up: more people may decide. The deadline stays."""
     request = locked.approval
     approvers = locked.levels[request.escalation_level]
-    both = approval_rules.join_approvers(request.approvers, approvers)
-    level: int = await tx.value(
-        queries.escalate_approval, tx.org, request.id, adapter(Approvers).dump_python(both, mode="json")
+    level = await approvals_store.escalate_approval(
+        tx, request.id, approval_rules.join_approvers(request.approvers, approvers)
     )
     data = {"level": level, "to": approval_rules.describe_approvers(approvers)}
     await record_new_deciders(tx, request, actor, "approval_escalated", data, {"level": level})
