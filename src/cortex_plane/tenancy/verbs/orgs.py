@@ -23,8 +23,6 @@ from cortex_plane.tenancy.store import queries
 from cortex_plane.tenancy.verbs import frame, logins
 from cortex_plane.tenancy.verbs.access import NOTHING_ENDED, end_access, new_secret, sponsors_by
 
-FIRST_TEAM = "main"
-
 
 @frame.verb(Permission.ORG_CREATE)
 async def create_org(db: Database, actor: Actor, draft: OrgDraft) -> access_model.NewOrg:
@@ -54,7 +52,7 @@ async def _create_org(
     """An org with a first team and an admin; ``key``: the platform key that the admin gets."""
     admin_id, team_id = new_id(), new_id()
     org = await tenancy_store.insert_org(tx, tx.org, draft.slug, draft.name, _stated(orgs.OrgSettings()))
-    await tenancy_store.insert_team(tx, team_id, FIRST_TEAM, "Main", None)
+    await tenancy_store.insert_team(tx, team_id, "main", "Main", None)
     await tx.rows(queries.insert_member, tx.org, admin_id, draft.admin_name, 0, [Role.ADMIN], sponsors)
     await tenancy_store.set_teams(tx, admin_id, [team_id])
     await frame.record(
