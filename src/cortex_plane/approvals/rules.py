@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from cortex_plane.approvals.model import approvals as approval_model
-from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Choice, StandingApproval
+from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Cause, Choice, StandingApproval
 from cortex_plane.gates.rules.authorization import Uncovered
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobStatus
@@ -170,11 +170,7 @@ _REFUSALS = {
 
 
 def describe_refusal(
-    code: str | None,
-    actor: Actor,
-    approvers: Approvers,
-    required_clearance: int,
-    caused: Sequence[approval_model.Cause] = (),
+    code: str | None, actor: Actor, approvers: Approvers, required_clearance: int, caused: Sequence[Cause] = ()
 ) -> CortexError | None:
     """The words for a code of the SQL function `decider_refusal`."""
     if code is None:

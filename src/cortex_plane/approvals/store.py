@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.approvals.model import approvals as approval_model
-from cortex_plane.approvals.model.approvals import Approval, Channel, Delegate, StandingApproval
+from cortex_plane.approvals.model.approvals import Approval, Channel, Delegate, StandingApproval, Waiting
 from cortex_plane.approvals.model.credentials import Token
 from cortex_plane.approvals.rules import ApprovalChange, Edit, Granter, LockedApproval, Taker
 from cortex_plane.db.database import Database, Queries, Row, Transaction, after, one, page
@@ -83,16 +83,14 @@ async def list_approvals(
     return page(Approval, rows, limit)
 
 
-async def list_inbox(
-    tx: Transaction, actor: Actor, shown_at: datetime | None, skip: int, limit: int
-) -> approval_model.Waiting:
+async def list_inbox(tx: Transaction, actor: Actor, shown_at: datetime | None, skip: int, limit: int) -> Waiting:
     person = person_of(actor)
     rows = await tx.rows(
         queries.list_inbox, actor.user_account_id if person["id"] else None, person["roles"], actor.clearance,
         person["settles"], actor.sees, shown_at, skip, limit, person,
     )  # fmt: skip
     listed = [(row["mine"], _to_approval(row)) for row in rows if row["id"] is not None]
-    return approval_model.Waiting(
+    return Waiting(
         mine=[approval for mine, approval in listed if mine],
         others=[approval for mine, approval in listed if not mine],
         **{name: rows[0][name] for name in ("mine_total", "others_total", "arrived", "latest")},

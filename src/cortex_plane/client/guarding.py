@@ -32,7 +32,7 @@ from pydantic import TypeAdapter
 from cortex_plane.agents.model.tools import OnUncertain, Risk, is_tool_name
 from cortex_plane.calls import routes as call_routes
 from cortex_plane.client import dialogue as dialogues
-from cortex_plane.client.dialogue import Ask, Delay, Dialogue, Invocation, NotJson, Run, Send, Step
+from cortex_plane.client.dialogue import Ask, Delay, Dialogue, Invocation, NotJson, Run, Send, Step, raised
 from cortex_plane.client.transport import certificates, problem
 from cortex_plane.kernel.canonical import canonical, check_json
 from cortex_plane.kernel.errors import CortexError, InvalidInput, Unavailable
@@ -381,9 +381,7 @@ def _in_time(work: Callable[[], Any], seconds: float, tool: str, late: Callable[
         with turn:
             end.set()
         if late_end.is_set():
-            late(
-                dialogues.raised(outcome["error"]) if "error" in outcome else dialogues.returned(outcome["value"], tool)
-            )
+            late(raised(outcome["error"]) if "error" in outcome else dialogues.returned(outcome["value"], tool))
 
     threading.Thread(target=run, name=f"guard {tool}", daemon=True).start()
     end.wait(seconds)

@@ -10,7 +10,7 @@ from uuid import UUID
 from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model import approvals as approval_model
-from cortex_plane.approvals.model.approvals import AT_MOST, Approval, ApprovalDetails, Channel
+from cortex_plane.approvals.model.approvals import AT_MOST, Approval, ApprovalDetails, Channel, Mark
 from cortex_plane.approvals.rules import cannot_delegate, nobody_to_take_it
 from cortex_plane.approvals.store import queries
 from cortex_plane.approvals.verbs import decisions
@@ -86,9 +86,7 @@ async def approval_for_call(tx: Transaction, actor: Actor, call_id: UUID) -> App
 
 
 @verb(Permission.APPROVAL_READ)
-async def marks_of_approvals(
-    db: Database, actor: Actor, approvals: Sequence[Approval]
-) -> dict[UUID, approval_model.Mark]:
+async def marks_of_approvals(db: Database, actor: Actor, approvals: Sequence[Approval]) -> dict[UUID, Mark]:
     """Of requests that the actor was shown."""
     if not approvals:
         return {}

@@ -10,8 +10,8 @@ from uuid import UUID
 from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model import approvals as approval_model
-from cortex_plane.approvals.model.approvals import ApprovalDecision
-from cortex_plane.approvals.rules import ApprovalChange, Edit, LockedApproval, decision_change, is_vote
+from cortex_plane.approvals.model.approvals import Approval, ApprovalDecision
+from cortex_plane.approvals.rules import ApprovalChange, Edit, LockedApproval, decision_change, is_vote, join_approvers
 from cortex_plane.approvals.store import ChangedApproval, person_of, queries
 from cortex_plane.approvals.verbs import edits, standing_approvals
 from cortex_plane.db.database import Database, Transaction
@@ -176,7 +176,7 @@ async def note_refused_decision(
 async def _write(
     db: Database, tx: Transaction, locked: LockedApproval, change: ApprovalChange, actor: Actor, decision: ApprovalDecision,
     edit: Edit | None, channel: approval_model.Channel, key: str | None,
-) -> approval_model.Approval:  # fmt: skip
+) -> Approval:  # fmt: skip
     """A vote, an edit, or the decision that ends a request, with its receipt. Returns the approval as it is now."""
     approval = locked.approval
     ends = change.status is not approval_model.ApprovalStatus.PENDING
@@ -287,12 +287,7 @@ async def _act_when_due(db: Database, actor: Actor, id: UUID) -> Acted | None:
 
 
 async def record_new_deciders(
-    tx: Transaction,
-    approval: approval_model.Approval,
-    actor: Actor,
-    action: str,
-    data: dict[str, Any],
-    event: dict[str, Any],
+    tx: Transaction, approval: Approval, actor: Actor, action: str, data: dict[str, Any], event: dict[str, Any]
 ) -> None:
     """Record an act after which others may decide. Whoever may decide it now, and can be reached, hears of it."""
     hops = await tx.rows(queries.record_reach, tx.org, approval.id)
@@ -318,9 +313,7 @@ async def _escalate(tx: Transaction, locked: LockedApproval, actor: Actor) -> in
     """One level up: more people may decide. The deadline stays."""
     request = locked.approval
     approvers = locked.levels[request.escalation_level]
-    level = await approvals_store.escalate_approval(
-        tx, request.id, approval_rules.join_approvers(request.approvers, approvers)
-    )
+    level = await approvals_store.escalate_approval(tx, request.id, join_approvers(request.approvers, approvers))
     data = {"level": level, "to": approval_rules.describe_approvers(approvers)}
     await record_new_deciders(tx, request, actor, "approval_escalated", data, {"level": level})
     return level

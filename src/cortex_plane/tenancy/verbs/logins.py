@@ -12,7 +12,7 @@ from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model import access as access_model
-from cortex_plane.tenancy.model.access import IDLE_LIFE, Actor, Permission, SecretKind
+from cortex_plane.tenancy.model.access import IDLE_LIFE, Actor, Permission, SecretKind, secret_digest
 from cortex_plane.tenancy.store import queries
 from cortex_plane.tenancy.verbs import access
 from cortex_plane.tenancy.verbs.frame import record, require_found, transaction_verb
@@ -72,9 +72,7 @@ async def authenticate_session(db: Database, secret: str, *, touch: bool = True)
     if SecretKind.SESSION.matches(secret):
         own_db = db.own(PoolPurpose.AUTHENTICATION)
         async with access.forgery_refusal(db):
-            actor = await tenancy_store.authenticate_session(
-                own_db, access_model.secret_digest(secret), IDLE_LIFE, touch
-            )
+            actor = await tenancy_store.authenticate_session(own_db, secret_digest(secret), IDLE_LIFE, touch)
     if actor is None:
         raise Unauthenticated(
             "You are not logged in, or your session has ended.", code="browser_session_ended", hint=HOW_TO_GET_A_LINK
