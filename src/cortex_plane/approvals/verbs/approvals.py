@@ -128,10 +128,8 @@ async def _delegate(db: Database, actor: Actor, id: UUID, draft: approval_model.
         if error is not None:
             await decisions.note_refused_decision(tx, locked, actor, Channel.API, "delegated", approval.version, error)
         else:
-            await tx.rows(
-                queries.insert_delegation, tx.org, id, actor.user_account_id, actor.name, taker.id, taker.display_name,
-                taker.clearance, draft.reason,
-            )  # fmt: skip
+            by, to = (actor.user_account_id, actor.name), (taker.id, taker.display_name, taker.clearance)
+            await tx.rows(queries.insert_delegation, tx.org, id, *by, *to, draft.reason)
             data = {
                 "automatic": False, "to": str(taker.id), "name": taker.display_name, "reason": draft.reason,
                 "to_clearance": taker.clearance,

@@ -162,10 +162,10 @@ async def note_refused_decision(
     else:
         kind = "channel_conflict" if error.code == "approval_conflict" else "refused"
         action = "approval_refused"
+    by = actor.user_account_id, actor.name
     earlier: int = await tx.value(
-        queries.record_refused_decision, tx.org, approval.id, kind, channel, actor.user_account_id, actor.name, payload,
-        MOST_REFUSED,
-    )  # fmt: skip
+        queries.record_refused_decision, tx.org, approval.id, kind, channel, *by, payload, MOST_REFUSED
+    )
     if earlier > MOST_REFUSED:
         return
     further = {"further": "counted on the card"} if earlier == MOST_REFUSED else {}

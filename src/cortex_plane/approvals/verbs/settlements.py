@@ -105,6 +105,7 @@ async def settle_call(
             hint="Send the answer again.",
         )
     if card_id is not None:
+        by = actor.user_account_id, actor.name
         card = card or require_found(await approvals_store.open_approval(tx, card_id, actor, channel), "approval")
         refused = await _refusal(tx, card, actor, call_id, answer)
         if refused is not None:
@@ -113,19 +114,17 @@ async def settle_call(
             return refused
         if answer.verdict is not Verdict.FAIL and not approval_rules.agrees(card, actor, _counted_answer(answer)):
             counted = _counted_answer(answer)
+            version = card.approval.version
             await tx.rows(
-                queries.vote_answer, tx.org, card_id, card.approval.version, actor.user_account_id, actor.name,
-                answer.note, channel, counted, answer.verdict,
-            )  # fmt: skip
+                queries.vote_answer, tx.org, card_id, version, *by, answer.note, channel, counted, answer.verdict
+            )
             vote = {"call": str(call_id), "tool": call.tool_name, "verdict": answer.verdict}
             vote |= {"approval": str(card_id), "answer": counted}
             shown = [("approval_voted", id, {"approval_id": str(card_id), "by": actor.name})]
             await steering.append_fact(tx, locked["session_id"], id, actor, "approval_vote", vote, shown)
             return None
         ends_as = ApprovalStatus.DENIED if answer.verdict is Verdict.FAIL else ApprovalStatus.APPROVED
-        await tx.rows(
-            queries.answer_question, card_id, ends_as, actor.user_account_id, actor.name, answer.note, channel, answer.verdict
-        )  # fmt: skip
+        await tx.rows(queries.answer_question, card_id, ends_as, *by, answer.note, channel, answer.verdict)
     status = {
         Verdict.HAPPENED: CallStatus.COMPLETED,
         Verdict.DID_NOT_HAPPEN: CallStatus.CLEARED,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
@@ -26,7 +25,7 @@ from cortex_plane.sessions import routes
 from cortex_plane.sessions.model.sessions import InboundMessage, IngestedMessage, MessageDraft
 from cortex_plane.sessions.verbs import events, sessions
 from cortex_plane.sessions.verbs.events import EventReplay
-from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.verbs.frame import Verb
 
 _LAST = 2**31 - 1
 """No event has a higher number."""
@@ -56,26 +55,19 @@ def _count_job(exchange: Exchange, message: IngestedMessage) -> None:
 
 
 async def session_events(exchange: Exchange, session_id: UUID, last: int | None, **options: Any) -> Response:
-    async def read(actor: Actor, after: int, limit: int) -> EventReplay:
-        return await events.of_session(exchange.db, actor, session_id, after, limit)
-
-    return await _send_events(exchange, last, read, **options)
+    return await _send_events(exchange, events.of_session, session_id, last, **options)
 
 
 async def job_events(exchange: Exchange, job_id: UUID, last: int | None, follow: str, **options: Any) -> Response:
     verb = events.of_job if follow == "job" else events.of_jobs_session
-
-    async def read(actor: Actor, after: int, limit: int) -> EventReplay:
-        return await verb(exchange.db, actor, job_id, after, limit)
-
-    return await _send_events(exchange, last, read, **options)
+    return await _send_events(exchange, verb, job_id, last, **options)
 
 
 async def _send_events(
     exchange: Exchange,
+    verb: Verb[..., EventReplay],
+    id: UUID,
     last: int | None,
-    read: Callable[[Actor, int, int], Awaitable[EventReplay]],
-    *,
     after: int,
     cursor: str | None,
     limit: int,
@@ -86,16 +78,16 @@ async def _send_events(
     accepts = request.headers.get("accept", "")
     if "application/json" in accepts and MEDIA_TYPE not in accepts:
         after = decode_number("events", cursor) or after
-        page = await read(exchange.actor, after, limit + 1)
+        page = await verb(exchange.db, exchange.actor, id, after, limit + 1)
         return exchanges.reply_ordered("events", page.events, limit, lambda event: event.seq)
     org = request.headers.get(exchanges.ORG)
 
     async def read_page(after: int) -> EventReplay:
-        return await read(exchange.actor, after, events.PAGE)
+        return await verb(exchange.db, exchange.actor, id, after, events.PAGE)
 
     async def check_access() -> None:
         """The key still works, and its holder still sees what is streamed."""
-        await read(await exchanges.key_holder(request, org), _LAST, 1)
+        await verb(exchange.db, await exchanges.key_holder(request, org), id, _LAST, 1)
 
     first = await read_page(after)
     streams: OpenStreams = exchange.state.streams

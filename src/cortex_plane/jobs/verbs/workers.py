@@ -93,14 +93,9 @@ async def adopt_jobs(db: Database, worker_id: UUID, worker_name: str, poison_dea
         if orphan.worker_id == worker_id:
             continue  # our own lease ran out: the next beat renews it
         decision = adoption(orphan, poison_deaths)
-        fact = Fact.of(
-            worker_actor(orphan.org_id, worker_id, worker_name),
-            decision.action,
-            job=str(orphan.id),
-            lost_worker=orphan.worker,
-            epoch=orphan.epoch,
-            reason=decision.error,
-        )
+        actor = worker_actor(orphan.org_id, worker_id, worker_name)
+        details = {"lost_worker": orphan.worker, "epoch": orphan.epoch, "reason": decision.error}
+        fact = Fact.of(actor, decision.action, job=str(orphan.id), **details)
         if await jobs_store.adopt_job(db, orphan, decision, fact):
             orphans.append(orphan)
     return orphans
