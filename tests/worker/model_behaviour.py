@@ -170,7 +170,7 @@ class ModelSuite:
         assert [(row["prompt_tokens"], row["completion_tokens"]) for row in rows] == [
             (step.prompt_tokens, step.completion_tokens) for step in steps
         ]
-        used = await workers.list_job_usage(world.db, world.admin.actor, job.id)
+        used = await steering.list_job_usage(world.db, world.admin.actor, job.id)
         assert (used.calls, used.unpriced_calls) == (2, 0)
         known = stage.counts(2)
         if known is not None:

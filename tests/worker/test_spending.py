@@ -18,7 +18,7 @@ from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import AgentDraft, ModelConfig, ResourceLimits
 from cortex_plane.jobs.model.jobs import Job, JobDraft, JobStatus
 from cortex_plane.jobs.model.usage import Grouping
-from cortex_plane.jobs.verbs import jobs, workers
+from cortex_plane.jobs.verbs import jobs, steering, workers
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.verbs import events
@@ -262,7 +262,7 @@ async def test_what_was_paid_is_counted_also_where_the_job_gives_up(
 @pytest.mark.proves("D.217")
 async def test_a_price_that_nobody_knows_is_null(world: World, provider: AnthropicServer) -> None:
     job = await ran(world, provider, model="anthropic:of-my-own")
-    used = await workers.list_job_usage(world.db, world.admin.actor, job.id)
+    used = await steering.list_job_usage(world.db, world.admin.actor, job.id)
     assert (used.calls, used.unpriced_calls, used.cost_micros) == (1, 1, None)
 
 
@@ -286,7 +286,7 @@ async def test_a_jobs_cost_ends_it_before_the_call_that_would_be_too_much(
     assert (job.status, noted.notes, len(provider.asked)) == (JobStatus.FAILED, ["a"], 1)
     assert "its budget is $1." in (job.error_message or "")
     assert "`cost_budget_usd`" in (job.error_message or "")
-    used = await workers.list_job_usage(world.db, world.admin.actor, job.id)
+    used = await steering.list_job_usage(world.db, world.admin.actor, job.id)
     assert (used.cost_micros or 0) > 1_000_000
 
 

@@ -9,35 +9,15 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from cortex_plane.approvals.model.approvals import (
-    NEVER,
-    Approval,
-    ApprovalDecision,
-    ApprovalKind,
-    ApprovalStatus,
-    Cause,
-    Choice,
-    StandingApproval,
-    StandingDraft,
-    Vote,
-)
+from cortex_plane.approvals.model import approvals as approval_model
+from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Cause, Choice, StandingApproval
 from cortex_plane.gates.rules.authorization import Uncovered
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.conditions import Condition, ConditionFailed
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound, Stale
-from cortex_plane.policies.model.policies import (
-    Approvers,
-    CountedVote,
-    OnDeny,
-    Quorum,
-    Terms,
-    is_met,
-    is_reached,
-    quorum_said,
-    same_human,
-    stricter_quorum,
-)
+from cortex_plane.policies.model import policies as policy_model
+from cortex_plane.policies.model.policies import Approvers, CountedVote
 from cortex_plane.policies.rules.engine import surroundings
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor
@@ -117,7 +97,7 @@ class Edit:
     arguments: bytes
     input_hash: str
     policies: str
-    terms: Sequence[Terms]
+    terms: Sequence[policy_model.Terms]
     error: CortexError | None
     """Why nobody could approve these arguments."""
     same_terms: bool = False
@@ -132,7 +112,12 @@ def refusal(approval: Approval, actor: Actor, choice: Choice) -> CortexError | N
     if choice is Choice.DENIED and approval.refusal in BARS_ONLY_YES:
         return None
     if approval.refusal == "one_human":
-        return one_human(approval.same_human_as)
+        whom = f"You and {approval.same_human_as}, who asked for this, count as one human"
+        return Forbidden(
+            f"{whom}, and its policy wants somebody else to approve it.",
+            code="self_approval",
+            hint="Prove a channel of your own: `cortex user link`. Or ask another approver. You may deny it.",
+        )
     return describe_refusal(approval.refusal, actor, approval.approvers, approval.required_clearance, approval.caused)
 
 
@@ -199,15 +184,6 @@ def describe_refusal(
     return Forbidden(words.message.format(**values), code=words.code, hint=words.hint.format(**values))
 
 
-def one_human(cause: str | None) -> CortexError | None:
-    """``cause`` shaped the call and could be the same human as whoever decides."""
-    return Forbidden(
-        f"You and {cause}, who asked for this, count as one human, and its policy wants somebody else to approve it.",
-        code="self_approval",
-        hint="Prove a channel of your own: `cortex user link`. Or ask another approver. You may deny it.",
-    )
-
-
 def describe_approvers(approvers: Approvers) -> str:
     words = []
     if approvers.owner:
@@ -221,7 +197,7 @@ def describe_approvers(approvers: Approvers) -> str:
 # How many ---------------------------------------------------------------------------------------------------------
 
 
-def is_enough(row: LockedApproval, quorum: Quorum, actor: Actor, votes: Sequence[CountedVote]) -> bool:
+def is_enough(row: LockedApproval, quorum: policy_model.Quorum, actor: Actor, votes: Sequence[CountedVote]) -> bool:
     """Whether these votes fulfil the quorum together with the actor's own."""
     person = actor.user_account_id
     if person is None:
@@ -229,7 +205,7 @@ def is_enough(row: LockedApproval, quorum: Quorum, actor: Actor, votes: Sequence
     if quorum.votes == 1 and not quorum.roles:
         return True
     own = CountedVote(member_id=person, roles=actor.roles, behind=row.behind or [person])
-    return is_reached(quorum, [*(vote for vote in votes if vote.member_id != person), own])
+    return policy_model.is_reached(quorum, [*(vote for vote in votes if vote.member_id != person), own])
 
 
 def is_vote(row: LockedApproval, edit: Edit | None) -> bool:
@@ -239,7 +215,7 @@ def is_vote(row: LockedApproval, edit: Edit | None) -> bool:
     return row.approval.self_approval and all(terms.self_approval for terms in edit.terms)
 
 
-def ends_it(row: LockedApproval, actor: Actor, decision: ApprovalDecision, edit: Edit | None) -> bool:
+def ends_it(row: LockedApproval, actor: Actor, decision: approval_model.ApprovalDecision, edit: Edit | None) -> bool:
     """One no is enough; for a yes it takes a quorum. After an edit no earlier vote counts."""
     if decision.decision is Choice.DENIED:
         return True
@@ -249,12 +225,12 @@ def ends_it(row: LockedApproval, actor: Actor, decision: ApprovalDecision, edit:
         return is_enough(row, row.approval.quorum, actor, row.votes)
     # An edited call may need more people than the one that was asked for, and never fewer.
     quorums = [terms.quorum for terms in edit.terms]
-    quorum = functools.reduce(stricter_quorum, quorums, row.approval.quorum)
+    quorum = functools.reduce(policy_model.stricter_quorum, quorums, row.approval.quorum)
     return is_enough(row, quorum, actor, [])
 
 
 def describe_quorum(approval: Approval) -> str:
-    return quorum_said(approval.quorum)
+    return policy_model.quorum_said(approval.quorum)
 
 
 def agrees(row: LockedApproval, actor: Actor, answer: str) -> bool:
@@ -264,12 +240,12 @@ def agrees(row: LockedApproval, actor: Actor, answer: str) -> bool:
     return is_enough(row, row.approval.quorum, actor, [v for v in row.votes if v.answer == answer])
 
 
-def explain_votes(approval: Approval, votes: Sequence[Vote]) -> list[Vote]:
+def explain_votes(approval: Approval, votes: Sequence[approval_model.Vote]) -> list[approval_model.Vote]:
     """With whose vote counts instead, where one does not add to the quorum of an open request."""
     current = [vote for vote in votes if vote.version == approval.version and vote.decision is Choice.APPROVED]
     if approval.status is not ApprovalStatus.PENDING:
         return list(votes)
-    instead = {vote.member_id: same_human(current, vote) for vote in current}
+    instead = {vote.member_id: policy_model.same_human(current, vote) for vote in current}
     return [
         replace(vote, counts_with=other.member) if (other := instead.get(vote.member_id)) and vote in current else vote
         for vote in votes
@@ -303,7 +279,7 @@ def join_approvers(one: Approvers, other: Approvers) -> Approvers:
 # Whether it still can be ------------------------------------------------------------------------------------------
 
 
-def is_same(approval: Approval, decision: ApprovalDecision, edited_hash: str | None) -> bool:
+def is_same(approval: Approval, decision: approval_model.ApprovalDecision, edited_hash: str | None) -> bool:
     """Whether a resolved approval says just what this decision says."""
     if approval.status.value != decision.decision.value:
         return False
@@ -326,7 +302,7 @@ def approval_expired() -> Conflict:
     )
 
 
-def staleness_error(approval: Approval, decision: ApprovalDecision, now: datetime) -> CortexError | None:
+def staleness_error(approval: Approval, decision: approval_model.ApprovalDecision, now: datetime) -> CortexError | None:
     """Why an open approval cannot be decided by what the decider saw."""
     if approval.deadline is not None and now >= approval.deadline:
         return approval_expired()
@@ -343,7 +319,7 @@ def staleness_error(approval: Approval, decision: ApprovalDecision, now: datetim
 
 
 def decision_change(
-    row: LockedApproval, actor: Actor, decision: ApprovalDecision, edit: Edit | None
+    row: LockedApproval, actor: Actor, decision: approval_model.ApprovalDecision, edit: Edit | None
 ) -> ApprovalChange | None:
     """None where the same was recorded before."""
     if row.earlier is not None or row.approval.status is not ApprovalStatus.PENDING:
@@ -380,7 +356,7 @@ def _turned_down(row: LockedApproval, status: ApprovalStatus, what: str) -> Appr
     answer = f"{message} Do not send the same call again; go another way."
     awaiting = _awaiting(row)
     calls = [(call.id, CallStatus.REJECTED, answer) for call in awaiting]
-    if row.approval.on_deny is OnDeny.CONTINUE:
+    if row.approval.on_deny is policy_model.OnDeny.CONTINUE:
         return ApprovalChange(status=status, calls=calls, jobs=_going_on(row, awaiting), cancelled=[])
     steps = {call.job_id: call.step_index for call in awaiting}
     failed = []
@@ -450,7 +426,7 @@ def cannot_delegate(
     approval = row.approval
     if approval.status is not ApprovalStatus.PENDING:
         return already_decided(approval)
-    if approval.kind is not ApprovalKind.CALL:
+    if approval.kind is not approval_model.ApprovalKind.CALL:
         return Conflict(
             "This asks whether a call happened; there is no part in it to hand on.",
             code="not_a_call",
@@ -508,10 +484,10 @@ def _cannot_take(approval: Approval, actor: Actor, taker: Taker) -> CortexError 
 
 
 def _too_few(approval: Approval, taker: Taker, others: Mapping[UUID, frozenset[Role]]) -> CortexError | None:
-    if is_met(approval.quorum, list({**others, taker.id: taker.roles}.values())):
+    if policy_model.is_met(approval.quorum, list({**others, taker.id: taker.roles}.values())):
         return None
     return Conflict(
-        f"Without you too few are left: this needs {quorum_said(approval.quorum)}.",
+        f"Without you too few are left: this needs {policy_model.quorum_said(approval.quorum)}.",
         code="quorum_impossible",
         hint="Name somebody who could not decide it yet.",
     )
@@ -536,7 +512,7 @@ class Granter:
 # Giving it --------------------------------------------------------------------------------------------------------
 
 
-def standing_refusal(request: Approval, draft: StandingDraft) -> CortexError | None:
+def standing_refusal(request: Approval, draft: approval_model.StandingDraft) -> CortexError | None:
     """Why a standing approval cannot be given together with this request; None where it can."""
     why = _not_for(request)
     if why is not None:
@@ -556,9 +532,9 @@ def standing_refusal(request: Approval, draft: StandingDraft) -> CortexError | N
 
 
 def _not_for(request: Approval) -> str | None:
-    if request.kind is not ApprovalKind.CALL or request.tool_digest is None:
+    if request.kind is not approval_model.ApprovalKind.CALL or request.tool_digest is None:
         return "Only calls of tools can have a standing approval."
-    if request.template in NEVER:
+    if request.template in approval_model.NEVER:
         return f"What {request.template} asks for is approved call by call."
     if not request.standing:
         return "Its policy does not allow standing approvals."
@@ -614,13 +590,13 @@ def _elsewhere(standing: StandingApproval, session_id: UUID, call: Uncovered) ->
     return None
 
 
-def _not_by_itself(terms: Terms, granter: Granter) -> str | None:
+def _not_by_itself(terms: policy_model.Terms, granter: Granter) -> str | None:
     """Whether whoever gave it could not approve this call alone, now."""
     if not granter.active:
         return "whoever gave it is not there any more"
-    if not terms.standing or terms.template in NEVER:
+    if not terms.standing or terms.template in approval_model.NEVER:
         return "the policy does not allow it any more"
-    if not is_met(terms.quorum, [granter.roles]):
+    if not policy_model.is_met(terms.quorum, [granter.roles]):
         return "one person is not enough any more"
     if terms.named is not None and granter.id not in terms.named:
         return "the call asks for somebody else"

@@ -8,27 +8,11 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.approvals.model.approvals import (
-    DEFAULT_SECONDS,
-    Approval,
-    ApprovalEvent,
-    ApprovalKind,
-    ApprovalStatus,
-    Channel,
-    Choice,
-    Delegate,
-    Delegation,
-    Excerpt,
-    Mark,
-    NewRequest,
-    StandingApproval,
-    StandingDraft,
-    Vote,
-    Waiting,
-)
+from cortex_plane.approvals.model import approvals as approval_model
+from cortex_plane.approvals.model.approvals import Approval, Channel, Delegate, StandingApproval, Waiting
 from cortex_plane.approvals.model.credentials import Token
 from cortex_plane.approvals.rules import ApprovalChange, Edit, Granter, LockedApproval, Taker
-from cortex_plane.db.database import Database, Queries, Row, Transaction, after, ids, one, page
+from cortex_plane.db.database import Database, Queries, Row, Transaction, after, one, page
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT
 from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.kernel.pages import Page, Position
@@ -89,7 +73,7 @@ async def list_approvals(
     actor: Actor,
     position: Position | None,
     limit: int,
-    status: ApprovalStatus | None,
+    status: approval_model.ApprovalStatus | None,
     job_id: UUID | None,
     session_id: UUID | None,
 ) -> Page[Approval]:
@@ -120,7 +104,7 @@ async def list_settled(tx: Transaction, sees: UUID | None, limit: int) -> list[A
 def _to_approval(row: Row) -> Approval:
     """As a list shows it: of large arguments only their beginning."""
     listed = parse(Approval, row)
-    return listed if row["excerpt"] is None else replace(listed, arguments=Excerpt(row["excerpt"]))
+    return listed if row["excerpt"] is None else replace(listed, arguments=approval_model.Excerpt(row["excerpt"]))
 
 
 async def get_approval(tx: Transaction, id: UUID, actor: Actor) -> tuple[Approval, datetime] | None:
@@ -134,17 +118,12 @@ async def read_again(tx: Transaction, id: UUID, actor: Actor) -> Approval:
     return parse(Approval, await tx.value(queries.read_again, tx.org, id, person_of(actor)))
 
 
-async def approval_of_call(tx: Transaction, call_id: UUID) -> UUID | None:
-    id: UUID | None = await tx.value(queries.approval_of_call, call_id)
-    return id
+async def list_votes(tx: Transaction, id: UUID) -> list[approval_model.Vote]:
+    return [parse(approval_model.Vote, row) for row in await tx.rows(queries.list_votes, id)]
 
 
-async def list_votes(tx: Transaction, id: UUID) -> list[Vote]:
-    return [parse(Vote, row) for row in await tx.rows(queries.list_votes, id)]
-
-
-async def list_approval_events(tx: Transaction, id: UUID) -> list[ApprovalEvent]:
-    return [parse(ApprovalEvent, row) for row in await tx.rows(queries.list_approval_events, id)]
+async def list_approval_events(tx: Transaction, id: UUID) -> list[approval_model.ApprovalEvent]:
+    return [parse(approval_model.ApprovalEvent, row) for row in await tx.rows(queries.list_approval_events, id)]
 
 
 async def list_similar(tx: Transaction, id: UUID, tool_name: str) -> list[Approval]:
@@ -182,16 +161,18 @@ async def find_taker(tx: Transaction, id: UUID, member_id: UUID) -> Taker | None
     return one(Taker, await tx.row(queries.find_taker, id, member_id))
 
 
-async def list_delegations(tx: Transaction, id: UUID) -> list[Delegation]:
-    return [parse(Delegation, row) for row in await tx.rows(queries.list_delegations, id)]
-
-
-async def approval_context(tx: Transaction, id: UUID) -> Row | None:
-    """What a policy looks at besides the call itself, and the schema of the call's tool."""
-    return await tx.row(queries.approval_context, id)
+async def list_delegations(tx: Transaction, id: UUID) -> list[approval_model.Delegation]:
+    return [parse(approval_model.Delegation, row) for row in await tx.rows(queries.list_delegations, id)]
 
 
 # Asking ----------------------------------------------------------------------------------------------------------
+
+
+async def find_joinable(tx: Transaction, session_id: UUID, request: approval_model.NewRequest) -> Row | None:
+    """Id and causes of the same call that somebody is being asked about already."""
+    return await tx.row(
+        queries.find_joinable, session_id, request.tool_name, bytes.fromhex(request.input_hash), request.terms_hash()
+    )
 
 
 async def lock_attempt(
@@ -200,31 +181,9 @@ async def lock_attempt(
     return await tx.row(queries.lock_attempt, job_id, worker_id, epoch, number, read_to)
 
 
-async def call_origin(tx: Transaction, job_id: UUID, read_to: int, askers: Sequence[UUID]) -> Row | None:
-    return await tx.row(queries.call_origin, job_id, read_to, list(askers))
-
-
-async def rule_changes(tx: Transaction, call_id: UUID) -> Row | None:
-    """By which terms a call was asked for first, and who changed since what may change them."""
-    return await tx.row(queries.rule_changes, call_id)
-
-
-async def find_joinable(tx: Transaction, session_id: UUID, request: NewRequest) -> Row | None:
-    """Id and causes of the same call that somebody is being asked about already."""
-    return await tx.row(
-        queries.find_joinable, session_id, request.tool_name, bytes.fromhex(request.input_hash), request.terms_hash()
-    )
-
-
-async def join_approval(
-    tx: Transaction, id: UUID, request: NewRequest, job_id: UUID, attempt: Mapping[str, Any]
-) -> None:
-    await tx.rows(queries.join_approval, tx.org, id, request.call_id, job_id, attempt["causes"], attempt["caused"])
-
-
 async def insert_approval(
     tx: Transaction,
-    request: NewRequest,
+    request: approval_model.NewRequest,
     job_id: UUID,
     agent_id: UUID,
     attempt: Mapping[str, Any],
@@ -232,7 +191,7 @@ async def insert_approval(
     apart: bool = False,
 ) -> None:
     terms: Terms = request.terms
-    asks = request.kind is ApprovalKind.CALL
+    asks = request.kind is approval_model.ApprovalKind.CALL
     now: datetime = attempt["now"]
     deadline = now + timedelta(seconds=terms.timeout_seconds) if asks else None
     remind = (
@@ -290,19 +249,19 @@ async def open_approval(
 
 
 async def change_approval(
-    tx: Transaction, locked: LockedApproval, change: ApprovalChange, *, version: int, edit: Edit | None,
-    person: dict[str, Any] | None, choice: Choice | None, reason: str | None, key: str | None,
+    tx: Transaction, row: LockedApproval, change: ApprovalChange, *, version: int, edit: Edit | None,
+    person: dict[str, Any] | None, choice: approval_model.Choice | None, reason: str | None, key: str | None,
     entries: Sequence[dict[str, Any]], events: Sequence[SessionEvent], facts: Sequence[Fact],
 ) -> ChangedApproval:  # fmt: skip
     """Write what a decision or a deadline does. ``choice``: the vote of ``person``, where it counts."""
-    approval = locked.approval
+    approval = row.approval
     tx.has_events = tx.has_events or bool(events)
     row = await tx.value(
         queries.change_approval, tx.org, approval.id, approval.version, version, change.status,
         edit.arguments.decode() if edit else None, bytes.fromhex(edit.input_hash) if edit else None,
         person, reason, choice, key,
         [{"id": str(id), "status": status, "error": error} for id, status, error in change.calls],
-        float(max(locked.timeout_seconds, SHORTEST_GRANT_SECONDS)),
+        float(max(row.timeout_seconds, SHORTEST_GRANT_SECONDS)),
         [{"id": str(j.id), "open": j.open, "status": j.status, "error": j.error} for j in change.jobs],
         [sibling.id for sibling in change.cancelled], list(entries),
         [kind for kind, _, _ in events], [job for _, job, _ in events], [data for _, _, data in events],
@@ -312,28 +271,12 @@ async def change_approval(
     return parse(ChangedApproval, row)
 
 
-async def insert_delegation(
-    tx: Transaction, id: UUID, actor: Actor, to: UUID, name: str, clearance: int, reason: str | None
-) -> None:
-    await tx.rows(queries.insert_delegation, tx.org, id, actor.user_account_id, actor.name, to, name, clearance, reason)
-
-
 async def escalate_approval(tx: Transaction, id: UUID, approvers: Approvers) -> int:
     """The level that it is at now."""
     level: int = await tx.value(
         queries.escalate_approval, tx.org, id, adapter(Approvers).dump_python(approvers, mode="json")
     )
     return level
-
-
-async def record_reach(tx: Transaction, id: UUID) -> Sequence[Row]:
-    """Tell everybody who may decide it now; returns the hops of those who are out of office."""
-    return await tx.rows(queries.record_reach, tx.org, id)
-
-
-async def find_twin(tx: Transaction, id: UUID, input_hash: str) -> UUID | None:
-    other: UUID | None = await tx.value(queries.find_twin, id, bytes.fromhex(input_hash))
-    return other
 
 
 async def is_key_used(tx: Transaction, id: UUID, key: str) -> bool:
@@ -349,61 +292,14 @@ async def record_approval_event(
     )
 
 
-async def record_refused_decision(
-    tx: Transaction, id: UUID, event_type: str, channel: Channel, actor: Actor, payload: dict[str, Any], most: int
-) -> int:
-    """A decision that decided nothing: ``most`` rows of a kind for each person, and one that counts the rest. Returns how
-    many there were before."""
-    rows: int = await tx.value(
-        queries.record_refused_decision,
-        tx.org,
-        id,
-        event_type,
-        channel,
-        actor.user_account_id,
-        actor.name,
-        payload,
-        most,
-    )
-    return rows
-
-
 async def cancel_approvals(tx: Transaction, job_ids: Sequence[UUID], reason: str) -> Sequence[Row]:
     """Ends the open approvals of these jobs; those that others wait for stay open."""
     return await tx.rows(queries.cancel_approvals, tx.org, list(job_ids), reason)
 
 
-async def remind_approvers(tx: Transaction, id: UUID) -> bool:
-    return await tx.value(queries.remind_approvers, id) is not None
-
-
-async def approval_of_uncertain_call(tx: Transaction, job_id: UUID, call_id: UUID) -> UUID | None:
-    id: UUID | None = await tx.value(queries.approval_of_uncertain_call, job_id, call_id)
-    return id
-
-
 async def is_unasked(tx: Transaction, job_id: UUID, call_id: UUID) -> bool:
     """Whether people let an uncertain call be sent, and nobody is asked whether it happened."""
     return bool(await tx.value(queries.is_unasked, job_id, call_id))
-
-
-async def answer_question(
-    tx: Transaction, id: UUID, status: ApprovalStatus, actor: Actor, note: str | None, channel: Channel, verdict: str
-) -> bool:
-    return (
-        await tx.value(queries.answer_question, id, status, actor.user_account_id, actor.name, note, channel, verdict)
-        is not None
-    )
-
-
-async def vote_answer(
-    tx: Transaction, locked: LockedApproval, actor: Actor, note: str | None, channel: Channel, answer: str, verdict: str
-) -> None:
-    request = locked.approval
-    await tx.rows(
-        queries.vote_answer, tx.org, request.id, request.version, actor.user_account_id, actor.name, note, channel, answer,
-        verdict,
-    )  # fmt: skip
 
 
 async def count_repeats(tx: Transaction, call_id: UUID) -> int:
@@ -417,11 +313,6 @@ async def count_repeats(tx: Transaction, call_id: UUID) -> int:
 async def list_due(db: Database, limit: int) -> list[tuple[UUID, UUID, datetime]]:
     """What a scheduler must look at, in the order of its deadlines, across orgs."""
     return [(r["org_id"], r["id"], r["due"]) for r in await db.call("find_due_approvals", None, limit)]
-
-
-async def take_due(tx: Transaction, id: UUID) -> bool:
-    """False: another scheduler acts on it at this moment."""
-    return bool(await tx.value(queries.take_due, id))
 
 
 CALLBACK = "callback"
@@ -439,12 +330,6 @@ async def open_token(db: Database, token_hash: bytes) -> tuple[Token, Actor | No
     (row,) = rows
     key.require(MacKind.APPROVAL_TOKEN, {**row, "user_account_id": row["member_id"], "token_hash": lookup}, row["mac"])
     return parse(Token, row), credential_person(row, row["id"])
-
-
-async def open_link(db: Database, approval_id: UUID, operator_id: UUID) -> Row | None:
-    """What a link must fit (deadline, template, time), whom it names, and the sealed secrets that may have signed it."""
-    rows = await db.call("open_approval_link", None, approval_id, operator_id, CALLBACK)
-    return rows[0] if rows else None
 
 
 def credential_person(row: Row, credential_id: UUID) -> Actor | None:
@@ -469,44 +354,6 @@ async def insert_token(
     )  # fmt: skip
 
 
-async def forget_tokens(tx: Transaction, keep: timedelta) -> None:
-    """Drop those that were over so long ago."""
-    await tx.rows(queries.forget_tokens, keep)
-
-
-async def void_tokens(tx: Transaction, member_id: UUID) -> list[UUID]:
-    """Every token that was sent to this member and that nobody used; which ones."""
-    return ids(await tx.rows(queries.void_tokens, member_id))
-
-
-async def current_secret(tx: Transaction, purpose: str) -> Row | None:
-    """Sealed; None where none was ever needed."""
-    return await tx.row(queries.current_secret, purpose)
-
-
-async def insert_secret(tx: Transaction, id: UUID, purpose: str, sealed: bytes) -> datetime | None:
-    """None where there is a current one."""
-    made_at: datetime | None = await tx.value(queries.insert_secret, tx.org, id, purpose, sealed)
-    return made_at
-
-
-async def retire_secret(tx: Transaction, purpose: str, older_than: timedelta, grace: timedelta) -> datetime | None:
-    """The current one is accepted until then; None where it is younger, or there is none."""
-    retire_at: datetime | None = await tx.value(queries.retire_secret, purpose, older_than, grace)
-    return retire_at
-
-
-async def forget_secrets(tx: Transaction, purpose: str, within: timedelta) -> None:
-    """Drop the retired ones whose time is over, or is ``within`` so long."""
-    await tx.rows(queries.forget_secrets, purpose, within)
-
-
-async def find_old_credential(db: Database, rotate_after: timedelta, keep_tokens: timedelta, limit: int) -> list[UUID]:
-    """The orgs for which a keeper has something to do."""
-    rows = await db.call("find_old_credentials", None, rotate_after, keep_tokens, limit)
-    return [row["org_id"] for row in rows]
-
-
 async def list_delegates(tx: Transaction, besides: UUID | None, name: str | None, limit: int) -> list[Delegate]:
     return [parse(Delegate, row) for row in await tx.rows(queries.list_delegates, besides, name, limit)]
 
@@ -520,9 +367,9 @@ async def delegates_of_approval(
 
 async def marks_of_approvals(
     tx: Transaction, ids: Sequence[UUID], member_id: UUID | None, for_staff: bool
-) -> dict[UUID, Mark]:
+) -> dict[UUID, approval_model.Mark]:
     rows = await tx.rows(queries.marks_of_approvals, list(ids), member_id, for_staff)
-    return {row["approval_id"]: parse(Mark, row) for row in rows}
+    return {row["approval_id"]: parse(approval_model.Mark, row) for row in rows}
 
 
 async def next_level(tx: Transaction, approval_id: UUID) -> Approvers | None:
@@ -532,12 +379,12 @@ async def next_level(tx: Transaction, approval_id: UUID) -> Approvers | None:
 
 
 async def insert_standing(
-    tx: Transaction, id: UUID, approval_id: UUID, draft: StandingDraft, actor: Actor, *, input_hash: str,
+    tx: Transaction, id: UUID, approval_id: UUID, draft: approval_model.StandingDraft, actor: Actor, *, input_hash: str,
     reason: str | None, version: int, now: datetime,
 ) -> None:  # fmt: skip
     await tx.rows(
         queries.insert_standing, tx.org, id, approval_id, bytes.fromhex(input_hash) if draft.same_arguments else None,
-        draft.condition, draft.calls, now + timedelta(seconds=draft.seconds or DEFAULT_SECONDS), actor.name,
+        draft.condition, draft.calls, now + timedelta(seconds=draft.seconds or approval_model.DEFAULT_SECONDS), actor.name,
         actor.user_account_id, reason, version, now,
     )  # fmt: skip
 
@@ -574,8 +421,3 @@ async def list_granters(
     """By standing approval, whoever gave it, with why they could not approve a call of this job under these terms."""
     rows = await tx.rows(queries.list_granters, list(ids), job_id, read_to, list(askers), _terms(terms, None, ()))
     return {row["id"]: parse(Granter, row["granter"]) for row in rows}
-
-
-async def revoke_standing(tx: Transaction, id: UUID, by: str, reason: str | None) -> bool:
-    """False: somebody did before."""
-    return await tx.value(queries.revoke_standing, id, by, reason) is not None

@@ -47,17 +47,7 @@ def submit_job(
     show_record(lambda plane: plane.jobs.submit(draft, idempotency_key=idempotency_key), as_json)
 
 
-@job_app.command("list")
-def list_jobs(
-    status: JobStatus | None = None,
-    session: UUID | None = None,
-    agent: Annotated[str | None, Option(help="Id or slug.")] = None,
-    limit: Limit = 50,
-    as_json: AsJson = False,
-) -> None:
-    show_table(
-        routes.LIST_JOBS, lambda plane: plane.jobs.list(limit, status=status, session_id=session, agent=agent), as_json
-    )
+add_command(job_app, "list", routes.LIST_JOBS, status="", session="", agent="Id or slug.")
 
 
 @job_app.command("show")

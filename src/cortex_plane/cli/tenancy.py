@@ -17,14 +17,9 @@ from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.notify import routes as notify_routes
 from cortex_plane.sessions.model.sessions import InboundMessage
 from cortex_plane.tenancy import routes
+from cortex_plane.tenancy.model import identities
 from cortex_plane.tenancy.model.access import Grantable, KeyDraft, OwnKeyDraft, Provider
-from cortex_plane.tenancy.model.identities import (
-    Connection,
-    ConnectionChange,
-    ConnectionDraft,
-    MappingDraft,
-    NewConnection,
-)
+from cortex_plane.tenancy.model.identities import Connection, ConnectionChange
 from cortex_plane.tenancy.model.orgs import OrgChange, OrgDraft, OrgSettingsChange, Role, TeamChange, TeamDraft
 
 org_app = typer.Typer(no_args_is_help=True, help="Orgs: the tenants of a plane.")
@@ -199,11 +194,11 @@ def create_connection(
             "A connection has one channel and one name.",
             hint="Say `create CHANNEL NAME` or `create NAME --channel CHANNEL`.",
         )
-    draft = ConnectionDraft(channel_type=channel or first, name=second or first, url=url)
+    draft = identities.ConnectionDraft(channel_type=channel or first, name=second or first, url=url)
     show_record(lambda plane: plane.connections.create(draft), as_json, _show_new_connection)
 
 
-def _show_new_connection(new: NewConnection) -> None:
+def _show_new_connection(new: identities.NewConnection) -> None:
     print_record(Connection(**{field.name: getattr(new, field.name) for field in fields(Connection)}))
     if new.secret is not None:
         say(f"\nThe secret that signs its messages, shown once:\n  {new.secret}")
@@ -262,7 +257,7 @@ def map_member(
     as_json: AsJson = False,
 ) -> None:
     """Say whose a name in the system behind a webhook is: they are told there from now on, and decide there."""
-    draft = MappingDraft(member_id=member, external_user=external_user)
+    draft = identities.MappingDraft(member_id=member, external_user=external_user)
     show_record(lambda plane: plane.connections.map(connection_id, draft), as_json)
 
 

@@ -31,22 +31,8 @@ from pydantic import TypeAdapter
 
 from cortex_plane.agents.model.tools import OnUncertain, Risk, is_tool_name
 from cortex_plane.calls import routes as call_routes
-from cortex_plane.client.dialogue import (
-    Ask,
-    Delay,
-    Dialogue,
-    Insist,
-    Invocation,
-    NotJson,
-    Probe,
-    Run,
-    Send,
-    Step,
-    TimedOut,
-    log,
-    raised,
-    returned,
-)
+from cortex_plane.client import dialogue as dialogues
+from cortex_plane.client.dialogue import Ask, Delay, Dialogue, Invocation, NotJson, Run, Send, Step, raised
 from cortex_plane.client.transport import certificates, problem
 from cortex_plane.kernel.canonical import canonical, check_json
 from cortex_plane.kernel.errors import CortexError, InvalidInput, Unavailable
@@ -219,7 +205,7 @@ class Guarded:
             case Delay(seconds=seconds):
                 time.sleep(seconds)
                 return None
-            case Probe(arguments=arguments):
+            case dialogues.Probe(arguments=arguments):
                 return _require_value(self._probe(cast("inspect.BoundArguments", bound), arguments))
             case Ask(questions=questions):
                 return _require_value(cast("OnGate", self._options.on_gate)(questions))
@@ -273,7 +259,7 @@ class Guarded:
             case Delay(seconds=seconds):
                 await asyncio.sleep(seconds)
                 return None
-            case Probe(arguments=arguments):
+            case dialogues.Probe(arguments=arguments):
                 outcome = self._probe(bound, arguments)
                 return await outcome if inspect.isawaitable(outcome) else outcome
             case Ask(questions=questions):
@@ -308,7 +294,7 @@ class Guarded:
                 outcome = {"status": "failed", "error": "not run: cancelled", "attempt": call["attempt"]}
                 await self._lines.send_async(Send(call_routes.SETTLE_CALL, (call["id"],), outcome))
         except CortexError as error:
-            log.warning("a cancelled call of %s could not be taken back: %s", self._options.tool, error)
+            dialogues.log.warning("a cancelled call of %s could not be taken back: %s", self._options.tool, error)
 
     async def _in_time_async(self, running: Awaitable[Any]) -> Any:
         timeout = self._options.timeout
@@ -395,7 +381,7 @@ def _in_time(work: Callable[[], Any], seconds: float, tool: str, late: Callable[
         with turn:
             end.set()
         if late_end.is_set():
-            late(raised(outcome["error"]) if "error" in outcome else returned(outcome["value"], tool))
+            late(raised(outcome["error"]) if "error" in outcome else dialogues.returned(outcome["value"], tool))
 
     threading.Thread(target=run, name=f"guard {tool}", daemon=True).start()
     end.wait(seconds)
@@ -408,8 +394,8 @@ def _in_time(work: Callable[[], Any], seconds: float, tool: str, late: Callable[
     return outcome["value"]
 
 
-def _timed_out(tool: str, seconds: float | None) -> TimedOut:
-    return TimedOut(f"`{tool}` did not return within {seconds:g} s; it may still act.")
+def _timed_out(tool: str, seconds: float | None) -> dialogues.TimedOut:
+    return dialogues.TimedOut(f"`{tool}` did not return within {seconds:g} s; it may still act.")
 
 
 # The schema of the arguments --------------------------------------------------------------------------------------
@@ -479,7 +465,7 @@ class Lines:
             raise self._silent(error) from error
         return _decoded(answer)
 
-    def session(self, agent: str, insist: Insist) -> Dialogue:
+    def session(self, agent: str, insist: dialogues.Insist) -> Dialogue:
         """The session of this process for an agent. Threads that open it at the same moment get the same one."""
         at = (os.getpid(), agent)
         if at not in self._sessions:

@@ -9,45 +9,34 @@ from uuid import UUID
 
 from cortex_plane.client.transport import Lost, Noun
 from cortex_plane.jobs import routes
+from cortex_plane.jobs.model import jobs as job_model
 from cortex_plane.jobs.model.effects import Answer, Question
-from cortex_plane.jobs.model.jobs import (
-    Cancellation,
-    Job,
-    JobChange,
-    JobDraft,
-    JobStatus,
-    Pause,
-    Resumption,
-    SteeringResult,
-    Step,
-    Worker,
-)
 from cortex_plane.jobs.model.journal import JournalEntry, Signal, SignalDraft, SignalReceipt, Wait
 from cortex_plane.jobs.model.usage import Grouping, UsageRow, UsageTotals
 from cortex_plane.sessions.model.events import Event
 
 
 class Jobs(Noun):
-    async def submit(self, draft: JobDraft, *, idempotency_key: str | None = None) -> Job:
+    async def submit(self, draft: job_model.JobDraft, *, idempotency_key: str | None = None) -> job_model.Job:
         return await self._plane.call(routes.SUBMIT_JOB, body=draft, idempotency_key=idempotency_key)
 
-    async def get(self, id: UUID) -> Job:
+    async def get(self, id: UUID) -> job_model.Job:
         return await self._plane.call(routes.GET_JOB, id)
 
     def list(
         self,
         limit: int | None = None,
         *,
-        status: JobStatus | None = None,
+        status: job_model.JobStatus | None = None,
         session_id: UUID | None = None,
         agent: str | None = None,
-    ) -> AsyncIterator[Job]:
+    ) -> AsyncIterator[job_model.Job]:
         return self._plane.pages(routes.LIST_JOBS, limit=limit, status=status, session_id=session_id, agent=agent)
 
-    async def history(self, id: UUID) -> Sequence[JobChange]:
+    async def history(self, id: UUID) -> Sequence[job_model.JobChange]:
         return await self._plane.all(routes.GET_JOB_HISTORY, id)
 
-    def steps(self, id: UUID, limit: int | None = None, *, above: int | None = None) -> AsyncIterator[Step]:
+    def steps(self, id: UUID, limit: int | None = None, *, above: int | None = None) -> AsyncIterator[job_model.Step]:
         """In order; with ``above`` only those after that one. The last may still be under way."""
         return self._plane.pages(routes.LIST_STEPS, id, limit=limit, above=above)
 
@@ -80,19 +69,19 @@ class Jobs(Noun):
         """Calls of which nobody knows whether they happened."""
         return await self._plane.all(routes.LIST_QUESTIONS, id)
 
-    async def settle(self, id: UUID, call_id: UUID, answer: Answer) -> SteeringResult:
+    async def settle(self, id: UUID, call_id: UUID, answer: Answer) -> job_model.SteeringResult:
         return await self._plane.call(routes.SETTLE_CALL, id, call_id, body=answer)
 
-    async def pause(self, id: UUID, reason: str | None = None) -> SteeringResult:
-        return await self._plane.call(routes.PAUSE_JOB, id, body=Pause(reason=reason))
+    async def pause(self, id: UUID, reason: str | None = None) -> job_model.SteeringResult:
+        return await self._plane.call(routes.PAUSE_JOB, id, body=job_model.Pause(reason=reason))
 
-    async def resume(self, id: UUID, note: str | None = None) -> SteeringResult:
-        return await self._plane.call(routes.RESUME_JOB, id, body=Resumption(note=note))
+    async def resume(self, id: UUID, note: str | None = None) -> job_model.SteeringResult:
+        return await self._plane.call(routes.RESUME_JOB, id, body=job_model.Resumption(note=note))
 
-    async def cancel(self, id: UUID, reason: str | None = None) -> SteeringResult:
-        return await self._plane.call(routes.CANCEL_JOB, id, body=Cancellation(reason=reason))
+    async def cancel(self, id: UUID, reason: str | None = None) -> job_model.SteeringResult:
+        return await self._plane.call(routes.CANCEL_JOB, id, body=job_model.Cancellation(reason=reason))
 
-    async def resubmit(self, id: UUID, *, idempotency_key: str | None = None) -> Job:
+    async def resubmit(self, id: UUID, *, idempotency_key: str | None = None) -> job_model.Job:
         return await self._plane.call(routes.RESUBMIT_JOB, id, idempotency_key=idempotency_key)
 
 
@@ -132,6 +121,6 @@ class Usage(Noun):
 
 
 class Workers(Noun):
-    async def list(self) -> Sequence[Worker]:
+    async def list(self) -> Sequence[job_model.Worker]:
         """The processes that run jobs. Needs a platform key."""
         return await self._plane.all(routes.LIST_WORKERS)

@@ -116,8 +116,8 @@ async def _full_card(visit: Visit, details: model.ApprovalDetails) -> dict[str, 
     return {**card, "takers": delegates, "too_many_takers": many, "next_level": next_level}
 
 
-async def _card_page(visit: Visit, id: UUID, status: int = 200, notice: dict[str, str] | None = None) -> Response:
-    details = await _read(visit, id)
+async def show_card(visit: Visit, status: int = 200, notice: dict[str, str] | None = None) -> Response:
+    details = await _read(visit, _id(visit))
     return visit.page("approval.html", status, notice=notice, **await _full_card(visit, details))
 
 
@@ -129,10 +129,6 @@ async def _tool(visit: Visit, approval: model.Approval) -> ToolVersion | None:
         if tool.name == approval.tool_name and tool.digest == approval.tool_digest:
             return tool
     return None
-
-
-async def show_card(visit: Visit) -> Response:
-    return await _card_page(visit, _id(visit))
 
 
 async def show_card_again(visit: Visit) -> Response:
@@ -162,7 +158,7 @@ async def decide(visit: Visit) -> Response:
         return await _show_what_happened(visit, id, form, error)
     except (InvalidInput, Forbidden) as error:
         if "arguments" in form:
-            return await _edit_page(visit, id, form["arguments"], error)
+            return await edit(visit, form["arguments"], error)
         raise
     return pages.redirect(f"/approvals/{id}")
 
@@ -254,33 +250,29 @@ async def delegate(visit: Visit) -> Response:
     try:
         to = await find_member(visit, visit.form.get("to", ""))
     except (InvalidInput, NotFound) as error:
-        return await _show_refusal(visit, id, error)
+        return await _show_refusal(visit, error)
     draft = parse_form(model.DelegationDraft, {"to": to, "reason": reason})
     try:
         await approvals.delegate(visit.db, visit.actor, id, draft)
     except (Conflict, Forbidden, InvalidInput, NotFound) as error:
         if error.code == "approval_not_found":
             raise
-        return await _show_refusal(visit, id, error)
+        return await _show_refusal(visit, error)
     return pages.redirect(f"/approvals/{id}")
 
 
-async def _show_refusal(visit: Visit, id: UUID, error: CortexError) -> Response:
-    return await _card_page(visit, id, error.http_status, {"title": error.message, "text": error.hint})
+async def _show_refusal(visit: Visit, error: CortexError) -> Response:
+    return await show_card(visit, error.http_status, {"title": error.message, "text": error.hint})
 
 
 # Editing -------------------------------------------------------------------------------------------------------------
 
 
-async def edit(visit: Visit) -> Response:
-    return await _edit_page(visit, _id(visit), None, None)
-
-
-async def _edit_page(visit: Visit, id: UUID, draft: str | None, error: CortexError | None) -> Response:
-    details = await _read(visit, id)
+async def edit(visit: Visit, draft: str | None = None, error: CortexError | None = None) -> Response:
+    details = await _read(visit, _id(visit))
     approval = details.approval
     if approval.status is not model.ApprovalStatus.PENDING or not approval.may_decide:
-        return pages.redirect(f"/approvals/{id}")
+        return pages.redirect(f"/approvals/{approval.id}")
     if draft is None:
         draft = text.escaped_json(approval.arguments, indent=2)
     status = 200 if error is None else 422
@@ -296,7 +288,7 @@ async def preview_edit(visit: Visit) -> Response:
         arguments = _arguments(draft)
         canonical(arguments)
     except InvalidInput as error:
-        return await _edit_page(visit, id, draft, error)
+        return await edit(visit, draft, error)
     approval = details.approval
     stale = visit.form.get("version") != str(approval.version)
     if stale or approval.status is not model.ApprovalStatus.PENDING:
@@ -305,7 +297,7 @@ async def preview_edit(visit: Visit) -> Response:
     difference = text.changes(approval.arguments, arguments)
     if not difference:
         same = InvalidInput("Nothing is changed.", hint="Change a value, or go back and approve the call as it is.")
-        return await _edit_page(visit, id, draft, same)
+        return await edit(visit, draft, same)
     return visit.page(
         "approval_edit_confirm.html",
         tree=text.tree(arguments),
@@ -345,7 +337,7 @@ async def answer(visit: Visit) -> Response:
     except Conflict as error:
         return await _show_what_happened(visit, id, form, error)
     except Forbidden as error:
-        return await _show_refusal(visit, id, error)
+        return await _show_refusal(visit, error)
     return pages.redirect(f"/approvals/{id}")
 
 

@@ -6,7 +6,6 @@ without the nonce of a page that was rendered for this link, and the pages carry
 
 from __future__ import annotations
 
-import contextlib
 from urllib.parse import parse_qsl, urlencode
 
 import pydantic
@@ -19,7 +18,7 @@ from cortex_plane.approvals.rules import refusal
 from cortex_plane.approvals.verbs import approvals, credentials
 from cortex_plane.dashboard import pages, text
 from cortex_plane.dashboard.approvals import edit_changes
-from cortex_plane.dashboard.visits import MAX_FIELDS, require_same_origin, session_cookie
+from cortex_plane.dashboard.visits import MAX_FIELDS, person, require_same_origin
 from cortex_plane.kernel import errors
 from cortex_plane.kernel.errors import CortexError, InvalidInput, NotFound, Unauthenticated
 from cortex_plane.kernel.fields import Note, adapter
@@ -27,8 +26,6 @@ from cortex_plane.kernel.routes import PageRoutes
 from cortex_plane.kernel.shares import Throttle
 from cortex_plane.notify.verbs import cards
 from cortex_plane.policies.model.policies import quorum_said
-from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.verbs import logins
 
 router = PageRoutes()
 
@@ -141,21 +138,12 @@ async def _visitor(request: Request, channel: str, approval_id: str) -> Visitor:
     throttle: Throttle = request.app.state.throttle
     query = request.query_params.multi_items()
     try:
-        visitor = await credentials.visitor(request.app.state.db, channel, approval_id, query, await _session(request))
+        visitor = await credentials.visitor(request.app.state.db, channel, approval_id, query, await person(request))
     except Unauthenticated:
         throttle.failed(request.client.host if request.client else "")
         raise
     request.scope["state"]["actor"] = visitor.actor
     return visitor
-
-
-async def _session(request: Request) -> Actor | None:
-    """The person who is logged in in this browser. Opening a link does not count as a visit."""
-    secret = session_cookie(request)
-    if secret:
-        with contextlib.suppress(Unauthenticated):
-            return await logins.authenticate_session(request.app.state.db, secret, touch=False)
-    return None
 
 
 async def _form(request: Request) -> dict[str, str]:

@@ -18,7 +18,7 @@ from cortex_plane.dashboard.timeline import GATE_ENTRIES, JobGates, gantt, gate_
 from cortex_plane.dashboard.visits import Visit, parse_filter, parse_form, parse_number, signed_in
 from cortex_plane.jobs.model.jobs import TERMINAL, Cancellation, Job, JobStatus, Pause, Resumption, SteeringResult
 from cortex_plane.jobs.model.usage import cost_text
-from cortex_plane.jobs.verbs import jobs, steering, workers
+from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import NotFound
 from cortex_plane.kernel.pages import encode_position
 from cortex_plane.kernel.routes import PageRoutes
@@ -87,7 +87,7 @@ async def _job_context(visit: Visit) -> dict[str, Any]:
     steps = await steering.list_steps(visit.db, visit.actor, id, first - 1, STEPS)
     requests = (await approvals.list_approvals(visit.db, visit.actor, None, 100, job_id=id)).items
     agent = (await _agents(visit)).get(job.agent_id)
-    usage = await workers.list_job_usage(visit.db, visit.actor, id)
+    usage = await steering.list_job_usage(visit.db, visit.actor, id)
     gates = await _read_gates(visit, job)
     is_open = job.status not in TERMINAL
     now = datetime.now(UTC)
@@ -111,7 +111,7 @@ async def _job_context(visit: Visit) -> dict[str, Any]:
             gates.entries[-1].seq if gates.entries else None,
         ),
         "now": now,
-        "journal": await workers.list_journal(visit.db, visit.actor, id, first - 1, STEPS),
+        "journal": await steering.list_journal(visit.db, visit.actor, id, first - 1, STEPS),
         "memory": await sessions.list_job_memories(visit.db, visit.actor, id),
         "used": usage,
         "cost": cost_text(usage),

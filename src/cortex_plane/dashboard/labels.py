@@ -9,16 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from cortex_plane.approvals.model.approvals import (
-    DEFAULT_SECONDS,
-    Approval,
-    ApprovalEvent,
-    ApprovalKind,
-    ApprovalStatus,
-    StandingApproval,
-    StandingDraft,
-    shaped_by,
-)
+from cortex_plane.approvals.model import approvals as approval_model
 from cortex_plane.approvals.rules import in_words
 from cortex_plane.calls.model import ActionAnswer, ActionState, Whom
 from cortex_plane.gates.model.atlases import MatchMode, Trigger, TriggerType
@@ -96,7 +87,7 @@ def door(name: str) -> str:
     return _DOORS.get(str(name), f"over {name}")
 
 
-def happened(what: ApprovalEvent) -> str:
+def happened(what: approval_model.ApprovalEvent) -> str:
     """What an event's name does not say: to whom, through whom, how far, why not."""
     payload = what.payload
     match what.event_type:
@@ -137,36 +128,36 @@ def tries(message: Delivery) -> str:
     return f"{message.attempts} {'try' if message.attempts == 1 else 'tries'} so far"
 
 
-def votes(approval: Approval) -> str:
+def votes(approval: approval_model.Approval) -> str:
     """How far the quorum is."""
     quorum = approval.quorum.votes
     return f"{min(approval.votes_for, quorum)} of {quorum} {'vote' if quorum == 1 else 'votes'}"
 
 
-def quorum_roles(approval: Approval) -> str:
+def quorum_roles(approval: approval_model.Approval) -> str:
     """Who must be among the voters."""
     parts = [f"{role.votes} {role.role}{'s' if role.votes > 1 else ''}" for role in approval.quorum.roles]
     return f"among them at least {' and '.join(parts)}" if parts else ""
 
 
-def escalation(approval: Approval) -> str:
+def escalation(approval: approval_model.Approval) -> str:
     if not approval.escalation_level:
         return f"Not escalated yet; {approval.escalations} {'level' if approval.escalations == 1 else 'levels'} to go"
     return f"Level {approval.escalation_level} of {approval.escalations}"
 
 
-def repeats(approval: Approval) -> str:
+def repeats(approval: approval_model.Approval) -> str:
     times = "once" if approval.repeats == 1 else f"{approval.repeats} times"
     return f"{times} after an answer that it did not happen; at most {MAX_REPEATS} times"
 
 
-def approvers(approval: Approval) -> str:
+def approvers(approval: approval_model.Approval) -> str:
     """Who may decide, as the policy says it."""
     text = people(approval.approvers) or "nobody that the policy names"
     return text[0].upper() + text[1:]
 
 
-def gate(approval: Approval) -> str:
+def gate(approval: approval_model.Approval) -> str:
     """The gate that a person passes by approving; empty where a policy asks."""
     return (gate_of_rule(approval.rule) or "").rpartition("/")[2]
 
@@ -180,16 +171,16 @@ def people(who: Approvers) -> str:
     return " or ".join(words)
 
 
-def standing_offer(draft: StandingDraft) -> str:
+def standing_offer(draft: approval_model.StandingDraft) -> str:
     """What somebody is about to allow besides the one call."""
     how_many = f"the next {draft.calls} calls" if draft.calls and draft.calls > 1 else "the next call"
     what = (how_many if draft.calls else "every call") + " of this tool in this session"
     what += ", with exactly these arguments" if draft.same_arguments else ", whatever its arguments are"
     what += f", if {draft.condition}" if draft.condition else ""
-    return f"{what}, for {in_words(draft.seconds or DEFAULT_SECONDS)} from now"
+    return f"{what}, for {in_words(draft.seconds or approval_model.DEFAULT_SECONDS)} from now"
 
 
-def standing_scope(standing: StandingApproval) -> str:
+def standing_scope(standing: approval_model.StandingApproval) -> str:
     """What a standing approval covers."""
     parts = ["the same arguments only" if standing.input_hash else "any arguments"]
     if standing.condition:
@@ -197,7 +188,7 @@ def standing_scope(standing: StandingApproval) -> str:
     return ", ".join(parts)
 
 
-def standing_count(standing: StandingApproval) -> str:
+def standing_count(standing: approval_model.StandingApproval) -> str:
     if standing.max_calls is None:
         return f"used {standing.used_calls} {'time' if standing.used_calls == 1 else 'times'}"
     return f"{standing.used_calls} of {standing.max_calls} calls used"
@@ -207,33 +198,36 @@ def absence(away: Absence) -> str:
     return "Out of office" if away.status == "current" else away.status.capitalize()
 
 
-def afterwards(approval: Approval) -> str:
+def afterwards(approval: approval_model.Approval) -> str:
     """What happens when nobody decides, or somebody says no."""
-    if approval.kind is ApprovalKind.UNCERTAIN_EFFECT:
+    if approval.kind is approval_model.ApprovalKind.UNCERTAIN_EFFECT:
         return "It waits until somebody knows; nothing expires."
     return "If nobody decides by then, the call is not sent and the job fails."
 
 
-def on_deny(approval: Approval) -> str:
+def on_deny(approval: approval_model.Approval) -> str:
     if approval.on_deny is OnDeny.CONTINUE:
         return "The agent is told your reason and goes another way."
     return "The job fails and its other open requests are cancelled. The session stays open."
 
 
-def outcome(approval: Approval) -> str:
+def outcome(approval: approval_model.Approval) -> str:
     """How it ended, in one line."""
     by = approval.resolved_by_name
     words = approval.status.capitalize()
-    if approval.kind is ApprovalKind.UNCERTAIN_EFFECT and approval.status is not ApprovalStatus.PENDING:
+    if (
+        approval.kind is approval_model.ApprovalKind.UNCERTAIN_EFFECT
+        and approval.status is not approval_model.ApprovalStatus.PENDING
+    ):
         words = "Answered" if by else words
     return f"{words} by {by}" if by else words
 
 
-def aftermath(approval: Approval) -> str:
+def aftermath(approval: approval_model.Approval) -> str:
     """What an end that nobody decided means."""
-    if approval.status is ApprovalStatus.EXPIRED:
+    if approval.status is approval_model.ApprovalStatus.EXPIRED:
         return "Nobody decided in time, so the call was not sent."
-    if approval.status is ApprovalStatus.CANCELLED:
+    if approval.status is approval_model.ApprovalStatus.CANCELLED:
         return "Its job ended before anybody decided."
     return ""
 
@@ -337,7 +331,7 @@ FILTERS: dict[str, Any] = {
     for function in (
         happened, plain_reason, channel, delivery, tries, votes, quorum_roles, escalation, people, gate,
         standing_offer, standing_scope, standing_count, absence, risk, job_status, call_status, door, event,
-        approvers, shaped_by, repeats, afterwards, on_deny, outcome, aftermath, what_went_wrong, short_id,
+        approvers, approval_model.shaped_by, repeats, afterwards, on_deny, outcome, aftermath, what_went_wrong, short_id,
         gate_word, may_words, rule_words, own_name, trigger_words,
     )
 }  # fmt: skip

@@ -17,26 +17,13 @@ from starlette.responses import RedirectResponse, Response
 
 from cortex_plane.approvals.model.approvals import AT_MOST
 from cortex_plane.approvals.verbs import approvals
-from cortex_plane.dashboard import pages
-from cortex_plane.dashboard.visits import (
-    Visit,
-    clear_cookie,
-    count_rejection,
-    errors_as_pages,
-    find_member,
-    form_fields,
-    parse_form,
-    require_same_origin,
-    session_cookie,
-    set_cookie,
-    signed_in,
-)
+from cortex_plane.dashboard import pages, visits
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound, Unauthenticated
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.pages import encode_position
 from cortex_plane.kernel.routes import PageRoutes
-from cortex_plane.tenancy.model.access import Actor, OwnKeyDraft, Permission
+from cortex_plane.tenancy.model.access import OwnKeyDraft, Permission
 from cortex_plane.tenancy.model.identities import AddressVerification, is_nonce, nonce
 from cortex_plane.tenancy.model.orgs import AbsenceDraft
 from cortex_plane.tenancy.verbs import invitations, keys, logins, orgs
@@ -59,7 +46,7 @@ async def show_login(_: Request) -> Response:
 
 
 @router.at("/login/{token}", "GET")
-@errors_as_pages
+@visits.errors_as_pages
 async def show_link(request: Request, token: str) -> Response:
     holder = await logins.link_holder(request.app.state.db, token)
     if holder is None:
@@ -68,13 +55,13 @@ async def show_link(request: Request, token: str) -> Response:
 
 
 @router.at("/login/{token}", "POST")
-@errors_as_pages
+@visits.errors_as_pages
 async def use_link(request: Request, token: str) -> Response:
     return await _log_in(request, logins.log_in, token, "link_refused.html", "/")
 
 
 @router.at("/enrol/{code}", "GET")
-@errors_as_pages
+@visits.errors_as_pages
 async def show_enrolment(request: Request, code: str) -> Response:
     enrolment = await logins.show_enrolment_code(request.app.state.db, code)
     if enrolment is None:
@@ -83,7 +70,7 @@ async def show_enrolment(request: Request, code: str) -> Response:
 
 
 @router.at("/enrol/{code}", "POST")
-@errors_as_pages
+@visits.errors_as_pages
 async def redeem_enrolment(request: Request, code: str) -> Response:
     return await _log_in(request, logins.redeem_for_session, code, "enrol_refused.html", ACCESS)
 
@@ -94,60 +81,60 @@ async def _log_in(
     """Replace the session of this browser by the one that the token is redeemed for."""
     db = request.app.state.db
     try:
-        require_same_origin(request)
+        visits.require_same_origin(request)
         secret = await redeem(db, token)
-        await logins.end_sessions(db, session_cookie(request))
+        await logins.end_sessions(db, visits.session_cookie(request))
     except Unauthenticated as error:
-        count_rejection(request, error)
+        visits.count_rejection(request, error)
         return pages.page(refusal_page, 401)
     except Forbidden as error:
-        count_rejection(request, error)
+        visits.count_rejection(request, error)
         raise
     answer = pages.redirect(destination)
-    set_cookie(answer, request, secret)
+    visits.set_cookie(answer, request, secret)
     return answer
 
 
-async def log_out(visit: Visit) -> Response:
+async def log_out(visit: visits.Visit) -> Response:
     await logins.log_out(visit.db, visit.actor)
     answer = pages.redirect("/login")
-    clear_cookie(answer, visit.request)
+    visits.clear_cookie(answer, visit.request)
     return answer
 
 
-router.add("/logout", signed_in(log_out), "POST")
+router.add("/logout", visits.signed_in(log_out), "POST")
 
 
 # Proving an address ------------------------------------------------------------------------------------------------
 
 
 @router.at("/verify/{code}", "GET", "HEAD")
-@errors_as_pages
+@visits.errors_as_pages
 async def show_verification(request: Request, code: str) -> Response:
     return await _verification_page(request, code, await invitations.shown(request.app.state.db, code))
 
 
 @router.at("/verify/{code}", "POST")
-@errors_as_pages
+@visits.errors_as_pages
 async def confirm_verification(request: Request, code: str) -> Response:
     db = request.app.state.db
     try:
-        require_same_origin(request)
-        fields = await form_fields(request)
+        visits.require_same_origin(request)
+        fields = await visits.form_fields(request)
         verification = await invitations.shown(db, code)
         if verification is None or not is_nonce(code, fields.get("nonce", ""), datetime.now(UTC)):
             return await _verification_page(request, code, verification, 403)
-        secret = await invitations.verify(db, code, await _visitor(request))
+        secret = await invitations.verify(db, code, await visits.person(request))
         if secret is not None:
-            await logins.end_sessions(db, session_cookie(request))
+            await logins.end_sessions(db, visits.session_cookie(request))
     except Unauthenticated:
         return pages.link_page("verify_refused.html", 401)
     except Forbidden as error:
-        count_rejection(request, error)
+        visits.count_rejection(request, error)
         raise
     answer = RedirectResponse("/", 303, pages.LINK_HEADERS)
     if secret is not None:
-        set_cookie(answer, request, secret)
+        visits.set_cookie(answer, request, secret)
     return answer
 
 
@@ -157,7 +144,7 @@ async def _verification_page(
     """The page with its button. 403: the button was pressed on a page that is too old, or on none."""
     if verification is None:
         return pages.link_page("verify_refused.html", 401)
-    visitor = await _visitor(request) if verification.needs_login else None
+    visitor = await visits.person(request) if verification.needs_login else None
     is_member = visitor is not None and visitor.user_account_id == verification.user_account_id
     return pages.link_page(
         "verify.html",
@@ -170,23 +157,11 @@ async def _verification_page(
     )
 
 
-async def _visitor(request: Request) -> Actor | None:
-    """The person who is logged in here; this does not count as a visit."""
-    try:
-        return await logins.authenticate_session(request.app.state.db, session_cookie(request), touch=False)
-    except Unauthenticated:
-        return None
-
-
 # Sessions and keys -------------------------------------------------------------------------------------------------
 
 
-async def show_access(visit: Visit) -> Response:
-    return await _access_page(visit, 200)
-
-
-async def _access_page(
-    visit: Visit, status: int, *, secret: str | None = None, error: CortexError | None = None
+async def show_access(
+    visit: visits.Visit, status: int = 200, *, secret: str | None = None, error: CortexError | None = None
 ) -> Response:
     own, others = await _own_access(visit), await _access_of_others(visit)
     answer = visit.page("access.html", status, **own, **others, secret=secret, error=error)
@@ -195,7 +170,7 @@ async def _access_page(
     return answer
 
 
-async def _own_access(visit: Visit) -> dict[str, Any]:
+async def _own_access(visit: visits.Visit) -> dict[str, Any]:
     may_have_keys = visit.actor.may(Permission.KEY_OWN)
     sessions = await logins.list_own_sessions(visit.db, visit.actor, None, ACCESS_PAGE)
     own_keys = await keys.list_own_keys(visit.db, visit.actor, None, ACCESS_PAGE) if may_have_keys else None
@@ -206,13 +181,13 @@ async def _own_access(visit: Visit) -> dict[str, Any]:
     }
 
 
-async def _access_of_others(visit: Visit) -> dict[str, Any]:
+async def _access_of_others(visit: visits.Visit) -> dict[str, Any]:
     """The sessions of the member whom an admin chose."""
     if not visit.actor.may(Permission.MEMBER_WRITE):
         return {"for_others": False}
     name = visit.request.query_params.get("member", "").strip()
     colleagues = await _colleagues(visit)
-    member_id = await find_member(visit, name) if name else None
+    member_id = await visits.find_member(visit, name) if name else None
     page = None
     if member_id is not None:
         page = await logins.list_member_sessions(visit.db, visit.actor, member_id, None, ACCESS_PAGE)
@@ -225,30 +200,30 @@ async def _access_of_others(visit: Visit) -> dict[str, Any]:
     }
 
 
-async def _colleagues(visit: Visit) -> dict[str, Any]:
+async def _colleagues(visit: visits.Visit) -> dict[str, Any]:
     colleagues = await approvals.list_delegates(visit.db, visit.actor)
     return {"colleagues": colleagues, "too_many": len(colleagues) == AT_MOST}
 
 
-async def end_session(visit: Visit) -> Response:
+async def end_session(visit: visits.Visit) -> Response:
     await logins.end_own_session(visit.db, visit.actor, _access_id(visit, "session_id", "browser_session"))
     return pages.redirect(ACCESS)
 
 
-async def end_others(visit: Visit) -> Response:
+async def end_others(visit: visits.Visit) -> Response:
     """Every session of the visitor but this one."""
     await logins.end_own_sessions(visit.db, visit.actor)
     return pages.redirect(ACCESS)
 
 
-async def end_session_of_member(visit: Visit) -> Response:
+async def end_session_of_member(visit: visits.Visit) -> Response:
     member_id = _access_id(visit, "member_id", "member")
     session_id = _access_id(visit, "session_id", "browser_session")
     await logins.end_member_session(visit.db, visit.actor, member_id, session_id)
     return pages.redirect(f"{ACCESS}?member={member_id}")
 
 
-async def add_key(visit: Visit) -> Response:
+async def add_key(visit: visits.Visit) -> Response:
     """The page with the new key, which is shown this once."""
     days = visit.form.get("expires_in_days", "").strip()
     draft = {
@@ -262,37 +237,35 @@ async def add_key(visit: Visit) -> Response:
             "A key needs a name, and a whole number of days if it is to expire.",
             hint="Use a name of at most 200 characters, and 1 to 3650 days.",
         )
-        return await _access_page(visit, 422, error=wrong)
+        return await show_access(visit, 422, error=wrong)
     except InvalidInput as error:
-        return await _access_page(visit, error.http_status, error=error)
-    return await _access_page(visit, 201, secret=new.secret)
+        return await show_access(visit, error.http_status, error=error)
+    return await show_access(visit, 201, secret=new.secret)
 
 
-async def revoke_key(visit: Visit) -> Response:
+async def revoke_key(visit: visits.Visit) -> Response:
     await keys.revoke_own_key(visit.db, visit.actor, _access_id(visit, "key_id", "key"))
     return pages.redirect(ACCESS)
 
 
-def _access_id(visit: Visit, name: str, noun: str) -> UUID:
+def _access_id(visit: visits.Visit, name: str, noun: str) -> UUID:
     return visit.path_id(name, noun, "There is no such thing here.")
 
 
-router.add(ACCESS, signed_in(show_access), "GET")
-router.add(f"{ACCESS}/sessions/end", signed_in(end_others), "POST")
-router.add(f"{ACCESS}/sessions/{{session_id}}/end", signed_in(end_session), "POST")
-router.add(f"{ACCESS}/members/{{member_id}}/sessions/{{session_id}}/end", signed_in(end_session_of_member), "POST")
-router.add(f"{ACCESS}/keys", signed_in(add_key), "POST")
-router.add(f"{ACCESS}/keys/{{key_id}}/revoke", signed_in(revoke_key), "POST")
+router.add(ACCESS, visits.signed_in(show_access), "GET")
+router.add(f"{ACCESS}/sessions/end", visits.signed_in(end_others), "POST")
+router.add(f"{ACCESS}/sessions/{{session_id}}/end", visits.signed_in(end_session), "POST")
+router.add(
+    f"{ACCESS}/members/{{member_id}}/sessions/{{session_id}}/end", visits.signed_in(end_session_of_member), "POST"
+)
+router.add(f"{ACCESS}/keys", visits.signed_in(add_key), "POST")
+router.add(f"{ACCESS}/keys/{{key_id}}/revoke", visits.signed_in(revoke_key), "POST")
 
 
 # Absences ----------------------------------------------------------------------------------------------------------
 
 
-async def list_absences(visit: Visit) -> Response:
-    return await _absences_page(visit, 200, None)
-
-
-async def _absences_page(visit: Visit, status: int, error: CortexError | None) -> Response:
+async def list_absences(visit: visits.Visit, status: int = 200, error: CortexError | None = None) -> Response:
     """The list, and the form with what was filled in."""
     absences = await orgs.list_absences(visit.db, visit.actor, visit.position("absences"), ABSENCES_PAGE)
     return visit.page(
@@ -308,22 +281,22 @@ async def _absences_page(visit: Visit, status: int, error: CortexError | None) -
     )
 
 
-async def add_absence(visit: Visit) -> Response:
+async def add_absence(visit: visits.Visit) -> Response:
     form = visit.form
     try:
         fields = {
-            "delegate_id": await find_member(visit, form.get("to", "")),
-            "member_id": await find_member(visit, form["member"]) if form.get("member") else None,
+            "delegate_id": await visits.find_member(visit, form.get("to", "")),
+            "member_id": await visits.find_member(visit, form["member"]) if form.get("member") else None,
             "starts_at": _first_moment(form.get("starts", ""), "starts"),
             "ends_at": _first_moment(form.get("ends", ""), "ends"),
             "reason": visit.text("reason"),
         }
         if fields["ends_at"] is None:
             raise InvalidInput("Say when you are back.", hint="Choose a day.", field="ends")
-        draft = parse_form(AbsenceDraft, fields, too_long=True)
+        draft = visits.parse_form(AbsenceDraft, fields, too_long=True)
         await orgs.create_absence(visit.db, visit.actor, draft)
     except (InvalidInput, Conflict, Forbidden, NotFound) as error:
-        return await _absences_page(visit, error.http_status, error)
+        return await list_absences(visit, error.http_status, error)
     return pages.redirect("/absences")
 
 
@@ -337,11 +310,11 @@ def _first_moment(text: str, field: str) -> datetime | None:
         raise InvalidInput("That is no day.", hint="Write it as 2026-12-01.", field=field) from None
 
 
-async def cancel_absence(visit: Visit) -> Response:
+async def cancel_absence(visit: visits.Visit) -> Response:
     await orgs.cancel_absence(visit.db, visit.actor, visit.path_id("absence_id", "absence"))
     return pages.redirect("/absences")
 
 
-router.add("/absences", signed_in(list_absences), "GET")
-router.add("/absences", signed_in(add_absence), "POST")
-router.add("/absences/{absence_id}/cancel", signed_in(cancel_absence), "POST")
+router.add("/absences", visits.signed_in(list_absences), "GET")
+router.add("/absences", visits.signed_in(add_absence), "POST")
+router.add("/absences/{absence_id}/cancel", visits.signed_in(cancel_absence), "POST")

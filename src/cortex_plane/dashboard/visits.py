@@ -191,6 +191,13 @@ def session_cookie(request: Request) -> str:
     return request.cookies.get(_cookie_name(request), "")
 
 
+async def person(request: Request) -> Actor | None:
+    """The person who is logged in in this browser; this does not count as a visit."""
+    with contextlib.suppress(Unauthenticated):
+        return await logins.authenticate_session(request.app.state.db, session_cookie(request), touch=False)
+    return None
+
+
 def set_cookie(response: Response, request: Request, secret: str) -> None:
     response.set_cookie(
         _cookie_name(request),

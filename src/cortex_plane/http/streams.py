@@ -180,18 +180,14 @@ class _Reader:
         while page.more and not self._feed.closed:
             if text := self._render(page.events, page.job_id):
                 yield text
-            if not await self._may_go_on():
-                yield control("end", reason="access_ended")
-                return
+            await self._require_access()
             page = await _whole(self._read(self.cursor))
         with self._feed.watch(page.org_id, page.session_id, page.latest) as live:
             # Read again now that nothing new can be missed; what comes twice is known by its number.
             while True:
                 if text := self._render(page.events, page.job_id):
                     yield text
-                if not await self._may_go_on():
-                    yield control("end", reason="access_ended")
-                    return
+                await self._require_access()
                 page = await _whole(self._read(self.cursor))
                 if not page.events or self._feed.closed:
                     break
@@ -202,9 +198,7 @@ class _Reader:
                     yield text
                 over = self._ended
                 if not over and time.monotonic() >= self._due:
-                    if not await self._may_go_on():
-                        yield control("end", reason="access_ended")
-                        return
+                    await self._require_access()
                     yield b": ping\n\n"
         if not over:
             yield control("dropped", after=self.cursor, reason="slow_reader" if live.overflowed else "shutdown")
@@ -227,18 +221,12 @@ class _Reader:
             texts.append(encoded(event))
         return b"".join(texts)
 
-    async def _may_go_on(self) -> bool:
+    async def _require_access(self) -> None:
         """Asked once in a heartbeat, also of somebody who is still catching up."""
-        if time.monotonic() < self._due:
-            return True
-        self._due = time.monotonic() + self._heartbeat
-        try:
-            await _whole(self._check_access())
-        except Unavailable:
-            return True  # nobody can tell now: the next heartbeat asks again
-        except CortexError:
-            return False
-        return True
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + self._heartbeat
+            with contextlib.suppress(Unavailable):  # nobody can tell now: the next heartbeat asks again
+                await _whole(self._check_access())
 
 
 async def _whole(query: Awaitable[T]) -> T:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,22 +11,12 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.db.database import NOBODY, Database, Queries, Row, Transaction, after, one, page
+from cortex_plane.jobs import rules
 from cortex_plane.jobs.model.effects import Answer, CallStatus, ToolCall
-from cortex_plane.jobs.model.jobs import Hold, Job, JobChange, JobKind, JobStatus, Parked, Step, Worker
+from cortex_plane.jobs.model.jobs import Job, JobChange, JobKind, JobStatus, Parked, Step, Worker
 from cortex_plane.jobs.model.journal import JournalEntry, Signal, SignalDraft, Wait, Waiter
 from cortex_plane.jobs.model.usage import Grouping, Spent, UsageRow, UsageTotals
-from cortex_plane.jobs.rules import (
-    UNCOUNTED,
-    UNSHARED,
-    Adoption,
-    Assignment,
-    HandBack,
-    Leased,
-    Orphan,
-    SlotShares,
-    StepWrite,
-    WriteResult,
-)
+from cortex_plane.jobs.rules import Assignment
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.policies.model.policies import PolicyRow
@@ -67,11 +57,6 @@ async def insert_external_job(
     await insert_job(tx, id, job, submitted_by)
 
 
-async def open_conversation(tx: Transaction, session_id: UUID) -> UUID | None:
-    id: UUID | None = await tx.value(queries.open_conversation, session_id)
-    return id
-
-
 async def get_job(tx: Transaction, id: UUID, sees: UUID | None) -> Job | None:
     return one(Job, await tx.row(queries.get_job, id, sees))
 
@@ -102,43 +87,9 @@ async def cancel_job(tx: Transaction, id: UUID, reason: str) -> bool:
     return await tx.value(queries.cancel_job, id, reason) is not None
 
 
-async def request_cancel(tx: Transaction, id: UUID, reason: str) -> bool:
-    """Asks the worker that runs it to stop; False where that was asked before."""
-    return await tx.value(queries.request_cancel, id, reason) is not None
-
-
-async def hold_job(tx: Transaction, id: UUID, hold: Hold) -> bool | None:
-    """None: it stood already. True: nobody runs the job, so it can be paused now."""
-    pause_now: bool | None = await tx.value(queries.hold_job, id, hold)
-    return pause_now
-
-
-async def pause_job(tx: Transaction, id: UUID) -> None:
-    await tx.rows(queries.pause_job, id)
-
-
-async def lift_job_hold(tx: Transaction, id: UUID, holds: Sequence[Hold]) -> bool:
-    return await tx.value(queries.lift_job_hold, id, list(holds)) is not None
-
-
-async def wake_job(tx: Transaction, id: UUID, holds: Sequence[Hold]) -> str | None:
-    """The status that a paused job has now; None where none of these held it."""
-    status: str | None = await tx.value(queries.wake_job, id, list(holds))
-    return status
-
-
-async def fail_job(tx: Transaction, id: UUID, error: str) -> bool:
-    return await tx.value(queries.fail_job, id, error) is not None
-
-
 async def lock_open_job(tx: Transaction, session_id: UUID) -> list[UUID]:
     """The open jobs of a session, locked in one order."""
     return [row["id"] for row in await tx.rows(queries.lock_open_job, session_id)]
-
-
-async def get_checkpoint(tx: Transaction, id: UUID) -> dict[str, Any] | None:
-    checkpoint: dict[str, Any] | None = await tx.value(queries.get_checkpoint, id)
-    return checkpoint
 
 
 async def cancel_open_jobs(tx: Transaction, session_id: UUID, reason: str) -> list[UUID]:
@@ -226,7 +177,7 @@ async def claim_jobs(
     limit: int,
     after: UUID,
     running_orgs: Sequence[UUID] = (),
-    shares: SlotShares = UNSHARED,
+    shares: rules.SlotShares = rules.UNSHARED,
 ) -> tuple[list[Assignment], bool]:
     """Leased jobs, and whether others were claiming at the same moment, so that there may be more."""
     rows = await db.call(
@@ -244,10 +195,10 @@ async def advance_job(
     worker_id: UUID,
     epoch: int,
     number: int,
-    write: StepWrite,
+    write: rules.StepWrite,
     dispatch_seconds: float,
     open_approvals: int = 0,
-) -> WriteResult | None:
+) -> rules.WriteResult | None:
     """None: the job is not this worker's any more."""
     step = write.step
     rows = await db.call(
@@ -269,14 +220,14 @@ async def advance_job(
     )  # fmt: skip
     if not rows:
         return None
-    return WriteResult(**{**rows[0], "status": JobStatus(rows[0]["status"])})
+    return rules.WriteResult(**{**rows[0], "status": JobStatus(rows[0]["status"])})
 
 
-async def find_orphans(db: Database, limit: int) -> list[Orphan]:
-    return [parse(Orphan, row) for row in await db.call("find_orphans", None, limit)]
+async def find_orphans(db: Database, limit: int) -> list[rules.Orphan]:
+    return [parse(rules.Orphan, row) for row in await db.call("find_orphans", None, limit)]
 
 
-async def adopt_job(db: Database, orphan: Orphan, adoption: Adoption, fact: Fact) -> bool:
+async def adopt_job(db: Database, orphan: rules.Orphan, adoption: rules.Adoption, fact: Fact) -> bool:
     """False: somebody else has it, or what it was decided from has changed."""
     rows = await db.call(
         "adopt_job", orphan.org_id, orphan.id, orphan.worker_id, orphan.epoch, orphan.cancelled, orphan.held,
@@ -285,12 +236,18 @@ async def adopt_job(db: Database, orphan: Orphan, adoption: Adoption, fact: Fact
     return bool(rows[0]["adopt_job"])
 
 
-async def find_leased(db: Database, worker_id: UUID) -> list[Leased]:
-    return [parse(Leased, row) for row in await db.call("find_leased", None, worker_id)]
+async def find_leased(db: Database, worker_id: UUID) -> list[rules.Leased]:
+    return [parse(rules.Leased, row) for row in await db.call("find_leased", None, worker_id)]
 
 
 async def release_job(
-    db: Database, org_id: UUID, job_id: UUID, worker_id: UUID, epoch: int, fact: Fact, handback: HandBack = UNCOUNTED
+    db: Database,
+    org_id: UUID,
+    job_id: UUID,
+    worker_id: UUID,
+    epoch: int,
+    fact: Fact,
+    handback: rules.HandBack = rules.UNCOUNTED,
 ) -> bool:
     rows = await db.call(
         "release_job", org_id, job_id, worker_id, epoch, handback.count, handback.delay_seconds, handback.error, fact.action,
@@ -361,37 +318,6 @@ async def lock_plane_key(tx: Transaction) -> PlaneKey | None:
     return one(PlaneKey, await tx.row(queries.lock_plane_key))
 
 
-async def remember_plane_key(tx: Transaction, fingerprint: bytes) -> None:
-    """The first process sets it. Two that start at once take turns here, so that both read the same one afterwards."""
-    await tx.rows(queries.remember_plane_key, fingerprint)
-
-
-async def begin_rotation(tx: Transaction, fingerprint: bytes, previous: bytes) -> None:
-    await tx.rows(queries.begin_rotation, fingerprint, previous)
-
-
-async def move_rotation(tx: Transaction, org: Position | None, job_id: UUID | None) -> None:
-    """Everything up to ``org`` is done, and in the org after it jobs up to ``job_id``."""
-    await tx.rows(queries.move_rotation, *after(org), job_id)
-
-
-async def end_rotation(tx: Transaction) -> None:
-    await tx.rows(queries.end_rotation)
-
-
-async def forget_ended_workers(tx: Transaction) -> None:
-    """One of them that only slept must register again before it can claim."""
-    await tx.rows(queries.forget_ended_workers)
-
-
-async def list_checkpoints(tx: Transaction, above: UUID | None, limit: int) -> Sequence[Row]:
-    return await tx.rows(queries.list_checkpoints, above or NOBODY, limit)
-
-
-async def set_checkpoint_macs(tx: Transaction, macs: Mapping[UUID, bytes]) -> None:
-    await tx.rows(queries.set_checkpoint_macs, list(macs), list(macs.values()))
-
-
 @dataclass(frozen=True, slots=True)
 class ReachedWaiters:
     """Jobs that wait for a signal, each locked; ``more``: others wait, too."""
@@ -443,11 +369,6 @@ async def list_signals(
 
 async def list_signal_waits(tx: Transaction, job_id: UUID) -> list[Wait]:
     return [parse(Wait, row) for row in await tx.rows(queries.list_signal_waits, job_id)]
-
-
-async def find_untold_signals(db: Database, limit: int) -> list[tuple[UUID, UUID]]:
-    """Org and id of signals that not everybody was told of."""
-    return [(row["org_id"], row["id"]) for row in await db.call("find_untold_signals", None, limit)]
 
 
 async def forget_signals(db: Database, older: timedelta, limit: int) -> int:

@@ -10,6 +10,7 @@ from cortex_plane.kernel.routes import ListRoute, Route, filters
 from cortex_plane.tenancy.model import access, identities, orgs
 
 CHANNEL_COLUMNS = "id channel_type channel_user_id verified_at"
+PROVIDER = {"provider": access.Provider}
 SESSION_COLUMNS = "id created_at last_seen_at expires_at key_name"
 
 CREATE_CONNECTION = Route(
@@ -163,18 +164,10 @@ LIST_MODEL_KEYS = ListRoute(
     columns="provider last_characters set_by updated_at",
 )
 """The org's own keys for model providers: who set them and how they end, never what they are."""
-GET_MODEL_KEY = Route(
-    "GET /v1/model-keys/{provider}", access.ModelKey, path_types={"provider": access.Provider}, tag="models"
-)
+GET_MODEL_KEY = Route("GET /v1/model-keys/{provider}", access.ModelKey, path_types=PROVIDER, tag="models")
 PUT_MODEL_KEY = Route(
-    "PUT /v1/model-keys/{provider}",
-    access.ModelKey,
-    body=access.ModelKeyDraft,
-    path_types={"provider": access.Provider},
-    tag="models",
+    "PUT /v1/model-keys/{provider}", access.ModelKey, body=access.ModelKeyDraft, path_types=PROVIDER, tag="models"
 )
 """Set it, in the place of the one before. It goes before the workers' own, within seconds."""
-REMOVE_MODEL_KEY = Route(
-    "DELETE /v1/model-keys/{provider}", NoneType, path_types={"provider": access.Provider}, status=204, tag="models"
-)
+REMOVE_MODEL_KEY = Route("DELETE /v1/model-keys/{provider}", NoneType, path_types=PROVIDER, status=204, tag="models")
 """Within seconds no worker uses it any more."""

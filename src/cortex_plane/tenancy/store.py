@@ -18,20 +18,8 @@ from cortex_plane.db.vault import Vault
 from cortex_plane.kernel.fields import parse, split_ref
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.pages import Page, Position
-from cortex_plane.tenancy.model.access import (
-    Actor,
-    ActorKind,
-    BrowserSession,
-    Enrolment,
-    Key,
-    KeyKind,
-    ModelKey,
-    Permission,
-    Provider,
-    SecretKind,
-    actor_kind,
-    secret_digest,
-)
+from cortex_plane.tenancy.model import access
+from cortex_plane.tenancy.model.access import Actor, Key, ModelKey
 from cortex_plane.tenancy.model.identities import AddressVerification, Claim, Connection, Mapping, Purpose
 from cortex_plane.tenancy.model.orgs import Absence, Member, Org, Role, Team
 from cortex_plane.tenancy.rules import CredentialKey, MacKind
@@ -88,13 +76,6 @@ async def delete_team(tx: Transaction, id: UUID) -> bool:
     return await tx.value(queries.delete_team, id) is not None
 
 
-async def insert_member(
-    tx: Transaction, id: UUID, name: str, clearance: int, roles: Sequence[str], sponsors: Sequence[UUID]
-) -> None:
-    """``sponsors``: those who add them. Until they have proven a channel of their own they count as one human with those."""
-    await tx.rows(queries.insert_member, tx.org, id, name, clearance, roles, sponsors)
-
-
 async def get_member(tx: Transaction, id: UUID) -> Member | None:
     return one(Member, await tx.row(queries.get_member, id))
 
@@ -103,10 +84,6 @@ async def list_members(
     tx: Transaction, position: Position | None, limit: int, role: Role | None = None
 ) -> Page[Member]:
     return page(Member, await tx.rows(queries.list_members, *after(position), limit + 1, role), limit)
-
-
-async def has_proven_channel(tx: Transaction, id: UUID) -> bool:
-    return bool(await tx.value(queries.has_proven_channel, tx.org, id))
 
 
 async def hold_access(tx: Transaction, id: UUID) -> None:
@@ -274,13 +251,13 @@ async def authenticate_key(db: Database, secret_hash: bytes, org_slug: str | Non
     return Actor(
         org_id=row["org_id"],
         key_id=row["key_id"],
-        kind=actor_kind(KeyKind(row["kind"]), acts_elsewhere=row["acts_elsewhere"]),
+        kind=access.actor_kind(access.KeyKind(row["kind"]), acts_elsewhere=row["acts_elsewhere"]),
         name=row["name"],
         roles=frozenset(Role(role) for role in row["roles"]),
         user_account_id=row["user_account_id"],
         clearance=row["clearance"],
         platform=row["platform"],
-        granted=frozenset(Permission(name) for name in row["permissions"]),
+        granted=frozenset(access.Permission(name) for name in row["permissions"]),
     )
 
 
@@ -288,7 +265,7 @@ async def insert_key(
     tx: Transaction,
     id: UUID,
     name: str,
-    kind: KeyKind,
+    kind: access.KeyKind,
     member_id: UUID | None,
     roles: Sequence[str],
     secret: str,
@@ -301,7 +278,7 @@ async def insert_key(
 ) -> Key:
     """``made_by``: the identity that makes it. Whoever is behind it owns the key."""
     expires_at = None if expires_in_days is None else await ends_after(tx, timedelta(days=expires_in_days))
-    lookup = tx.credential_key.lookup(secret_digest(secret))
+    lookup = tx.credential_key.lookup(access.secret_digest(secret))
     mac = _mac(
         tx, MacKind.KEY, id=id, user_account_id=member_id, kind=kind, roles=list(roles),
         permissions=list(permissions), platform=platform, expires_at=expires_at, secret_hash=lookup,
@@ -329,17 +306,17 @@ async def key_origin(tx: Transaction, credential_id: UUID) -> tuple[UUID | None,
 
 
 _RESOLVERS: Final = {
-    SecretKind.LOGIN_LINK: "resolve_login_link",
-    SecretKind.ENROLMENT_CODE: "resolve_enrolment_code",
-    SecretKind.ADDRESS_CODE: "resolve_identity_code",
+    access.SecretKind.LOGIN_LINK: "resolve_login_link",
+    access.SecretKind.ENROLMENT_CODE: "resolve_enrolment_code",
+    access.SecretKind.ADDRESS_CODE: "resolve_identity_code",
 }
 
 
-async def resolve_secret(db: Database, kind: SecretKind, secret: str) -> tuple[UUID, UUID] | None:
+async def resolve_secret(db: Database, kind: access.SecretKind, secret: str) -> tuple[UUID, UUID] | None:
     """The org and the id of a link or code. What is not even shaped like one is not looked up."""
     if not kind.matches(secret):
         return None
-    rows = await db.call(_RESOLVERS[kind], None, db.credential_key.lookup(secret_digest(secret)))
+    rows = await db.call(_RESOLVERS[kind], None, db.credential_key.lookup(access.secret_digest(secret)))
     return (rows[0]["org_id"], rows[0]["id"]) if rows else None
 
 
@@ -358,7 +335,7 @@ def session_person(org_id: UUID, session_id: UUID, account: UUID, name: str, row
     return Actor(
         org_id=org_id,
         key_id=session_id,
-        kind=ActorKind.PERSON,
+        kind=access.ActorKind.PERSON,
         name=name,
         roles=frozenset(Role(role) for role in row["roles"]),
         user_account_id=account,
@@ -369,7 +346,7 @@ def session_person(org_id: UUID, session_id: UUID, account: UUID, name: str, row
 async def insert_link(
     tx: Transaction, id: UUID, member_id: UUID, secret: str, life: timedelta, issued_by: str, key_id: UUID | None
 ) -> datetime:
-    expires_at, lookup = await ends_after(tx, life), tx.credential_key.lookup(secret_digest(secret))
+    expires_at, lookup = await ends_after(tx, life), tx.credential_key.lookup(access.secret_digest(secret))
     mac = _mac(
         tx, MacKind.LOGIN_LINK, id=id, user_account_id=member_id, key_id=key_id, expires_at=expires_at, secret_hash=lookup
     )  # fmt: skip
@@ -392,7 +369,7 @@ async def insert_session(
     tx: Transaction, id: UUID, member_id: UUID, secret: str, life: timedelta, key_id: UUID | None = None
 ) -> None:
     """``key_id``: the key that it came from, and with which it ends."""
-    expires_at, lookup = await ends_after(tx, life), tx.credential_key.lookup(secret_digest(secret))
+    expires_at, lookup = await ends_after(tx, life), tx.credential_key.lookup(access.secret_digest(secret))
     mac = _mac(
         tx, MacKind.BROWSER_SESSION, id=id, user_account_id=member_id, key_id=key_id, expires_at=expires_at, secret_hash=lookup
     )  # fmt: skip
@@ -401,9 +378,9 @@ async def insert_session(
 
 async def list_sessions(
     tx: Transaction, member_id: UUID, position: Position | None, limit: int, idle: timedelta
-) -> Page[BrowserSession]:
+) -> Page[access.BrowserSession]:
     rows = await tx.rows(queries.list_sessions, *after(position), limit + 1, member_id, idle)
-    return page(BrowserSession, rows, limit)
+    return page(access.BrowserSession, rows, limit)
 
 
 async def forget_ended_logins(tx: Transaction, member_id: UUID, idle: timedelta) -> None:
@@ -415,7 +392,7 @@ async def forget_ended_logins(tx: Transaction, member_id: UUID, idle: timedelta)
 async def insert_enrolment_code(
     tx: Transaction, id: UUID, member_id: UUID, code: str, issuer: Actor, life: timedelta
 ) -> datetime:
-    expires_at, lookup = await ends_after(tx, life), tx.credential_key.lookup(secret_digest(code))
+    expires_at, lookup = await ends_after(tx, life), tx.credential_key.lookup(access.secret_digest(code))
     mac = _mac(
         tx, MacKind.ENROLMENT_CODE, id=id, user_account_id=member_id, issuer_id=issuer.identity, key_id=issuer.key_id,
         expires_at=expires_at, code_hash=lookup,
@@ -427,11 +404,11 @@ async def insert_enrolment_code(
     return expires_at
 
 
-async def show_enrolment_code(tx: Transaction, id: UUID) -> Enrolment | None:
-    return one(Enrolment, await _verified_row(tx, MacKind.ENROLMENT_CODE, queries.show_enrolment_code, id))
+async def show_enrolment_code(tx: Transaction, id: UUID) -> access.Enrolment | None:
+    return one(access.Enrolment, await _verified_row(tx, MacKind.ENROLMENT_CODE, queries.show_enrolment_code, id))
 
 
-def _model_key_purpose(provider: Provider) -> str:
+def _model_key_purpose(provider: access.Provider) -> str:
     """What a key is sealed for: it opens for nothing else."""
     return f"model key {provider.value}"
 
@@ -440,17 +417,17 @@ async def list_model_keys(tx: Transaction) -> list[ModelKey]:
     return [parse(ModelKey, row) for row in await tx.rows(queries.list_model_keys)]
 
 
-async def get_model_key(tx: Transaction, provider: Provider) -> ModelKey | None:
+async def get_model_key(tx: Transaction, provider: access.Provider) -> ModelKey | None:
     return one(ModelKey, await tx.row(queries.get_model_key, provider))
 
 
-async def put_model_key(tx: Transaction, db: Database, provider: Provider, key: str, set_by: str) -> ModelKey:
+async def put_model_key(tx: Transaction, db: Database, provider: access.Provider, key: str, set_by: str) -> ModelKey:
     sealed = await db.seal(tx, _model_key_purpose(provider), key.encode())
     (row,) = await tx.rows(queries.put_model_key, tx.org, provider, sealed, key[-4:], set_by)
     return parse(ModelKey, row)
 
 
-async def open_model_key(tx: Transaction, vault: Vault, provider: Provider) -> str | None:
+async def open_model_key(tx: Transaction, vault: Vault, provider: access.Provider) -> str | None:
     """The key itself."""
     sealed: bytes | None = await tx.value(queries.open_model_key, provider)
     return None if sealed is None else vault.open(tx.org, _model_key_purpose(provider), sealed).decode()
@@ -563,10 +540,6 @@ async def verified_mapping(tx: Transaction, connection_id: UUID, channel_user_id
     return one(
         Mapping, await _verified_row(tx, MacKind.MAPPING, queries.verified_mapping, connection_id, channel_user_id)
     )
-
-
-async def remove_mapping(tx: Transaction, mapping_id: UUID) -> bool:
-    return await tx.value(queries.remove_mapping, mapping_id) is not None
 
 
 async def insert_code(

@@ -15,27 +15,19 @@ from cortex_plane.agents.model.agents import ApprovalTimes
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import ApprovalKind, Cause, NewRequest, causes_in_words
 from cortex_plane.approvals.rules import describe_approvers, hop_fact
+from cortex_plane.approvals.store import queries
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.gates.rules.authorization import JobRef
 from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.kernel.meters import meters
-from cortex_plane.policies.model.policies import (
-    DEFAULT_TIMEOUT_SECONDS,
-    ONE_VOTE,
-    OWNER_DECIDES,
-    Approvers,
-    PolicyDecision,
-    Quorum,
-    Terms,
-    is_met,
-    quorum_said,
-)
+from cortex_plane.policies.model import policies as policy_model
+from cortex_plane.policies.model.policies import Approvers, Terms
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs.frame import require_found
 
-SETTLERS = replace(OWNER_DECIDES, approvers=Approvers(roles=(Role.ADMIN, Role.OPERATOR, Role.APPROVER)))
+SETTLERS = replace(policy_model.OWNER_DECIDES, approvers=Approvers(roles=(Role.ADMIN, Role.OPERATOR, Role.APPROVER)))
 """Who is asked about an uncertain effect."""
 
 
@@ -66,7 +58,7 @@ async def request(tx: Transaction, asked_by: Actor, job: JobRef, attempt: Row, r
     if not is_join:
         facts.append(Fact.of(asked_by, "approval_dispatched", approval=str(id), channel="dashboard"))
         # Everybody who may decide it is told, on their channels; whoever is out of office hands their part on.
-        facts += [hop_fact(asked_by, id, hop) for hop in await approvals_store.record_reach(tx, id)]
+        facts += [hop_fact(asked_by, id, hop) for hop in await tx.rows(queries.record_reach, tx.org, id)]
     body = {"approval_id": str(id), "call": str(request.call_id), "tool": request.tool_name}
     event = ("approval_requested", {**body, "kind": request.kind, "joined": is_join})
     return RequestOutcome(id, request, is_join, facts, event)
@@ -88,7 +80,8 @@ async def _made(tx: Transaction, job: JobRef, attempt: Mapping[str, Any], reques
         if earlier is not None:
             apart = not await _can_join(tx, attempt, request.terms, earlier["causes"])
             if not apart:
-                await approvals_store.join_approval(tx, earlier["id"], request, job.job_id, attempt)
+                causes, caused = attempt["causes"], attempt["caused"]
+                await tx.rows(queries.join_approval, tx.org, earlier["id"], request.call_id, job.job_id, causes, caused)
                 return earlier["id"], True
     await approvals_store.insert_approval(tx, request, job.job_id, job.agent_id, attempt, apart=apart)
     return request.id, False
@@ -100,7 +93,7 @@ async def _can_join(tx: Transaction, attempt: Mapping[str, Any], terms: Terms, c
     if terms.self_approval or both == set(causes):
         return True
     able = await approvals_store.list_deciders(tx, terms, attempt["owner_id"], sorted(both))
-    return is_met(terms.quorum, [decider.roles for decider in able if not decider.shaped_it])
+    return policy_model.is_met(terms.quorum, [decider.roles for decider in able if not decider.shaped_it])
 
 
 def count(org_id: UUID, requests: Sequence[RequestOutcome]) -> None:
@@ -131,14 +124,14 @@ class Possible:
 
 
 async def feasible_terms(
-    db: Database, job: JobRef, decision: PolicyDecision, times: ApprovalTimes, read_to: int, askers: Sequence[UUID] = (), *,
+    db: Database, job: JobRef, decision: policy_model.PolicyDecision, times: ApprovalTimes, read_to: int, askers: Sequence[UUID] = (), *,
     again: UUID | None = None,
 ) -> Possible:  # fmt: skip
     """The terms as far as people can fulfil them: better said now than when their time is over. Whom a request names must be one
     of those who may decide. ``again``: the call, where it was asked for before."""
     terms = require_terms(decision)
     async with db.transaction(job.org_id) as tx:
-        origin = require_found(await approvals_store.call_origin(tx, job.job_id, read_to, askers), "job")
+        origin = require_found(await tx.row(queries.call_origin, job.job_id, read_to, list(askers)), "job")
         changed_by = await _changed_by(tx, again, terms) if again is not None else []
         causes = origin["causes"]
         if changed_by:
@@ -147,7 +140,7 @@ async def feasible_terms(
     if terms.named is not None:
         members = [member for member in members if member.id in terms.named]
     able = [member for member in members if not member.shaped_it]
-    if not is_met(terms.quorum, [member.roles for member in able]):
+    if not policy_model.is_met(terms.quorum, [member.roles for member in able]):
         cause_ids = {member.id for member in members if member.shaped_it}
         caused = [*(parse(Cause, cause) for cause in origin["caused"]), *changed_by]
         return Possible(None, [cause for cause in caused if cause.member_id in cause_ids])
@@ -156,19 +149,19 @@ async def feasible_terms(
     return Possible(_bounded(terms, decision.rule, times), changed_by=changed_by)
 
 
-def require_terms(decision: PolicyDecision) -> Terms:
+def require_terms(decision: policy_model.PolicyDecision) -> Terms:
     if decision.terms is None:
         raise AssertionError("a decision that requires approval has terms")
     return decision.terms
 
 
 async def _changed_by(tx: Transaction, call_id: UUID, terms: Terms) -> list[Cause]:
-    before = await approvals_store.rule_changes(tx, call_id)
+    before = await tx.row(queries.rule_changes, call_id)
     if before is None:
         return []
     now = {
         "approvers": adapter(Approvers).dump_python(terms.approvers, mode="json"),
-        "quorum": adapter(Quorum).dump_python(terms.quorum, mode="json"),
+        "quorum": adapter(policy_model.Quorum).dump_python(terms.quorum, mode="json"),
         "required_clearance": terms.required_clearance,
         "self_approval": terms.self_approval,
     }
@@ -177,7 +170,7 @@ async def _changed_by(tx: Transaction, call_id: UUID, terms: Terms) -> list[Caus
     return [parse(Cause, author) for author in before["authors"]]
 
 
-def nobody_can(tool: str, decision: PolicyDecision, causes: Sequence[Cause] = ()) -> str:
+def nobody_can(tool: str, decision: policy_model.PolicyDecision, causes: Sequence[Cause] = ()) -> str:
     """Nobody could ever decide it: said at once, not when its time is over. ``causes``: who could, had they not shaped it."""
     terms = require_terms(decision)
     clearance = f" of clearance {terms.required_clearance}" if terms.required_clearance else ""
@@ -185,7 +178,11 @@ def nobody_can(tool: str, decision: PolicyDecision, causes: Sequence[Cause] = ()
     if causes:
         others += f": {causes_in_words(causes)}"
     chosen = " among those whom the request names" if terms.named is not None else ""
-    who = "nobody can give it" if terms.quorum == ONE_VOTE else f"too few can give its {quorum_said(terms.quorum)}"
+    who = (
+        "nobody can give it"
+        if terms.quorum == policy_model.ONE_VOTE
+        else f"too few can give its {policy_model.quorum_said(terms.quorum)}"
+    )
     return (
         f"`{tool}` needs approval ({decision.rule}), and {who}: it is for {describe_approvers(terms.approvers)}{chosen}"
         f"{clearance} to decide{others}."
@@ -198,5 +195,5 @@ def _bounded(terms: Terms, rule: str, times: ApprovalTimes) -> Terms:
     if rule.startswith("default:"):
         # Whatever is shorter than the default was asked for by the job's own request.
         own = times.token_ttl_seconds
-        seconds = own if seconds == DEFAULT_TIMEOUT_SECONDS else min(own, seconds)
+        seconds = own if seconds == policy_model.DEFAULT_TIMEOUT_SECONDS else min(own, seconds)
     return replace(terms, timeout_seconds=min(seconds, times.max_ttl_seconds))

@@ -9,55 +9,45 @@ from uuid import UUID
 
 from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals import store as approvals_store
-from cortex_plane.approvals.model.approvals import (
-    AT_MOST,
-    Approval,
-    ApprovalDetails,
-    ApprovalStatus,
-    Channel,
-    Delegate,
-    DelegationDraft,
-    Mark,
-    Waiting,
-)
+from cortex_plane.approvals.model import approvals as approval_model
+from cortex_plane.approvals.model.approvals import AT_MOST, Approval, ApprovalDetails, Channel, Mark
 from cortex_plane.approvals.rules import cannot_delegate, nobody_to_take_it
+from cortex_plane.approvals.store import queries
 from cortex_plane.approvals.verbs import decisions
-from cortex_plane.db.database import Database
+from cortex_plane.db.database import Database, Transaction
 from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.kernel.meters import meters
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.notify import store as notify_store
 from cortex_plane.policies.model.policies import Approvers
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.frame import require_found, verb
+from cortex_plane.tenancy.verbs.frame import require_found, transaction_verb, verb
 
 SHOWN_DECIDERS = 20
 
 
-@verb(Permission.APPROVAL_READ)
+@transaction_verb(Permission.APPROVAL_READ)
 async def list_approvals(
-    db: Database,
+    tx: Transaction,
     actor: Actor,
     position: Position | None,
     limit: int,
     *,
-    status: ApprovalStatus | None = None,
+    status: approval_model.ApprovalStatus | None = None,
     job_id: UUID | None = None,
     session_id: UUID | None = None,
 ) -> Page[Approval]:
     """Newest first. Whoever is not staff sees those of their own sessions, and those that they may decide."""
-    async with db.transaction(actor.org_id) as tx:
-        page = await approvals_store.list_approvals(tx, actor, position, limit, status, job_id, session_id)
+    page = await approvals_store.list_approvals(tx, actor, position, limit, status, job_id, session_id)
     return replace(page, items=[approval_rules.shown_to(approval, actor) for approval in page.items])
 
 
-@verb(Permission.APPROVAL_READ)
+@transaction_verb(Permission.APPROVAL_READ)
 async def list_inbox(
-    db: Database, actor: Actor, limit: int, *, skip: int = 0, shown_at: datetime | None = None
-) -> Waiting:
+    tx: Transaction, actor: Actor, limit: int, *, skip: int = 0, shown_at: datetime | None = None
+) -> approval_model.Waiting:
     """What waits, the most urgent first: what the actor could decide, and what else they see, each up to ``limit``."""
-    async with db.transaction(actor.org_id) as tx:
-        waiting = await approvals_store.list_inbox(tx, actor, shown_at, skip, limit)
+    waiting = await approvals_store.list_inbox(tx, actor, shown_at, skip, limit)
     return replace(
         waiting,
         mine=[approval_rules.shown_to(approval, actor) for approval in waiting.mine],
@@ -65,36 +55,33 @@ async def list_inbox(
     )
 
 
-@verb(Permission.APPROVAL_READ)
-async def list_settled(db: Database, actor: Actor, limit: int) -> list[Approval]:
+@transaction_verb(Permission.APPROVAL_READ)
+async def list_settled(tx: Transaction, actor: Actor, limit: int) -> list[Approval]:
     """What ended lately, the last first."""
-    async with db.transaction(actor.org_id) as tx:
-        return await approvals_store.list_settled(tx, actor.sees, limit)
+    return await approvals_store.list_settled(tx, actor.sees, limit)
 
 
-@verb(Permission.APPROVAL_READ)
-async def get_approval(db: Database, actor: Actor, id: UUID) -> ApprovalDetails:
-    async with db.transaction(actor.org_id) as tx:
-        approval, now = require_found(await approvals_store.get_approval(tx, id, actor), "approval")
-        able = await approvals_store.deciders_of_approval(tx, id, SHOWN_DECIDERS)
-        similar = await approvals_store.list_similar(tx, id, approval.tool_name) if actor.sees is None else []
-        return ApprovalDetails(
-            approval=replace(approval_rules.shown_to(approval, actor), deciders=[decider.name for decider in able]),
-            votes=approval_rules.explain_votes(approval, await approvals_store.list_votes(tx, id)),
-            events=await approvals_store.list_approval_events(tx, id),
-            delegations=await approvals_store.list_delegations(tx, id),
-            deliveries=await notify_store.deliveries_of_approval(tx, id) if actor.sees is None else [],
-            similar=similar,
-            now=now,
-        )
+@transaction_verb(Permission.APPROVAL_READ)
+async def get_approval(tx: Transaction, actor: Actor, id: UUID) -> ApprovalDetails:
+    approval, now = require_found(await approvals_store.get_approval(tx, id, actor), "approval")
+    able = await approvals_store.deciders_of_approval(tx, id, SHOWN_DECIDERS)
+    similar = await approvals_store.list_similar(tx, id, approval.tool_name) if actor.sees is None else []
+    return ApprovalDetails(
+        approval=replace(approval_rules.shown_to(approval, actor), deciders=[decider.name for decider in able]),
+        votes=approval_rules.explain_votes(approval, await approvals_store.list_votes(tx, id)),
+        events=await approvals_store.list_approval_events(tx, id),
+        delegations=await approvals_store.list_delegations(tx, id),
+        deliveries=await notify_store.deliveries_of_approval(tx, id) if actor.sees is None else [],
+        similar=similar,
+        now=now,
+    )
 
 
-@verb(Permission.APPROVAL_READ)
-async def approval_for_call(db: Database, actor: Actor, call_id: UUID) -> Approval:
+@transaction_verb(Permission.APPROVAL_READ)
+async def approval_for_call(tx: Transaction, actor: Actor, call_id: UUID) -> Approval:
     """The request that a call belongs to."""
-    async with db.transaction(actor.org_id) as tx:
-        id = require_found(await approvals_store.approval_of_call(tx, call_id), "approval")
-        approval, _ = require_found(await approvals_store.get_approval(tx, id, actor), "approval")
+    id = require_found(await tx.value(queries.approval_of_call, call_id), "approval")
+    approval, _ = require_found(await approvals_store.get_approval(tx, id, actor), "approval")
     return approval_rules.shown_to(approval, actor)
 
 
@@ -109,19 +96,18 @@ async def marks_of_approvals(db: Database, actor: Actor, approvals: Sequence[App
         )
 
 
-@verb(Permission.APPROVAL_READ)
-async def next_level(db: Database, actor: Actor, approval_id: UUID) -> Approvers | None:
+@transaction_verb(Permission.APPROVAL_READ)
+async def next_level(tx: Transaction, actor: Actor, approval_id: UUID) -> Approvers | None:
     """Who is asked besides when a request goes up next."""
-    async with db.transaction(actor.org_id) as tx:
-        require_found(await approvals_store.get_approval(tx, approval_id, actor), "approval")
-        return await approvals_store.next_level(tx, approval_id)
+    require_found(await approvals_store.get_approval(tx, approval_id, actor), "approval")
+    return await approvals_store.next_level(tx, approval_id)
 
 
 # Delegation -------------------------------------------------------------------------------------------------------
 
 
 @verb(Permission.APPROVAL_DECIDE)
-async def delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft) -> Approval:
+async def delegate(db: Database, actor: Actor, id: UUID, draft: approval_model.DelegationDraft) -> Approval:
     """Whoever could approve it hands their part to somebody else with the clearance, and decides no more."""
     db = db.own(PoolPurpose.DECISIONS)
     approval = await decisions.retry_on_conflict(lambda: _delegate(db, actor, id, draft))
@@ -129,7 +115,7 @@ async def delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft)
     return approval
 
 
-async def _delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft) -> Approval:
+async def _delegate(db: Database, actor: Actor, id: UUID, draft: approval_model.DelegationDraft) -> Approval:
     async with db.transaction(actor.org_id) as tx:
         row = await decisions.open_visible(tx, id, actor, Channel.API)
         approval = row.approval
@@ -142,9 +128,8 @@ async def _delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft
         if error is not None:
             await decisions.note_refused_decision(tx, row, actor, Channel.API, "delegated", approval.version, error)
         else:
-            await approvals_store.insert_delegation(
-                tx, id, actor, taker.id, taker.display_name, taker.clearance, draft.reason
-            )
+            by, to = (actor.user_account_id, actor.name), (taker.id, taker.display_name, taker.clearance)
+            await tx.rows(queries.insert_delegation, tx.org, id, *by, *to, draft.reason)
             data = {
                 "automatic": False, "to": str(taker.id), "name": taker.display_name, "reason": draft.reason,
                 "to_clearance": taker.clearance,
@@ -157,14 +142,13 @@ async def _delegate(db: Database, actor: Actor, id: UUID, draft: DelegationDraft
     return approval_rules.shown_to(approval, actor)
 
 
-@verb(Permission.ABSENCE_WRITE)
+@transaction_verb(Permission.ABSENCE_WRITE)
 async def list_delegates(
-    db: Database, actor: Actor, *, approval_id: UUID | None = None, name: str | None = None
-) -> list[Delegate]:
+    tx: Transaction, actor: Actor, *, approval_id: UUID | None = None, name: str | None = None
+) -> list[approval_model.Delegate]:
     """Colleagues by name, at most ``AT_MOST``; with an approval, those who could take the caller's part in it."""
-    async with db.transaction(actor.org_id) as tx:
-        if approval_id is None:
-            return await approvals_store.list_delegates(tx, actor.user_account_id, name, AT_MOST)
-        require_found(await approvals_store.get_approval(tx, approval_id, actor), "approval")
-        besides = actor.user_account_id or actor.key_id
-        return await approvals_store.delegates_of_approval(tx, approval_id, besides, name, AT_MOST)
+    if approval_id is None:
+        return await approvals_store.list_delegates(tx, actor.user_account_id, name, AT_MOST)
+    require_found(await approvals_store.get_approval(tx, approval_id, actor), "approval")
+    besides = actor.user_account_id or actor.key_id
+    return await approvals_store.delegates_of_approval(tx, approval_id, besides, name, AT_MOST)

@@ -17,29 +17,18 @@ import structlog
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model import credentials as rules
 from cortex_plane.approvals.model.approvals import ApprovalDecision, Channel, Choice, DecisionReceipt, RecordResult
-from cortex_plane.approvals.model.credentials import (
-    Confirmation,
-    Link,
-    SecretRotation,
-    SecretRotationDraft,
-    SigningSecret,
-    Token,
-    TokenDecision,
-    Visitor,
-)
-from cortex_plane.approvals.store import CALLBACK
+from cortex_plane.approvals.model.credentials import Confirmation, SecretRotation, SigningSecret, TokenDecision, Visitor
+from cortex_plane.approvals.store import CALLBACK, queries
 from cortex_plane.approvals.verbs import decisions
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, Unauthenticated
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.meters import meters
 from cortex_plane.policies.model.policies import Template
-from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, Permission, scheduler_actor
 from cortex_plane.tenancy.verbs.access import forgery_refusal, new_approval_token
-from cortex_plane.tenancy.verbs.frame import verb
+from cortex_plane.tenancy.verbs.frame import record, verb
 
 log = structlog.get_logger()
 
@@ -79,22 +68,29 @@ async def links(
     secret = await _current(db, tx)
     links = {}
     for choice in Choice:
-        link = Link(approval_id=approval_id, decision=choice, deadline=int(deadline.timestamp()), operator_id=member_id)
+        link = rules.Link(
+            approval_id=approval_id, decision=choice, deadline=int(deadline.timestamp()), operator_id=member_id
+        )
         links[choice] = link.address(public_url, channel, secret.value)
     return links
 
 
 async def _current(db: Database, tx: Transaction) -> SigningSecret:
     """What signs now; made where nothing was signed before."""
-    row = await approvals_store.current_secret(tx, CALLBACK)
+    row = await tx.row(queries.current_secret, CALLBACK)
     if row is None:
-        await approvals_store.insert_secret(
-            tx, new_id(), CALLBACK, await db.seal(tx, CALLBACK, secrets.token_bytes(SECRET_BYTES))
-        )
-        row = await approvals_store.current_secret(tx, CALLBACK)
+        await _insert_secret(db, tx)
+        row = await tx.row(queries.current_secret, CALLBACK)
     if row is None:
         raise Conflict("The secret that signs links is being replaced.", code="retry")
     return _opened(db, tx.org, row["id"], row["sealed"])
+
+
+async def _insert_secret(db: Database, tx: Transaction) -> datetime | None:
+    """None where there is a current one."""
+    sealed = await db.seal(tx, CALLBACK, secrets.token_bytes(SECRET_BYTES))
+    made_at: datetime | None = await tx.value(queries.insert_secret, tx.org, new_id(), CALLBACK, sealed)
+    return made_at
 
 
 def _opened(db: Database, org_id: UUID, id: UUID, sealed: bytes) -> SigningSecret:
@@ -130,7 +126,7 @@ async def _count_outcome(channel: Channel, decision: Awaitable[DecisionReceipt])
 
 
 async def _decide_by_token(
-    db: Database, token_decision: TokenDecision, token: Token, actor: Actor | None
+    db: Database, token_decision: TokenDecision, token: rules.Token, actor: Actor | None
 ) -> DecisionReceipt:
     if actor is None:
         raise rules.nobody()
@@ -171,9 +167,10 @@ async def visitor(
     if signed_link is None:
         raise _refused(channel)
     link = signed_link.link
-    row = await approvals_store.open_link(db, link.approval_id, link.operator_id)
-    if row is None:
+    rows = await db.call("open_approval_link", None, link.approval_id, link.operator_id, CALLBACK)
+    if not rows:
         raise _refused(channel)
+    (row,) = rows
     signing_secrets = [
         _opened(db, row["org_id"], id, sealed) for id, sealed in zip(row["secret_ids"], row["sealed"], strict=True)
     ]
@@ -256,7 +253,7 @@ async def decide_by_link(
 
 
 @verb(Permission.ORG_WRITE)
-async def rotate_secret(db: Database, actor: Actor, decision: SecretRotationDraft) -> SecretRotation:
+async def rotate_secret(db: Database, actor: Actor, decision: rules.SecretRotationDraft) -> SecretRotation:
     """Sign links with a new secret from now on. Those that were sent work to their deadline, or not at all any more."""
     async with db.transaction(actor.org_id) as tx:
         rotation = await _rotate(db, tx, actor, timedelta(0), forget=decision.forget)
@@ -270,31 +267,29 @@ async def _rotate(
 ) -> SecretRotation | None:
     """None where the current one is younger, or somebody else was faster."""
     grace = timedelta(0) if forget else rules.GRACE
-    retire_at = await approvals_store.retire_secret(tx, CALLBACK, older_than, grace)
+    retire_at = await tx.value(queries.retire_secret, CALLBACK, older_than, grace)
     if retire_at is None and older_than:
         return None
-    made_at = await approvals_store.insert_secret(
-        tx, new_id(), CALLBACK, await db.seal(tx, CALLBACK, secrets.token_bytes(SECRET_BYTES))
-    )
+    made_at = await _insert_secret(db, tx)
     if made_at is None:
         return None
     # Those before it too, where the old ones must not be accepted any more.
-    await approvals_store.forget_secrets(tx, CALLBACK, rules.GRACE if forget else timedelta(0))
+    await tx.rows(queries.forget_secrets, CALLBACK, rules.GRACE if forget else timedelta(0))
     rotation = SecretRotation(rotated_at=made_at, accepted_until=retire_at or made_at)
     until = rotation.accepted_until.isoformat()
-    fact = Fact.of(actor, "signing_secret_rotated", purpose=CALLBACK, forgotten=forget, accepted_until=until)
-    await proof_store.append_to_org(tx, fact)
+    await record(tx, actor, "signing_secret_rotated", purpose=CALLBACK, forgotten=forget, accepted_until=until)
     return rotation
 
 
 async def keep(db: Database) -> None:
     """Rotate what is 90 days old, drop what nobody accepts or asks about any more. Any number may do it at once."""
-    for org_id in await approvals_store.find_old_credential(db, rules.ROTATE_AFTER, rules.KEEP_TOKENS, AT_ONCE):
+    rows = await db.call("find_old_credentials", None, rules.ROTATE_AFTER, rules.KEEP_TOKENS, AT_ONCE)
+    for org_id in [row["org_id"] for row in rows]:
         actor = scheduler_actor(org_id, UUID(int=0), "scheduler")
         try:
             async with db.transaction(org_id) as tx:
-                await approvals_store.forget_tokens(tx, rules.KEEP_TOKENS)
-                await approvals_store.forget_secrets(tx, CALLBACK, timedelta(0))
+                await tx.rows(queries.forget_tokens, rules.KEEP_TOKENS)
+                await tx.rows(queries.forget_secrets, CALLBACK, timedelta(0))
                 await _rotate(db, tx, actor, rules.ROTATE_AFTER, forget=False)
         except CortexError as error:
             # One org must not keep the others from theirs.

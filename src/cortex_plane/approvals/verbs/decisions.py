@@ -9,18 +9,10 @@ from uuid import UUID
 
 from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals import store as approvals_store
-from cortex_plane.approvals.model.approvals import (
-    Approval,
-    ApprovalDecision,
-    ApprovalKind,
-    ApprovalStatus,
-    Channel,
-    Choice,
-    DecisionReceipt,
-    RecordResult,
-)
-from cortex_plane.approvals.rules import ApprovalChange, Edit, LockedApproval, decision_change, is_vote
-from cortex_plane.approvals.store import ChangedApproval, person_of
+from cortex_plane.approvals.model import approvals as approval_model
+from cortex_plane.approvals.model.approvals import Approval, ApprovalDecision
+from cortex_plane.approvals.rules import ApprovalChange, Edit, LockedApproval, decision_change, is_vote, join_approvers
+from cortex_plane.approvals.store import ChangedApproval, person_of, queries
 from cortex_plane.approvals.verbs import edits, standing_approvals
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.db.pool import PoolPurpose
@@ -52,7 +44,7 @@ async def retry_on_conflict(operation: Callable[[], Awaitable[T]]) -> T:
 
 
 async def open_visible(
-    tx: Transaction, id: UUID, actor: Actor, channel: Channel, key: str | None = None
+    tx: Transaction, id: UUID, actor: Actor, channel: approval_model.Channel, key: str | None = None
 ) -> LockedApproval:
     """The approval under its locks, for whoever sees it."""
     row = await approvals_store.open_approval(tx, id, actor, channel, key)
@@ -70,14 +62,14 @@ async def decide(
     actor: Actor,
     id: UUID,
     decision: ApprovalDecision,
-    channel: Channel,
+    channel: approval_model.Channel,
     once: IdempotencyKey | None = None,
-) -> DecisionReceipt:
+) -> approval_model.DecisionReceipt:
     """Raises ``Conflict`` with the code ``approval_conflict`` where somebody decided otherwise before."""
     db = db.own(PoolPurpose.DECISIONS)
     key = own_key(actor, once.key) if once else None
     receipt, change = await retry_on_conflict(lambda: _decide(db, actor, id, decision, channel, key))
-    if change is not None and change.status is not ApprovalStatus.PENDING:
+    if change is not None and change.status is not approval_model.ApprovalStatus.PENDING:
         db.hints.work()
         approval = receipt.approval
         wait = (approval.resolved_at or approval.requested_at) - approval.requested_at
@@ -89,8 +81,8 @@ async def decide(
 
 
 async def _decide(
-    db: Database, actor: Actor, id: UUID, decision: ApprovalDecision, channel: Channel, key: str | None
-) -> tuple[DecisionReceipt, ApprovalChange | None]:
+    db: Database, actor: Actor, id: UUID, decision: ApprovalDecision, channel: approval_model.Channel, key: str | None
+) -> tuple[approval_model.DecisionReceipt, ApprovalChange | None]:
     """With what it changed; None where it was there before."""
     edit = await edits.prepare_edit(db, actor, id, decision) if decision.arguments is not None else None
     if decision.standing is not None:
@@ -106,8 +98,8 @@ async def _decide(
             await note_refused_decision(tx, row, actor, channel, decision.decision, decision.version, error)
     if error is not None:
         raise error
-    result = RecordResult.DUPLICATE if change is None else RecordResult.OK
-    return DecisionReceipt(result=result, approval=approval_rules.shown_to(approval, actor)), change
+    result = approval_model.RecordResult.DUPLICATE if change is None else approval_model.RecordResult.OK
+    return approval_model.DecisionReceipt(result=result, approval=approval_rules.shown_to(approval, actor)), change
 
 
 async def _refusal(
@@ -117,7 +109,7 @@ async def _refusal(
     if row.earlier is not None:
         return _key_reused(row.earlier, decision, edit)
     error = _decision_refusal(row, actor, decision)
-    if error is None and approval.status is not ApprovalStatus.PENDING:
+    if error is None and approval.status is not approval_model.ApprovalStatus.PENDING:
         is_same = approval_rules.is_same(approval, decision, edit.input_hash if edit else None)
         return None if is_same else approval_rules.already_decided(approval)
     if error is None and edit is not None:
@@ -139,18 +131,18 @@ def _key_reused(earlier: dict[str, Any], decision: ApprovalDecision, edit: Edit 
 
 def _decision_refusal(row: LockedApproval, actor: Actor, decision: ApprovalDecision) -> CortexError | None:
     approval = row.approval
-    if approval.kind is not ApprovalKind.CALL:
+    if approval.kind is not approval_model.ApprovalKind.CALL:
         return Conflict(
             "This asks whether a call happened; there is nothing to approve.",
             code="not_a_call",
             hint="Answer it with `cortex approval answer`: happened, did_not_happen or fail.",
         )
-    if decision.arguments is not None and decision.decision is Choice.DENIED:
+    if decision.arguments is not None and decision.decision is approval_model.Choice.DENIED:
         return InvalidInput("Arguments are edited to approve them.", hint="Leave `arguments` out to deny.")
-    if decision.standing is not None and decision.decision is Choice.DENIED:
+    if decision.standing is not None and decision.decision is approval_model.Choice.DENIED:
         return InvalidInput("Only a yes can stand for more calls.", hint="Leave `standing` out to deny.")
     error = approval_rules.refusal(approval, actor, decision.decision)
-    if error is not None or approval.status is not ApprovalStatus.PENDING:
+    if error is not None or approval.status is not approval_model.ApprovalStatus.PENDING:
         return error
     error = approval_rules.staleness_error(approval, decision, row.now)
     if error is not None or decision.standing is None:
@@ -159,7 +151,7 @@ def _decision_refusal(row: LockedApproval, actor: Actor, decision: ApprovalDecis
 
 
 async def note_refused_decision(
-    tx: Transaction, row: LockedApproval, actor: Actor, channel: Channel, choice: str, version: int,
+    tx: Transaction, row: LockedApproval, actor: Actor, channel: approval_model.Channel, choice: str, version: int,
     error: CortexError | None,
 ) -> None:  # fmt: skip
     """Record a decision or an answer that had no effect. After the tenth of a person it is counted on the card alone."""
@@ -170,8 +162,9 @@ async def note_refused_decision(
     else:
         kind = "channel_conflict" if error.code == "approval_conflict" else "refused"
         action = "approval_refused"
-    earlier = await approvals_store.record_refused_decision(
-        tx, approval.id, kind, channel, actor, payload, MOST_REFUSED
+    by = actor.user_account_id, actor.name
+    earlier: int = await tx.value(
+        queries.record_refused_decision, tx.org, approval.id, kind, channel, *by, payload, MOST_REFUSED
     )
     if earlier > MOST_REFUSED:
         return
@@ -182,11 +175,11 @@ async def note_refused_decision(
 
 async def _write(
     db: Database, tx: Transaction, row: LockedApproval, change: ApprovalChange, actor: Actor, decision: ApprovalDecision,
-    edit: Edit | None, channel: Channel, key: str | None,
+    edit: Edit | None, channel: approval_model.Channel, key: str | None,
 ) -> Approval:  # fmt: skip
     """A vote, an edit, or the decision that ends a request, with its receipt. Returns the approval as it is now."""
     approval = row.approval
-    ends = change.status is not ApprovalStatus.PENDING
+    ends = change.status is not approval_model.ApprovalStatus.PENDING
     counts = ends or is_vote(row, edit)
     version = approval.version + (edit is not None)
     input_hash = edit.input_hash if edit else approval.input_hash
@@ -224,8 +217,8 @@ async def _write(
 
 async def write_change(
     tx: Transaction, row: LockedApproval, change: ApprovalChange, actor: Actor, entries: list[dict[str, Any]], fact: Fact,
-    event: SessionEvent, *, version: int, edit: Edit | None = None, choice: Choice | None = None,
-    reason: str | None = None, channel: Channel | None = None, key: str | None = None,
+    event: SessionEvent, *, version: int, edit: Edit | None = None, choice: approval_model.Choice | None = None,
+    reason: str | None = None, channel: approval_model.Channel | None = None, key: str | None = None,
 ) -> ChangedApproval:  # fmt: skip
     """What becomes of an approval, its jobs and their other approvals. ``channel``: None where nobody decided."""
     approval_id = str(row.approval.id)
@@ -275,10 +268,10 @@ async def act_when_due(db: Database, actor: Actor, id: UUID) -> Acted | None:
 
 async def _act_when_due(db: Database, actor: Actor, id: UUID) -> Acted | None:
     async with db.transaction(actor.org_id) as tx:
-        if not await approvals_store.take_due(tx, id):
-            return None
+        if not await tx.value(queries.take_due, id):
+            return None  # another scheduler acts on it at this moment
         row = await approvals_store.open_approval(tx, id)
-        if row is None or row.approval.status is not ApprovalStatus.PENDING:
+        if row is None or row.approval.status is not approval_model.ApprovalStatus.PENDING:
             return None
         request, level = row.approval, row.approval.escalation_level
         if request.deadline is not None and request.deadline <= row.now:
@@ -286,7 +279,8 @@ async def _act_when_due(db: Database, actor: Actor, id: UUID) -> Acted | None:
             return Acted("expired", request.template, level)
         if level < len(row.level_times) and row.level_times[level] <= row.now:
             return Acted("escalated", request.template, await _escalate(tx, row, actor))
-        if row.remind_at is None or row.remind_at > row.now or not await approvals_store.remind_approvers(tx, id):
+        is_due = row.remind_at is not None and row.remind_at <= row.now
+        if not is_due or await tx.value(queries.remind_approvers, id) is None:
             return None
         await record_new_deciders(tx, request, actor, "approval_reminded", {}, {})
         return Acted("reminded", request.template, level)
@@ -296,7 +290,7 @@ async def record_new_deciders(
     tx: Transaction, approval: Approval, actor: Actor, action: str, data: dict[str, Any], event: dict[str, Any]
 ) -> None:
     """Record an act after which others may decide. Whoever may decide it now, and can be reached, hears of it."""
-    hops = await approvals_store.record_reach(tx, approval.id)
+    hops = await tx.rows(queries.record_reach, tx.org, approval.id)
     fact = Fact.of(actor, action, approval=str(approval.id), **data)
     await proof_store.append_to_session(
         tx, approval.session_id, [fact, *(approval_rules.hop_fact(actor, approval.id, hop) for hop in hops)],
@@ -319,9 +313,7 @@ async def _escalate(tx: Transaction, row: LockedApproval, actor: Actor) -> int:
     """One level up: more people may decide. The deadline stays."""
     request = row.approval
     approvers = row.levels[request.escalation_level]
-    level = await approvals_store.escalate_approval(
-        tx, request.id, approval_rules.join_approvers(request.approvers, approvers)
-    )
+    level = await approvals_store.escalate_approval(tx, request.id, join_approvers(request.approvers, approvers))
     data = {"level": level, "to": approval_rules.describe_approvers(approvers)}
     await record_new_deciders(tx, request, actor, "approval_escalated", data, {"level": level})
     return level

@@ -13,6 +13,7 @@ from cortex_plane.agents.model.tools import Risk
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import ApprovalDecision, Choice
 from cortex_plane.approvals.rules import Edit, LockedApproval, describe_refusal, ends_it, is_vote, refusal
+from cortex_plane.approvals.store import queries
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput
@@ -38,7 +39,7 @@ async def prepare_edit(db: Database, actor: Actor, id: UUID, decision: ApprovalD
         if error is not None:
             # Whoever may not approve it does not have it checked either.
             return Edit(arguments, digest, version, [], error)
-        context = require_found(await approvals_store.approval_context(tx, id), "approval")
+        context = require_found(await tx.row(queries.approval_context, id), "approval")
     values = orjson.loads(arguments)
     fault = await asyncio.to_thread(_schema_fault, context["parameters"], values)
     if fault is not None:
@@ -126,7 +127,7 @@ async def _open_edit_refusal(
             code="edit_other_terms",
             hint="Deny it with a reason, so that the agent asks for it anew.",
         )
-    if await approvals_store.find_twin(tx, row.approval.id, edit.input_hash) is not None:
+    if await tx.value(queries.find_twin, row.approval.id, bytes.fromhex(edit.input_hash)) is not None:
         return Conflict(
             "The same call with these arguments waits for a decision already.",
             code="edit_duplicates",

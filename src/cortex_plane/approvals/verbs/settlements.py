@@ -7,19 +7,10 @@ from uuid import UUID
 
 from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals import store as approvals_store
-from cortex_plane.approvals.model.approvals import (
-    Approval,
-    ApprovalDecision,
-    ApprovalKind,
-    ApprovalStatus,
-    Channel,
-    Choice,
-    DecisionReceipt,
-    EffectAnswer,
-    RecordResult,
-    ToolDecision,
-)
+from cortex_plane.approvals.model import approvals as approval_model
+from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.approvals.rules import LockedApproval
+from cortex_plane.approvals.store import queries
 from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.db.pool import PoolPurpose
@@ -42,7 +33,7 @@ async def settle(db: Database, actor: Actor, id: UUID, call_id: UUID, answer: An
 
     async def once(unread: CortexError | None) -> tuple[SteeringResult, CortexError | None]:
         async with db.transaction(actor.org_id) as tx:
-            error = await settle_call(tx, actor, id, call_id, answer, Channel.API, unread)
+            error = await settle_call(tx, actor, id, call_id, answer, approval_model.Channel.API, unread)
             return await steering.steering_result(tx, id, error is None), error
 
     receipt, error = await session_gates.with_gate_record(db, actor.org_id, once)
@@ -53,12 +44,14 @@ async def settle(db: Database, actor: Actor, id: UUID, call_id: UUID, answer: An
 
 
 @verb(Permission.APPROVAL_DECIDE)
-async def answer(db: Database, actor: Actor, id: UUID, answer: EffectAnswer, channel: Channel) -> DecisionReceipt:
+async def answer(
+    db: Database, actor: Actor, id: UUID, answer: approval_model.EffectAnswer, channel: approval_model.Channel
+) -> approval_model.DecisionReceipt:
     """The answer to an uncertain effect; with the last one that is needed its job goes on."""
     db = db.own(PoolPurpose.DECISIONS)
     verdict = Answer(verdict=answer.verdict, result=answer.result, note=answer.note)
 
-    async def once(unread: CortexError | None) -> tuple[Approval, CortexError | None]:
+    async def once(unread: CortexError | None) -> tuple[approval_model.Approval, CortexError | None]:
         async with db.transaction(actor.org_id) as tx:
             card = await decisions.open_visible(tx, id, actor, channel)
             approval = card.approval
@@ -74,12 +67,12 @@ async def answer(db: Database, actor: Actor, id: UUID, answer: EffectAnswer, cha
     if error is not None:
         raise error
     db.hints.work()
-    return DecisionReceipt(result=RecordResult.OK, approval=approval)
+    return approval_model.DecisionReceipt(result=approval_model.RecordResult.OK, approval=approval)
 
 
-def _no_question(approval: Approval) -> CortexError | None:
+def _no_question(approval: approval_model.Approval) -> CortexError | None:
     """Why there is nothing to answer."""
-    if approval.kind is not ApprovalKind.UNCERTAIN_EFFECT:
+    if approval.kind is not approval_model.ApprovalKind.UNCERTAIN_EFFECT:
         return Conflict(
             "This is a request to approve a call, not a question about one.",
             code="not_a_question",
@@ -89,7 +82,7 @@ def _no_question(approval: Approval) -> CortexError | None:
 
 
 async def settle_call(
-    tx: Transaction, actor: Actor, id: UUID, call_id: UUID, answer: Answer, channel: Channel,
+    tx: Transaction, actor: Actor, id: UUID, call_id: UUID, answer: Answer, channel: approval_model.Channel,
     unread: CortexError | None = None, *, card: LockedApproval | None = None,
 ) -> CortexError | None:  # fmt: skip
     """The answer and what follows from it, through whatever door it came; its card ends with the last answer that is needed. Returns
@@ -104,7 +97,7 @@ async def settle_call(
             hint="Read its step with `cortex job steps`.",
         )
     steering.require_open(job_row)
-    card_id = card.approval.id if card else await approvals_store.approval_of_uncertain_call(tx, id, call_id)
+    card_id = card.approval.id if card else await tx.value(queries.approval_of_uncertain_call, id, call_id)
     if card_id is None and job_row["kind"] == JobKind.EXTERNAL and await approvals_store.is_unasked(tx, id, call_id):
         raise Conflict(
             "Those who let this call be sent are not asked about it yet.",
@@ -112,6 +105,7 @@ async def settle_call(
             hint="Send the answer again.",
         )
     if card_id is not None:
+        by = actor.user_account_id, actor.name
         card = card or require_found(await approvals_store.open_approval(tx, card_id, actor, channel), "approval")
         refused = await _refusal(tx, card, actor, call_id, answer)
         if refused is not None:
@@ -120,14 +114,17 @@ async def settle_call(
             return refused
         if answer.verdict is not Verdict.FAIL and not approval_rules.agrees(card, actor, _counted_answer(answer)):
             counted = _counted_answer(answer)
-            await approvals_store.vote_answer(tx, card, actor, answer.note, channel, counted, answer.verdict)
+            version = card.approval.version
+            await tx.rows(
+                queries.vote_answer, tx.org, card_id, version, *by, answer.note, channel, counted, answer.verdict
+            )
             vote = {"call": str(call_id), "tool": call.tool_name, "verdict": answer.verdict}
             vote |= {"approval": str(card_id), "answer": counted}
             shown = [("approval_voted", id, {"approval_id": str(card_id), "by": actor.name})]
             await steering.append_fact(tx, job_row["session_id"], id, actor, "approval_vote", vote, shown)
             return None
         ends_as = ApprovalStatus.DENIED if answer.verdict is Verdict.FAIL else ApprovalStatus.APPROVED
-        await approvals_store.answer_question(tx, card_id, ends_as, actor, answer.note, channel, answer.verdict)
+        await tx.rows(queries.answer_question, card_id, ends_as, *by, answer.note, channel, answer.verdict)
     status = {
         Verdict.HAPPENED: CallStatus.COMPLETED,
         Verdict.DID_NOT_HAPPEN: CallStatus.CLEARED,
@@ -160,7 +157,7 @@ async def settle_call(
 async def _refusal(
     tx: Transaction, card: LockedApproval, actor: Actor, call_id: UUID, answer: Answer
 ) -> CortexError | None:
-    choice = Choice.DENIED if answer.verdict is Verdict.FAIL else Choice.APPROVED
+    choice = approval_model.Choice.DENIED if answer.verdict is Verdict.FAIL else approval_model.Choice.APPROVED
     error = approval_rules.refusal(card.approval, actor, choice)
     if error is not None or answer.verdict is not Verdict.DID_NOT_HAPPEN:
         return error
@@ -214,8 +211,8 @@ async def _pending(db: Database, actor: Actor, job: Job) -> Conflict:
 
 @verb(Permission.APPROVAL_DECIDE)
 async def approve_tool(
-    db: Database, actor: Actor, call_id: UUID, decision: ToolDecision, once: IdempotencyKey | None = None
-) -> DecisionReceipt:
+    db: Database, actor: Actor, call_id: UUID, decision: approval_model.ToolDecision, once: IdempotencyKey | None = None
+) -> approval_model.DecisionReceipt:
     """Decide the approval that a call belongs to, as it stands now. Identical calls that joined it go with it."""
     approval = await approvals.approval_for_call(db, actor, call_id)
     if decision.version is None and approval.version > 1:
@@ -224,10 +221,10 @@ async def approve_tool(
             code="approval_changed",
             hint="Look at it with `cortex approval show`, then send its `version` with your decision.",
         )
-    choice = ApprovalDecision(
-        decision=Choice.APPROVED if decision.approved else Choice.DENIED,
+    choice = approval_model.ApprovalDecision(
+        decision=approval_model.Choice.APPROVED if decision.approved else approval_model.Choice.DENIED,
         version=decision.version or approval.version,
         input_hash=approval.input_hash,
         reason=decision.reason,
     )
-    return await decisions.decide(db, actor, approval.id, choice, Channel.API, once)
+    return await decisions.decide(db, actor, approval.id, choice, approval_model.Channel.API, once)

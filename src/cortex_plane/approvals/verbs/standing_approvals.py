@@ -17,17 +17,11 @@ from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import Approval, Revocation, StandingApproval, StandingDraft
 from cortex_plane.approvals.rules import Granter
+from cortex_plane.approvals.store import queries
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.db.vault import Vault
-from cortex_plane.gates.rules.authorization import (
-    Authorization,
-    CallJob,
-    StandingUse,
-    Uncovered,
-    UnsentCall,
-    facts_of,
-    leaning_on,
-)
+from cortex_plane.gates.rules import authorization as authorization_rules
+from cortex_plane.gates.rules.authorization import Authorization, CallJob, StandingUse, UnsentCall
 from cortex_plane.kernel.conditions import Condition
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.ids import new_id
@@ -37,7 +31,7 @@ from cortex_plane.proof.model import Fact
 from cortex_plane.proof.rules.receipts import Stamp, why_not_standing
 from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.frame import require_found, verb
+from cortex_plane.tenancy.verbs.frame import require_found, transaction_verb
 
 
 async def prepare(draft: StandingDraft) -> None:
@@ -89,9 +83,9 @@ async def cover(
     result, terms = Cover(authorization), authorization.decision.terms
     if terms is None or not terms.standing or planned.digest is None:
         return result
-    call = Uncovered(
+    call = authorization_rules.Uncovered(
         call_id=planned.id, tool_name=planned.name, tool_digest=planned.digest, input_hash=planned.input_hash,
-        facts=facts_of(job, planned, read_only=read_only), terms=terms,
+        facts=authorization_rules.facts_of(job, planned, read_only=read_only), terms=terms,
     )  # fmt: skip
     async with db.transaction(job.org_id) as tx:
         candidates = await approvals_store.standing_candidates(
@@ -112,7 +106,7 @@ async def cover(
         fault = _receipt_fault(vault, job.org_id, standing, row)
         if fault is None:
             use = StandingUse(standing_id=standing.id, granter_revision=row["granter_revision"], counted=row["counted"])
-            result.authorization = leaning_on(authorization, use)
+            result.authorization = authorization_rules.leaning_on(authorization, use)
             break
         result.refusals.append(
             {"call": str(call.call_id), "tool": call.tool_name, "standing": str(standing.id), "reason": fault}
@@ -133,9 +127,9 @@ def _receipt_fault(vault: Vault, org_id: UUID, standing: StandingApproval, row: 
 # Listing and revoking it ------------------------------------------------------------------------------------------
 
 
-@verb(Permission.APPROVAL_READ)
+@transaction_verb(Permission.APPROVAL_READ)
 async def list_page(
-    db: Database,
+    tx: Transaction,
     actor: Actor,
     position: Position | None,
     limit: int,
@@ -144,16 +138,14 @@ async def list_page(
     active: bool = False,
 ) -> Page[StandingApproval]:
     """Newest first. Whoever is not staff sees those of their own sessions, and those that they gave."""
-    async with db.transaction(actor.org_id) as tx:
-        page, granters = await approvals_store.list_standing(tx, position, limit, actor.sees, session_id, active)
+    page, granters = await approvals_store.list_standing(tx, position, limit, actor.sees, session_id, active)
     items = [_shown(item, *granter) for item, granter in zip(page.items, granters, strict=True)]
     return Page(items=items, next=page.next)
 
 
-@verb(Permission.APPROVAL_READ)
-async def get(db: Database, actor: Actor, id: UUID) -> StandingApproval:
-    async with db.transaction(actor.org_id) as tx:
-        return await _read(tx, actor, id)
+@transaction_verb(Permission.APPROVAL_READ)
+async def get(tx: Transaction, actor: Actor, id: UUID) -> StandingApproval:
+    return await _read(tx, actor, id)
 
 
 async def _read(tx: Transaction, actor: Actor, id: UUID) -> StandingApproval:
@@ -165,20 +157,19 @@ def _shown(standing: StandingApproval, granter: Granter, now: datetime) -> Stand
     return replace(standing, usable=why is None, why_not=why)
 
 
-@verb(Permission.APPROVAL_DECIDE)
-async def revoke(db: Database, actor: Actor, id: UUID, revocation: Revocation) -> StandingApproval:
+@transaction_verb(Permission.APPROVAL_DECIDE)
+async def revoke(tx: Transaction, actor: Actor, id: UUID, revocation: Revocation) -> StandingApproval:
     """From this commit on it covers nothing; what was sent before was sent. Once more changes nothing."""
-    async with db.transaction(actor.org_id) as tx:
+    standing = await _read(tx, actor, id)
+    error = approval_rules.revocation_refusal(standing, actor)
+    if error is not None:
+        raise error
+    if await tx.value(queries.revoke_standing, id, actor.name, revocation.reason) is not None:
+        # Locked now, so the count is the last one.
         standing = await _read(tx, actor, id)
-        error = approval_rules.revocation_refusal(standing, actor)
-        if error is not None:
-            raise error
-        if await approvals_store.revoke_standing(tx, id, actor.name, revocation.reason):
-            # Locked now, so the count is the last one.
-            standing = await _read(tx, actor, id)
-            fact = Fact.of(
-                actor, "standing_revoked", standing=str(id), approval=str(standing.approval_id),
-                tool=standing.tool_name, used_calls=standing.used_calls, reason=revocation.reason,
-            )  # fmt: skip
-            await proof_store.append_to_session(tx, standing.session_id, [fact])
-        return await _read(tx, actor, id)
+        fact = Fact.of(
+            actor, "standing_revoked", standing=str(id), approval=str(standing.approval_id),
+            tool=standing.tool_name, used_calls=standing.used_calls, reason=revocation.reason,
+        )  # fmt: skip
+        await proof_store.append_to_session(tx, standing.session_id, [fact])
+    return await _read(tx, actor, id)

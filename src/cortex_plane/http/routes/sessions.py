@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
@@ -12,19 +11,8 @@ from cortex_plane.calls import routes as call_routes
 from cortex_plane.calls.model import ExternalCall
 from cortex_plane.calls.verbs import calls, doubts, external, gate_answers, outcomes, permissions, resolutions
 from cortex_plane.gates.verbs import session_lifecycle
-from cortex_plane.http.exchange import (
-    ORG,
-    Binding,
-    Exchange,
-    answer,
-    handle,
-    key_holder,
-    ordered,
-    pages,
-    reply,
-    reply_ordered,
-    whole,
-)
+from cortex_plane.http import exchange as exchanges
+from cortex_plane.http.exchange import Exchange, answer, handle, ordered, reply
 from cortex_plane.http.in_flight import leave
 from cortex_plane.http.streams import MEDIA_TYPE, EventStream, OpenStreams, stream, wait_for_decision
 from cortex_plane.jobs import routes as job_routes
@@ -37,7 +25,7 @@ from cortex_plane.sessions import routes
 from cortex_plane.sessions.model.sessions import InboundMessage, IngestedMessage, MessageDraft
 from cortex_plane.sessions.verbs import events, sessions
 from cortex_plane.sessions.verbs.events import EventReplay
-from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.verbs.frame import Verb
 
 _LAST = 2**31 - 1
 """No event has a higher number."""
@@ -67,26 +55,19 @@ def _count_job(exchange: Exchange, message: IngestedMessage) -> None:
 
 
 async def session_events(exchange: Exchange, session_id: UUID, last: int | None, **options: Any) -> Response:
-    async def read(actor: Actor, after: int, limit: int) -> EventReplay:
-        return await events.of_session(exchange.db, actor, session_id, after, limit)
-
-    return await _send_events(exchange, last, read, **options)
+    return await _send_events(exchange, events.of_session, session_id, last, **options)
 
 
 async def job_events(exchange: Exchange, job_id: UUID, last: int | None, follow: str, **options: Any) -> Response:
     verb = events.of_job if follow == "job" else events.of_jobs_session
-
-    async def read(actor: Actor, after: int, limit: int) -> EventReplay:
-        return await verb(exchange.db, actor, job_id, after, limit)
-
-    return await _send_events(exchange, last, read, **options)
+    return await _send_events(exchange, verb, job_id, last, **options)
 
 
 async def _send_events(
     exchange: Exchange,
+    verb: Verb[..., EventReplay],
+    id: UUID,
     last: int | None,
-    read: Callable[[Actor, int, int], Awaitable[EventReplay]],
-    *,
     after: int,
     cursor: str | None,
     limit: int,
@@ -97,16 +78,16 @@ async def _send_events(
     accepts = request.headers.get("accept", "")
     if "application/json" in accepts and MEDIA_TYPE not in accepts:
         after = decode_number("events", cursor) or after
-        page = await read(exchange.actor, after, limit + 1)
-        return reply_ordered("events", page.events, limit, lambda event: event.seq)
-    org = request.headers.get(ORG)
+        page = await verb(exchange.db, exchange.actor, id, after, limit + 1)
+        return exchanges.reply_ordered("events", page.events, limit, lambda event: event.seq)
+    org = request.headers.get(exchanges.ORG)
 
     async def read_page(after: int) -> EventReplay:
-        return await read(exchange.actor, after, events.PAGE)
+        return await verb(exchange.db, exchange.actor, id, after, events.PAGE)
 
     async def check_access() -> None:
         """The key still works, and its holder still sees what is streamed."""
-        await read(await key_holder(request, org), _LAST, 1)
+        await verb(exchange.db, await exchanges.key_holder(request, org), id, _LAST, 1)
 
     first = await read_page(after)
     streams: OpenStreams = exchange.state.streams
@@ -138,7 +119,7 @@ async def list_usage(exchange: Exchange, by: Grouping, cursor: str | None, limit
     noun = f"usage by {by}"
     below = decode_text(noun, cursor)
     rows = await workers.list_usage(exchange.db, exchange.actor, by, limit + 1, below=below, **filters)
-    return reply_ordered(noun, rows, limit, lambda row: row.key)
+    return exchanges.reply_ordered(noun, rows, limit, lambda row: row.key)
 
 
 async def get_call(exchange: Exchange, call_id: UUID, wait: float) -> Response:
@@ -160,10 +141,10 @@ async def get_call(exchange: Exchange, call_id: UUID, wait: float) -> Response:
 
 
 DECLARATIONS = (routes, job_routes, call_routes)
-BINDINGS: tuple[Binding, ...] = (
+BINDINGS: tuple[exchanges.Binding, ...] = (
     handle(routes.INGEST_MESSAGE, sessions.ingest_message, ingest_message),
     answer(routes.CREATE_SESSION, session_lifecycle.create),
-    pages(routes.LIST_SESSIONS, sessions.list_sessions, "sessions"),
+    exchanges.pages(routes.LIST_SESSIONS, sessions.list_sessions, "sessions"),
     answer(routes.GET_SESSION, sessions.get_session),
     answer(routes.UPDATE_SESSION, sessions.update_session),
     answer(routes.TERMINATE_SESSION, session_lifecycle.terminate),
@@ -175,27 +156,27 @@ BINDINGS: tuple[Binding, ...] = (
     answer(job_routes.PAUSE_SESSION, steering.pause_session),
     answer(job_routes.RESUME_SESSION, steering.resume_session),
     handle(job_routes.SUBMIT_JOB, jobs.submit, submit_job),
-    pages(job_routes.LIST_JOBS, jobs.list_page, "jobs"),
+    exchanges.pages(job_routes.LIST_JOBS, jobs.list_page, "jobs"),
     answer(job_routes.GET_JOB, jobs.get),
-    whole(job_routes.GET_JOB_HISTORY, jobs.history),
+    exchanges.whole(job_routes.GET_JOB_HISTORY, jobs.history),
     ordered(job_routes.LIST_STEPS, steering.list_steps, "steps", "above", lambda step: step.step_index),
-    ordered(job_routes.LIST_JOURNAL, workers.list_journal, "journal", "above", lambda entry: entry.position),
+    ordered(job_routes.LIST_JOURNAL, steering.list_journal, "journal", "above", lambda entry: entry.position),
     answer(job_routes.GET_CHECKPOINT, steering.get_checkpoint),
     handle(job_routes.GET_RESULT, steering.get_stored_result, get_result),
-    whole(job_routes.LIST_QUESTIONS, steering.list_questions),
+    exchanges.whole(job_routes.LIST_QUESTIONS, steering.list_questions),
     answer(job_routes.SETTLE_CALL, doubts.answer_doubt),
     answer(job_routes.PAUSE_JOB, steering.pause),
     answer(job_routes.RESUME_JOB, steering.resume),
     answer(job_routes.CANCEL_JOB, steering.cancel),
     handle(job_routes.RESUBMIT_JOB, jobs.resubmit, resubmit_job),
     answer(job_routes.SEND_SIGNAL, steering.send_signal),
-    pages(job_routes.LIST_SIGNALS, steering.list_signals, "signals"),
-    whole(job_routes.LIST_WAITS, steering.list_waits),
+    exchanges.pages(job_routes.LIST_SIGNALS, steering.list_signals, "signals"),
+    exchanges.whole(job_routes.LIST_WAITS, steering.list_waits),
     handle(job_routes.LIST_USAGE, workers.list_usage, list_usage),
-    answer(job_routes.GET_JOB_USAGE, workers.list_job_usage),
-    whole(job_routes.LIST_WORKERS, workers.list_workers),
+    answer(job_routes.GET_JOB_USAGE, steering.list_job_usage),
+    exchanges.whole(job_routes.LIST_WORKERS, workers.list_workers),
     answer(call_routes.AUTHORIZE_CALL, calls.authorize_call),
-    pages(call_routes.LIST_CALLS, calls.list_calls, "calls"),
+    exchanges.pages(call_routes.LIST_CALLS, calls.list_calls, "calls"),
     handle(call_routes.GET_CALL, calls.get_call, get_call),
     answer(call_routes.INTEND_CALL, calls.begin_call),
     answer(call_routes.SETTLE_CALL, outcomes.settle_call),

@@ -8,16 +8,9 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
+from cortex_plane.agents.model import completions
 from cortex_plane.agents.model.agents import ResourceLimits
-from cortex_plane.agents.model.completions import (
-    AssistantTurn,
-    ModelRequest,
-    ModelUsage,
-    ToolTurn,
-    UserTurn,
-    heard,
-    tokens,
-)
+from cortex_plane.agents.model.completions import tokens
 
 
 class Grouping(StrEnum):
@@ -36,7 +29,7 @@ class ModelCall:
     step_index: int
     purpose: str
     model: str
-    usage: ModelUsage
+    usage: completions.ModelUsage
     cost_micros: int | None
     seconds: float
     estimated: bool
@@ -108,21 +101,21 @@ def is_scripted(model: str) -> bool:
     return model.partition(":")[0] == "scripted"
 
 
-def estimated_prompt(request: ModelRequest) -> int:
+def estimated_prompt(request: completions.ModelRequest) -> int:
     """About how many tokens the prompt has: four characters make one. Too few rather than too many, so that a call is not
     made only where it would clearly be too much."""
     if is_scripted(request.model):
-        return tokens(heard(request))
+        return tokens(completions.heard(request))
     length = len(request.system_prompt or "") + len(request.notice)
     length += sum(len(tool.name) + len(tool.description) + len(str(tool.parameters)) for tool in request.tools)
     for turn in request.turns:
         match turn:
-            case UserTurn():
+            case completions.UserTurn():
                 length += len(turn.text)
-            case AssistantTurn():
+            case completions.AssistantTurn():
                 length += len(turn.text or "")
                 length += sum(len(call.name) + len(str(call.arguments)) for call in turn.calls)
-            case ToolTurn():
+            case completions.ToolTurn():
                 length += sum(len(result.content) for result in turn.results)
     return tokens(length)
 

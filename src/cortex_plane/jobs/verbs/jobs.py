@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Concatenate, ParamSpec, TypeVar
 from uuid import UUID
 
 from cortex_plane.agents import store as agents_store
 from cortex_plane.agents import verbs as agents
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.jobs import store as jobs_store
-from cortex_plane.jobs.model.jobs import RESUBMITTABLE, Job, JobChange, JobDraft, JobKind, JobStatus
-from cortex_plane.jobs.store import NewJob
+from cortex_plane.jobs.model.jobs import RESUBMITTABLE, Job, JobDraft, JobKind, JobStatus
+from cortex_plane.jobs.store import NewJob, queries
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import Page, Position
@@ -18,7 +20,10 @@ from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.sessions.verbs.sessions import open_programmatic_session, require_open_session
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.frame import once_only, require_found, verb
+from cortex_plane.tenancy.verbs.frame import Verb, once_only, require_found, transaction_verb, verb
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @verb(Permission.JOB_SUBMIT)
@@ -61,9 +66,9 @@ async def _insert_job(tx: Transaction, actor: Actor, job: NewJob) -> UUID:
     return id
 
 
-@verb(Permission.JOB_READ)
+@transaction_verb(Permission.JOB_READ)
 async def list_page(
-    db: Database,
+    tx: Transaction,
     actor: Actor,
     position: Position | None,
     limit: int,
@@ -72,22 +77,29 @@ async def list_page(
     session_id: UUID | None = None,
     agent: str | None = None,
 ) -> Page[Job]:
-    async with db.transaction(actor.org_id) as tx:
-        agent_id = require_found(await agents_store.get_agent(tx, agent), "agent").id if agent else None
-        return await jobs_store.list_jobs(tx, position, limit, actor.sees, status, session_id, agent_id)
+    agent_id = require_found(await agents_store.get_agent(tx, agent), "agent").id if agent else None
+    return await jobs_store.list_jobs(tx, position, limit, actor.sees, status, session_id, agent_id)
 
 
-@verb(Permission.JOB_READ)
-async def history(db: Database, actor: Actor, id: UUID) -> list[JobChange]:
-    async with db.transaction(actor.org_id) as tx:
+def job_reader(
+    read: Callable[Concatenate[Transaction, UUID, P], Awaitable[T]],
+) -> Verb[Concatenate[Database, Actor, UUID, P], T]:
+    """A verb that returns what one function of a store reads about a job that the actor sees."""
+
+    @transaction_verb(Permission.JOB_READ)
+    async def operation(tx: Transaction, actor: Actor, id: UUID, /, *args: P.args, **kwargs: P.kwargs) -> T:
         require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
-        return await jobs_store.list_job_history(tx, id)
+        return await read(tx, id, *args, **kwargs)
+
+    return operation
 
 
-@verb(Permission.JOB_READ)
-async def get(db: Database, actor: Actor, id: UUID) -> Job:
-    async with db.transaction(actor.org_id) as tx:
-        return require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
+history = job_reader(jobs_store.list_job_history)
+
+
+@transaction_verb(Permission.JOB_READ)
+async def get(tx: Transaction, actor: Actor, id: UUID) -> Job:
+    return require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
 
 
 @verb(Permission.JOB_STEER)
@@ -104,7 +116,7 @@ async def resubmit(db: Database, actor: Actor, id: UUID, once: IdempotencyKey | 
                     hint="Submit a new job instead.",
                 )
             await require_open_session(tx, actor, old.session_id, old.agent_id)
-            if old.kind is JobKind.CONVERSATION and await jobs_store.open_conversation(tx, old.session_id):
+            if old.kind is JobKind.CONVERSATION and await tx.value(queries.open_conversation, old.session_id):
                 raise Conflict(
                     "Another job answers this session already.",
                     code="conversation_busy",

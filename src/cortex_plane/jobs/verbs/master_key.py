@@ -18,7 +18,7 @@ from uuid import UUID
 
 import structlog
 
-from cortex_plane.db.database import CREDENTIAL_KEY, NOBODY, Database, Transaction, wrong_master_key
+from cortex_plane.db.database import CREDENTIAL_KEY, NOBODY, Database, Transaction, after, wrong_master_key
 from cortex_plane.db.vault import Vault
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.checkpoints import renew_mac
@@ -28,12 +28,11 @@ from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.pages import Position
 from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import scheduler_actor
 from cortex_plane.tenancy.model.orgs import Org
 from cortex_plane.tenancy.store import SealedValue, queries
-from cortex_plane.tenancy.verbs.frame import every_org
+from cortex_plane.tenancy.verbs.frame import every_org, record
 
 log = structlog.get_logger()
 
@@ -46,7 +45,7 @@ ORGS_AT_ONCE = 100
 async def require_key(db: Database, vault: Vault) -> None:
     """Refuse a master key that this database does not know. The first key that a database meets becomes its own."""
     async with db.transaction(NOBODY) as tx:
-        await jobs_store.remember_plane_key(tx, vault.fingerprint)
+        await tx.rows(jobs_store.queries.remember_plane_key, vault.fingerprint)
         plane_key = await jobs_store.get_plane_key(tx)
     _require(plane_key, vault)
 
@@ -111,7 +110,7 @@ async def begin_rotation(db: Database, old: Vault, new: Vault, poison_deaths: in
         if sealed is not None:
             anew = new.seal(NOBODY, CREDENTIAL_KEY, old.open(NOBODY, CREDENTIAL_KEY, sealed))
             await tx.rows(queries.reseal_credential_key, anew)
-        await jobs_store.begin_rotation(tx, new.fingerprint, new.seal_master_key(NOBODY, old))
+        await tx.rows(jobs_store.queries.begin_rotation, new.fingerprint, new.seal_master_key(NOBODY, old))
 
 
 async def _require_readable(db: Database, vault: Vault, new: Vault) -> None:
@@ -135,7 +134,7 @@ async def _require_readable(db: Database, vault: Vault, new: Vault) -> None:
 
 async def _require_no_worker(tx: Transaction) -> None:
     """A worker that has only been away registers again before it claims, and is refused there."""
-    await jobs_store.forget_ended_workers(tx)
+    await tx.rows(jobs_store.queries.forget_ended_workers)
     workers = await jobs_store.list_workers(tx)
     if workers:
         raise SetupError(
@@ -194,7 +193,7 @@ async def _refuse_replay(db: Database, plane_key: PlaneKey, position: Position |
 async def _end_rotation(db: Database, plane_key: PlaneKey) -> Resealed:
     async with db.transaction(NOBODY) as tx:
         if await jobs_store.lock_plane_key(tx) == plane_key:
-            await jobs_store.end_rotation(tx)
+            await tx.rows(jobs_store.queries.end_rotation)
             log.info("master key rotated")
     return Resealed()
 
@@ -206,18 +205,17 @@ async def _reseal_batch(db: Database, plane_key: PlaneKey, position: Position | 
             return Resealed()  # another process was faster
         old = new.open_master_key(NOBODY, plane_key.previous)
         secrets = await _reseal_secrets(tx, old, new) if plane_key.resealed_job is None else 0
-        rows = await jobs_store.list_checkpoints(tx, plane_key.resealed_job, CHECKPOINTS_AT_ONCE)
+        rows = await tx.rows(jobs_store.queries.list_checkpoints, plane_key.resealed_job or NOBODY, CHECKPOINTS_AT_ONCE)
         keys = old.checkpoint_key(org.id), new.checkpoint_key(org.id)
         macs = {row["id"]: renew_mac(row["checkpoint"], row["mac"], row["id"], *keys) for row in rows}
         # A false MAC stays as it is: `cortex audit verify` reports it under any key.
         true_macs = {id: mac for id, mac in macs.items() if mac is not None}
-        await jobs_store.set_checkpoint_macs(tx, true_macs)
+        await tx.rows(jobs_store.queries.set_checkpoint_macs, list(true_macs), list(true_macs.values()))
         is_done = len(rows) < CHECKPOINTS_AT_ONCE
         if is_done:
             await _record_rotation(tx, new)
-            await jobs_store.move_rotation(tx, Position(created_at=org.created_at, id=org.id), None)
-        else:
-            await jobs_store.move_rotation(tx, position, rows[-1]["id"])
+            position = Position(created_at=org.created_at, id=org.id)
+        await tx.rows(jobs_store.queries.move_rotation, *after(position), None if is_done else rows[-1]["id"])
     return Resealed(int(is_done), secrets, len(true_macs))
 
 
@@ -239,11 +237,10 @@ async def _record_rotation(tx: Transaction, new: Vault) -> None:
     # Written by hand since the rotation began, so no key opened them before it either.
     unreadable = [value for value in values if _reseal(value, tx.org, new, new) is None]
     resealed = Counter(value.kind for value in values if value not in unreadable)
-    fact = Fact.of(
-        scheduler_actor(tx.org, UUID(int=0), "plane"), "master_key_rotated", fingerprint=new.fingerprint.hex(),
+    await record(
+        tx, scheduler_actor(tx.org, UUID(int=0), "plane"), "master_key_rotated", fingerprint=new.fingerprint.hex(),
         resealed=dict(resealed), unreadable=[f"{value.kind} {value.id}" for value in unreadable[:FAULTS_NAMED]],
     )  # fmt: skip
-    await proof_store.append_to_org(tx, fact)
 
 
 def _reseal(value: SealedValue, org_id: UUID, old: Vault, new: Vault) -> SealedValue | None:

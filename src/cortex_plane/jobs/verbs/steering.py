@@ -9,20 +9,12 @@ from uuid import UUID
 
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.jobs import store as jobs_store
+from cortex_plane.jobs.model import jobs as job_model
 from cortex_plane.jobs.model.effects import IN_DOUBT, CallStatus, Question, question
-from cortex_plane.jobs.model.jobs import (
-    TERMINAL,
-    Cancellation,
-    Hold,
-    JobStatus,
-    Pause,
-    Resumption,
-    SessionReceipt,
-    SteeringResult,
-    Step,
-)
-from cortex_plane.jobs.model.journal import AT_ONCE, KEPT, Signal, SignalDraft, SignalReceipt, Wait, taken
-from cortex_plane.jobs.store import ReachedWaiters
+from cortex_plane.jobs.model.jobs import Hold, JobStatus, SessionReceipt, SteeringResult
+from cortex_plane.jobs.model.journal import AT_ONCE, KEPT, Signal, SignalDraft, SignalReceipt, taken
+from cortex_plane.jobs.store import ReachedWaiters, queries
+from cortex_plane.jobs.verbs.jobs import job_reader
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
@@ -34,7 +26,7 @@ from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.sessions import SessionStatus
 from cortex_plane.sessions.verbs.sessions import end_approvals
 from cortex_plane.tenancy.model.access import Actor, Permission, scheduler_actor
-from cortex_plane.tenancy.verbs.frame import once_only, require_found, verb
+from cortex_plane.tenancy.verbs.frame import once_only, record, require_found, transaction_verb, verb
 
 LIFTED = (
     Hold.OPERATOR,
@@ -52,28 +44,27 @@ def _may_lift(actor: Actor) -> tuple[Hold, ...]:
     return LIFTED if actor.sees is None else (Hold.OWNER,)
 
 
-@verb(Permission.JOB_STEER)
-async def cancel(db: Database, actor: Actor, id: UUID, cancellation: Cancellation) -> SteeringResult:
+@transaction_verb(Permission.JOB_STEER)
+async def cancel(tx: Transaction, actor: Actor, id: UUID, cancellation: job_model.Cancellation) -> SteeringResult:
     """Cancelling a cancelled job changes nothing; a job that ended otherwise is a conflict."""
-    async with db.transaction(actor.org_id) as tx:
-        job_row = require_found(await jobs_store.lock_job(tx, id, actor.sees), "job")
-        if job_row["status"] in TERMINAL - {JobStatus.CANCELLED}:
-            raise Conflict(f"This job is {job_row['status']} already.", code="job_finished")
-        why = cancellation.reason or f"cancelled by {actor.name}"
-        data = {"reason": why}
-        did_change = True
-        if await jobs_store.cancel_job(tx, id, why):
-            await end_approvals(tx, job_row["session_id"], [id], actor, why)
-            await _append_status(tx, job_row, id, actor, "job_cancelled", data, {"status": JobStatus.CANCELLED, **data})
-        elif await jobs_store.request_cancel(tx, id, why):
-            await _append_status(tx, job_row, id, actor, "job_cancel_requested", data, {"pending_cancel": True, **data})
-        else:
-            did_change = False
-        return await steering_result(tx, id, did_change)
+    job_row = require_found(await jobs_store.lock_job(tx, id, actor.sees), "job")
+    if job_row["status"] in job_model.TERMINAL - {JobStatus.CANCELLED}:
+        raise Conflict(f"This job is {job_row['status']} already.", code="job_finished")
+    why = cancellation.reason or f"cancelled by {actor.name}"
+    data = {"reason": why}
+    did_change = True
+    if await jobs_store.cancel_job(tx, id, why):
+        await end_approvals(tx, job_row["session_id"], [id], actor, why)
+        await _append_status(tx, job_row, id, actor, "job_cancelled", data, {"status": JobStatus.CANCELLED, **data})
+    elif await tx.value(queries.request_cancel, id, why) is not None:
+        await _append_status(tx, job_row, id, actor, "job_cancel_requested", data, {"pending_cancel": True, **data})
+    else:
+        did_change = False
+    return await steering_result(tx, id, did_change)
 
 
 @verb(Permission.JOB_STEER)
-async def pause(db: Database, actor: Actor, id: UUID, pause: Pause) -> SteeringResult:
+async def pause(db: Database, actor: Actor, id: UUID, pause: job_model.Pause) -> SteeringResult:
     """Hold a job until somebody resumes it. Pausing a paused one changes nothing."""
     async with db.transaction(actor.org_id) as tx:
         job_row = require_found(await jobs_store.lock_job(tx, id, actor.sees), "job")
@@ -86,7 +77,7 @@ async def pause(db: Database, actor: Actor, id: UUID, pause: Pause) -> SteeringR
 
 
 @verb(Permission.JOB_STEER)
-async def resume(db: Database, actor: Actor, id: UUID, resumption: Resumption) -> SteeringResult:
+async def resume(db: Database, actor: Actor, id: UUID, resumption: job_model.Resumption) -> SteeringResult:
     """Lift what an operator may lift. Resuming what is not held changes nothing."""
     async with db.transaction(actor.org_id) as tx:
         job_row = require_found(await jobs_store.lock_job(tx, id, actor.sees), "job")
@@ -107,7 +98,7 @@ async def resume(db: Database, actor: Actor, id: UUID, resumption: Resumption) -
 
 
 @verb(Permission.SESSION_HOLD)
-async def pause_session(db: Database, actor: Actor, id: UUID, pause: Pause) -> SessionReceipt:
+async def pause_session(db: Database, actor: Actor, id: UUID, pause: job_model.Pause) -> SessionReceipt:
     """Hold a session: its open jobs, and whatever it is asked to do until it is resumed."""
     async with db.transaction(actor.org_id) as tx:
         session_row = require_found(await sessions_store.lock_session(tx, id, actor.sees), "session")
@@ -135,7 +126,7 @@ def _count_pause(actor: Actor, did_change: bool, pending: bool) -> None:
 
 
 @verb(Permission.SESSION_HOLD)
-async def resume_session(db: Database, actor: Actor, id: UUID, resumption: Resumption) -> SessionReceipt:
+async def resume_session(db: Database, actor: Actor, id: UUID, resumption: job_model.Resumption) -> SessionReceipt:
     async with db.transaction(actor.org_id) as tx:
         require_found(await sessions_store.lock_session(tx, id, actor.sees), "session")
         did_change = await sessions_store.release_session(tx, id)
@@ -157,35 +148,30 @@ async def resume_session(db: Database, actor: Actor, id: UUID, resumption: Resum
 # What happened, and what nobody knows ----------------------------------------------------------------------------
 
 
-@verb(Permission.JOB_READ)
-async def list_steps(db: Database, actor: Actor, id: UUID, above: int, limit: int) -> list[Step]:
-    async with db.transaction(actor.org_id) as tx:
-        require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
-        return await jobs_store.list_steps(tx, id, above, limit)
+list_steps = job_reader(jobs_store.list_steps)
+list_journal = job_reader(jobs_store.list_journal)
+list_job_usage = job_reader(jobs_store.list_job_usage)
 
 
-@verb(Permission.JOB_READ)
-async def get_stored_result(db: Database, actor: Actor, id: UUID, result_id: UUID) -> bytes:
+@transaction_verb(Permission.JOB_READ)
+async def get_stored_result(tx: Transaction, actor: Actor, id: UUID, result_id: UUID) -> bytes:
     """A result that was too large for its step."""
-    async with db.transaction(actor.org_id) as tx:
-        require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
-        return require_found(await jobs_store.stored_result(tx, id, result_id), "result")
+    require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
+    return require_found(await jobs_store.stored_result(tx, id, result_id), "result")
 
 
-@verb(Permission.JOB_READ)
-async def get_checkpoint(db: Database, actor: Actor, id: UUID) -> dict[str, Any]:
+@transaction_verb(Permission.JOB_READ)
+async def get_checkpoint(tx: Transaction, actor: Actor, id: UUID) -> dict[str, Any]:
     """The job's durable state, as it would be resumed from."""
-    async with db.transaction(actor.org_id) as tx:
-        require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
-        return require_found(await jobs_store.get_checkpoint(tx, id), "checkpoint")
+    require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
+    return require_found(await tx.value(queries.get_checkpoint, id), "checkpoint")
 
 
-@verb(Permission.JOB_READ)
-async def list_questions(db: Database, actor: Actor, id: UUID) -> list[Question]:
+@transaction_verb(Permission.JOB_READ)
+async def list_questions(tx: Transaction, actor: Actor, id: UUID) -> list[Question]:
     """Calls of a job of which nobody knows whether they happened."""
-    async with db.transaction(actor.org_id) as tx:
-        require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
-        calls = await jobs_store.open_calls(tx, id)
+    require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
+    calls = await jobs_store.open_calls(tx, id)
     return [question(call) for call in calls if call.status is CallStatus.UNCERTAIN]
 
 
@@ -193,7 +179,7 @@ async def list_questions(db: Database, actor: Actor, id: UUID) -> list[Question]
 
 
 def require_open(job_row: Row) -> None:
-    if job_row["status"] in TERMINAL:
+    if job_row["status"] in job_model.TERMINAL:
         raise Conflict(
             f"This job is {job_row['status']} already.",
             code="job_finished",
@@ -202,12 +188,12 @@ def require_open(job_row: Row) -> None:
 
 
 async def _hold(tx: Transaction, id: UUID, job_row: Row, hold: Hold, actor: Actor, reason: str | None) -> bool:
-    pause_now = await jobs_store.hold_job(tx, id, hold)
+    pause_now = await tx.value(queries.hold_job, id, hold)
     if pause_now is None:
-        return False
+        return False  # it stood already
     data = {"reason": reason, "hold": hold}
     if pause_now:
-        await jobs_store.pause_job(tx, id)
+        await tx.rows(queries.pause_job, id)
         await _append_status(tx, job_row, id, actor, "job_paused", data, {"status": JobStatus.PAUSED, **data})
     else:
         status = {"status": job_row["status"], "pending_pause": bool(job_row["leased"]), "hold": hold}
@@ -220,11 +206,11 @@ async def lift_holds(
 ) -> bool:
     data = {"holds": [hold for hold in holds if hold in job_row["holds"]], "note": note}
     if job_row["status"] == JobStatus.PAUSED:
-        status = await jobs_store.wake_job(tx, id, holds)
+        status = await tx.value(queries.wake_job, id, list(holds))
         if status is not None:
             await _append_status(tx, job_row, id, actor, "job_resumed", data, {"status": status, **data})
         return status is not None
-    is_lifted = await jobs_store.lift_job_hold(tx, id, holds)
+    is_lifted = await tx.value(queries.lift_job_hold, id, list(holds)) is not None
     if is_lifted:
         event = {"status": job_row["status"], "pending_pause": False}
         await _append_status(tx, job_row, id, actor, "job_released", data, event)
@@ -255,7 +241,7 @@ async def fail_job(
     tx: Transaction, actor: Actor, session_id: UUID, id: UUID, error: str, *, ends_session: bool = False
 ) -> None:
     """Under the lock of the job: it fails, and nobody is asked about it any more. ``ends_session``: under the lock of both."""
-    await jobs_store.fail_job(tx, id, error)
+    await tx.rows(queries.fail_job, id, error)
     if ends_session:
         await sessions_store.set_session_status(tx, session_id, SessionStatus.TERMINATED)
     await end_approvals(tx, session_id, [id], actor, error)
@@ -303,11 +289,10 @@ async def send_signal(
             woken, more = await _deliver(tx, actor, id, draft.name, draft.key, reached), reached.more
             if made:
                 digest = hashlib.sha256(canonical(draft.payload)).hexdigest()
-                fact = Fact.of(
-                    actor, "signal_sent", signal=str(id), name=draft.name, key=draft.key, payload_sha256=digest,
+                await record(
+                    tx, actor, "signal_sent", signal=str(id), name=draft.name, key=draft.key, payload_sha256=digest,
                     reached=woken, more=more,
                 )  # fmt: skip
-                await proof_store.append_to_org(tx, fact)
             return id
 
         id, _ = await once_only(tx, actor, "signals.send", once, make)
@@ -342,9 +327,9 @@ async def _deliver_more(db: Database, actor: Actor, signal: Signal, at_once: int
     return count, waiters.more
 
 
-@verb(Permission.SIGNAL_READ)
+@transaction_verb(Permission.SIGNAL_READ)
 async def list_signals(
-    db: Database,
+    tx: Transaction,
     actor: Actor,
     position: Position | None,
     limit: int,
@@ -353,16 +338,10 @@ async def list_signals(
     key: str | None = None,
 ) -> Page[Signal]:
     """Newest first. Whoever is not staff sees what they sent themselves."""
-    async with db.transaction(actor.org_id) as tx:
-        return await jobs_store.list_signals(tx, position, limit, actor.sees, name, key)
+    return await jobs_store.list_signals(tx, position, limit, actor.sees, name, key)
 
 
-@verb(Permission.JOB_READ)
-async def list_waits(db: Database, actor: Actor, job_id: UUID) -> list[Wait]:
-    """What a job waits for, and what came."""
-    async with db.transaction(actor.org_id) as tx:
-        require_found(await jobs_store.get_job(tx, job_id, actor.sees), "job")
-        return await jobs_store.list_signal_waits(tx, job_id)
+list_waits = job_reader(jobs_store.list_signal_waits)
 
 
 # For the plane itself --------------------------------------------------------------------------------------------
@@ -370,7 +349,7 @@ async def list_waits(db: Database, actor: Actor, job_id: UUID) -> list[Wait]:
 
 async def deliver_waiting_signals(db: Database) -> None:
     """Jobs that were not told because the sender died between two transactions."""
-    for org_id, id in await jobs_store.find_untold_signals(db, AT_ONCE):
+    for org_id, id in [(row["org_id"], row["id"]) for row in await db.call("find_untold_signals", None, AT_ONCE)]:
         async with db.transaction(org_id) as tx:
             signal = await jobs_store.get_signal(tx, id)
         more = signal is not None

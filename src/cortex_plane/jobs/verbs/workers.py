@@ -15,7 +15,7 @@ from cortex_plane.gates import store as gates_store
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import PARKED, JobKind, Parked, Worker
 from cortex_plane.jobs.model.journal import JournalEntry
-from cortex_plane.jobs.model.usage import Grouping, Spent, UsageRow, UsageTotals
+from cortex_plane.jobs.model.usage import Grouping, Spent, UsageRow
 from cortex_plane.jobs.rules import HAND_BACK_REMEDY, Assignment, HandBack, Leased, Orphan, adoption, hand_back
 from cortex_plane.jobs.store import PastSteps
 from cortex_plane.kernel.pages import Position
@@ -71,13 +71,6 @@ async def list_usage(
         return await jobs_store.sum_usage(tx, by, actor.sees, since, until, agent_id, job_id, below, limit)
 
 
-@verb(Permission.JOB_READ)
-async def list_job_usage(db: Database, actor: Actor, job_id: UUID) -> UsageTotals:
-    async with db.transaction(actor.org_id) as tx:
-        require_found(await jobs_store.get_job(tx, job_id, actor.sees), "job")
-        return await jobs_store.list_job_usage(tx, job_id)
-
-
 async def spent_by_job(db: Database, assignment: Assignment) -> Spent:
     """For its worker: what it took so far."""
     async with db.transaction(assignment.org_id) as tx:
@@ -100,14 +93,9 @@ async def adopt_jobs(db: Database, worker_id: UUID, worker_name: str, poison_dea
         if orphan.worker_id == worker_id:
             continue  # our own lease ran out: the next beat renews it
         decision = adoption(orphan, poison_deaths)
-        fact = Fact.of(
-            worker_actor(orphan.org_id, worker_id, worker_name),
-            decision.action,
-            job=str(orphan.id),
-            lost_worker=orphan.worker,
-            epoch=orphan.epoch,
-            reason=decision.error,
-        )
+        actor = worker_actor(orphan.org_id, worker_id, worker_name)
+        details = {"lost_worker": orphan.worker, "epoch": orphan.epoch, "reason": decision.error}
+        fact = Fact.of(actor, decision.action, job=str(orphan.id), **details)
         if await jobs_store.adopt_job(db, orphan, decision, fact):
             orphans.append(orphan)
     return orphans
@@ -150,14 +138,6 @@ async def release_job(db: Database, job: Leased, worker_id: UUID, worker_name: s
         error = f"Job {job.id}: {handback.error} {HAND_BACK_REMEDY}"
         handback, fact = (replace(handback, error=error), Fact.of(actor, "job_failed", job=str(job.id), error=error))
     return await jobs_store.release_job(db, job.org_id, job.id, worker_id, job.epoch, fact, handback)
-
-
-@verb(Permission.JOB_READ)
-async def list_journal(db: Database, actor: Actor, id: UUID, above: int, limit: int) -> list[JournalEntry]:
-    """What the code of a job did so far, in the order in which it was begun."""
-    async with db.transaction(actor.org_id) as tx:
-        require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
-        return await jobs_store.list_journal(tx, id, above, limit)
 
 
 async def list_past_entries(db: Database, assignment: Assignment) -> tuple[list[JournalEntry], dict[str, Any]]:

@@ -367,38 +367,33 @@ class Actor:
         return self.user_account_id or self.key_id
 
     def may(self, permission: Permission) -> bool:
-        if permission in PLATFORM_ONLY:
-            return self.platform
-        if permission in SERVICES_ONLY and self.kind is not ActorKind.SERVICE:
-            return False
-        if permission in PERSONS_ONLY and self.kind is not ActorKind.PERSON:
-            return False
-        if self.kind is ActorKind.SERVICE and permission in BY_NAME | NEVER_SERVICES:
-            return permission in self.granted
-        return not self.roles.isdisjoint(GRANTS[permission])
+        return self._refusal(permission) is None
 
     def require(self, permission: Permission) -> None:
-        if self.may(permission):
-            return
-        hint = None
+        refusal = self._refusal(permission)
+        if refusal is not None:
+            raise Forbidden(refusal[0], hint=refusal[1])
+
+    def _refusal(self, permission: Permission) -> tuple[str, str | None] | None:
+        """Why the actor may not, and what to do; None where they may."""
+        is_service = self.kind is ActorKind.SERVICE
         if permission in PLATFORM_ONLY:
-            message = "Only a platform key may do this."
             hint = "Use the key that `cortex up` keeps in `.cortex/access.json`."
-        elif permission in SERVICES_ONLY and self.kind is not ActorKind.SERVICE:
-            message = "Only a service key may speak for other people."
+            return None if self.platform else ("Only a platform key may do this.", hint)
+        if permission in SERVICES_ONLY and not is_service:
             hint = "Create one: `cortex key create NAME --service --role member`."
-        elif permission in PERSONS_ONLY and self.kind is not ActorKind.PERSON:
-            message = "Only a person of the org may do this."
-            hint = "Use the key of one of its members, at home in it."
-        elif self.kind is ActorKind.SERVICE and permission in NEVER_SERVICES:
-            message, hint = "No program may do this.", "Use the key of an admin."
-        elif self.kind is ActorKind.SERVICE and permission in BY_NAME:
+            return "Only a service key may speak for other people.", hint
+        if permission in PERSONS_ONLY and self.kind is not ActorKind.PERSON:
+            return "Only a person of the org may do this.", "Use the key of one of its members, at home in it."
+        if is_service and permission in NEVER_SERVICES:
+            return "No program may do this.", "Use the key of an admin."
+        if is_service and permission in BY_NAME:
             message = f"A service needs the permission {permission} by name; its roles do not give it."
             command = f"cortex key create NAME --service --role ROLE --permission {permission}"
-            hint = f"An admin makes it a key with it: `{command}`."
-        else:
-            message = f"This needs one of the roles: {', '.join(sorted(GRANTS[permission]))}."
-        raise Forbidden(message, hint=hint)
+            return None if permission in self.granted else (message, f"An admin makes it a key with it: `{command}`.")
+        if self.roles.isdisjoint(GRANTS[permission]):
+            return f"This needs one of the roles: {', '.join(sorted(GRANTS[permission]))}.", None
+        return None
 
     @property
     def sees(self) -> UUID | None:

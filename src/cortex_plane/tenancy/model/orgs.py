@@ -99,11 +99,7 @@ class Role(StrEnum):
     """Came in over a channel; may chat, decides nothing."""
 
 
-def _sorted_roles(roles: list[Role]) -> list[Role]:
-    return sorted(set(roles))
-
-
-Roles = Annotated[list[Role], Field(min_length=1, max_length=6), AfterValidator(_sorted_roles)]
+Roles = Annotated[list[Role], Field(min_length=1, max_length=6), AfterValidator(lambda roles: sorted(set(roles)))]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

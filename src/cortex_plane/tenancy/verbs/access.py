@@ -85,7 +85,7 @@ async def end_access(tx: Transaction, member_id: UUID, codes: Sequence[UUID] = (
         *ids(await tx.rows(queries.void_enrolment_codes, member_id)),
         *ids(await tx.rows(queries.end_links, member_id)),
         *ids(await tx.rows(queries.void_codes, member_id)),
-        *await approvals_store.void_tokens(tx, member_id),
+        *ids(await tx.rows(approvals_store.queries.void_tokens, member_id)),
     ]
     credentials = [*sessions, *others, *codes]
     return {"keys_ended": keys, "browser_sessions_ended": len(sessions), "credentials_ended": credentials}

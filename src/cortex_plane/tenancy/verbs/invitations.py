@@ -12,33 +12,12 @@ from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.notify import store as notify_store
 from cortex_plane.notify.model import Invitation
 from cortex_plane.tenancy import store as tenancy_store
+from cortex_plane.tenancy.model import identities
 from cortex_plane.tenancy.model.access import IDLE_LIFE, WHOLE_LIFE, Actor, Permission, SecretKind, secret_digest
-from cortex_plane.tenancy.model.identities import (
-    INVITATIONS_AN_HOUR,
-    MAIL_PAUSE,
-    MAILS_AN_HOUR,
-    MAX_CHANNELS,
-    VERIFY_LIFE,
-    AddressDraft,
-    AddressVerification,
-    Claim,
-    InvitationDraft,
-    Invited,
-    Mapping,
-    Purpose,
-    displaced,
-    own,
-)
+from cortex_plane.tenancy.model.identities import VERIFY_LIFE, Claim, InvitationDraft, Purpose, own
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.store import queries
-from cortex_plane.tenancy.verbs.access import (
-    actor_for_member,
-    end_access,
-    new_secret,
-    redemption,
-    require_member,
-    show_secret,
-)
+from cortex_plane.tenancy.verbs import access
 from cortex_plane.tenancy.verbs.frame import once_only, record, require_found, transaction_verb
 from cortex_plane.tenancy.verbs.orgs import add_member, resolve_teams
 
@@ -48,7 +27,7 @@ ONLY_MEMBERS = "Only a member has channels."
 @transaction_verb(Permission.MEMBER_WRITE)
 async def invite(
     tx: Transaction, actor: Actor, draft: InvitationDraft, once: IdempotencyKey | None = None, *, mailing: bool = False
-) -> Invited:
+) -> identities.Invited:
     """A member, their unproven address, and a mail with a link. ``mailing``: whether this plane can send mail."""
     again = False
 
@@ -72,7 +51,7 @@ async def invite(
     mapping_id, _ = await once_only(tx, actor, "members.invite", once, make)
     mapping = require_found(await tenancy_store.get_mapping(tx, mapping_id), "mapping")
     member = require_found(await tenancy_store.get_member(tx, mapping.user_account_id), "member")
-    return Invited(member=member, mapping=mapping, again=again)
+    return identities.Invited(member=member, mapping=mapping, again=again)
 
 
 async def _invited_before(tx: Transaction, draft: InvitationDraft, claims: Sequence[Claim]) -> Claim | None:
@@ -109,13 +88,15 @@ async def _join(tx: Transaction, actor: Actor, draft: InvitationDraft) -> UUID:
 
 
 @transaction_verb(Permission.IDENTITY_LINK)
-async def add_address(tx: Transaction, actor: Actor, draft: AddressDraft, *, mailing: bool = False) -> Mapping:
+async def add_address(
+    tx: Transaction, actor: Actor, draft: identities.AddressDraft, *, mailing: bool = False
+) -> identities.Mapping:
     """An address of one's own: it counts once its owner has opened its link while logged in."""
-    member_id = require_member(actor, ONLY_MEMBERS)
+    member_id = access.require_member(actor, ONLY_MEMBERS)
     connection_id = await _email_connection(tx, actor, mailing)
     await tenancy_store.claim_one(tx, connection_id, draft.email)
     claims = await tenancy_store.claims(tx, connection_id, draft.email)
-    displaced(claims, member_id)
+    identities.displaced(claims, member_id)
     mine = own(claims, member_id)
     if mine is not None and mine.verified_at is not None:
         raise Conflict(f"{draft.email} is yours already.", code="already_linked", hint="See `cortex user channels`.")
@@ -172,11 +153,14 @@ async def _send(
     """``own``: they call the address theirs, and nobody else vouches for it. One mail is enough, however often it is asked for.
 
     The link is made when the mail is rendered, and kept nowhere."""
-    if await tx.value(queries.is_mailed, tx.org, mapping_id, MAIL_PAUSE):
+    if await tx.value(queries.is_mailed, tx.org, mapping_id, identities.MAIL_PAUSE):
         return
     # Mail goes to people who did not ask for it, so a sender may send so many an hour. Of two at once the second counts the first.
     await tenancy_store.claim_one(tx, actor.identity, "mails")
-    sender, most = {"sent_by": str(actor.identity), "own": own}, MAILS_AN_HOUR if own else INVITATIONS_AN_HOUR
+    sender, most = (
+        {"sent_by": str(actor.identity), "own": own},
+        identities.MAILS_AN_HOUR if own else identities.INVITATIONS_AN_HOUR,
+    )
     if await tx.value(queries.count_mails, tx.org, sender) >= most:
         raise TooMany(
             f"You had {most} links mailed within the last hour, which is as many as one may.",
@@ -192,9 +176,9 @@ async def _send(
 
 
 async def require_room(tx: Transaction, member_id: UUID) -> None:
-    if await tx.value(queries.count_mappings, member_id) >= MAX_CHANNELS:
+    if await tx.value(queries.count_mappings, member_id) >= identities.MAX_CHANNELS:
         raise TooMany(
-            f"You have {MAX_CHANNELS} channels and addresses, which is as many as one person may have.",
+            f"You have {identities.MAX_CHANNELS} channels and addresses, which is as many as one person may have.",
             code="too_many_channels",
             hint="Give one up: `cortex user channels`, then `cortex user unlink`.",
         )
@@ -203,9 +187,9 @@ async def require_room(tx: Transaction, member_id: UUID) -> None:
 # Links ----------------------------------------------------------------------------------------------------------------
 
 
-async def shown(db: Database, code: str) -> AddressVerification | None:
+async def shown(db: Database, code: str) -> identities.AddressVerification | None:
     """What a link would do now."""
-    return await show_secret(db, SecretKind.ADDRESS_CODE, code, tenancy_store.show_code)
+    return await access.show_secret(db, SecretKind.ADDRESS_CODE, code, tenancy_store.show_code)
 
 
 async def verify(db: Database, code: str, visitor: Actor | None) -> str | None:
@@ -213,7 +197,7 @@ async def verify(db: Database, code: str, visitor: Actor | None) -> str | None:
 
     Unknown, used and old links are answered alike.
     """
-    async with redemption(db, SecretKind.ADDRESS_CODE, code, _refused) as (tx, id):
+    async with access.redemption(db, SecretKind.ADDRESS_CODE, code, _refused) as (tx, id):
         before = await tenancy_store.show_code(tx, id)
         if before is None:
             raise _refused()
@@ -233,17 +217,17 @@ async def verify(db: Database, code: str, visitor: Actor | None) -> str | None:
         return await _prove(tx, verification, logged_in=logged_in)
 
 
-async def _prove(tx: Transaction, verification: AddressVerification, *, logged_in: bool) -> str | None:
+async def _prove(tx: Transaction, verification: identities.AddressVerification, *, logged_in: bool) -> str | None:
     """``logged_in``: they are logged in as the person whose address it is. Otherwise they start anew: what others made in their name
     meanwhile, with an enrolment code, ends."""
-    secret, session_id = new_secret(SecretKind.SESSION), new_id()
+    secret, session_id = access.new_secret(SecretKind.SESSION), new_id()
     member_id, mapping_id = verification.user_account_id, verification.mapping_id
     connection_id, address = verification.connection_id, verification.address
     await tenancy_store.hold_access(tx, member_id)
-    person = await actor_for_member(tx, member_id, verification.id if verification.needs_login else session_id)
+    person = await access.actor_for_member(tx, member_id, verification.id if verification.needs_login else session_id)
     if person is None:
         raise _refused()
-    guest = displaced(await tenancy_store.claims(tx, connection_id, address), member_id)
+    guest = identities.displaced(await tenancy_store.claims(tx, connection_id, address), member_id)
     await prove_mapping(tx, connection_id, member_id, address, mapping_id, guest)
     await tx.rows(queries.use_codes, mapping_id)
     await record(
@@ -252,7 +236,7 @@ async def _prove(tx: Transaction, verification: AddressVerification, *, logged_i
     )  # fmt: skip
     if verification.needs_login:
         return None
-    access_end = {} if logged_in else await end_access(tx, member_id)
+    access_end = {} if logged_in else await access.end_access(tx, member_id)
     await tenancy_store.forget_ended_logins(tx, member_id, IDLE_LIFE)
     await tenancy_store.insert_session(tx, session_id, member_id, secret, WHOLE_LIFE)
     issuer = verification.issued_by
@@ -265,7 +249,7 @@ async def prove_mapping(
 ) -> UUID:
     """The sender is the member's from now on, and not a guest's. ``mapping_id``: that of their claim, if they had one."""
     if guest is not None:
-        await tenancy_store.remove_mapping(tx, guest.id)
+        await tx.rows(queries.remove_mapping, guest.id)
     if mapping_id is None:
         mapping_id = new_id()
         await tenancy_store.insert_mapping(tx, mapping_id, connection_id, member_id, sender, Purpose.SENDER)
@@ -295,7 +279,7 @@ async def make_invitation_code(
     org = await tenancy_store.get_org(tx)
     if member is None or member.deactivated_at is not None or org is None:
         return None
-    code, issuer = new_secret(SecretKind.ADDRESS_CODE), data["invited_by"]
+    code, issuer = access.new_secret(SecretKind.ADDRESS_CODE), data["invited_by"]
     await tx.rows(queries.forget_codes, member.id)
     expires_at = await tenancy_store.insert_code(
         tx, new_id(), member.id, mapping.id, secret_digest(code), Purpose(data["purpose"]), issuer, VERIFY_LIFE

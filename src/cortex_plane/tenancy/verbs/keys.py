@@ -21,37 +21,14 @@ from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.policies import store as policies_store
 from cortex_plane.tenancy import store as tenancy_store
-from cortex_plane.tenancy.model.access import (
-    Actor,
-    ActorKind,
-    Key,
-    KeyDraft,
-    KeyKind,
-    ModelKey,
-    ModelKeyDraft,
-    NewKey,
-    OwnKeyDraft,
-    Permission,
-    Provider,
-    SecretKind,
-    database_owner,
-    scheduler_actor,
-    secret_digest,
-)
+from cortex_plane.tenancy.model import access as access_model
+from cortex_plane.tenancy.model.access import Actor, Key, KeyDraft, KeyKind, NewKey, OwnKeyDraft, Permission
 from cortex_plane.tenancy.model.orgs import Org
 from cortex_plane.tenancy.rules import Forged
 from cortex_plane.tenancy.store import queries
+from cortex_plane.tenancy.verbs import frame
 from cortex_plane.tenancy.verbs.access import new_secret, report_forgery, require_member
-from cortex_plane.tenancy.verbs.frame import (
-    every_org,
-    get_verb,
-    once_only,
-    read_verb,
-    record,
-    require_found,
-    transaction_verb,
-    verb,
-)
+from cortex_plane.tenancy.verbs.frame import record, require_found
 
 ONLY_MEMBERS = "Only a member has keys of their own."
 
@@ -59,10 +36,10 @@ ONLY_MEMBERS = "Only a member has keys of their own."
 async def authenticate_key(db: Database, secret: str, org_slug: str | None = None) -> Actor:
     """The actor behind a key. What is not even shaped like a key is not looked up."""
     actor: Actor | None = None
-    if SecretKind.KEY.matches(secret):
+    if access_model.SecretKind.KEY.matches(secret):
         try:
             own_db = db.own(PoolPurpose.AUTHENTICATION)
-            actor = await tenancy_store.authenticate_key(own_db, secret_digest(secret), org_slug)
+            actor = await tenancy_store.authenticate_key(own_db, access_model.secret_digest(secret), org_slug)
         except Forged as forgery:
             await report_forgery(db, forgery)
     if actor is None:
@@ -70,7 +47,7 @@ async def authenticate_key(db: Database, secret: str, org_slug: str | None = Non
     return actor
 
 
-@transaction_verb(Permission.KEY_WRITE)
+@frame.transaction_verb(Permission.KEY_WRITE)
 async def create_key(tx: Transaction, actor: Actor, draft: KeyDraft, once: IdempotencyKey | None = None) -> NewKey:
     """A key for a service, or for oneself. Nobody makes a key for another person: its holder would be that person."""
     if (draft.member_id is None) == (draft.roles is None):
@@ -78,7 +55,7 @@ async def create_key(tx: Transaction, actor: Actor, draft: KeyDraft, once: Idemp
             "A key belongs to a member or to a service.",
             hint="Give `member_id` for a key of your own, or `roles` for a service key, and not both.",
         )
-    if draft.permissions and (draft.roles is None or actor.kind is ActorKind.SERVICE):
+    if draft.permissions and (draft.roles is None or actor.kind is access_model.ActorKind.SERVICE):
         raise Forbidden(
             "Permissions are granted to a service, by an admin.",
             code="grants_nothing",
@@ -96,7 +73,7 @@ async def create_key(tx: Transaction, actor: Actor, draft: KeyDraft, once: Idemp
     return await _create_key(tx, actor, OwnKeyDraft(name=draft.name, expires_in_days=draft.expires_in_days), once)
 
 
-@transaction_verb(Permission.KEY_OWN)
+@frame.transaction_verb(Permission.KEY_OWN)
 async def create_own_key(
     tx: Transaction, actor: Actor, draft: OwnKeyDraft, once: IdempotencyKey | None = None
 ) -> NewKey:
@@ -108,7 +85,7 @@ async def _create_key(
     tx: Transaction, actor: Actor, draft: KeyDraft | OwnKeyDraft, once: IdempotencyKey | None
 ) -> NewKey:
     """A ``KeyDraft`` is for a service, an ``OwnKeyDraft`` for the actor."""
-    secret = new_secret(SecretKind.KEY)
+    secret = new_secret(access_model.SecretKind.KEY)
     if isinstance(draft, KeyDraft):
         kind, member_id, maker = KeyKind.SERVICE, None, actor.identity
         roles, permissions = draft.roles or [], sorted(set(draft.permissions))
@@ -130,7 +107,7 @@ async def _create_key(
         )  # fmt: skip
         return id
 
-    id, is_replay = await once_only(tx, actor, "keys.create", once, make)
+    id, is_replay = await frame.once_only(tx, actor, "keys.create", once, make)
     key = require_found(await tenancy_store.get_key(tx, id), "key")
     return NewKey(key=key, secret=None if is_replay else secret)
 
@@ -150,12 +127,12 @@ async def hold_origin(tx: Transaction, actor: Actor) -> UUID | None:
     return origin[0]
 
 
-@transaction_verb(Permission.KEY_OWN)
+@frame.transaction_verb(Permission.KEY_OWN)
 async def list_own_keys(tx: Transaction, actor: Actor, position: Position | None, limit: int) -> Page[Key]:
     return await tenancy_store.list_keys(tx, position, limit, require_member(actor, ONLY_MEMBERS))
 
 
-@transaction_verb(Permission.KEY_OWN)
+@frame.transaction_verb(Permission.KEY_OWN)
 async def revoke_own_key(tx: Transaction, actor: Actor, id: UUID) -> Key:
     """A key of one's own, also the one that is in use."""
     key = require_found(await tenancy_store.get_key(tx, id), "key")
@@ -164,11 +141,11 @@ async def revoke_own_key(tx: Transaction, actor: Actor, id: UUID) -> Key:
     return await _end_key(tx, actor, key)
 
 
-get_key = get_verb(Permission.KEY_READ, tenancy_store.get_key, "key")
-list_keys = read_verb(Permission.KEY_READ, tenancy_store.list_keys)
+get_key = frame.get_verb(Permission.KEY_READ, tenancy_store.get_key, "key")
+list_keys = frame.read_verb(Permission.KEY_READ, tenancy_store.list_keys)
 
 
-@transaction_verb(Permission.KEY_WRITE)
+@frame.transaction_verb(Permission.KEY_WRITE)
 async def revoke_key(tx: Transaction, actor: Actor, id: UUID) -> Key:
     """At once and for good, with all that came from it. Revoking a revoked key changes nothing."""
     return await _end_key(tx, actor, require_found(await tenancy_store.get_key(tx, id), "key"))
@@ -204,24 +181,26 @@ async def issue_key_for_owner(db: Database) -> str | None:
     None when there is no org yet.
     """
     first: Org | None = None
-    async for org in every_org(db):
+    async for org in frame.every_org(db):
         first = org  # the last one is the oldest: the one that was set up with the plane
     if first is None:
         return None
-    secret, id = new_secret(SecretKind.KEY), new_id()
+    secret, id = new_secret(access_model.SecretKind.KEY), new_id()
     async with db.transaction(first.id) as tx:
         admin: UUID = require_found(await tx.value(queries.first_admin), "member")
         await tenancy_store.insert_key(tx, id, "command line", KeyKind.PERSON, admin, [], secret, None, platform=True)
-        await record(tx, database_owner(first.id), "key_created", key_id=id, member=admin, platform=True)
+        await record(tx, access_model.database_owner(first.id), "key_created", key_id=id, member=admin, platform=True)
     return secret
 
 
-list_model_keys = read_verb(Permission.KEY_READ, tenancy_store.list_model_keys)
-get_model_key = get_verb(Permission.KEY_READ, tenancy_store.get_model_key, "model_key")
+list_model_keys = frame.read_verb(Permission.KEY_READ, tenancy_store.list_model_keys)
+get_model_key = frame.get_verb(Permission.KEY_READ, tenancy_store.get_model_key, "model_key")
 
 
-@verb(Permission.KEY_WRITE)
-async def put_model_key(db: Database, actor: Actor, provider: Provider, draft: ModelKeyDraft) -> ModelKey:
+@frame.verb(Permission.KEY_WRITE)
+async def put_model_key(
+    db: Database, actor: Actor, provider: access_model.Provider, draft: access_model.ModelKeyDraft
+) -> access_model.ModelKey:
     """Set it, in the place of the one before. Workers use it within seconds."""
     async with db.transaction(actor.org_id) as tx:
         model_key = await tenancy_store.put_model_key(tx, db, provider, draft.key, actor.name)
@@ -229,15 +208,15 @@ async def put_model_key(db: Database, actor: Actor, provider: Provider, draft: M
         return model_key
 
 
-@transaction_verb(Permission.KEY_WRITE)
-async def remove_model_key(tx: Transaction, actor: Actor, provider: Provider) -> None:
+@frame.transaction_verb(Permission.KEY_WRITE)
+async def remove_model_key(tx: Transaction, actor: Actor, provider: access_model.Provider) -> None:
     """Workers stop using it within seconds."""
     model_key = require_found(await tenancy_store.get_model_key(tx, provider), "model_key")
     if await tx.value(queries.remove_model_key, provider) is not None:
         await record(tx, actor, "model_key_removed", provider=provider, last_characters=model_key.last_characters)
 
 
-async def open_model_key(db: Database, org_id: UUID, provider: Provider, vault: Vault) -> str | None:
+async def open_model_key(db: Database, org_id: UUID, provider: access_model.Provider, vault: Vault) -> str | None:
     """The key itself, for the worker that asks the provider; None where the org has none."""
     async with db.transaction(org_id) as tx:
         return await tenancy_store.open_model_key(tx, vault, provider)
@@ -359,7 +338,7 @@ async def convert_credentials(db: Database) -> int:
     async with db.transaction(NOBODY) as tx:
         if await tx.value(queries.is_converted):
             return 0
-    count = sum([await _convert_org(db, org.id) async for org in every_org(db)])
+    count = sum([await _convert_org(db, org.id) async for org in frame.every_org(db)])
     async with db.transaction(NOBODY) as tx:
         await tx.rows(queries.set_converted)  # nothing takes this back
     log.info("credentials converted", rows=count)
@@ -374,7 +353,7 @@ async def _convert_org(db: Database, org_id: UUID) -> int:
                 count = await tenancy_store.convert_some(tx) + await _convert_policies(tx)
                 if not count:
                     return total
-                plane = scheduler_actor(org_id, UUID(int=0), "plane")
+                plane = access_model.scheduler_actor(org_id, UUID(int=0), "plane")
                 await record(tx, plane, "credentials_converted", rows=count)
         except Conflict as error:
             # Another process was faster, with all of them.

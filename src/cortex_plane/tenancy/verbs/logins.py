@@ -11,35 +11,10 @@ from cortex_plane.kernel.errors import Conflict, Forbidden, Unauthenticated
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.tenancy import store as tenancy_store
-from cortex_plane.tenancy.model.access import (
-    CODE_LIFE,
-    IDLE_LIFE,
-    LINK_LIFE,
-    WHOLE_LIFE,
-    Actor,
-    BrowserSession,
-    EndedSessions,
-    Enrolment,
-    EnrolmentCode,
-    KeyKind,
-    LoginLink,
-    NewKey,
-    Permission,
-    Redemption,
-    SecretKind,
-    secret_digest,
-)
+from cortex_plane.tenancy.model import access as access_model
+from cortex_plane.tenancy.model.access import IDLE_LIFE, Actor, Permission, SecretKind, secret_digest
 from cortex_plane.tenancy.store import queries
-from cortex_plane.tenancy.verbs.access import (
-    actor_for_member,
-    end_access,
-    forgery_refusal,
-    new_secret,
-    redemption,
-    require_active,
-    require_member,
-    show_secret,
-)
+from cortex_plane.tenancy.verbs import access
 from cortex_plane.tenancy.verbs.frame import record, require_found, transaction_verb
 from cortex_plane.tenancy.verbs.keys import hold_origin
 
@@ -48,26 +23,26 @@ HOW_TO_GET_A_LINK = "Get a new link with `cortex member login-link`; without a k
 
 
 @transaction_verb(Permission.LOGIN)
-async def issue_own_login_link(tx: Transaction, actor: Actor) -> LoginLink:
+async def issue_own_login_link(tx: Transaction, actor: Actor) -> access_model.LoginLink:
     """A link for the caller, and for nobody else: its holder is that person."""
-    member_id = require_member(actor, ONLY_MEMBERS)
-    token, id = new_secret(SecretKind.LOGIN_LINK), new_id()
+    member_id = access.require_member(actor, ONLY_MEMBERS)
+    token, id = access.new_secret(SecretKind.LOGIN_LINK), new_id()
     key_id = await hold_origin(tx, actor)
     await tenancy_store.forget_ended_logins(tx, member_id, IDLE_LIFE)
-    expires_at = await tenancy_store.insert_link(tx, id, member_id, token, LINK_LIFE, actor.name, key_id)
+    expires_at = await tenancy_store.insert_link(tx, id, member_id, token, access_model.LINK_LIFE, actor.name, key_id)
     await record(tx, actor, "login_link_created", link=id, member=member_id)
-    return LoginLink(member_id=member_id, url_path=f"/login/{token}", expires_at=expires_at)
+    return access_model.LoginLink(member_id=member_id, url_path=f"/login/{token}", expires_at=expires_at)
 
 
 async def link_holder(db: Database, token: str) -> str | None:
     """Whom a link would log in now, by name."""
-    return await show_secret(db, SecretKind.LOGIN_LINK, token, tenancy_store.link_holder)
+    return await access.show_secret(db, SecretKind.LOGIN_LINK, token, tenancy_store.link_holder)
 
 
 async def log_in(db: Database, token: str) -> str:
     """Use a link up; returns the secret of a new session. Unknown, used and old links are answered alike."""
-    secret, id = new_secret(SecretKind.SESSION), new_id()
-    async with redemption(db, SecretKind.LOGIN_LINK, token, _link_refused) as (tx, link_id):
+    secret, id = access.new_secret(SecretKind.SESSION), new_id()
+    async with access.redemption(db, SecretKind.LOGIN_LINK, token, _link_refused) as (tx, link_id):
         member_id = await tenancy_store.link_member(tx, link_id)
         if member_id is None:
             raise _link_refused()
@@ -78,7 +53,7 @@ async def log_in(db: Database, token: str) -> str:
             raise _link_refused()
         person = tenancy_store.session_person(tx.org, id, row["id"], row["display_name"], row)
         await tenancy_store.forget_ended_logins(tx, member_id, IDLE_LIFE)
-        await tenancy_store.insert_session(tx, id, member_id, secret, WHOLE_LIFE, row["key_id"])
+        await tenancy_store.insert_session(tx, id, member_id, secret, access_model.WHOLE_LIFE, row["key_id"])
         await record(tx, person, "logged_in", link=link_id, session=id, issued_by=row["issued_by"])
     return secret
 
@@ -96,7 +71,7 @@ async def authenticate_session(db: Database, secret: str, *, touch: bool = True)
     actor: Actor | None = None
     if SecretKind.SESSION.matches(secret):
         own_db = db.own(PoolPurpose.AUTHENTICATION)
-        async with forgery_refusal(db):
+        async with access.forgery_refusal(db):
             actor = await tenancy_store.authenticate_session(own_db, secret_digest(secret), IDLE_LIFE, touch)
     if actor is None:
         raise Unauthenticated(
@@ -118,26 +93,26 @@ async def log_out(db: Database, actor: Actor) -> None:
 @transaction_verb(Permission.LOGIN)
 async def list_own_sessions(
     tx: Transaction, actor: Actor, position: Position | None, limit: int
-) -> Page[BrowserSession]:
+) -> Page[access_model.BrowserSession]:
     """Where the caller is logged in."""
-    return await tenancy_store.list_sessions(tx, require_member(actor, ONLY_MEMBERS), position, limit, IDLE_LIFE)
+    return await tenancy_store.list_sessions(tx, access.require_member(actor, ONLY_MEMBERS), position, limit, IDLE_LIFE)
 
 
 @transaction_verb(Permission.LOGIN)
 async def end_own_session(tx: Transaction, actor: Actor, id: UUID) -> None:
-    await _end_session(tx, actor, require_member(actor, ONLY_MEMBERS), id)
+    await _end_session(tx, actor, access.require_member(actor, ONLY_MEMBERS), id)
 
 
 @transaction_verb(Permission.LOGIN)
-async def end_own_sessions(tx: Transaction, actor: Actor) -> EndedSessions:
+async def end_own_sessions(tx: Transaction, actor: Actor) -> access_model.EndedSessions:
     """All of them, but the one that the actor is in."""
-    return await _end_sessions(tx, actor, require_member(actor, ONLY_MEMBERS))
+    return await _end_sessions(tx, actor, access.require_member(actor, ONLY_MEMBERS))
 
 
 @transaction_verb(Permission.MEMBER_WRITE)
 async def list_member_sessions(
     tx: Transaction, _: Actor, member_id: UUID, position: Position | None, limit: int
-) -> Page[BrowserSession]:
+) -> Page[access_model.BrowserSession]:
     require_found(await tenancy_store.get_member(tx, member_id), "member")
     return await tenancy_store.list_sessions(tx, member_id, position, limit, IDLE_LIFE)
 
@@ -148,7 +123,7 @@ async def end_member_session(tx: Transaction, actor: Actor, member_id: UUID, id:
 
 
 @transaction_verb(Permission.MEMBER_WRITE)
-async def end_member_sessions(tx: Transaction, actor: Actor, member_id: UUID) -> EndedSessions:
+async def end_member_sessions(tx: Transaction, actor: Actor, member_id: UUID) -> access_model.EndedSessions:
     require_found(await tenancy_store.get_member(tx, member_id), "member")
     return await _end_sessions(tx, actor, member_id)
 
@@ -158,14 +133,14 @@ async def _end_session(tx: Transaction, actor: Actor, member_id: UUID, id: UUID)
     await record(tx, actor, "browser_session_ended", session=id, member=member_id)
 
 
-async def _end_sessions(tx: Transaction, actor: Actor, member_id: UUID) -> EndedSessions:
+async def _end_sessions(tx: Transaction, actor: Actor, member_id: UUID) -> access_model.EndedSessions:
     """With the links that would open new ones."""
     await tenancy_store.hold_access(tx, member_id)
     sessions = ids(await tx.rows(queries.end_sessions, member_id, actor.key_id))
     links = ids(await tx.rows(queries.end_links, member_id))
-    credentials, count = [*sessions, *links], len(sessions)
-    await record(tx, actor, "browser_sessions_ended", member=member_id, ended=count, credentials_ended=credentials)
-    return EndedSessions(ended=count)
+    ended = [*sessions, *links]
+    await record(tx, actor, "browser_sessions_ended", member=member_id, ended=len(sessions), credentials_ended=ended)
+    return access_model.EndedSessions(ended=len(sessions))
 
 
 async def end_sessions(db: Database, secret: str) -> None:
@@ -178,7 +153,7 @@ async def end_sessions(db: Database, secret: str) -> None:
 
 
 @transaction_verb(Permission.MEMBER_ENROL)
-async def issue_enrolment_code(tx: Transaction, actor: Actor, member_id: UUID) -> EnrolmentCode:
+async def issue_enrolment_code(tx: Transaction, actor: Actor, member_id: UUID) -> access_model.EnrolmentCode:
     """A code for a member who has no channel of their own yet. An earlier one that nobody redeemed stops working."""
     if member_id == actor.user_account_id:
         raise Forbidden(
@@ -186,9 +161,9 @@ async def issue_enrolment_code(tx: Transaction, actor: Actor, member_id: UUID) -
             code="enrols_self",
             hint="Use `cortex member login-link` for a session, and `cortex key create` for a key.",
         )
-    member = await require_active(tx, member_id)
+    member = await access.require_active(tx, member_id)
     await tenancy_store.hold_access(tx, member_id)
-    if await tenancy_store.has_proven_channel(tx, member_id):
+    if await tx.value(queries.has_proven_channel, tx.org, member_id):
         raise Conflict(
             f"{member.display_name} has proven a channel of their own, so nobody else makes a way in for them.",
             code="channel_proven",
@@ -197,39 +172,39 @@ async def issue_enrolment_code(tx: Transaction, actor: Actor, member_id: UUID) -
     return await make_enrolment_code(tx, actor, member_id)
 
 
-async def make_enrolment_code(tx: Transaction, actor: Actor, member_id: UUID) -> EnrolmentCode:
-    code, id = new_secret(SecretKind.ENROLMENT_CODE), new_id()
-    code_ids = ids(await tx.rows(queries.void_enrolment_codes, member_id))
-    expires_at = await tenancy_store.insert_enrolment_code(tx, id, member_id, code, actor, CODE_LIFE)
-    await record(tx, actor, "enrolment_code_created", code=id, member=member_id, credentials_ended=code_ids)
-    return EnrolmentCode(member_id=member_id, code=code, url_path=f"/enrol/{code}", expires_at=expires_at)
+async def make_enrolment_code(tx: Transaction, actor: Actor, member_id: UUID) -> access_model.EnrolmentCode:
+    code, id = access.new_secret(SecretKind.ENROLMENT_CODE), new_id()
+    ended = ids(await tx.rows(queries.void_enrolment_codes, member_id))
+    expires_at = await tenancy_store.insert_enrolment_code(tx, id, member_id, code, actor, access_model.CODE_LIFE)
+    await record(tx, actor, "enrolment_code_created", code=id, member=member_id, credentials_ended=ended)
+    return access_model.EnrolmentCode(member_id=member_id, code=code, url_path=f"/enrol/{code}", expires_at=expires_at)
 
 
-async def show_enrolment_code(db: Database, code: str) -> Enrolment | None:
+async def show_enrolment_code(db: Database, code: str) -> access_model.Enrolment | None:
     """What a code would do now."""
-    return await show_secret(db, SecretKind.ENROLMENT_CODE, code, tenancy_store.show_enrolment_code)
+    return await access.show_secret(db, SecretKind.ENROLMENT_CODE, code, tenancy_store.show_enrolment_code)
 
 
 async def redeem_for_session(db: Database, code: str) -> str:
     """Returns the secret of a new browser session. Unknown, used and old codes are answered alike."""
-    secret, session_id = new_secret(SecretKind.SESSION), new_id()
-    async with redemption(db, SecretKind.ENROLMENT_CODE, code, _enrolment_refused) as (tx, code_id):
+    secret, session_id = access.new_secret(SecretKind.SESSION), new_id()
+    async with access.redemption(db, SecretKind.ENROLMENT_CODE, code, _enrolment_refused) as (tx, code_id):
         person, member_id = await _redeem(tx, code_id, session_id)
-        await tenancy_store.insert_session(tx, session_id, member_id, secret, WHOLE_LIFE)
+        await tenancy_store.insert_session(tx, session_id, member_id, secret, access_model.WHOLE_LIFE)
         await record(tx, person, "logged_in", enrolment=code_id, session=session_id)
     return secret
 
 
-async def redeem_for_key(db: Database, draft: Redemption) -> NewKey:
+async def redeem_for_key(db: Database, draft: access_model.Redemption) -> access_model.NewKey:
     """The same for the command line: a key instead of a session."""
-    secret, key_id, kind = new_secret(SecretKind.KEY), new_id(), KeyKind.PERSON
-    async with redemption(db, SecretKind.ENROLMENT_CODE, draft.code, _enrolment_refused) as (tx, code_id):
+    secret, key_id, kind = access.new_secret(SecretKind.KEY), new_id(), access_model.KeyKind.PERSON
+    async with access.redemption(db, SecretKind.ENROLMENT_CODE, draft.code, _enrolment_refused) as (tx, code_id):
         person, member_id = await _redeem(tx, code_id, key_id)
         key = await tenancy_store.insert_key(tx, key_id, draft.key_name, kind, member_id, [], secret, None)
         await record(
             tx, person, "key_created", key_id=key_id, name=draft.key_name, kind=kind, enrolment=code_id, member=member_id
         )  # fmt: skip
-    return NewKey(key=key, secret=secret)
+    return access_model.NewKey(key=key, secret=secret)
 
 
 async def _redeem(tx: Transaction, code_id: UUID, credential_id: UUID) -> tuple[Actor, UUID]:
@@ -240,13 +215,13 @@ async def _redeem(tx: Transaction, code_id: UUID, credential_id: UUID) -> tuple[
     await tenancy_store.hold_access(tx, before.member_id)
     # First of all: a channel that is proven at this moment was proven before, or not at all.
     codes = ids(await tx.rows(queries.void_codes, before.member_id))
-    if await tenancy_store.has_proven_channel(tx, before.member_id):
+    if await tx.value(queries.has_proven_channel, tx.org, before.member_id):
         raise _enrolment_refused()
     issuer_id = await tx.value(queries.use_enrolment_code, code_id)
-    person = await actor_for_member(tx, before.member_id, credential_id)
+    person = await access.actor_for_member(tx, before.member_id, credential_id)
     if issuer_id is None or person is None:
         raise _enrolment_refused()
-    details = await end_access(tx, before.member_id, codes)
+    details = await access.end_access(tx, before.member_id, codes)
     await tx.rows(queries.add_sponsor, before.member_id, issuer_id)
     await record(tx, person, "enrolled", code=code_id, issuer=issuer_id, issued_by=before.issued_by, **details)
     return person, before.member_id

@@ -14,75 +14,36 @@ from cortex_plane.kernel.fields import parse, split_ref
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.tenancy import store as tenancy_store
-from cortex_plane.tenancy.model.access import (
-    Actor,
-    ActorKind,
-    FirstOrg,
-    KeyKind,
-    NewKey,
-    NewOrg,
-    Permission,
-    SecretKind,
-    database_owner,
-)
+from cortex_plane.tenancy.model import access as access_model
+from cortex_plane.tenancy.model import orgs
+from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.model.identities import Mapping
-from cortex_plane.tenancy.model.orgs import (
-    Absence,
-    AbsenceDraft,
-    AbsenceStatus,
-    Member,
-    MemberChange,
-    MemberDraft,
-    Org,
-    OrgChange,
-    OrgDraft,
-    OrgSettings,
-    OrgSettingsChange,
-    Role,
-    Span,
-    Team,
-    TeamChange,
-    TeamDraft,
-    span_of,
-    way_back,
-)
+from cortex_plane.tenancy.model.orgs import Absence, Org, OrgDraft, Role, Team
 from cortex_plane.tenancy.store import queries
-from cortex_plane.tenancy.verbs import logins
+from cortex_plane.tenancy.verbs import frame, logins
 from cortex_plane.tenancy.verbs.access import NOTHING_ENDED, end_access, new_secret, sponsors_by
-from cortex_plane.tenancy.verbs.frame import (
-    get_verb,
-    once_only,
-    read_verb,
-    record,
-    require_found,
-    require_revision,
-    transaction_verb,
-    verb,
-)
-
-FIRST_TEAM = "main"
 
 
-@verb(Permission.ORG_CREATE)
-async def create_org(db: Database, actor: Actor, draft: OrgDraft) -> NewOrg:
+@frame.verb(Permission.ORG_CREATE)
+async def create_org(db: Database, actor: Actor, draft: OrgDraft) -> access_model.NewOrg:
     """With a code for its first admin to redeem. On the new org's trail the platform made it: whoever holds the key is nobody
     there."""
-    outsider = replace(actor, kind=ActorKind.PLATFORM, user_account_id=None)
+    outsider = replace(actor, kind=access_model.ActorKind.PLATFORM, user_account_id=None)
     async with db.transaction(new_id()) as tx:
         org, admin_id = await _create_org(tx, outsider, draft, [outsider.key_id])
         code = await logins.make_enrolment_code(tx, outsider, admin_id)
-    return NewOrg(org=org, enrolment=code)
+    return access_model.NewOrg(org=org, enrolment=code)
 
 
-async def bootstrap_plane(db: Database, draft: OrgDraft) -> FirstOrg:
+async def bootstrap_plane(db: Database, draft: OrgDraft) -> access_model.FirstOrg:
     """The first org of a new plane, whose admin holds a platform key. For whoever holds the database, not for a door."""
-    secret, key_id = new_secret(SecretKind.KEY), new_id()
+    secret, key_id = new_secret(access_model.SecretKind.KEY), new_id()
     async with db.transaction(new_id()) as tx:
-        org, admin_id = await _create_org(tx, database_owner(tx.org), draft, [], key=key_id)
+        org, admin_id = await _create_org(tx, access_model.database_owner(tx.org), draft, [], key=key_id)
         key = await tenancy_store.insert_key(
-            tx, key_id, "first key", KeyKind.PERSON, admin_id, [], secret, None, platform=True
+            tx, key_id, "first key", access_model.KeyKind.PERSON, admin_id, [], secret, None, platform=True
         )
-    return FirstOrg(org=org, key=NewKey(key=key, secret=secret))
+    return access_model.FirstOrg(org=org, key=access_model.NewKey(key=key, secret=secret))
 
 
 async def _create_org(
@@ -90,45 +51,45 @@ async def _create_org(
 ) -> tuple[Org, UUID]:
     """An org with a first team and an admin; ``key``: the platform key that the admin gets."""
     admin_id, team_id = new_id(), new_id()
-    org = await tenancy_store.insert_org(tx, tx.org, draft.slug, draft.name, _stated(OrgSettings()))
-    await tenancy_store.insert_team(tx, team_id, FIRST_TEAM, "Main", None)
-    await tenancy_store.insert_member(tx, admin_id, draft.admin_name, 0, [Role.ADMIN], sponsors)
+    org = await tenancy_store.insert_org(tx, tx.org, draft.slug, draft.name, _stated(orgs.OrgSettings()))
+    await tenancy_store.insert_team(tx, team_id, "main", "Main", None)
+    await tx.rows(queries.insert_member, tx.org, admin_id, draft.admin_name, 0, [Role.ADMIN], sponsors)
     await tenancy_store.set_teams(tx, admin_id, [team_id])
-    await record(
+    await frame.record(
         tx, actor, "org_created", org=tx.org, slug=draft.slug, admin=admin_id, key=key, platform=key is not None
     )
     return org, admin_id
 
 
-get_org = get_verb(Permission.ORG_READ, tenancy_store.get_org, "org")
+get_org = frame.get_verb(Permission.ORG_READ, tenancy_store.get_org, "org")
 
 
-@verb(Permission.ORG_CREATE)
+@frame.verb(Permission.ORG_CREATE)
 async def list_orgs(db: Database, actor: Actor, position: Position | None, limit: int) -> Page[Org]:  # noqa: ARG001
     return await tenancy_store.list_orgs(db, position, limit)
 
 
-@transaction_verb(Permission.ORG_WRITE)
-async def update_org(tx: Transaction, actor: Actor, change: OrgChange, revision: int | None) -> Org:
+@frame.transaction_verb(Permission.ORG_WRITE)
+async def update_org(tx: Transaction, actor: Actor, change: orgs.OrgChange, revision: int | None) -> Org:
     settings = _stated(change.settings) if change.settings else None
     org = one(Org, await tx.row(queries.update_org, revision, change.name, settings))
     if org is None:
         raise Stale(f"The org has changed since revision {revision}.")
-    await record(tx, actor, "org_changed", name=change.name, settings=settings)
+    await frame.record(tx, actor, "org_changed", name=change.name, settings=settings)
     return org
 
 
-def _stated(settings: OrgSettings | OrgSettingsChange) -> dict[str, Any]:
+def _stated(settings: orgs.OrgSettings | orgs.OrgSettingsChange) -> dict[str, Any]:
     """Without what nobody said anything about."""
     return {name: value for name, value in asdict(settings).items() if value is not None}
 
 
-@transaction_verb(Permission.TEAM_WRITE)
-async def create_team(tx: Transaction, actor: Actor, draft: TeamDraft, once: IdempotencyKey | None = None) -> Team:
+@frame.transaction_verb(Permission.TEAM_WRITE)
+async def create_team(tx: Transaction, actor: Actor, draft: orgs.TeamDraft, once: IdempotencyKey | None = None) -> Team:
     async def make() -> UUID:
         parent = None
         if draft.parent is not None:
-            parent = require_found(await tenancy_store.get_team(tx, draft.parent), "team")
+            parent = frame.require_found(await tenancy_store.get_team(tx, draft.parent), "team")
             if parent.parent_id is not None:
                 raise InvalidInput(
                     f"The team {parent.slug} has a parent itself.",
@@ -136,30 +97,30 @@ async def create_team(tx: Transaction, actor: Actor, draft: TeamDraft, once: Ide
                     hint="Teams have one level of parents: choose a team without one.",
                 )
         team = await tenancy_store.insert_team(tx, new_id(), draft.slug, draft.name, parent.id if parent else None)
-        await record(tx, actor, "team_created", team=team.id, slug=team.slug, parent=draft.parent)
+        await frame.record(tx, actor, "team_created", team=team.id, slug=team.slug, parent=draft.parent)
         return team.id
 
-    id, _ = await once_only(tx, actor, "teams.create", once, make)
-    return require_found(await tenancy_store.get_team(tx, str(id)), "team")
+    id, _ = await frame.once_only(tx, actor, "teams.create", once, make)
+    return frame.require_found(await tenancy_store.get_team(tx, str(id)), "team")
 
 
-get_team = get_verb(Permission.TEAM_READ, tenancy_store.get_team, "team")
-list_teams = read_verb(Permission.TEAM_READ, tenancy_store.list_teams)
+get_team = frame.get_verb(Permission.TEAM_READ, tenancy_store.get_team, "team")
+list_teams = frame.read_verb(Permission.TEAM_READ, tenancy_store.list_teams)
 
 
-@transaction_verb(Permission.TEAM_WRITE)
-async def update_team(tx: Transaction, actor: Actor, ref: str, change: TeamChange, revision: int | None) -> Team:
-    team = require_found(await tenancy_store.get_team(tx, ref), "team")
+@frame.transaction_verb(Permission.TEAM_WRITE)
+async def update_team(tx: Transaction, actor: Actor, ref: str, change: orgs.TeamChange, revision: int | None) -> Team:
+    team = frame.require_found(await tenancy_store.get_team(tx, ref), "team")
     new_team = one(Team, await tx.row(queries.update_team, team.id, revision, change.name))
     if new_team is None:
-        require_revision(require_found(await tenancy_store.get_team(tx, ref), "team").revision, revision)
-    await record(tx, actor, "team_changed", team=team.id, name=change.name)
-    return require_found(new_team, "team")
+        frame.require_revision(frame.require_found(await tenancy_store.get_team(tx, ref), "team").revision, revision)
+    await frame.record(tx, actor, "team_changed", team=team.id, name=change.name)
+    return frame.require_found(new_team, "team")
 
 
-@transaction_verb(Permission.TEAM_WRITE)
+@frame.transaction_verb(Permission.TEAM_WRITE)
 async def delete_team(tx: Transaction, actor: Actor, ref: str) -> None:
-    team = require_found(await tenancy_store.get_team(tx, ref), "team")
+    team = frame.require_found(await tenancy_store.get_team(tx, ref), "team")
     (usage,) = await tx.rows(queries.team_usage, team.id)
     if any(usage.values()):
         raise InUse(
@@ -167,8 +128,8 @@ async def delete_team(tx: Transaction, actor: Actor, ref: str) -> None:
             hint="Move or delete them first.",
             used_by=dict(usage),
         )
-    require_found(await tenancy_store.delete_team(tx, team.id) or None, "team")
-    await record(tx, actor, "team_deleted", team=team.id, slug=team.slug)
+    frame.require_found(await tenancy_store.delete_team(tx, team.id) or None, "team")
+    await frame.record(tx, actor, "team_deleted", team=team.id, slug=team.slug)
 
 
 async def resolve_teams(tx: Transaction, refs: list[str]) -> list[UUID]:
@@ -185,39 +146,41 @@ async def add_member(
     tx: Transaction, actor: Actor, name: str, clearance: int, roles: Sequence[Role], teams: list[str]
 ) -> UUID:
     id = new_id()
-    await tenancy_store.insert_member(tx, id, name, clearance, roles, await sponsors_by(tx, actor))
+    await tx.rows(queries.insert_member, tx.org, id, name, clearance, roles, await sponsors_by(tx, actor))
     await tenancy_store.set_teams(tx, id, await resolve_teams(tx, teams))
-    await record(tx, actor, "member_added", member=id, name=name, clearance=clearance, roles=roles, teams=teams)
+    await frame.record(tx, actor, "member_added", member=id, name=name, clearance=clearance, roles=roles, teams=teams)
     return id
 
 
-@transaction_verb(Permission.MEMBER_WRITE)
+@frame.transaction_verb(Permission.MEMBER_WRITE)
 async def create_member(
-    tx: Transaction, actor: Actor, draft: MemberDraft, once: IdempotencyKey | None = None
-) -> Member:
+    tx: Transaction, actor: Actor, draft: orgs.MemberDraft, once: IdempotencyKey | None = None
+) -> orgs.Member:
     make = partial(add_member, tx, actor, draft.display_name, draft.clearance, draft.roles, draft.teams)
-    id, _ = await once_only(tx, actor, "members.create", once, make)
-    return require_found(await tenancy_store.get_member(tx, id), "member")
+    id, _ = await frame.once_only(tx, actor, "members.create", once, make)
+    return frame.require_found(await tenancy_store.get_member(tx, id), "member")
 
 
-get_member = get_verb(Permission.MEMBER_READ, tenancy_store.get_member, "member")
-list_members = read_verb(Permission.MEMBER_READ, tenancy_store.list_members)
+get_member = frame.get_verb(Permission.MEMBER_READ, tenancy_store.get_member, "member")
+list_members = frame.read_verb(Permission.MEMBER_READ, tenancy_store.list_members)
 
 
-@transaction_verb(Permission.MEMBER_READ)
+@frame.transaction_verb(Permission.MEMBER_READ)
 async def list_member_mappings(
     tx: Transaction, _: Actor, id: UUID, position: Position | None, limit: int
 ) -> Page[Mapping]:
     """Where this person can be reached."""
-    require_found(await tenancy_store.get_member(tx, id), "member")
+    frame.require_found(await tenancy_store.get_member(tx, id), "member")
     return await tenancy_store.list_mappings(tx, id, position, limit)
 
 
-@transaction_verb(Permission.MEMBER_WRITE)
-async def update_member(tx: Transaction, actor: Actor, id: UUID, change: MemberChange, revision: int | None) -> Member:
+@frame.transaction_verb(Permission.MEMBER_WRITE)
+async def update_member(
+    tx: Transaction, actor: Actor, id: UUID, change: orgs.MemberChange, revision: int | None
+) -> orgs.Member:
     rows = {row["id"]: row for row in await tx.rows(queries.lock_with_admins, id)}
-    before = require_found(rows.get(id), "member")
-    require_revision(before["revision"], revision)
+    before = frame.require_found(rows.get(id), "member")
+    frame.require_revision(before["revision"], revision)
     stops = change.active is False or (change.roles is not None and Role.ADMIN not in change.roles)
     if before["is_admin"] and stops and not any(row["is_admin"] for row in rows.values() if row is not before):
         raise Conflict(
@@ -234,20 +197,20 @@ async def update_member(tx: Transaction, actor: Actor, id: UUID, change: MemberC
         access_end = await end_access(tx, id)
     if change.teams is not None:
         await tenancy_store.set_teams(tx, id, await resolve_teams(tx, change.teams))
-    await record(
+    await frame.record(
         tx, actor, "member_changed", member=id, name=change.display_name, clearance=change.clearance,
         roles=change.roles, teams=change.teams, active=change.active, **access_end,
     )  # fmt: skip
-    return require_found(await tenancy_store.get_member(tx, id), "member")
+    return frame.require_found(await tenancy_store.get_member(tx, id), "member")
 
 
-@transaction_verb(Permission.ABSENCE_WRITE)
+@frame.transaction_verb(Permission.ABSENCE_WRITE)
 async def create_absence(
-    tx: Transaction, actor: Actor, draft: AbsenceDraft, once: IdempotencyKey | None = None
+    tx: Transaction, actor: Actor, draft: orgs.AbsenceDraft, once: IdempotencyKey | None = None
 ) -> Absence:
     make = partial(_make_absence, tx, actor, _absent_member(actor, draft.member_id), draft)
-    id, _ = await once_only(tx, actor, "absences.create", once, make)
-    return require_found(await tenancy_store.get_absence(tx, id), "absence")
+    id, _ = await frame.once_only(tx, actor, "absences.create", once, make)
+    return frame.require_found(await tenancy_store.get_absence(tx, id), "absence")
 
 
 def _absent_member(actor: Actor, member_id: UUID | None) -> UUID:
@@ -269,7 +232,7 @@ def _absent_member(actor: Actor, member_id: UUID | None) -> UUID:
     return member_id
 
 
-async def _make_absence(tx: Transaction, actor: Actor, member_id: UUID, draft: AbsenceDraft) -> UUID:
+async def _make_absence(tx: Transaction, actor: Actor, member_id: UUID, draft: orgs.AbsenceDraft) -> UUID:
     if draft.delegate_id == member_id:
         raise InvalidInput(
             "Whoever is absent cannot stand in for themselves.",
@@ -287,14 +250,14 @@ async def _make_absence(tx: Transaction, actor: Actor, member_id: UUID, draft: A
             code="delegate_unknown",
             hint="Choose one of `cortex absence delegates`.",
         )
-    span = span_of(member_id, draft, absent["now"])
+    span = orgs.span_of(member_id, draft, absent["now"])
     await tx.rows(queries.lock_absences, tx.org)
     await _refuse_clash(tx, span)
     id = new_id()
     await tx.rows(
         queries.insert_absence, tx.org, id, member_id, span.delegate_id, span.starts_at, span.ends_at, draft.reason, actor.name
     )  # fmt: skip
-    await record(
+    await frame.record(
         tx, actor, "absence_added", absence=id, member=member_id, name=absent["display_name"],
         delegate=span.delegate_id, delegate_name=delegate["display_name"],
         starts_at=span.starts_at.isoformat(), ends_at=span.ends_at.isoformat(), reason=draft.reason,
@@ -306,7 +269,7 @@ def _works_here(person: Row) -> bool:
     return person["deactivated_at"] is None and set(person["roles"]) != {Role.GUEST}
 
 
-async def _refuse_clash(tx: Transaction, span: Span) -> None:
+async def _refuse_clash(tx: Transaction, span: orgs.Span) -> None:
     if await tx.value(queries.count_overlapping_absences, span.member_id, span.starts_at, span.ends_at):
         raise Conflict(
             "There is an absence in that time already.",
@@ -314,7 +277,7 @@ async def _refuse_clash(tx: Transaction, span: Span) -> None:
             hint="Cancel the other one first, or choose a time beside it.",
         )
     rows = await tx.rows(queries.list_delegates_absent, span.delegate_id, span.starts_at, span.ends_at)
-    if way_back(span, [parse(Span, row) for row in rows]) is not None:
+    if orgs.way_back(span, [parse(orgs.Span, row) for row in rows]) is not None:
         raise Conflict(
             "In that time the delegate is absent too, and it would all lead back to whoever is absent.",
             code="absence_cycle",
@@ -322,7 +285,7 @@ async def _refuse_clash(tx: Transaction, span: Span) -> None:
         )
 
 
-@transaction_verb(Permission.ABSENCE_WRITE)
+@frame.transaction_verb(Permission.ABSENCE_WRITE)
 async def list_absences(
     tx: Transaction,
     actor: Actor,
@@ -338,24 +301,24 @@ async def list_absences(
     return await tenancy_store.list_absences(tx, position, limit, actor.sees or member_id, only_open)
 
 
-@transaction_verb(Permission.ABSENCE_WRITE)
+@frame.transaction_verb(Permission.ABSENCE_WRITE)
 async def get_absence(tx: Transaction, actor: Actor, id: UUID) -> Absence:
-    return require_found(await tenancy_store.get_absence(tx, id, actor.sees), "absence")
+    return frame.require_found(await tenancy_store.get_absence(tx, id, actor.sees), "absence")
 
 
-@transaction_verb(Permission.ABSENCE_WRITE)
+@frame.transaction_verb(Permission.ABSENCE_WRITE)
 async def cancel_absence(tx: Transaction, actor: Actor, id: UUID) -> Absence:
     """New requests reach them again; those that their delegate has already stay there."""
-    absence = require_found(await tenancy_store.get_absence(tx, id, actor.sees), "absence")
+    absence = frame.require_found(await tenancy_store.get_absence(tx, id, actor.sees), "absence")
     if absence.member_id != actor.user_account_id and not actor.may(Permission.MEMBER_WRITE):
         raise Forbidden(
             "Only they themselves, or an admin, may cancel this absence.",
             code="not_your_absence",
             hint="Ask one of them.",
         )
-    if absence.status is AbsenceStatus.CANCELLED:
+    if absence.status is orgs.AbsenceStatus.CANCELLED:
         return absence
     if await tx.value(queries.cancel_absence, id) is None:
         raise Conflict("This absence is over.", code="absence_over", hint="There is nothing left to cancel.")
-    await record(tx, actor, "absence_cancelled", absence=id, member=absence.member_id)
-    return require_found(await tenancy_store.get_absence(tx, id), "absence")
+    await frame.record(tx, actor, "absence_cancelled", absence=id, member=absence.member_id)
+    return frame.require_found(await tenancy_store.get_absence(tx, id), "absence")
