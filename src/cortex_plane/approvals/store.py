@@ -249,19 +249,19 @@ async def open_approval(
 
 
 async def change_approval(
-    tx: Transaction, row: LockedApproval, change: ApprovalChange, *, version: int, edit: Edit | None,
+    tx: Transaction, current: LockedApproval, change: ApprovalChange, *, version: int, edit: Edit | None,
     person: dict[str, Any] | None, choice: approval_model.Choice | None, reason: str | None, key: str | None,
     entries: Sequence[dict[str, Any]], events: Sequence[SessionEvent], facts: Sequence[Fact],
 ) -> ChangedApproval:  # fmt: skip
     """Write what a decision or a deadline does. ``choice``: the vote of ``person``, where it counts."""
-    approval = row.approval
+    approval = current.approval
     tx.has_events = tx.has_events or bool(events)
     row = await tx.value(
         queries.change_approval, tx.org, approval.id, approval.version, version, change.status,
         edit.arguments.decode() if edit else None, bytes.fromhex(edit.input_hash) if edit else None,
         person, reason, choice, key,
         [{"id": str(id), "status": status, "error": error} for id, status, error in change.calls],
-        float(max(row.timeout_seconds, SHORTEST_GRANT_SECONDS)),
+        float(max(current.timeout_seconds, SHORTEST_GRANT_SECONDS)),
         [{"id": str(j.id), "open": j.open, "status": j.status, "error": j.error} for j in change.jobs],
         [sibling.id for sibling in change.cancelled], list(entries),
         [kind for kind, _, _ in events], [job for _, job, _ in events], [data for _, _, data in events],
