@@ -320,6 +320,12 @@ async def test_nobody_starves_behind_many_that_cannot_run(
     assert await admin.fetchval("select count(*) from org where id < $1", last.org_id) > 300
     (job,) = await queue(admin, last)
     assert [given.job_id for given in await claim(db, worker)] == [job], "behind 300 orgs"
+    full = await make_agent(world, "full", limit=1)
+    await queue(admin, world, 200, agent=full, runnable_at=NOW - timedelta(days=365))
+    assert len(await claim(db, worker)) == 1
+    (job,) = await queue(admin, last)
+    assert [given.job_id for given in await claim(db, worker)] == [job], "behind many that are due and may not run"
+    assert await claim(db, worker, 5) == []
 
 
 async def _crowd_of_agents(admin: asyncpg.Connection, world: World, count: int) -> None:

@@ -192,6 +192,7 @@ declare
   due timestamptz := plane_now();
   at_org uuid := p_after;
   held uuid[] := p_held;
+  before integer;
   skip uuid[] := '{}';
   orgs uuid[];
   org uuid;
@@ -213,6 +214,7 @@ begin
   while free > 0 loop
     orgs := find_orgs_in_turn(p_apps, due, at_org, skip, free);
     exit when orgs = '{}';
+    before := free;
     most := greatest(1, (free - p_reserve) / cardinality(orgs));
     foreach org in array orgs loop
       exit when free = 0;
@@ -266,6 +268,10 @@ begin
         join session_head h on h.org_id = j.org_id and h.session_id = j.session_id
         order by f.number;
     end loop;
+    if free = before then
+      -- None of them can be served now: the search goes on behind them.
+      at_org := orgs[cardinality(orgs)];
+    end if;
   end loop;
   if others and free > 0 then
     return query select null::uuid, null::uuid, null::uuid, null::uuid, null::integer, null::text, null::text,
