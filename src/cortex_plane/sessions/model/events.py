@@ -107,12 +107,23 @@ CARRIES: dict[EventType, Carries] = {
     ),
     _T.STATUS: Carries(
         "The status of the job changed, or will change at its next boundary. Without a job: the status of the session.",
-        ("status?", "session?", "reason?", "error?", "hold?", "holds?", "note?", "pending_pause?", "pending_cancel?"),
+        (
+            "status?",
+            "session?",
+            "reason?",
+            "error?",
+            "open_approvals?",
+            "hold?",
+            "holds?",
+            "note?",
+            "pending_pause?",
+            "pending_cancel?",
+        ),  # fmt: skip
     ),
     _T.ERROR: Carries("Why the job failed, or why it is retried.", ("message", "retry?")),
     _T.SESSION_PAUSED: Carries(
         "The session is held until somebody resumes it or answers.",
-        ("reason?", "by?", "tools?", "calls?", "prompt?", "why?"),
+        ("reason?", "pause_source?", "by?", "tools?", "calls?", "prompt?", "why?"),
     ),
     _T.SESSION_RESUMED: Carries(
         "The session continues: a hold was lifted, or the last decision was made.",
