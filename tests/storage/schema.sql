@@ -1027,11 +1027,13 @@ declare
   due timestamptz := plane_now();
   at_org uuid := p_after;
   held uuid[] := p_held;
+  before integer;
   skip uuid[] := '{}';
   orgs uuid[];
   org uuid;
   slots integer;
   most integer;
+  room integer;
   found_jobs record;
   others boolean := false;
   waits double precision[];
@@ -1046,16 +1048,20 @@ begin
       message = 'The lease of this worker has run out.', hint = 'It claims again after its next heartbeat.';
   end if;
   while free > 0 loop
-    orgs := find_orgs_in_turn(p_apps, due, at_org, skip, free);
+    orgs := find_orgs_in_turn(p_apps, due, at_org, skip, greatest(free, 64));
     exit when orgs = '{}';
-    most := greatest(1, (free - p_reserve) / cardinality(orgs));
+    before := free;
+    most := greatest(1, (free - p_reserve) / least(free, cardinality(orgs)));
     foreach org in array orgs loop
       exit when free = 0;
       select count(*) into slots from unnest(held) h where h = org;
       -- The last slots of a worker are for orgs that run nothing on it.
-      select f.ids, f.busy into found_jobs
-      from find_jobs_of_org(org, p_apps, due,
-        least(most, p_share - slots, greatest(free - p_reserve, (slots = 0)::integer)), p_org_jobs) f;
+      room := least(most, p_share - slots, greatest(free - p_reserve, (slots = 0)::integer));
+      if room <= 0 then
+        skip := skip || org;
+        continue;
+      end if;
+      select f.ids, f.busy into found_jobs from find_jobs_of_org(org, p_apps, due, room, p_org_jobs) f;
       others := others or found_jobs.busy;
       if found_jobs.ids = '{}' then
         skip := skip || org;
@@ -1101,6 +1107,10 @@ begin
         join session_head h on h.org_id = j.org_id and h.session_id = j.session_id
         order by f.number;
     end loop;
+    if free = before then
+      -- None of them can be served now: the search goes on behind them.
+      at_org := orgs[cardinality(orgs)];
+    end if;
   end loop;
   if others and free > 0 then
     return query select null::uuid, null::uuid, null::uuid, null::uuid, null::integer, null::text, null::text,
@@ -1704,7 +1714,16 @@ begin
         and j.queue = waiting.queue and j.runnable_at <= waiting.until
       order by j.runnable_at limit least(free, allowed - running)
       for no key update skip locked);
-    busy := busy or more = '{}';
+    if more = '{}' then
+      -- Somebody holds its first job: the ones behind that do not wait for it.
+      busy := true;
+      more := array(
+        select j.id from job j
+        where j.app = waiting.app and j.org_id = p_org and j.agent_id = waiting.agent_id
+          and j.queue = waiting.queue and j.runnable_at <= p_due
+        order by j.runnable_at limit 1
+        for no key update skip locked);
+    end if;
     ids := ids || more;
     free := free - cardinality(more);
   end loop;
@@ -2185,7 +2204,7 @@ begin
       raise exception using errcode = 'CX409', detail = 'grant_refused',
         message = 'There is no grant for exactly this call.', hint = 'Authorise it again, with a new key.';
     end if;
-  elsif was.status = 'approved' then
+  elsif was.status not in ('allowed', 'intended', 'uncertain', 'cleared') then
     raise exception using errcode = 'CX409', detail = 'not_authorised',
       message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
   end if;
@@ -2342,10 +2361,7 @@ begin
       'dispatch_before', c.dispatch_before, 'settle_after', c.settle_after, 'result', c.result, 'result_id', c.result_id,
       'error', c.error, 'settled_by', c.settled_by, 'created_at', c.created_at, 'finished_at', c.finished_at,
       'repeats', case when c.status = 'cleared' then call_repeats(p_org, c.id) else 0 end,
-      'granted', c.finished_at is null and exists (
-        select from approval_grant g
-        where g.org_id = c.org_id and g.call_id = c.id and g.consumed_at is not null and g.tool_digest = c.tool_digest
-          and g.input_hash = c.input_hash),
+      'granted', c.finished_at is null and c.granted,
       'grant_expires_at', case when c.status = 'approved' then (
         select max(g.expires_at) from approval_grant g
         where g.org_id = c.org_id and g.call_id = c.id and g.consumed_at is null) end)

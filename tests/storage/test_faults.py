@@ -275,6 +275,23 @@ async def test_a_terminated_backend_is_unavailable_once(urls: Urls, admin: async
         assert await slugs(db, world.org_id) == {"main"}
 
 
+async def test_a_backend_that_ended_while_it_was_idle_is_replaced(
+    urls: Urls, admin: asyncpg.Connection, world: World
+) -> None:
+    async with opened(urls.app, max_size=4) as db:
+
+        async def backend() -> int:
+            async with db.transaction(world.org_id) as tx:
+                pid: int = await tx.value("select pg_backend_pid() from pg_sleep(0.05)")
+                return pid
+
+        pids = await asyncio.gather(*(backend() for _ in range(4)))
+        for pid in pids:
+            await admin.execute("select pg_terminate_backend($1, 1000)", pid)
+        await asyncio.sleep(0.05)  # the driver notices
+        assert set(await asyncio.gather(*(backend() for _ in range(4)))).isdisjoint(pids)
+
+
 async def test_a_backend_that_ends_before_the_commit_is_unavailable(
     urls: Urls, admin: asyncpg.Connection, world: World
 ) -> None:

@@ -11,9 +11,12 @@ from typing import Any, Final
 from uuid import UUID
 
 import asyncpg
+import structlog
 
 from cortex_plane.kernel import errors
 from cortex_plane.kernel.shares import Shares
+
+log = structlog.get_logger()
 
 ACQUIRE_SECONDS = 5
 """How long a request waits for a free connection before the plane says that it is busy."""
@@ -87,7 +90,7 @@ class SharedPool:
         """``failed``: whatever is still under way on the connection must end first."""
         pool = self._pool_of(place)
         try:
-            if failed or self._closing or connection.is_closed():
+            if failed or self._closing or _is_lost(connection):
                 await pool.release(connection)
             else:
                 self._idle[pool].append(connection)
@@ -103,7 +106,7 @@ class SharedPool:
         idle = self._idle[pool]
         while idle:
             connection = idle.pop()
-            if not connection.is_closed():
+            if not _is_lost(connection):
                 return connection
             await pool.release(connection)
         return await pool.acquire()
@@ -118,7 +121,10 @@ class SharedPool:
         """Give the idle ones back to the driver's pool."""
         for pool, idle in self._idle.items():
             while idle:
-                await pool.release(idle.pop())
+                try:
+                    await pool.release(idle.pop())
+                except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                    log.info("connection lost", error=str(error))  # the driver has closed it
 
     async def close(self) -> None:
         self._closing = True
@@ -186,6 +192,14 @@ class SharedPool:
         if queue:
             self._waiting[org] = queue  # behind the others
         return is_served
+
+
+def _is_lost(connection: Any) -> bool:
+    """Whether the server closed it, also where the driver's pool has noticed that already and taken it back."""
+    try:
+        return bool(connection.is_closed())
+    except asyncpg.InterfaceError:
+        return True
 
 
 WORK = "cortex_work"

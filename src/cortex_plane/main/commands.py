@@ -104,13 +104,13 @@ def start_worker(
     settings = _load_settings()
     with importing(), extra("worker"):
         from cortex_plane.main.databases import require_home
-        from cortex_plane.main.supervisor import cores, run_workers
+        from cortex_plane.main.supervisor import process_count, run_workers
 
     require_home(settings.home)
     settings.configure_logs()
     if concurrency is not None:
         settings = settings.model_copy(update={"concurrency": concurrency})
-    count = min(processes or settings.processes or cores(), settings.concurrency)
+    count = min(processes or process_count(settings), settings.concurrency)
     if count > 1:
         raise typer.Exit(run_workers(settings, count, apps or [], name))
     with importing(), extra("worker"):

@@ -25,16 +25,21 @@ FIRST_PAUSE, LAST_PAUSE = 0.2, 10.0
 MAX_LOG_BYTES = 10 * 1024 * 1024
 
 
-def cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+FEWEST_JOBS = 4
+"""Of a process, where nobody says how many processes there are: with fewer slots it keeps none free for other orgs."""
+
+
+def process_count(settings: Settings) -> int:
+    """One per core that this process may use, unless the setting says otherwise."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return settings.processes or max(1, min(cores, settings.concurrency // FEWEST_JOBS))
 
 
 def run_workers(settings: Settings, processes: int, references: Sequence[str], name: str | None) -> int:
     """So many workers until SIGTERM or SIGINT; one that ends is replaced. Jobs at a time are shared between them.
 
     The exit code is that of a worker that cannot even start: then all of them stop."""
-    concurrency = -(-settings.concurrency // processes)
+    each, rest = divmod(settings.concurrency, processes)
     arguments = [f"--app={reference}" for reference in references]
 
     async def keep(number: int) -> int:
@@ -42,7 +47,7 @@ def run_workers(settings: Settings, processes: int, references: Sequence[str], n
         environment = {}
         if settings.metrics_port:
             environment[variable("metrics_port")] = str(settings.metrics_port + number - 1)
-        worker = [*arguments, *named, f"--concurrency={concurrency}", "--processes=1"]
+        worker = [*arguments, *named, f"--concurrency={each + (number <= rest)}", "--processes=1"]
         return await keep_worker(worker, environment, settings.grace_seconds, must_start=True)
 
     async def main() -> int:

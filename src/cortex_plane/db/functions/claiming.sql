@@ -136,7 +136,16 @@ begin
         and j.queue = waiting.queue and j.runnable_at <= waiting.until
       order by j.runnable_at limit least(free, allowed - running)
       for no key update skip locked);
-    busy := busy or more = '{}';
+    if more = '{}' then
+      -- Somebody holds its first job: the ones behind that do not wait for it.
+      busy := true;
+      more := array(
+        select j.id from job j
+        where j.app = waiting.app and j.org_id = p_org and j.agent_id = waiting.agent_id
+          and j.queue = waiting.queue and j.runnable_at <= p_due
+        order by j.runnable_at limit 1
+        for no key update skip locked);
+    end if;
     ids := ids || more;
     free := free - cardinality(more);
   end loop;
@@ -198,6 +207,7 @@ declare
   org uuid;
   slots integer;
   most integer;
+  room integer;
   found_jobs record;
   others boolean := false;
   waits double precision[];
@@ -212,17 +222,20 @@ begin
       message = 'The lease of this worker has run out.', hint = 'It claims again after its next heartbeat.';
   end if;
   while free > 0 loop
-    orgs := find_orgs_in_turn(p_apps, due, at_org, skip, free);
+    orgs := find_orgs_in_turn(p_apps, due, at_org, skip, greatest(free, 64));
     exit when orgs = '{}';
     before := free;
-    most := greatest(1, (free - p_reserve) / cardinality(orgs));
+    most := greatest(1, (free - p_reserve) / least(free, cardinality(orgs)));
     foreach org in array orgs loop
       exit when free = 0;
       select count(*) into slots from unnest(held) h where h = org;
       -- The last slots of a worker are for orgs that run nothing on it.
-      select f.ids, f.busy into found_jobs
-      from find_jobs_of_org(org, p_apps, due,
-        least(most, p_share - slots, greatest(free - p_reserve, (slots = 0)::integer)), p_org_jobs) f;
+      room := least(most, p_share - slots, greatest(free - p_reserve, (slots = 0)::integer));
+      if room <= 0 then
+        skip := skip || org;
+        continue;
+      end if;
+      select f.ids, f.busy into found_jobs from find_jobs_of_org(org, p_apps, due, room, p_org_jobs) f;
       others := others or found_jobs.busy;
       if found_jobs.ids = '{}' then
         skip := skip || org;

@@ -247,7 +247,7 @@ begin
       raise exception using errcode = 'CX409', detail = 'grant_refused',
         message = 'There is no grant for exactly this call.', hint = 'Authorise it again, with a new key.';
     end if;
-  elsif was.status = 'approved' then
+  elsif was.status not in ('allowed', 'intended', 'uncertain', 'cleared') then
     raise exception using errcode = 'CX409', detail = 'not_authorised',
       message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
   end if;

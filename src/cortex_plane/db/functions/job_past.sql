@@ -40,10 +40,7 @@ begin
       'dispatch_before', c.dispatch_before, 'settle_after', c.settle_after, 'result', c.result, 'result_id', c.result_id,
       'error', c.error, 'settled_by', c.settled_by, 'created_at', c.created_at, 'finished_at', c.finished_at,
       'repeats', case when c.status = 'cleared' then call_repeats(p_org, c.id) else 0 end,
-      'granted', c.finished_at is null and exists (
-        select from approval_grant g
-        where g.org_id = c.org_id and g.call_id = c.id and g.consumed_at is not null and g.tool_digest = c.tool_digest
-          and g.input_hash = c.input_hash),
+      'granted', c.finished_at is null and c.granted,
       'grant_expires_at', case when c.status = 'approved' then (
         select max(g.expires_at) from approval_grant g
         where g.org_id = c.org_id and g.call_id = c.id and g.consumed_at is null) end)

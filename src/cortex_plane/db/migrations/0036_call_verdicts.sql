@@ -7,7 +7,7 @@ alter table approval_grant no force row level security;
 update tool_call c set verdict = z.verdict, rule = z.rule
 from call_authorization z where z.org_id = c.org_id and z.id = c.authorization_id;
 update tool_call c set granted = true
-where exists (
+where c.status not in ('awaiting', 'allowed', 'approved') and exists (
   select from approval_grant g where g.org_id = c.org_id and g.call_id = c.id and g.consumed_at is not null);
 alter table tool_call force row level security;
 alter table approval_grant force row level security;

@@ -118,7 +118,7 @@ CARRIES: dict[EventType, Carries] = {
             "note?",
             "pending_pause?",
             "pending_cancel?",
-        ),  # fmt: skip
+        ),
     ),
     _T.ERROR: Carries("Why the job failed, or why it is retried.", ("message", "retry?")),
     _T.SESSION_PAUSED: Carries(
