@@ -167,9 +167,6 @@ def _open_requests(events: Sequence[Event]) -> list[Event]:
     return [event for event in requests if event.data.get("approval_id") not in endings]
 
 
-# Lines -------------------------------------------------------------------------------------------------------
-
-
 def step_line(step: Step) -> Text:
     return Text.assemble((f"{step.step_index:>4}  ", "dim"), short(step.text or "", TEXT))
 

@@ -35,9 +35,6 @@ FORM = "application/x-www-form-urlencoded"
 _DONE = {Choice.APPROVED: "Approved", Choice.DENIED: "Denied"}
 
 
-# Pages -----------------------------------------------------------------------------------------------------------
-
-
 def _message(status: int, title: str, *lines: str, again: str | None = None, login: bool = False) -> Response:
     """A page without a form. ``again`` is the link itself, to come back to."""
     texts = [line for line in lines if line]
@@ -131,9 +128,6 @@ def _error_page(error: CortexError, again: str | None = None) -> Response:
     return _message(error.http_status, title, error.message, error.hint)
 
 
-# Visitors ---------------------------------------------------------------------------------------------------------
-
-
 async def _visitor(request: Request, channel: str, approval_id: str) -> Visitor:
     throttle: Throttle = request.app.state.throttle
     query = request.query_params.multi_items()
@@ -170,9 +164,6 @@ def _reason(form: dict[str, str]) -> str | None:
         message = error.errors()[0]["msg"]
         raise InvalidInput(f"The reason: {message}.", hint="Correct it, then decide again.") from None
     return reason or None
-
-
-# Routes -----------------------------------------------------------------------------------------------------------
 
 
 async def show(request: Request, channel: str, approval_id: str) -> Response:

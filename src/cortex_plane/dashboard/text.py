@@ -47,9 +47,6 @@ def _mark(character: str) -> str:
     return f'<span class="unseen" title="{name}">⟨U+{ord(character):04X}⟩</span>'
 
 
-# JSON as a tree ------------------------------------------------------------------------------------------------------
-
-
 COLOURED = 2000
 """How many values are coloured one by one. What has more is plain text: nobody reads it by its colours."""
 
@@ -153,8 +150,6 @@ def brief(value: Any, limit: int = 160) -> Markup:
             break
     return reveal(text) if len(text) <= limit else reveal(text[: limit - 1]) + Markup("…")
 
-
-# Differences ---------------------------------------------------------------------------------------------------------
 
 Change = tuple[str, Any, Any]
 ABSENT = object()

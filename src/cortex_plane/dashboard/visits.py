@@ -222,9 +222,6 @@ def _is_tls(request: Request) -> bool:
     return request.url.scheme == "https"
 
 
-# What forms and addresses name -------------------------------------------------------------------------------------
-
-
 def parse_id(text: str, noun: str, message: str | None = None) -> UUID:
     try:
         return UUID(text)

@@ -97,9 +97,6 @@ class SigningSecret:
     value: bytes = field(repr=False)
 
 
-# Tokens -----------------------------------------------------------------------------------------------------------
-
-
 def digest(token: str) -> bytes:
     """What is stored of a token. It is 256 random bits, so no salt is needed. Raises where the text is no token."""
     if not token.startswith(TOKEN_PREFIX):
@@ -148,9 +145,6 @@ def login_required(what: str = "what was sent in a message") -> Forbidden:
         code="login_required",
         hint="Log in to the dashboard as the person it was sent to, or use your key: `cortex approval approve ID`.",
     )
-
-
-# Links ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -237,9 +231,6 @@ def fits(link: Link, deadline: datetime | None) -> bool:
 
 def is_over(link: Link, now: datetime) -> bool:
     return now.timestamp() > link.deadline + SKEW.total_seconds()
-
-
-# Confirmation -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

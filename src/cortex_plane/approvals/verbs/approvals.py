@@ -103,9 +103,6 @@ async def next_level(tx: Transaction, actor: Actor, approval_id: UUID) -> Approv
     return await approvals_store.next_level(tx, approval_id)
 
 
-# Delegation -------------------------------------------------------------------------------------------------------
-
-
 @verb(Permission.APPROVAL_DECIDE)
 async def delegate(db: Database, actor: Actor, id: UUID, draft: approval_model.DelegationDraft) -> Approval:
     """Whoever could approve it hands their part to somebody else with the clearance, and decides no more."""

@@ -44,9 +44,6 @@ _OUTCOMES = {
 """What spec 4's metric calls a refusal, by its code; any other is the person's and not the link's: `refused`."""
 
 
-# Made when a message is rendered ----------------------------------------------------------------------------------
-
-
 async def mint(
     tx: Transaction, *, approval_id: UUID, member_id: UUID, notification_id: UUID | None, version: int,
     input_hash: str, expires_at: datetime,
@@ -95,9 +92,6 @@ async def _insert_secret(db: Database, tx: Transaction) -> datetime | None:
 
 def _opened(db: Database, org_id: UUID, id: UUID, sealed: bytes) -> SigningSecret:
     return SigningSecret(id=id, value=db.vault.open(org_id, CALLBACK, sealed))
-
-
-# Tokens -----------------------------------------------------------------------------------------------------------
 
 
 async def decide_by_token(db: Database, decision: TokenDecision) -> DecisionReceipt:
@@ -151,9 +145,6 @@ async def _decide_by_token(
         reason=token_decision.reason,
     )
     return await decisions.decide(db, actor, token.approval_id, decision, Channel.API)
-
-
-# Links ------------------------------------------------------------------------------------------------------------
 
 
 async def visitor(
@@ -247,9 +238,6 @@ async def decide_by_link(
     return await _count_outcome(
         visitor.channel, decisions.decide(db, visitor.actor, visitor.link.approval_id, decision, visitor.channel, once)
     )
-
-
-# Secrets ----------------------------------------------------------------------------------------------------------
 
 
 @verb(Permission.ORG_WRITE)

@@ -62,9 +62,6 @@ async def grant(
     return standing
 
 
-# Using it ---------------------------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class Cover:
     """The authorization of a call, with the standing approval that it may use."""
@@ -122,9 +119,6 @@ def _receipt_fault(vault: Vault, org_id: UUID, standing: StandingApproval, row: 
     if not receipts.is_ours(vault, org_id, stamp.key_id, stamp.public_key, stamp.sealed):
         return "the key of its receipt is not one of the org's"
     return why_not_standing(stamp, standing, org_id)
-
-
-# Listing and revoking it ------------------------------------------------------------------------------------------
 
 
 @transaction_verb(Permission.APPROVAL_READ)

@@ -80,9 +80,6 @@ async def read_plane_key(db: Database) -> PlaneKey | None:
         return await jobs_store.get_plane_key(tx)
 
 
-# The rotation ---------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Resealed:
     """How much of a rotation one process did."""

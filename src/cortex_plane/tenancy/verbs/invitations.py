@@ -184,9 +184,6 @@ async def require_room(tx: Transaction, member_id: UUID) -> None:
         )
 
 
-# Links ----------------------------------------------------------------------------------------------------------------
-
-
 async def shown(db: Database, code: str) -> identities.AddressVerification | None:
     """What a link would do now."""
     return await access.show_secret(db, SecretKind.ADDRESS_CODE, code, tenancy_store.show_code)

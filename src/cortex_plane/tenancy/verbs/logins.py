@@ -87,9 +87,6 @@ async def log_out(db: Database, actor: Actor) -> None:
             await record(tx, actor, "logged_out", session=actor.key_id)
 
 
-# Browser sessions -----------------------------------------------------------------------------------------------------
-
-
 @transaction_verb(Permission.LOGIN)
 async def list_own_sessions(
     tx: Transaction, actor: Actor, position: Position | None, limit: int
@@ -147,9 +144,6 @@ async def end_sessions(db: Database, secret: str) -> None:
     """End the session of a cookie that another takes the place of; one that is over stays over."""
     with contextlib.suppress(Unauthenticated):
         await log_out(db, await authenticate_session(db, secret, touch=False))
-
-
-# Enrolment ------------------------------------------------------------------------------------------------------------
 
 
 @transaction_verb(Permission.MEMBER_ENROL)
