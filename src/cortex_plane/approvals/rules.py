@@ -224,8 +224,7 @@ def ends_it(row: LockedApproval, actor: Actor, decision: approval_model.Approval
     if edit is None:
         return is_enough(row, row.approval.quorum, actor, row.votes)
     # An edited call may need more people than the one that was asked for, and never fewer.
-    quorums = [terms.quorum for terms in edit.terms]
-    quorum = functools.reduce(policy_model.stricter_quorum, quorums, row.approval.quorum)
+    quorum = functools.reduce(policy_model.stricter_quorum, [terms.quorum for terms in edit.terms], row.approval.quorum)
     return is_enough(row, quorum, actor, [])
 
 

@@ -163,7 +163,10 @@ def print_table(items: Sequence[Any], columns: str = "", as_json: bool = False) 
         sys.stdout.write("[" + ",".join(to_json(item).decode() for item in items) + "]\n")
         return
     if not items:
-        _print_nothing()
+        if sys.stdout.isatty():
+            console().print("nothing yet", style="dim")
+        else:
+            sys.stdout.write("nothing yet\n")
         return
     keys = columns.split() or list(items[0])
     names = [key.replace("_", " ") for key in keys]
@@ -172,13 +175,6 @@ def print_table(items: Sequence[Any], columns: str = "", as_json: bool = False) 
         _print_styled(keys, names, rows)
     else:
         _print_plain(names, [[text for text, _ in row] for row in rows])
-
-
-def _print_nothing() -> None:
-    if sys.stdout.isatty():
-        console().print("nothing yet", style="dim")
-    else:
-        sys.stdout.write("nothing yet\n")
 
 
 def _print_styled(keys: Sequence[str], names: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:

@@ -43,8 +43,7 @@ def _message(status: int, title: str, *lines: str, again: str | None = None, log
 
 def _own_address(link: Link, signature: str) -> str:
     """The link without anything that was appended to it. Relative: a proxy may serve the plane elsewhere."""
-    query = {"t": link.deadline, "d": link.decision.value, "o": link.operator_id, "sig": signature}
-    return "?" + urlencode(query)
+    return "?" + urlencode({"t": link.deadline, "d": link.decision.value, "o": link.operator_id, "sig": signature})
 
 
 async def _card(

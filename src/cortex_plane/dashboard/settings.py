@@ -95,8 +95,7 @@ router.add("/atlases/{atlas_id}/diff", signed_in(show_atlas_diff), "GET")
 
 async def list_standing(visit: Visit) -> Response:
     every = visit.request.query_params.get("all") == "yes"
-    position = visit.position("standing")
-    page = await standing_approvals.list_page(visit.db, visit.actor, position, PAGE, active=not every)
+    page = await standing_approvals.list_page(visit.db, visit.actor, visit.position("standing"), PAGE, active=not every)
     return visit.page(
         "standing.html",
         items=page.items,
@@ -255,8 +254,7 @@ async def show_mails(visit: Visit) -> Response:
 
 
 async def show_mail(visit: Visit) -> Response:
-    letter = await _require_mail(visit)
-    page = pages.render("mail.html", **visit.context(), letter=letter)
+    page = pages.render("mail.html", **visit.context(), letter=await _require_mail(visit))
     return HTMLResponse(page, 200, _FRAMING)
 
 

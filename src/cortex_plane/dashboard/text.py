@@ -167,8 +167,7 @@ def changes(old: Any, new: Any, path: str = "") -> list[Change]:
             for n in range(max(len(old), len(new)))
         ]
     else:
-        same = type(old) is type(new) and old == new
-        return [] if same else [(path or "(all)", old, new)]
+        return [] if type(old) is type(new) and old == new else [(path or "(all)", old, new)]
     differences: list[Change] = []
     for where, before, after in pairs:
         differences += changes(before, after, where)

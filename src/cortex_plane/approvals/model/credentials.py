@@ -253,8 +253,7 @@ class Confirmation:
         return any(fitting)
 
     def is_fresh(self, now: datetime) -> bool:
-        age = now.timestamp() - self.issued
-        return -SKEW.total_seconds() <= age <= NONCE_LIFE.total_seconds()
+        return -SKEW.total_seconds() <= now.timestamp() - self.issued <= NONCE_LIFE.total_seconds()
 
 
 def read_confirmation(form: Mapping[str, str]) -> tuple[Confirmation, str] | None:

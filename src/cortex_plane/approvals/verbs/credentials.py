@@ -254,8 +254,7 @@ async def _rotate(
     db: Database, tx: Transaction, actor: Actor, older_than: timedelta, *, forget: bool
 ) -> SecretRotation | None:
     """None where the current one is younger, or somebody else was faster."""
-    grace = timedelta(0) if forget else rules.GRACE
-    retire_at = await tx.value(queries.retire_secret, CALLBACK, older_than, grace)
+    retire_at = await tx.value(queries.retire_secret, CALLBACK, older_than, timedelta(0) if forget else rules.GRACE)
     if retire_at is None and older_than:
         return None
     made_at = await _insert_secret(db, tx)

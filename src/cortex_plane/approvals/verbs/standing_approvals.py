@@ -25,7 +25,7 @@ from cortex_plane.gates.rules.authorization import Authorization, CallJob, Stand
 from cortex_plane.kernel.conditions import Condition
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.kernel.pages import After, Page
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.proof.rules.receipts import Stamp, why_not_standing
@@ -123,13 +123,7 @@ def _receipt_fault(vault: Vault, org_id: UUID, standing: StandingApproval, row: 
 
 @transaction_verb(Permission.APPROVAL_READ)
 async def list_page(
-    tx: Transaction,
-    actor: Actor,
-    position: Position | None,
-    limit: int,
-    *,
-    session_id: UUID | None = None,
-    active: bool = False,
+    tx: Transaction, actor: Actor, position: After, limit: int, *, session_id: UUID | None = None, active: bool = False
 ) -> Page[StandingApproval]:
     """Newest first. Whoever is not staff sees those of their own sessions, and those that they gave."""
     page, granters = await approvals_store.list_standing(tx, position, limit, actor.sees, session_id, active)

@@ -18,7 +18,7 @@ from cortex_plane.jobs.model.journal import JournalEntry
 from cortex_plane.jobs.model.usage import Grouping, Spent, UsageRow
 from cortex_plane.jobs.rules import HAND_BACK_REMEDY, Assignment, HandBack, Leased, Orphan, adoption, hand_back
 from cortex_plane.jobs.store import PastSteps
-from cortex_plane.kernel.pages import Position
+from cortex_plane.kernel.pages import After
 from cortex_plane.proof.model import Fact
 from cortex_plane.sessions.rules import SessionMessage
 from cortex_plane.tenancy.model.access import Actor, Permission, worker_actor
@@ -105,8 +105,7 @@ async def list_past_steps(
     db: Database, assignment: Assignment, read_to: int, window_step: int = 0, window_seq: int = 0
 ) -> PastSteps:
     """Everything a resume needs, in one round trip; a task that has not begun needs nothing."""
-    fresh = assignment.checkpoint is None
-    if fresh and assignment.kind is JobKind.TASK:
+    if assignment.checkpoint is None and assignment.kind is JobKind.TASK:
         return PastSteps()
     last_read = read_to if assignment.kind is JobKind.CONVERSATION else None
     return await jobs_store.list_past_steps(db, assignment, last_read, window_step, window_seq)
@@ -164,7 +163,7 @@ async def list_every_parked(db: Database, page: int = PAGE) -> AsyncIterator[tup
     """
     async for org in every_org(db):
         for status in PARKED:
-            position: Position | None = None
+            position: After = None
             while True:
                 async with db.transaction(org.id, snapshot=True) as tx:
                     jobs = await jobs_store.list_parked_jobs(tx, status, position, page)

@@ -160,8 +160,7 @@ async def _card(
         redact=row["redact"],
     )
     state = asdict(ReportedState.of(approval, hops))
-    first_level = int(row["data"].get("level", 0))
-    occasion = delivery_rules.occasion(approval, hops, row["member_id"], row["said"], first_level)
+    occasion = delivery_rules.occasion(approval, hops, row["member_id"], row["said"], int(row["data"].get("level", 0)))
     card = cards.card(source, occasion, public_url)
     # What may have been sent and was not written down is said again, whatever it says.
     unsure = row["tried_at"] is not None and row["sent_at"] is None
