@@ -555,10 +555,8 @@ def why_not_covered(
     reserved: int = 0,
     counted: bool = False,
 ) -> str | None:
-    """Why it does not cover this call; None where it does.
-
-    ``reserved``: calls of the same response that use it already. ``counted``: this very call was, when it was sent.
-    """
+    """Why it does not cover this call; None where it does. ``reserved``: calls of the same response that use it
+    already. ``counted``: this very call was, when it was sent."""
     return (
         _spent(standing, now, reserved=reserved, counted=counted)
         or _elsewhere(standing, session_id, call)

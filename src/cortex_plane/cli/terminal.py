@@ -69,10 +69,8 @@ def console() -> Console:
 def add_command(
     app: typer.Typer, name: str, route: Route[Any], summary: str | None = None, /, *, limit: int = 50, **filters: str
 ) -> None:
-    """Add a command that sends the request of a route, and prints the answer.
-
-    The values of the path are its arguments. ``filters`` are its options with their help; `session` stands for `session_id`.
-    """
+    """Add a command that sends the request of a route, and prints the answer. The values of the path are its arguments.
+    ``filters`` are its options with their help; `session` stands for `session_id`."""
     annotations: dict[str, Any] = {value: _plain_type(route.path_types[value]) for value in route.path_names}
     defaults: dict[str, Any] = {}
     for option, text in filters.items():

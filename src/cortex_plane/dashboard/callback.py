@@ -23,7 +23,6 @@ from cortex_plane.kernel import errors
 from cortex_plane.kernel.errors import CortexError, InvalidInput, NotFound, Unauthenticated
 from cortex_plane.kernel.fields import Note, adapter
 from cortex_plane.kernel.routes import PageRoutes
-from cortex_plane.kernel.shares import Throttle
 from cortex_plane.notify.verbs import cards
 from cortex_plane.policies.model.policies import quorum_said
 
@@ -55,9 +54,7 @@ async def _card(
     nothing can be decided any more, only the outcome."""
     db = request.app.state.db
     whole = await approvals.get_approval(db, visitor.actor, visitor.link.approval_id)
-    details = whole
-    if not visitor.logged_in:
-        details = cards.redacted(whole, await credentials.names_of_secrets(db, visitor))
+    details = whole if visitor.logged_in else cards.redacted(whole, await credentials.names_of_secrets(db, visitor))
     approval = details.approval
     is_pending = approval.status is ApprovalStatus.PENDING
     is_late = visitor.over or (approval.deadline is not None and details.now >= approval.deadline)
@@ -128,12 +125,11 @@ def _error_page(error: CortexError, again: str | None = None) -> Response:
 
 
 async def _visitor(request: Request, channel: str, approval_id: str) -> Visitor:
-    throttle: Throttle = request.app.state.throttle
     query = request.query_params.multi_items()
     try:
         visitor = await credentials.visitor(request.app.state.db, channel, approval_id, query, await person(request))
     except Unauthenticated:
-        throttle.failed(request.client.host if request.client else "")
+        request.app.state.throttle.failed(request.client.host if request.client else "")
         raise
     request.scope["state"]["actor"] = visitor.actor
     return visitor

@@ -121,9 +121,8 @@ async def show_inbox(visit: Visit) -> Response:
 
 
 async def show_inbox_again(visit: Visit) -> Response:
-    return visit.fragment(
-        "inbox_list.html", **await _inbox_context(visit, _time(visit.request.query_params.get("shown_at")))
-    )
+    shown_at = _time(visit.request.query_params.get("shown_at"))
+    return visit.fragment("inbox_list.html", **await _inbox_context(visit, shown_at))
 
 
 def _time(text: str | None) -> datetime | None:

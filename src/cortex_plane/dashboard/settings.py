@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import email
+import itertools
 import os
 import re
 from dataclasses import dataclass
@@ -119,8 +120,7 @@ router.add("/standing/{standing_id}/revoke", signed_in(revoke_standing), "POST")
 async def list_deliveries(visit: Visit) -> Response:
     chosen = visit.request.query_params.get("status") or "dead"
     status = parse_filter(DELIVERY_FILTERS, chosen)
-    position = visit.position("deliveries")
-    page = await deliveries.list_deliveries(visit.db, visit.actor, position, PAGE, status=status)
+    page = await deliveries.list_deliveries(visit.db, visit.actor, visit.position("deliveries"), PAGE, status=status)
     return visit.page(
         "deliveries.html",
         items=page.items,
@@ -175,14 +175,9 @@ class KeptMail:
 
 
 def list_headings(folder: Path, org_id: UUID) -> list[MailHeading]:
-    mails: list[MailHeading] = []
-    for path in _newest(folder)[:MAILS_READ]:
-        headers = _headers(path)
-        if headers is not None and headers.get(ORG_HEADER) == str(org_id):
-            mails.append(_heading(path, headers))
-            if len(mails) == MAILS_SHOWN:
-                break
-    return mails
+    mails = ((path, _headers(path)) for path in _newest(folder)[:MAILS_READ])
+    own = (_heading(path, mail) for path, mail in mails if mail is not None and mail.get(ORG_HEADER) == str(org_id))
+    return list(itertools.islice(own, MAILS_SHOWN))
 
 
 def read_mail(folder: Path, org_id: UUID, id: str) -> KeptMail | None:

@@ -69,12 +69,7 @@ async def add_connection_notice(tx: Transaction, mapping_id: UUID) -> None:
 
 
 async def list_deliveries(
-    tx: Transaction,
-    position: After,
-    limit: int,
-    *,
-    status: DeliveryStatus | None = None,
-    approval_id: UUID | None = None,
+    tx: Transaction, position: After, limit: int, status: DeliveryStatus | None = None, approval_id: UUID | None = None
 ) -> Page[Delivery]:
     rows = await tx.rows(queries.list_deliveries, *after(position), limit + 1, status, approval_id)
     return page(Delivery, rows, limit)

@@ -185,10 +185,8 @@ class SignedLink:
 
 
 def read_link(channel: str, approval_id: str, query: Iterable[tuple[str, str]]) -> SignedLink | None:
-    """None where it cannot be a link of ours. Each value has one spelling only, and stands there once.
-
-    What others append to an address, as mail filters do, is not ours and says nothing.
-    """
+    """None where it cannot be a link of ours. Each value has one spelling only, and stands there once. What others
+    append to an address, as mail filters do, is not ours and says nothing."""
     parameters: dict[str, str] = {}
     for name, value in query:
         if name in ("t", "d", "o", "sig"):

@@ -120,7 +120,7 @@ async def _count_outcome(channel: Channel, decision: Awaitable[DecisionReceipt])
 
 
 async def _decide_by_token(
-    db: Database, token_decision: TokenDecision, token: rules.Token, actor: Actor | None
+    db: Database, answer: TokenDecision, token: rules.Token, actor: Actor | None
 ) -> DecisionReceipt:
     if actor is None:
         raise rules.nobody()
@@ -132,17 +132,14 @@ async def _decide_by_token(
             code="token_expired",
             hint="Submit the job again with `cortex job resubmit`; whoever may decide gets a new message.",
         )
-    if token.vote is not None and token.vote is not token_decision.decision:
+    if token.vote is not None and token.vote is not answer.decision:
         raise Conflict(
             "You decided otherwise already, and a vote stands.",
             code="approval_conflict",
             hint="The first decision stands; read it with `cortex approval show`.",
         )
     decision = ApprovalDecision(
-        decision=token_decision.decision,
-        version=token.version,
-        input_hash=token.input_hash,
-        reason=token_decision.reason,
+        decision=answer.decision, version=token.version, input_hash=token.input_hash, reason=answer.reason
     )
     return await decisions.decide(db, actor, token.approval_id, decision, Channel.API)
 
@@ -151,9 +148,7 @@ async def visitor(
     db: Database, channel: str, approval_id: str, query: Iterable[tuple[str, str]], session: Actor | None
 ) -> Visitor:
     """Whoever came with a link. ``session`` is who is logged in in the same browser: high risk asks for that too.
-
-    Everything that is wrong with a link is answered alike; what is wrong with its person or its time is said.
-    """
+    Everything that is wrong with a link is answered alike; what is wrong with its person or its time is said."""
     signed_link = rules.read_link(channel, approval_id, query)
     if signed_link is None:
         raise _refused(channel)

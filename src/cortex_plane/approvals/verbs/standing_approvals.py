@@ -45,10 +45,8 @@ async def grant(
     tx: Transaction, actor: Actor, approval: Approval, draft: StandingDraft, *, version: int, input_hash: str,
     reason: str | None, now: datetime,
 ) -> StandingApproval:  # fmt: skip
-    """In the transaction that approves ``approval``, after `standing_refusal` found nothing against it.
-
-    ``version`` and ``input_hash`` are those of what was approved, edits included.
-    """
+    """In the transaction that approves ``approval``, after `standing_refusal` found nothing against it. ``version`` and
+    ``input_hash`` are those of what was approved, edits included."""
     id = new_id()
     await approvals_store.insert_standing(
         tx, id, approval.id, draft, actor, input_hash=input_hash, reason=reason, version=version, now=now

@@ -123,14 +123,11 @@ async def bound_atlases(db: Database, assignment: Assignment) -> dict[str, Any] 
 
 
 async def release_job(db: Database, job: Leased, worker_id: UUID, worker_name: str, *, counted: bool = True) -> bool:
-    """Hand back a job that its worker does not run; False where it is somebody else's by now.
-
-    ``counted``: it counts as a hand-back without progress. That of a worker that stops does not.
-    """
+    """Hand back a job that its worker does not run; False where it is somebody else's by now. ``counted``: it counts as
+    a hand-back without progress. That of a worker that stops does not."""
     reason = "Its attempt ended without a write."
-    handback = HandBack(count=job.hand_backs, delay_seconds=0.0)
-    if counted:
-        handback = hand_back(job.hand_backs, reason)
+    uncounted = HandBack(count=job.hand_backs, delay_seconds=0.0)
+    handback = hand_back(job.hand_backs, reason) if counted else uncounted
     actor = worker_actor(job.org_id, worker_id, worker_name)
     fact = Fact.of(actor, "job_handed_back", job=str(job.id), reason=reason)
     if handback.error is not None:
@@ -157,10 +154,8 @@ RECENT = 50
 
 
 async def list_every_parked(db: Database, page: int = PAGE) -> AsyncIterator[tuple[Org, Parked]]:
-    """Org by org and status by status, in pages of a short read-only transaction each, so that a long look holds nothing up.
-
-    A job that moves while it lasts may be met twice or not at all.
-    """
+    """Org by org and status by status, in pages of a short read-only transaction each, so that a long look holds
+    nothing up. A job that moves while it lasts may be met twice or not at all."""
     async for org in every_org(db):
         for status in PARKED:
             position: After = None
@@ -187,8 +182,6 @@ async def parked_result(db: Database, org_id: UUID, job: Parked, result_id: UUID
 
 async def last_message(db: Database, org_id: UUID, job: Parked, read_to: int) -> str:
     """What the person said last, of what a conversation had read."""
-    if job.kind is not JobKind.CONVERSATION:
-        return ""
     async with db.transaction(org_id, snapshot=True) as tx:
         messages = await jobs_store.list_step_messages(tx, job.session_id, max(0, read_to - RECENT), read_to)
     return next((each.text for each in reversed(messages) if each.role == "user"), "")

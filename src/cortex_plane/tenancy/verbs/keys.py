@@ -175,10 +175,8 @@ async def key_works(db: Database, secret: str) -> bool:
 
 
 async def issue_key_for_owner(db: Database) -> str | None:
-    """A new platform key for the first admin of the first org, for an owner of the database who lost theirs.
-
-    None when there is no org yet.
-    """
+    """A new platform key for the first admin of the first org, for an owner of the database who lost theirs. None when
+    there is no org yet."""
     first: Org | None = None
     async for org in frame.every_org(db):
         first = org  # the last one is the oldest: the one that was set up with the plane

@@ -285,13 +285,7 @@ async def _refuse_clash(tx: Transaction, span: orgs.Span) -> None:
 
 @frame.transaction_verb(Permission.ABSENCE_WRITE)
 async def list_absences(
-    tx: Transaction,
-    actor: Actor,
-    position: After,
-    limit: int,
-    *,
-    member_id: UUID | None = None,
-    only_open: bool = False,
+    tx: Transaction, actor: Actor, position: After, limit: int, member_id: UUID | None = None, only_open: bool = False
 ) -> Page[Absence]:
     """Newest first. People who are not staff see their own."""
     if actor.sees is not None and member_id not in (None, actor.sees):
