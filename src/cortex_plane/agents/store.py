@@ -9,7 +9,7 @@ from cortex_plane.agents.model.agents import Agent, AgentStatus
 from cortex_plane.agents.model.tools import Confirmed, PublishedTool, Risk, ToolConfirmation, ToolServer, ToolVersion
 from cortex_plane.db.database import NOBODY, Database, Queries, Transaction, after, one, page
 from cortex_plane.kernel.fields import parse, split_ref
-from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.kernel.pages import After, Page
 
 queries = Queries("agents")
 
@@ -18,9 +18,7 @@ async def get_agent(tx: Transaction, ref: str) -> Agent | None:
     return one(Agent, await tx.row(queries.get_agent, *split_ref(ref)))
 
 
-async def list_agents(
-    tx: Transaction, position: Position | None, limit: int, status: AgentStatus | None = None
-) -> Page[Agent]:
+async def list_agents(tx: Transaction, position: After, limit: int, status: AgentStatus | None = None) -> Page[Agent]:
     return page(Agent, await tx.rows(queries.list_agents, *after(position), limit + 1, status), limit)
 
 
@@ -57,8 +55,7 @@ async def list_server_tools(db: Database, app: str, server: str) -> list[ToolVer
 
 async def known_risks(tx: Transaction, names: Sequence[str]) -> dict[str, Risk]:
     """Of those that somebody published: the highest risk, in any app, with what a steward of the org confirmed."""
-    rows = await tx.rows(queries.known_risks, tx.org, list(names))
-    return {row["name"]: Risk(row["risk"]) for row in rows}
+    return {row["name"]: Risk(row["risk"]) for row in await tx.rows(queries.known_risks, tx.org, list(names))}
 
 
 async def newest_tools(tx: Transaction, app: str, name: str) -> ToolVersion | None:
@@ -87,7 +84,7 @@ async def get_confirmation(tx: Transaction, id: UUID) -> ToolConfirmation | None
 
 
 async def list_confirmations(
-    tx: Transaction, position: Position | None, limit: int, *, holding: bool = False
+    tx: Transaction, position: After, limit: int, *, holding: bool = False
 ) -> Page[ToolConfirmation]:
     return page(
         ToolConfirmation, await tx.rows(queries.list_confirmations, *after(position), limit + 1, holding), limit

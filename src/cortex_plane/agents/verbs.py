@@ -178,8 +178,7 @@ async def confirm_tool(
 
 
 async def _find_version(tx: Transaction, draft: ConfirmationDraft) -> ToolVersion:
-    rows = await tx.rows(queries.get_tools, draft.tool, draft.app)
-    versions = [parse(ToolVersion, row) for row in rows]
+    versions = [parse(ToolVersion, row) for row in await tx.rows(queries.get_tools, draft.tool, draft.app)]
     if not versions:
         raise NotFound(
             f"No worker has published a tool `{draft.tool}`{f' of the app `{draft.app}`' if draft.app else ''}.",

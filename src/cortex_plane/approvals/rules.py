@@ -224,8 +224,7 @@ def ends_it(row: LockedApproval, actor: Actor, decision: approval_model.Approval
     if edit is None:
         return is_enough(row, row.approval.quorum, actor, row.votes)
     # An edited call may need more people than the one that was asked for, and never fewer.
-    quorums = [terms.quorum for terms in edit.terms]
-    quorum = functools.reduce(policy_model.stricter_quorum, quorums, row.approval.quorum)
+    quorum = functools.reduce(policy_model.stricter_quorum, [terms.quorum for terms in edit.terms], row.approval.quorum)
     return is_enough(row, quorum, actor, [])
 
 
@@ -556,10 +555,8 @@ def why_not_covered(
     reserved: int = 0,
     counted: bool = False,
 ) -> str | None:
-    """Why it does not cover this call; None where it does.
-
-    ``reserved``: calls of the same response that use it already. ``counted``: this very call was, when it was sent.
-    """
+    """Why it does not cover this call; None where it does. ``reserved``: calls of the same response that use it
+    already. ``counted``: this very call was, when it was sent."""
     return (
         _spent(standing, now, reserved=reserved, counted=counted)
         or _elsewhere(standing, session_id, call)

@@ -15,7 +15,7 @@ from cortex_plane.approvals.rules import ApprovalChange, Edit, Granter, LockedAp
 from cortex_plane.db.database import Database, Queries, Row, Transaction, after, one, page
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT
 from cortex_plane.kernel.fields import adapter, parse
-from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.kernel.pages import After, Page
 from cortex_plane.policies.model.policies import Approvers, Quorum, Terms
 from cortex_plane.proof.model import Fact, SessionEvent
 from cortex_plane.proof.rules.receipts import ReceiptFacts
@@ -71,7 +71,7 @@ def _terms(terms: Terms, owner_id: UUID | None, causes: Iterable[UUID]) -> dict[
 async def list_approvals(
     tx: Transaction,
     actor: Actor,
-    position: Position | None,
+    position: After,
     limit: int,
     status: approval_model.ApprovalStatus | None,
     job_id: UUID | None,
@@ -132,10 +132,9 @@ async def list_similar(tx: Transaction, id: UUID, tool_name: str) -> list[Approv
 
 async def list_deciders(tx: Transaction, terms: Terms, owner_id: UUID | None, causes: Iterable[UUID]) -> list[Decider]:
     """Those who could decide under these terms, and those who could had they not shaped the call; by name."""
-    rows = await tx.rows(queries.list_deciders, _terms(terms, owner_id, causes))
     return [
         Decider(row["id"], row["display_name"], frozenset(map(Role, row["roles"])), row["refusal"] is not None)
-        for row in rows
+        for row in await tx.rows(queries.list_deciders, _terms(terms, owner_id, causes))
     ]
 
 
@@ -243,8 +242,7 @@ async def open_approval(
     tx: Transaction, id: UUID, actor: Actor | None = None, channel: Channel | None = None, key: str | None = None
 ) -> LockedApproval | None:
     """Locked, with the jobs that wait for it and their other open approvals."""
-    person = person_of(actor, channel) if actor else None
-    row = await tx.row(queries.open_approval, tx.org, id, person, key)
+    row = await tx.row(queries.open_approval, tx.org, id, person_of(actor, channel) if actor else None, key)
     return None if row is None else parse(LockedApproval, {**row["approval"], **row})
 
 
@@ -398,7 +396,7 @@ async def get_standing(
 
 
 async def list_standing(
-    tx: Transaction, position: Position | None, limit: int, sees: UUID | None, session_id: UUID | None, active: bool
+    tx: Transaction, position: After, limit: int, sees: UUID | None, session_id: UUID | None, active: bool
 ) -> tuple[Page[StandingApproval], list[tuple[Granter, datetime]]]:
     """With whoever gave each, and the database's time."""
     rows = await tx.rows(queries.list_standing, *after(position), limit + 1, sees, session_id, active)

@@ -367,8 +367,7 @@ def _head(approval: model.Approval) -> Text:
 
 def _block(name: str, value: Any) -> list[str | Text]:
     # ASCII, so that nothing in it can disturb a terminal or hide.
-    lines = json.dumps(value, indent=2).splitlines()
-    return [Text(name, style="dim"), *(f"  {line}" for line in lines), ""]
+    return [Text(name, style="dim"), *(f"  {line}" for line in json.dumps(value, indent=2).splitlines()), ""]
 
 
 def _fact(name: str, value: str) -> Text:

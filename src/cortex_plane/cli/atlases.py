@@ -61,8 +61,7 @@ def show_atlas(
     """One version of an atlas."""
 
     async def get(plane: Client) -> AtlasVersionDetails:
-        chosen = version or await _current_version(plane, atlas)
-        return await plane.atlases.get_version(atlas, chosen, source=source)
+        return await plane.atlases.get_version(atlas, version or await _current_version(plane, atlas), source=source)
 
     show_record(get, as_json, _print_source if source else None)
 
@@ -237,8 +236,7 @@ def _validate_file(file: Path) -> dict[str, Any]:
     try:
         document = read(terminal.read_text(file), name=name)
     except CortexError as error:
-        at_line = error.code == "invalid_atlas"
-        faults = error.message.splitlines() if at_line else [f"{name}: {error.message}"]
+        faults = error.message.splitlines() if error.code == "invalid_atlas" else [f"{name}: {error.message}"]
         return {"file": name, "ok": False, "faults": faults, "warnings": [], "hint": error.hint}
     atlas = document.atlas
     return {

@@ -75,9 +75,6 @@ def check_fingerprint(key: str) -> str:
     return key
 
 
-# A receipt -------------------------------------------------------------------------------------------------------
-
-
 def _receipt_lines(check: Checked, *, pinned: bool) -> Iterator[str]:
     if check.fault is not None:
         yield f"NOT valid: {harmless(check.fault)}"
@@ -125,9 +122,6 @@ def _standing_line(standing: dict[str, Any] | None) -> str:
 
 def _who(person: dict[str, Any]) -> str:
     return harmless(str(person["name"])).replace("\n", " ")
-
-
-# A verification --------------------------------------------------------------------------------------------------
 
 
 def export_lines(file: Path) -> Iterator[bytes]:

@@ -69,7 +69,8 @@ def _show_permissions(permissions: Permissions) -> None:
     terminal.print_table(permissions.actions, "action state whom rule reason risk")
     if permissions.more_actions:
         say(f"and {permissions.more_actions} more actions")
-    _show_part("asked first", [_question_line(gate) for gate in permissions.asking])
+    asked = (f"{gate['gate']}, the {gate['whom']}: {'; '.join(gate['questions'])}" for gate in permissions.asking)
+    _show_part("asked first", [*asked])
     if permissions.more_asking:
         say(f"  and {permissions.more_asking} more gates")
     _show_part("capabilities", [_capability_line(capability) for capability in permissions.capabilities])
@@ -95,10 +96,6 @@ def _show_part(title: str, lines: list[str]) -> None:
 def _capability_line(capability: dict[str, Any]) -> str:
     by = f", by {capability['by']}" if capability["by"] else ""
     return f"{capability['id']}: {'open' if capability['open'] else 'locked'}{by}"
-
-
-def _question_line(gate: dict[str, Any]) -> str:
-    return f"{gate['gate']}, the {gate['whom']}: {'; '.join(gate['questions'])}"
 
 
 def _waiting_line(gate: dict[str, Any]) -> str:

@@ -59,10 +59,8 @@ def update_org(
     as_json: AsJson = False,
 ) -> None:
     """Change the org of the key. What is left out stays as it is."""
-    globs = tuple(redact) if redact else None
-    settings = None
-    if guests_may_chat is not None or globs is not None:
-        settings = OrgSettingsChange(guests_may_chat=guests_may_chat, redact=globs)
+    change = OrgSettingsChange(guests_may_chat=guests_may_chat, redact=tuple(redact) if redact else None)
+    settings = change if guests_may_chat is not None or redact else None
     show_record(lambda plane: plane.orgs.update(OrgChange(name=name, settings=settings)), as_json)
 
 

@@ -69,10 +69,8 @@ def console() -> Console:
 def add_command(
     app: typer.Typer, name: str, route: Route[Any], summary: str | None = None, /, *, limit: int = 50, **filters: str
 ) -> None:
-    """Add a command that sends the request of a route, and prints the answer.
-
-    The values of the path are its arguments. ``filters`` are its options with their help; `session` stands for `session_id`.
-    """
+    """Add a command that sends the request of a route, and prints the answer. The values of the path are its arguments.
+    ``filters`` are its options with their help; `session` stands for `session_id`."""
     annotations: dict[str, Any] = {value: _plain_type(route.path_types[value]) for value in route.path_names}
     defaults: dict[str, Any] = {}
     for option, text in filters.items():
@@ -163,7 +161,10 @@ def print_table(items: Sequence[Any], columns: str = "", as_json: bool = False) 
         sys.stdout.write("[" + ",".join(to_json(item).decode() for item in items) + "]\n")
         return
     if not items:
-        _print_nothing()
+        if sys.stdout.isatty():
+            console().print("nothing yet", style="dim")
+        else:
+            sys.stdout.write("nothing yet\n")
         return
     keys = columns.split() or list(items[0])
     names = [key.replace("_", " ") for key in keys]
@@ -172,13 +173,6 @@ def print_table(items: Sequence[Any], columns: str = "", as_json: bool = False) 
         _print_styled(keys, names, rows)
     else:
         _print_plain(names, [[text for text, _ in row] for row in rows])
-
-
-def _print_nothing() -> None:
-    if sys.stdout.isatty():
-        console().print("nothing yet", style="dim")
-    else:
-        sys.stdout.write("nothing yet\n")
 
 
 def _print_styled(keys: Sequence[str], names: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:

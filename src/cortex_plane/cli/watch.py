@@ -85,8 +85,7 @@ async def _read_snapshot(plane: Client, job_id: UUID, above: int) -> _Snapshot:
     # The job first: when it says that it ended, all its steps are there.
     job = await plane.jobs.get(job_id)
     steps = [step async for step in plane.jobs.steps(job_id, above=above)]
-    asks = Hold.UNCERTAIN_EFFECT in job.holds
-    return _Snapshot(job, steps, await plane.jobs.questions(job_id) if asks else [])
+    return _Snapshot(job, steps, await plane.jobs.questions(job_id) if Hold.UNCERTAIN_EFFECT in job.holds else [])
 
 
 async def _retry(read: Callable[[], Awaitable[T]], interval: float) -> T:
@@ -120,8 +119,7 @@ class _Printer:
         for event in events:
             if event.type in (EventType.MESSAGE, EventType.TOOL_CALL):
                 self._print_steps(snapshot, event.data.get("step", -1))
-            line = event_line(event)
-            if line is not None:
+            if (line := event_line(event)) is not None:
                 print_line(line)
         if snapshot.steps:
             last = snapshot.steps[-1].step_index
@@ -147,7 +145,7 @@ class _Printer:
             if step.step_index > last:
                 continue
             if self._is_new((step.step_index, "text")) and step.text:
-                print_line(step_line(step))
+                print_line(Text.assemble((f"{step.step_index:>4}  ", "dim"), short(step.text, TEXT)))
             for call in step.calls:
                 if self._is_new((call.id, call.status, call.attempt)):
                     print_line(call_line(step.step_index, call))
@@ -156,7 +154,8 @@ class _Printer:
         standing = (job.status, tuple(job.holds), job.pending_pause, job.pending_cancel, job.retry_count)
         if standing != self._standing:
             self._standing = standing
-            print_line(job_line(job))
+            parts = (f"  {part}" for part in (*job_standing(job), *_job_details(job)))
+            print_line(Text.assemble((job.status, COLOURS.get(job.status, "")), *parts))
 
 
 def _open_requests(events: Sequence[Event]) -> list[Event]:
@@ -165,13 +164,6 @@ def _open_requests(events: Sequence[Event]) -> list[Event]:
     endings = {event.data.get("approval_id") for event in events if event.type in ends}
     requests = [event for event in events if event.type == EventType.APPROVAL_REQUESTED]
     return [event for event in requests if event.data.get("approval_id") not in endings]
-
-
-# Lines -------------------------------------------------------------------------------------------------------
-
-
-def step_line(step: Step) -> Text:
-    return Text.assemble((f"{step.step_index:>4}  ", "dim"), short(step.text or "", TEXT))
 
 
 def call_line(step_index: int, call: StepCall) -> Text:
@@ -189,12 +181,6 @@ def outcome(call: StepCall) -> str:
     if call.error is not None:
         return short(call.error, RESULT) + by
     return (short(call.result, RESULT) if call.status == "completed" else "") + by
-
-
-def job_line(job: Job) -> Text:
-    return Text.assemble(
-        (job.status, COLOURS.get(job.status, "")), *(f"  {part}" for part in (*job_standing(job), *_job_details(job)))
-    )
 
 
 def _job_details(job: Job) -> list[str]:

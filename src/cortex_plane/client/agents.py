@@ -108,8 +108,7 @@ class Atlases(Noun):
         return await self._plane.call(gate_routes.GET_ATLAS_VERSION, atlas_id, version, query=query)
 
     async def diff(self, atlas_id: str, before: str, after: str) -> atlases.AtlasDiff:
-        query = {"from": before, "to": after}
-        return await self._plane.call(gate_routes.DIFF_ATLAS, atlas_id, query=query)
+        return await self._plane.call(gate_routes.DIFF_ATLAS, atlas_id, query={"from": before, "to": after})
 
     async def retire(self, atlas_id: str, version: str) -> atlases.Retired:
         """New sessions are not bound to it any more."""

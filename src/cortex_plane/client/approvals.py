@@ -53,25 +53,15 @@ class Approvals(Noun):
 
         With ``standing`` also to more calls of its tool in the session, as far as that says.
         """
-        return await self.decide(
-            seen.id,
-            model.ApprovalDecision(
-                decision=model.Choice.APPROVED,
-                version=seen.version,
-                input_hash=seen.input_hash,
-                reason=reason,
-                arguments=arguments,
-                standing=standing,
-            ),
-        )
+        fields = {"reason": reason, "arguments": arguments, "standing": standing}
+        return await self._decide_as_seen(seen, model.Choice.APPROVED, **fields)
 
     async def deny(self, seen: model.Approval, *, reason: str | None = None) -> model.DecisionReceipt:
-        return await self.decide(
-            seen.id,
-            model.ApprovalDecision(
-                decision=model.Choice.DENIED, version=seen.version, input_hash=seen.input_hash, reason=reason
-            ),
-        )
+        return await self._decide_as_seen(seen, model.Choice.DENIED, reason=reason)
+
+    async def _decide_as_seen(self, seen: model.Approval, choice: model.Choice, **fields: Any) -> model.DecisionReceipt:
+        decision = model.ApprovalDecision(decision=choice, version=seen.version, input_hash=seen.input_hash, **fields)
+        return await self.decide(seen.id, decision)
 
     async def delegate(self, id: UUID, draft: model.DelegationDraft) -> model.Approval:
         """Hand your part in it to somebody else."""

@@ -225,8 +225,7 @@ class Invocation:
                 # It may be ours, begun before somebody held it: the plane answers only its sender.
                 return (yield from self._begin(call))
         try:
-            query = {"wait": f"{seconds:.3f}"}
-            return (yield Send(routes.GET_CALL, (call["id"],), query=query, seconds=seconds + 30))
+            return (yield Send(routes.GET_CALL, (call["id"],), query={"wait": f"{seconds:.3f}"}, seconds=seconds + 30))
         except (Unavailable, TooMany):
             # The plane keeps the decision, so waiting loses nothing.
             yield Delay(min(HELD_SECONDS, seconds))

@@ -97,8 +97,7 @@ def guard(lines: Lines, declaration: GuardOptions) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         if isinstance(function, classmethod | staticmethod):
-            inner = decorate(function.__func__)
-            return cast("F", type(function)(inner))
+            return cast("F", type(function)(decorate(function.__func__)))
         _require_one_act(function)
         options = replace(declaration, tool=declaration.tool or default_name(function))
         _require_sense(options)

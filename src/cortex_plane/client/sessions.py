@@ -32,8 +32,7 @@ class Sessions(Noun):
     ) -> ExternalSession:
         """For an agent that runs here: it asks with `authorize` before it acts."""
         draft = model.SessionDraft(agent=agent, kind=model.SessionKind.EXTERNAL, title=title, context=context or {})
-        session = await self.create(draft, idempotency_key=idempotency_key)
-        return ExternalSession(session, Calls(self._plane))
+        return ExternalSession(await self.create(draft, idempotency_key=idempotency_key), Calls(self._plane))
 
     async def get(self, id: UUID) -> model.Session:
         return await self._plane.call(routes.GET_SESSION, id)
@@ -52,8 +51,7 @@ class Sessions(Noun):
         return await self._plane.call(routes.UPDATE_SESSION, id, body=change, revision=revision)
 
     async def terminate(self, id: UUID, reason: str | None = None) -> model.Session:
-        body = model.Termination(reason=reason)
-        return await self._plane.call(routes.TERMINATE_SESSION, id, body=body)
+        return await self._plane.call(routes.TERMINATE_SESSION, id, body=model.Termination(reason=reason))
 
     async def pause(self, id: UUID, reason: str | None = None) -> SessionReceipt:
         """Hold it until it is resumed; jobs that run stop at their next boundary."""
@@ -99,8 +97,7 @@ class Calls(Noun):
 
     async def get(self, id: UUID, *, wait: float = 0) -> calls.ExternalCall:
         """With ``wait``, once there is something to do, or after so many seconds (at most 60)."""
-        query = {"wait": wait} if wait else None
-        return await self._plane.call(call_routes.GET_CALL, id, query=query)
+        return await self._plane.call(call_routes.GET_CALL, id, query={"wait": wait} if wait else None)
 
     def list(
         self, limit: int | None = None, *, session_id: UUID | None = None, status: CallStatus | None = None
@@ -180,8 +177,7 @@ class ExternalSession:
         return Resolutions(self._calls._plane)
 
     async def complete(self, result: dict[str, Any] | None = None) -> model.Session:
-        ending = calls.Ending(result=result)
-        return await self._calls._plane.call(call_routes.COMPLETE_SESSION, self.id, body=ending)
+        return await self._calls._plane.call(call_routes.COMPLETE_SESSION, self.id, body=calls.Ending(result=result))
 
     async def fail(self, error: str | None = None) -> model.Session:
         return await self._calls._plane.call(call_routes.FAIL_SESSION, self.id, body=calls.Ending(error=error))

@@ -71,13 +71,11 @@ def seen_of(details: model.ApprovalDetails) -> str:
 
 def _own_vote(details: model.ApprovalDetails, actor: Actor) -> model.Vote | None:
     """The visitor's yes to this version. An answer about an uncertain effect may still be changed."""
-    if details.approval.kind is model.ApprovalKind.UNCERTAIN_EFFECT:
-        return None
     approval = details.approval
-    own = [
-        vote for vote in details.votes if vote.member_id == actor.user_account_id and vote.version == approval.version
-    ]
-    return own[0] if own and approval.status is model.ApprovalStatus.PENDING else None
+    if approval.kind is model.ApprovalKind.UNCERTAIN_EFFECT or approval.status is not model.ApprovalStatus.PENDING:
+        return None
+    own = (actor.user_account_id, approval.version)
+    return next((vote for vote in details.votes if (vote.member_id, vote.version) == own), None)
 
 
 def _offers_standing(approval: model.Approval) -> bool:
@@ -112,8 +110,7 @@ async def _full_card(visit: Visit, details: model.ApprovalDetails) -> dict[str, 
     next_level = None
     if approval.escalate_at is not None:
         next_level = await approvals.next_level(visit.db, visit.actor, approval.id)
-    many = len(delegates) == model.AT_MOST
-    return {**card, "takers": delegates, "too_many_takers": many, "next_level": next_level}
+    return {**card, "takers": delegates, "too_many_takers": len(delegates) == model.AT_MOST, "next_level": next_level}
 
 
 async def show_card(visit: Visit, status: int = 200, notice: dict[str, str] | None = None) -> Response:
@@ -123,12 +120,9 @@ async def show_card(visit: Visit, status: int = 200, notice: dict[str, str] | No
 
 async def _tool(visit: Visit, approval: model.Approval) -> ToolVersion | None:
     """The tool in the very version that the request names."""
-    if not visit.actor.may(Permission.TOOL_READ):
-        return None
-    for tool in await workers.list_tools(visit.db, visit.actor):
-        if tool.name == approval.tool_name and tool.digest == approval.tool_digest:
-            return tool
-    return None
+    tools = await workers.list_tools(visit.db, visit.actor) if visit.actor.may(Permission.TOOL_READ) else []
+    named = (approval.tool_name, approval.tool_digest)
+    return next((tool for tool in tools if (tool.name, tool.digest) == named), None)
 
 
 async def show_card_again(visit: Visit) -> Response:
@@ -290,10 +284,8 @@ async def preview_edit(visit: Visit) -> Response:
     except InvalidInput as error:
         return await edit(visit, draft, error)
     approval = details.approval
-    stale = visit.form.get("version") != str(approval.version)
-    if stale or approval.status is not model.ApprovalStatus.PENDING:
-        conflict = Conflict("It has changed in the meantime.")
-        return await _show_what_happened(visit, id, visit.form, conflict)
+    if visit.form.get("version") != str(approval.version) or approval.status is not model.ApprovalStatus.PENDING:
+        return await _show_what_happened(visit, id, visit.form, Conflict("It has changed in the meantime."))
     difference = text.changes(approval.arguments, arguments)
     if not difference:
         same = InvalidInput("Nothing is changed.", hint="Change a value, or go back and approve the call as it is.")
@@ -312,8 +304,6 @@ def _arguments(draft: str) -> dict[str, Any]:
     """Strict JSON: a key that occurs twice would hide one of its values."""
     try:
         arguments = json.loads(draft, object_pairs_hook=unique, parse_constant=_no_constant)
-    except InvalidInput:
-        raise
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"This is not valid JSON: {error}.", hint="Correct it, or start over.") from None
     if not isinstance(arguments, dict):

@@ -23,7 +23,6 @@ from cortex_plane.kernel import errors
 from cortex_plane.kernel.errors import CortexError, InvalidInput, NotFound, Unauthenticated
 from cortex_plane.kernel.fields import Note, adapter
 from cortex_plane.kernel.routes import PageRoutes
-from cortex_plane.kernel.shares import Throttle
 from cortex_plane.notify.verbs import cards
 from cortex_plane.policies.model.policies import quorum_said
 
@@ -35,9 +34,6 @@ FORM = "application/x-www-form-urlencoded"
 _DONE = {Choice.APPROVED: "Approved", Choice.DENIED: "Denied"}
 
 
-# Pages -----------------------------------------------------------------------------------------------------------
-
-
 def _message(status: int, title: str, *lines: str, again: str | None = None, login: bool = False) -> Response:
     """A page without a form. ``again`` is the link itself, to come back to."""
     texts = [line for line in lines if line]
@@ -46,8 +42,7 @@ def _message(status: int, title: str, *lines: str, again: str | None = None, log
 
 def _own_address(link: Link, signature: str) -> str:
     """The link without anything that was appended to it. Relative: a proxy may serve the plane elsewhere."""
-    query = {"t": link.deadline, "d": link.decision.value, "o": link.operator_id, "sig": signature}
-    return "?" + urlencode(query)
+    return "?" + urlencode({"t": link.deadline, "d": link.decision.value, "o": link.operator_id, "sig": signature})
 
 
 async def _card(
@@ -59,9 +54,7 @@ async def _card(
     nothing can be decided any more, only the outcome."""
     db = request.app.state.db
     whole = await approvals.get_approval(db, visitor.actor, visitor.link.approval_id)
-    details = whole
-    if not visitor.logged_in:
-        details = cards.redacted(whole, await credentials.names_of_secrets(db, visitor))
+    details = whole if visitor.logged_in else cards.redacted(whole, await credentials.names_of_secrets(db, visitor))
     approval = details.approval
     is_pending = approval.status is ApprovalStatus.PENDING
     is_late = visitor.over or (approval.deadline is not None and details.now >= approval.deadline)
@@ -131,16 +124,12 @@ def _error_page(error: CortexError, again: str | None = None) -> Response:
     return _message(error.http_status, title, error.message, error.hint)
 
 
-# Visitors ---------------------------------------------------------------------------------------------------------
-
-
 async def _visitor(request: Request, channel: str, approval_id: str) -> Visitor:
-    throttle: Throttle = request.app.state.throttle
     query = request.query_params.multi_items()
     try:
         visitor = await credentials.visitor(request.app.state.db, channel, approval_id, query, await person(request))
     except Unauthenticated:
-        throttle.failed(request.client.host if request.client else "")
+        request.app.state.throttle.failed(request.client.host if request.client else "")
         raise
     request.scope["state"]["actor"] = visitor.actor
     return visitor
@@ -170,9 +159,6 @@ def _reason(form: dict[str, str]) -> str | None:
         message = error.errors()[0]["msg"]
         raise InvalidInput(f"The reason: {message}.", hint="Correct it, then decide again.") from None
     return reason or None
-
-
-# Routes -----------------------------------------------------------------------------------------------------------
 
 
 async def show(request: Request, channel: str, approval_id: str) -> Response:

@@ -62,9 +62,8 @@ def arrange(waiting: Waiting, settled: Sequence[Approval], shown_at: datetime | 
     """``shown_at`` is the time of the visitor's list: later requests are counted, requests that ended later stay in their place."""
     recent = ended_since(settled, shown_at) if page == 0 else []
     in_place = {a.id for a in recent}
-    mine = sorted([*waiting.mine, *recent], key=lambda a: (a.deadline or _FIRST, a.requested_at, a.id))
     return Inbox(
-        mine=mine,
+        mine=sorted([*waiting.mine, *recent], key=lambda a: (a.deadline or _FIRST, a.requested_at, a.id)),
         others=waiting.others,
         waiting=waiting.mine_total,
         elsewhere=waiting.others_total,
@@ -122,9 +121,8 @@ async def show_inbox(visit: Visit) -> Response:
 
 
 async def show_inbox_again(visit: Visit) -> Response:
-    return visit.fragment(
-        "inbox_list.html", **await _inbox_context(visit, _time(visit.request.query_params.get("shown_at")))
-    )
+    shown_at = _time(visit.request.query_params.get("shown_at"))
+    return visit.fragment("inbox_list.html", **await _inbox_context(visit, shown_at))
 
 
 def _time(text: str | None) -> datetime | None:

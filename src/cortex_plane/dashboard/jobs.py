@@ -49,8 +49,7 @@ async def _agents(visit: Visit) -> dict[UUID, Agent]:
     """Agents by id, for their names; empty for visitors who may not see agents."""
     if not visit.actor.may(Permission.AGENT_READ):
         return {}
-    page = await agents.list_agents(visit.db, visit.actor, None, 200)
-    return {agent.id: agent for agent in page.items}
+    return {agent.id: agent for agent in (await agents.list_agents(visit.db, visit.actor, None, 200)).items}
 
 
 async def _listing(visit: Visit) -> dict[str, Any]:
@@ -91,7 +90,6 @@ async def _job_context(visit: Visit) -> dict[str, Any]:
     gates = await _read_gates(visit, job)
     is_open = job.status not in TERMINAL
     now = datetime.now(UTC)
-    calls = [(call.id, call.status, call.attempt) for step in steps for call in step.calls]
     return {
         "job": job,
         "agent": agent,
@@ -106,7 +104,7 @@ async def _job_context(visit: Visit) -> dict[str, Any]:
         "may_steer": is_open and visit.actor.may(Permission.JOB_STEER),
         "seen": pages.fingerprint(
             (job.status, job.holds, job.pending_pause, job.pending_cancel, job.step_index),
-            calls,
+            [(call.id, call.status, call.attempt) for step in steps for call in step.calls],
             [(request.id, request.status, request.version) for request in requests],
             gates.entries[-1].seq if gates.entries else None,
         ),

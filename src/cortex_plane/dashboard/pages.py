@@ -20,8 +20,7 @@ from cortex_plane.kernel.errors import CortexError, NotFound
 from cortex_plane.kernel.routes import PageRoutes
 from cortex_plane.policies.model.policies import ONE_HUMAN
 
-# Files: read once, named by their content, and cached by browsers for good ------------------------------------------
-
+# Files: read once, named by their content, and cached by browsers for good.
 FOLDER = Path(__file__).parent / "static"
 _TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
@@ -66,8 +65,6 @@ async def get_asset(request: Request, name: str) -> Response:
 async def favicon(request: Request) -> Response:
     return await get_asset(request, "icon.svg")
 
-
-# Pages --------------------------------------------------------------------------------------------------------------
 
 HEADERS = {
     "Content-Security-Policy": (

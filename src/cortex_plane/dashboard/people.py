@@ -293,8 +293,7 @@ async def add_absence(visit: visits.Visit) -> Response:
         }
         if fields["ends_at"] is None:
             raise InvalidInput("Say when you are back.", hint="Choose a day.", field="ends")
-        draft = visits.parse_form(AbsenceDraft, fields, too_long=True)
-        await orgs.create_absence(visit.db, visit.actor, draft)
+        await orgs.create_absence(visit.db, visit.actor, visits.parse_form(AbsenceDraft, fields, too_long=True))
     except (InvalidInput, Conflict, Forbidden, NotFound) as error:
         return await list_absences(visit, error.http_status, error)
     return pages.redirect("/absences")

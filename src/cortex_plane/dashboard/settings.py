@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import email
+import itertools
 import os
 import re
 from dataclasses import dataclass
@@ -95,8 +96,7 @@ router.add("/atlases/{atlas_id}/diff", signed_in(show_atlas_diff), "GET")
 
 async def list_standing(visit: Visit) -> Response:
     every = visit.request.query_params.get("all") == "yes"
-    position = visit.position("standing")
-    page = await standing_approvals.list_page(visit.db, visit.actor, position, PAGE, active=not every)
+    page = await standing_approvals.list_page(visit.db, visit.actor, visit.position("standing"), PAGE, active=not every)
     return visit.page(
         "standing.html",
         items=page.items,
@@ -120,8 +120,7 @@ router.add("/standing/{standing_id}/revoke", signed_in(revoke_standing), "POST")
 async def list_deliveries(visit: Visit) -> Response:
     chosen = visit.request.query_params.get("status") or "dead"
     status = parse_filter(DELIVERY_FILTERS, chosen)
-    position = visit.position("deliveries")
-    page = await deliveries.list_deliveries(visit.db, visit.actor, position, PAGE, status=status)
+    page = await deliveries.list_deliveries(visit.db, visit.actor, visit.position("deliveries"), PAGE, status=status)
     return visit.page(
         "deliveries.html",
         items=page.items,
@@ -176,14 +175,9 @@ class KeptMail:
 
 
 def list_headings(folder: Path, org_id: UUID) -> list[MailHeading]:
-    mails: list[MailHeading] = []
-    for path in _newest(folder)[:MAILS_READ]:
-        headers = _headers(path)
-        if headers is not None and headers.get(ORG_HEADER) == str(org_id):
-            mails.append(_heading(path, headers))
-            if len(mails) == MAILS_SHOWN:
-                break
-    return mails
+    mails = ((path, _headers(path)) for path in _newest(folder)[:MAILS_READ])
+    own = (_heading(path, mail) for path, mail in mails if mail is not None and mail.get(ORG_HEADER) == str(org_id))
+    return list(itertools.islice(own, MAILS_SHOWN))
 
 
 def read_mail(folder: Path, org_id: UUID, id: str) -> KeptMail | None:
@@ -255,8 +249,7 @@ async def show_mails(visit: Visit) -> Response:
 
 
 async def show_mail(visit: Visit) -> Response:
-    letter = await _require_mail(visit)
-    page = pages.render("mail.html", **visit.context(), letter=letter)
+    page = pages.render("mail.html", **visit.context(), letter=await _require_mail(visit))
     return HTMLResponse(page, 200, _FRAMING)
 
 

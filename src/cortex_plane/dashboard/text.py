@@ -47,9 +47,6 @@ def _mark(character: str) -> str:
     return f'<span class="unseen" title="{name}">⟨U+{ord(character):04X}⟩</span>'
 
 
-# JSON as a tree ------------------------------------------------------------------------------------------------------
-
-
 COLOURED = 2000
 """How many values are coloured one by one. What has more is plain text: nobody reads it by its colours."""
 
@@ -154,8 +151,6 @@ def brief(value: Any, limit: int = 160) -> Markup:
     return reveal(text) if len(text) <= limit else reveal(text[: limit - 1]) + Markup("…")
 
 
-# Differences ---------------------------------------------------------------------------------------------------------
-
 Change = tuple[str, Any, Any]
 ABSENT = object()
 """Stands for a value that is not there: null is one that is."""
@@ -172,8 +167,7 @@ def changes(old: Any, new: Any, path: str = "") -> list[Change]:
             for n in range(max(len(old), len(new)))
         ]
     else:
-        same = type(old) is type(new) and old == new
-        return [] if same else [(path or "(all)", old, new)]
+        return [] if type(old) is type(new) and old == new else [(path or "(all)", old, new)]
     differences: list[Change] = []
     for where, before, after in pairs:
         differences += changes(before, after, where)

@@ -83,10 +83,8 @@ Handler = Callable[[Visit], Awaitable[Response]]
 
 
 def signed_in(handler: Handler, *, by_itself: bool = False) -> Endpoint:
-    """A route for people who are logged in; others get the page that says how to log in.
-
-    Requests that a page makes ``by_itself`` do not count as visits: an open tab must not keep its session alive.
-    """
+    """A route for people who are logged in; others get the page that says how to log in. Requests that a page makes
+    ``by_itself`` do not count as visits: an open tab must not keep its session alive."""
 
     @functools.wraps(handler)
     async def endpoint(request: Request, **_: str) -> Response:
@@ -220,9 +218,6 @@ def _cookie_name(request: Request) -> str:
 
 def _is_tls(request: Request) -> bool:
     return request.url.scheme == "https"
-
-
-# What forms and addresses name -------------------------------------------------------------------------------------
 
 
 def parse_id(text: str, noun: str, message: str | None = None) -> UUID:

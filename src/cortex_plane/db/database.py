@@ -20,7 +20,7 @@ from cortex_plane.db.pool import HINTS, OWN, Hints, PoolPurpose, SharedPool, bor
 from cortex_plane.db.vault import Vault
 from cortex_plane.kernel.errors import SetupError, TooMany
 from cortex_plane.kernel.fields import parse
-from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.kernel.pages import After, Page, Position
 from cortex_plane.kernel.shares import Shares
 from cortex_plane.tenancy.rules import KEY_BYTES, CredentialKey
 
@@ -78,7 +78,7 @@ def page(kind: type[T], rows: Sequence[Row], limit: int) -> Page[T]:
     )
 
 
-def after(position: Position | None) -> tuple[object, object]:
+def after(position: After) -> tuple[object, object]:
     """The two parameters that say where a page starts."""
     return (position.created_at, position.id) if position else (None, None)
 

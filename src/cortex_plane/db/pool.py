@@ -332,8 +332,7 @@ UNREACHABLE = (
 def translate(error: BaseException) -> errors.CortexError | None:
     """The error of ours that says the same, or None for a defect that must stay loud."""
     if isinstance(error, asyncpg.PostgresError) and error.sqlstate in _RAISED:
-        kind = _RAISED[error.sqlstate]
-        return kind(str(error.args[0]), code=error.detail, hint=error.hint)
+        return _RAISED[error.sqlstate](str(error.args[0]), code=error.detail, hint=error.hint)
     match error:
         case asyncpg.UniqueViolationError():
             return errors.AlreadyExists(_TAKEN.get(error.constraint_name, "This already exists."))

@@ -304,7 +304,8 @@ async def _read_body(request: Request) -> Any:
         raise HTTPException(400) from None
     if not content:
         return _MISSING
-    if not _is_json(request.headers.get("content-type", "")):
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         return content
     is_large = len(content) > MAX_BODY_BYTES
     try:
@@ -368,11 +369,6 @@ def _large_text(content: bytes) -> str:
             raise TooLarge(f"More than {MAX_BODY_BYTES} bytes of the body are no text.")
         end = start if quote < 0 else scanstring(body, start)[1]
     return body
-
-
-def _is_json(content_type: str) -> bool:
-    kind = content_type.partition(";")[0].strip().lower()
-    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
 
 
 # Answers ---------------------------------------------------------------------------------------------------------

@@ -87,8 +87,7 @@ class SpecMeters(Meters):
         self._ticks.record(max(0.0, seconds))
 
     def escalated(self, org_id: UUID, template: str, to_level: int) -> None:
-        labels = {"tenant_id": str(org_id), "template": str(template), "to_level": str(to_level)}
-        self._escalations.add(1, labels)
+        self._escalations.add(1, {"tenant_id": str(org_id), "template": str(template), "to_level": str(to_level)})
 
     def delegated(self, org_id: UUID) -> None:
         self._delegations.add(1, {"tenant_id": str(org_id)})

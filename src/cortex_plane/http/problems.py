@@ -141,13 +141,12 @@ def _describe(fault: Mapping[str, Any]) -> str:
 
 
 async def _answer_http_error(request: Request, error: HTTPException) -> Response:
-    codes = {
+    code, detail, hint = {
         404: ("route_not_found", "There is no such route.", "The routes are listed in /openapi.json."),
         405: ("method_not_allowed", "This route does not take this method.", "See /openapi.json."),
         400: ("unreadable", "The body cannot be read.", "Send UTF-8 encoded JSON."),
         413: (TooLarge.code, str(error.detail), TooLarge.default_hint),
-    }
-    code, detail, hint = codes.get(error.status_code, ("http_error", str(error.detail), "See /openapi.json."))
+    }.get(error.status_code, ("http_error", str(error.detail), "See /openapi.json."))
     return problem(request, error.status_code, code, detail, hint, headers=dict(error.headers or {}))
 
 

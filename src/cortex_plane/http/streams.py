@@ -144,10 +144,8 @@ async def stream(
     check_access: CheckAccess,
     heartbeat: float | None = None,
 ) -> AsyncGenerator[bytes, None]:
-    """From ``after`` until the job ends, access ends, the reader is too slow, or the process stops.
-
-    ``first`` is what ``read(after)`` gave: it was read before the answer began, so that an error could still be one.
-    """
+    """From ``after`` until the job ends, access ends, the reader is too slow, or the process stops. ``first`` is what
+    ``read(after)`` gave: it was read before the answer began, so that an error could still be one."""
     reader = _Reader(feed, read, check_access, after, heartbeat or HEARTBEAT_SECONDS)
     yield f"retry: {RETRY_MS}\n\n".encode()
     try:

@@ -18,7 +18,7 @@ from cortex_plane.jobs.model.journal import JournalEntry, Signal, SignalDraft, W
 from cortex_plane.jobs.model.usage import Grouping, Spent, UsageRow, UsageTotals
 from cortex_plane.jobs.rules import Assignment
 from cortex_plane.kernel.fields import parse
-from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.kernel.pages import After, Page
 from cortex_plane.policies.model.policies import PolicyRow
 from cortex_plane.policies.model.versions import row_as_json
 from cortex_plane.proof.model import Fact
@@ -67,7 +67,7 @@ async def lock_job(tx: Transaction, id: UUID, sees: UUID | None) -> Row | None:
 
 async def list_jobs(
     tx: Transaction,
-    position: Position | None,
+    position: After,
     limit: int,
     sees: UUID | None,
     status: JobStatus | None,
@@ -266,7 +266,7 @@ async def list_journal(tx: Transaction, job_id: UUID, above: int, limit: int) ->
     return [parse(JournalEntry, row) for row in await tx.rows(queries.list_journal, job_id, above, limit)]
 
 
-async def list_parked_jobs(tx: Transaction, status: JobStatus, position: Position | None, limit: int) -> Page[Parked]:
+async def list_parked_jobs(tx: Transaction, status: JobStatus, position: After, limit: int) -> Page[Parked]:
     return page(Parked, await tx.rows(queries.list_parked_jobs, *after(position), limit + 1, status), limit)
 
 
@@ -362,7 +362,7 @@ async def get_signal(tx: Transaction, id: UUID) -> Signal | None:
 
 
 async def list_signals(
-    tx: Transaction, position: Position | None, limit: int, sees: UUID | None, name: str | None, key: str | None
+    tx: Transaction, position: After, limit: int, sees: UUID | None, name: str | None, key: str | None
 ) -> Page[Signal]:
     return page(Signal, await tx.rows(queries.list_signals, *after(position), limit + 1, sees, name, key), limit)
 

@@ -24,6 +24,9 @@ class Position:
     id: UUID
 
 
+After = Position | None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Page(Generic[T]):
     items: list[T]

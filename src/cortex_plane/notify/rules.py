@@ -23,8 +23,7 @@ OUTCOME_IS_NEWS = timedelta(hours=24)
 
 def delay(attempts: int, chance: float, least: float | None, schedule: Sequence[float] = SCHEDULE) -> float:
     """Full jitter below the step of this failure (``attempts`` counts it), but not sooner than whoever refused it asked."""
-    wait = chance * schedule[min(attempts, len(schedule)) - 1]
-    return max(wait, min(least or 0.0, LONGEST_WAIT_SECONDS))
+    return max(chance * schedule[min(attempts, len(schedule)) - 1], min(least or 0.0, LONGEST_WAIT_SECONDS))
 
 
 def gives_up(

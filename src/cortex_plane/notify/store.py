@@ -10,7 +10,7 @@ from uuid import UUID
 
 from cortex_plane.db.database import NOBODY, Database, Queries, Row, Transaction, after, one, page
 from cortex_plane.kernel.fields import parse
-from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.kernel.pages import After, Page
 from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus
 from cortex_plane.tenancy.rules import MacKind
 
@@ -69,12 +69,7 @@ async def add_connection_notice(tx: Transaction, mapping_id: UUID) -> None:
 
 
 async def list_deliveries(
-    tx: Transaction,
-    position: Position | None,
-    limit: int,
-    *,
-    status: DeliveryStatus | None = None,
-    approval_id: UUID | None = None,
+    tx: Transaction, position: After, limit: int, status: DeliveryStatus | None = None, approval_id: UUID | None = None
 ) -> Page[Delivery]:
     rows = await tx.rows(queries.list_deliveries, *after(position), limit + 1, status, approval_id)
     return page(Delivery, rows, limit)

@@ -231,8 +231,7 @@ class ChainVerifier:
     def _explain(self, seq: int, data: dict[str, Any]) -> Fault | None:
         """The hash of an entry of format 1 does not cover its action: there, what the erase entry says of it counts."""
         for erasure in data["entries"]:
-            action = self._unexplained.pop(erasure["seq"], erasure["action"])
-            if action != erasure["action"]:
+            if self._unexplained.pop(erasure["seq"], erasure["action"]) != erasure["action"]:
                 return self._fault(erasure["seq"], f"its action differs from what erase entry {seq} says of it")
         return None
 

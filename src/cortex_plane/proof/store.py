@@ -86,10 +86,7 @@ ROW_FAULTS = (
 
 async def list_row_faults(tx: Transaction, limit: int) -> list[RowFault]:
     """Rows that are not what the trail says of them, as far as SQL can tell; at most ``limit`` of each kind."""
-    faults: list[RowFault] = []
-    for query in ROW_FAULTS:
-        faults += [RowFault(**row) for row in await tx.rows(query, limit)]
-    return faults
+    return [RowFault(**row) for query in ROW_FAULTS for row in await tx.rows(query, limit)]
 
 
 async def changed_policy_versions(tx: Transaction) -> list[str]:

@@ -344,8 +344,7 @@ def clipped(text: str, cap: int) -> str:
     keep = len(text)
     while keep:
         keep = min(keep - 1, keep * max(0, cap - completions.of_text(_mark(len(text)))) // size)
-        head = keep - keep // 3
-        short = text[:head] + _mark(len(text) - keep) + text[len(text) - keep // 3 :]
+        short = text[: keep - keep // 3] + _mark(len(text) - keep) + text[len(text) - keep // 3 :]
         size = completions.of_text(short)
         if size <= cap:
             return short

@@ -17,7 +17,7 @@ from cortex_plane.db.database import Database, Queries, Row, Transaction, after,
 from cortex_plane.db.vault import Vault
 from cortex_plane.kernel.fields import parse, split_ref
 from cortex_plane.kernel.ids import IdempotencyKey
-from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.kernel.pages import After, Page
 from cortex_plane.tenancy.model import access
 from cortex_plane.tenancy.model.access import Actor, Key, ModelKey
 from cortex_plane.tenancy.model.identities import AddressVerification, Claim, Connection, Mapping, Purpose
@@ -39,7 +39,7 @@ async def get_org(tx: Transaction) -> Org | None:
     return one(Org, await tx.row(queries.get_org))
 
 
-async def list_orgs(db: Database, position: Position | None, limit: int) -> Page[Org]:
+async def list_orgs(db: Database, position: After, limit: int) -> Page[Org]:
     """Across orgs, for platform keys: the one list that no transaction of an org can give."""
     return page(Org, await db.call("list_orgs", None, *after(position), limit + 1), limit)
 
@@ -68,7 +68,7 @@ async def find_teams(tx: Transaction, refs: list[str]) -> dict[str, UUID]:
     return team_ids
 
 
-async def list_teams(tx: Transaction, position: Position | None, limit: int) -> Page[Team]:
+async def list_teams(tx: Transaction, position: After, limit: int) -> Page[Team]:
     return page(Team, await tx.rows(queries.list_teams, *after(position), limit + 1), limit)
 
 
@@ -80,9 +80,7 @@ async def get_member(tx: Transaction, id: UUID) -> Member | None:
     return one(Member, await tx.row(queries.get_member, id))
 
 
-async def list_members(
-    tx: Transaction, position: Position | None, limit: int, role: Role | None = None
-) -> Page[Member]:
+async def list_members(tx: Transaction, position: After, limit: int, role: Role | None = None) -> Page[Member]:
     return page(Member, await tx.rows(queries.list_members, *after(position), limit + 1, role), limit)
 
 
@@ -102,7 +100,7 @@ async def get_absence(tx: Transaction, id: UUID, member_id: UUID | None = None) 
 
 
 async def list_absences(
-    tx: Transaction, position: Position | None, limit: int, member_id: UUID | None, only_open: bool
+    tx: Transaction, position: After, limit: int, member_id: UUID | None, only_open: bool
 ) -> Page[Absence]:
     rows = await tx.rows(queries.list_absences, *after(position), limit + 1, member_id, only_open)
     return page(Absence, rows, limit)
@@ -294,9 +292,8 @@ async def get_key(tx: Transaction, id: UUID) -> Key | None:
     return one(Key, await tx.row(queries.get_key, id))
 
 
-async def list_keys(tx: Transaction, position: Position | None, limit: int, member_id: UUID | None = None) -> Page[Key]:
-    rows = await tx.rows(queries.list_keys, *after(position), limit + 1, member_id)
-    return page(Key, rows, limit)
+async def list_keys(tx: Transaction, position: After, limit: int, member_id: UUID | None = None) -> Page[Key]:
+    return page(Key, await tx.rows(queries.list_keys, *after(position), limit + 1, member_id), limit)
 
 
 async def key_origin(tx: Transaction, credential_id: UUID) -> tuple[UUID | None, bool] | None:
@@ -377,7 +374,7 @@ async def insert_session(
 
 
 async def list_sessions(
-    tx: Transaction, member_id: UUID, position: Position | None, limit: int, idle: timedelta
+    tx: Transaction, member_id: UUID, position: After, limit: int, idle: timedelta
 ) -> Page[access.BrowserSession]:
     rows = await tx.rows(queries.list_sessions, *after(position), limit + 1, member_id, idle)
     return page(access.BrowserSession, rows, limit)
@@ -472,7 +469,7 @@ async def get_connection(tx: Transaction, id: UUID) -> Connection | None:
     return one(Connection, await tx.row(queries.get_connection, id))
 
 
-async def list_connections(tx: Transaction, position: Position | None, limit: int) -> Page[Connection]:
+async def list_connections(tx: Transaction, position: After, limit: int) -> Page[Connection]:
     return page(Connection, await tx.rows(queries.list_connections, *after(position), limit + 1), limit)
 
 
@@ -530,7 +527,7 @@ async def get_mapping(tx: Transaction, id: UUID) -> Mapping | None:
     return one(Mapping, await tx.row(queries.get_mapping, id))
 
 
-async def list_mappings(tx: Transaction, user_account_id: UUID, position: Position | None, limit: int) -> Page[Mapping]:
+async def list_mappings(tx: Transaction, user_account_id: UUID, position: After, limit: int) -> Page[Mapping]:
     rows = await tx.rows(queries.list_mappings, *after(position), limit + 1, user_account_id)
     return page(Mapping, rows, limit)
 

@@ -198,8 +198,7 @@ def of_turn(turn: Turn) -> int:
         case AssistantTurn():
             return TURN + of_text(turn.text or "") + sum(map(_of_call, turn.calls))
         case ToolTurn():
-            results = turn.results
-            return TURN + sum(CALL + of_text(result.name) + of_text(result.content) for result in results)
+            return TURN + sum(CALL + of_text(result.name) + of_text(result.content) for result in turn.results)
 
 
 def of_tools(tools: Sequence[ToolSpec]) -> int:

@@ -97,9 +97,6 @@ class SigningSecret:
     value: bytes = field(repr=False)
 
 
-# Tokens -----------------------------------------------------------------------------------------------------------
-
-
 def digest(token: str) -> bytes:
     """What is stored of a token. It is 256 random bits, so no salt is needed. Raises where the text is no token."""
     if not token.startswith(TOKEN_PREFIX):
@@ -150,9 +147,6 @@ def login_required(what: str = "what was sent in a message") -> Forbidden:
     )
 
 
-# Links ------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Link:
     """What a link says, signed by nobody yet."""
@@ -191,10 +185,8 @@ class SignedLink:
 
 
 def read_link(channel: str, approval_id: str, query: Iterable[tuple[str, str]]) -> SignedLink | None:
-    """None where it cannot be a link of ours. Each value has one spelling only, and stands there once.
-
-    What others append to an address, as mail filters do, is not ours and says nothing.
-    """
+    """None where it cannot be a link of ours. Each value has one spelling only, and stands there once. What others
+    append to an address, as mail filters do, is not ours and says nothing."""
     parameters: dict[str, str] = {}
     for name, value in query:
         if name in ("t", "d", "o", "sig"):
@@ -239,9 +231,6 @@ def is_over(link: Link, now: datetime) -> bool:
     return now.timestamp() > link.deadline + SKEW.total_seconds()
 
 
-# Confirmation -----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Confirmation:
     """What the form of one rendered page carries back: what its reader saw, and that the plane showed it to them."""
@@ -262,8 +251,7 @@ class Confirmation:
         return any(fitting)
 
     def is_fresh(self, now: datetime) -> bool:
-        age = now.timestamp() - self.issued
-        return -SKEW.total_seconds() <= age <= NONCE_LIFE.total_seconds()
+        return -SKEW.total_seconds() <= now.timestamp() - self.issued <= NONCE_LIFE.total_seconds()
 
 
 def read_confirmation(form: Mapping[str, str]) -> tuple[Confirmation, str] | None:

@@ -108,9 +108,6 @@ def count(org_id: UUID, requests: Sequence[RequestOutcome]) -> None:
         meters().suspended(org_id, 0.0)
 
 
-# Whom to ask, and for how long ------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Possible:
     """By which terms people can decide a call."""

@@ -17,7 +17,7 @@ from cortex_plane.approvals.verbs import decisions
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.kernel.meters import meters
-from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.kernel.pages import After, Page
 from cortex_plane.notify import store as notify_store
 from cortex_plane.policies.model.policies import Approvers
 from cortex_plane.tenancy.model.access import Actor, Permission
@@ -30,7 +30,7 @@ SHOWN_DECIDERS = 20
 async def list_approvals(
     tx: Transaction,
     actor: Actor,
-    position: Position | None,
+    position: After,
     limit: int,
     *,
     status: approval_model.ApprovalStatus | None = None,
@@ -101,9 +101,6 @@ async def next_level(tx: Transaction, actor: Actor, approval_id: UUID) -> Approv
     """Who is asked besides when a request goes up next."""
     require_found(await approvals_store.get_approval(tx, approval_id, actor), "approval")
     return await approvals_store.next_level(tx, approval_id)
-
-
-# Delegation -------------------------------------------------------------------------------------------------------
 
 
 @verb(Permission.APPROVAL_DECIDE)

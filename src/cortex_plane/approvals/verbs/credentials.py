@@ -44,9 +44,6 @@ _OUTCOMES = {
 """What spec 4's metric calls a refusal, by its code; any other is the person's and not the link's: `refused`."""
 
 
-# Made when a message is rendered ----------------------------------------------------------------------------------
-
-
 async def mint(
     tx: Transaction, *, approval_id: UUID, member_id: UUID, notification_id: UUID | None, version: int,
     input_hash: str, expires_at: datetime,
@@ -97,9 +94,6 @@ def _opened(db: Database, org_id: UUID, id: UUID, sealed: bytes) -> SigningSecre
     return SigningSecret(id=id, value=db.vault.open(org_id, CALLBACK, sealed))
 
 
-# Tokens -----------------------------------------------------------------------------------------------------------
-
-
 async def decide_by_token(db: Database, decision: TokenDecision) -> DecisionReceipt:
     """As the person to whom the token was sent, about the version that their message showed."""
     try:
@@ -126,7 +120,7 @@ async def _count_outcome(channel: Channel, decision: Awaitable[DecisionReceipt])
 
 
 async def _decide_by_token(
-    db: Database, token_decision: TokenDecision, token: rules.Token, actor: Actor | None
+    db: Database, answer: TokenDecision, token: rules.Token, actor: Actor | None
 ) -> DecisionReceipt:
     if actor is None:
         raise rules.nobody()
@@ -138,31 +132,23 @@ async def _decide_by_token(
             code="token_expired",
             hint="Submit the job again with `cortex job resubmit`; whoever may decide gets a new message.",
         )
-    if token.vote is not None and token.vote is not token_decision.decision:
+    if token.vote is not None and token.vote is not answer.decision:
         raise Conflict(
             "You decided otherwise already, and a vote stands.",
             code="approval_conflict",
             hint="The first decision stands; read it with `cortex approval show`.",
         )
     decision = ApprovalDecision(
-        decision=token_decision.decision,
-        version=token.version,
-        input_hash=token.input_hash,
-        reason=token_decision.reason,
+        decision=answer.decision, version=token.version, input_hash=token.input_hash, reason=answer.reason
     )
     return await decisions.decide(db, actor, token.approval_id, decision, Channel.API)
-
-
-# Links ------------------------------------------------------------------------------------------------------------
 
 
 async def visitor(
     db: Database, channel: str, approval_id: str, query: Iterable[tuple[str, str]], session: Actor | None
 ) -> Visitor:
     """Whoever came with a link. ``session`` is who is logged in in the same browser: high risk asks for that too.
-
-    Everything that is wrong with a link is answered alike; what is wrong with its person or its time is said.
-    """
+    Everything that is wrong with a link is answered alike; what is wrong with its person or its time is said."""
     signed_link = rules.read_link(channel, approval_id, query)
     if signed_link is None:
         raise _refused(channel)
@@ -249,9 +235,6 @@ async def decide_by_link(
     )
 
 
-# Secrets ----------------------------------------------------------------------------------------------------------
-
-
 @verb(Permission.ORG_WRITE)
 async def rotate_secret(db: Database, actor: Actor, decision: rules.SecretRotationDraft) -> SecretRotation:
     """Sign links with a new secret from now on. Those that were sent work to their deadline, or not at all any more."""
@@ -266,8 +249,7 @@ async def _rotate(
     db: Database, tx: Transaction, actor: Actor, older_than: timedelta, *, forget: bool
 ) -> SecretRotation | None:
     """None where the current one is younger, or somebody else was faster."""
-    grace = timedelta(0) if forget else rules.GRACE
-    retire_at = await tx.value(queries.retire_secret, CALLBACK, older_than, grace)
+    retire_at = await tx.value(queries.retire_secret, CALLBACK, older_than, timedelta(0) if forget else rules.GRACE)
     if retire_at is None and older_than:
         return None
     made_at = await _insert_secret(db, tx)

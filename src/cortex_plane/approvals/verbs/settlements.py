@@ -138,8 +138,7 @@ async def settle_call(
     if await _ends_here(tx, job_row, id, call, status):
         given_up = f"`{call.tool_name}` was given up: {answer.note or 'no reason'}"
         error = given_up if status is CallStatus.FAILED else None
-        session_id = job_row["session_id"]
-        record = await session_gates.record_ended_call(tx, actor, session_id, call.tool_name, error, unread)
+        record = await session_gates.record_ended_call(tx, actor, job_row["session_id"], call.tool_name, error, unread)
         events += [(kind, id, data) for kind, data in record.events]
     proof = {**settlement, "approval": str(card_id) if card_id is not None else None, "result_hash": digest}
     await steering.append_fact(

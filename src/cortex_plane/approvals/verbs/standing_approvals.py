@@ -25,7 +25,7 @@ from cortex_plane.gates.rules.authorization import Authorization, CallJob, Stand
 from cortex_plane.kernel.conditions import Condition
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.kernel.pages import After, Page
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.proof.rules.receipts import Stamp, why_not_standing
@@ -45,10 +45,8 @@ async def grant(
     tx: Transaction, actor: Actor, approval: Approval, draft: StandingDraft, *, version: int, input_hash: str,
     reason: str | None, now: datetime,
 ) -> StandingApproval:  # fmt: skip
-    """In the transaction that approves ``approval``, after `standing_refusal` found nothing against it.
-
-    ``version`` and ``input_hash`` are those of what was approved, edits included.
-    """
+    """In the transaction that approves ``approval``, after `standing_refusal` found nothing against it. ``version`` and
+    ``input_hash`` are those of what was approved, edits included."""
     id = new_id()
     await approvals_store.insert_standing(
         tx, id, approval.id, draft, actor, input_hash=input_hash, reason=reason, version=version, now=now
@@ -60,9 +58,6 @@ async def grant(
     )  # fmt: skip
     await proof_store.append_to_session(tx, approval.session_id, [fact], job=approval.job_id)
     return standing
-
-
-# Using it ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -124,18 +119,9 @@ def _receipt_fault(vault: Vault, org_id: UUID, standing: StandingApproval, row: 
     return why_not_standing(stamp, standing, org_id)
 
 
-# Listing and revoking it ------------------------------------------------------------------------------------------
-
-
 @transaction_verb(Permission.APPROVAL_READ)
 async def list_page(
-    tx: Transaction,
-    actor: Actor,
-    position: Position | None,
-    limit: int,
-    *,
-    session_id: UUID | None = None,
-    active: bool = False,
+    tx: Transaction, actor: Actor, position: After, limit: int, *, session_id: UUID | None = None, active: bool = False
 ) -> Page[StandingApproval]:
     """Newest first. Whoever is not staff sees those of their own sessions, and those that they gave."""
     page, granters = await approvals_store.list_standing(tx, position, limit, actor.sees, session_id, active)

@@ -28,7 +28,7 @@ BINDINGS: tuple[Binding, ...] = (
     answer(routes.GET_AGENT, agents.get_agent),
     answer(routes.UPDATE_AGENT, agents.update_agent),
     answer(routes.DELETE_AGENT, agents.delete_agent),
-    ordered(routes.LIST_AGENT_VERSIONS, agents.list_versions, "versions", "below", lambda version: version.version),
+    ordered(routes.LIST_AGENT_VERSIONS, agents.list_versions, "versions", "below", lambda row: row.version),
     whole(routes.LIST_TOOLS, workers.list_tools),
     whole(routes.LIST_TOOL_VERSIONS, workers.list_versions),
     whole(routes.LIST_TOOL_SERVERS, workers.list_servers),
@@ -39,31 +39,18 @@ BINDINGS: tuple[Binding, ...] = (
     answer(policy_routes.APPLY_POLICIES, policies.apply_policies),
     answer(policy_routes.GET_POLICIES, policies.get_policies),
     ordered(
-        policy_routes.LIST_POLICY_VERSIONS,
-        policies.list_policy_versions,
-        "policies",
-        "below",
-        lambda version: version.version,
+        policy_routes.LIST_POLICY_VERSIONS, policies.list_policy_versions, "policies", "below", lambda row: row.version
     ),
     answer(policy_routes.GET_POLICY_VERSION, policies.get_policies),
     answer(policy_routes.EXPLAIN_POLICIES, simulations.explain_policies),
     answer(policy_routes.SIMULATE_POLICIES, simulations.simulate_policies),
     handle(gate_routes.PUBLISH_ATLAS, atlases.publish_atlas, publish_atlas),
     ordered(
-        gate_routes.LIST_ATLASES,
-        atlases.list_atlases,
-        "atlases",
-        "above",
-        lambda atlas: atlas.atlas_id,
-        decode=decode_text,
+        gate_routes.LIST_ATLASES, atlases.list_atlases, "atlases", "above", lambda row: row.atlas_id, decode=decode_text
     ),
     answer(gate_routes.GET_ATLAS, atlases.get_atlas),
     ordered(
-        gate_routes.LIST_ATLAS_VERSIONS,
-        atlases.list_atlas_versions,
-        "atlas versions",
-        "below",
-        lambda version: version.number,
+        gate_routes.LIST_ATLAS_VERSIONS, atlases.list_atlas_versions, "atlas versions", "below", lambda row: row.number
     ),
     answer(gate_routes.GET_ATLAS_VERSION, atlases.get_atlas_version),
     answer(gate_routes.DIFF_ATLAS, atlases.diff_atlases),

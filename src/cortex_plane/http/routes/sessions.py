@@ -91,8 +91,7 @@ async def _send_events(
 
     first = await read_page(after)
     streams: OpenStreams = exchange.state.streams
-    content = stream(exchange.state.feed, read_page, first, after, check_access)
-    return EventStream(content, streams.open(exchange.actor))
+    return EventStream(stream(exchange.state.feed, read_page, first, after, check_access), streams.open(exchange.actor))
 
 
 async def submit_job(exchange: Exchange, draft: JobDraft, once: IdempotencyKey | None) -> Response:

@@ -281,8 +281,7 @@ def _memory_written(checkpoint: Checkpoint) -> Blob:
 
 def _entry(key: str, value: Any) -> bytes:
     # Written under its key, so that the key is checked too and stands in the path of a refusal.
-    whole = canonical({key: value})
-    return whole[len(orjson.dumps(key)) + 2 : -1]
+    return canonical({key: value})[len(orjson.dumps(key)) + 2 : -1]
 
 
 def _too_large(checkpoint: Checkpoint, size: int) -> TooLarge:
@@ -338,8 +337,7 @@ def _refuse_keys_of_the_plane(keys: Iterable[str]) -> None:
 
 @functools.cache
 def _schema_file() -> bytes:
-    name = f"checkpoint.v{SCHEMA_VERSION}.schema.json"
-    return importlib.resources.files(__package__).joinpath(name).read_bytes()
+    return importlib.resources.files(__package__).joinpath(f"checkpoint.v{SCHEMA_VERSION}.schema.json").read_bytes()
 
 
 Migration = Callable[[Blob], Blob]
@@ -455,8 +453,7 @@ def _object(text: str | bytes) -> Blob:
     try:
         blob = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        message = f"Checkpoint is not a JSON object: {error}."
-        raise _corrupt(CorruptionType.NOT_AN_OBJECT, message) from error
+        raise _corrupt(CorruptionType.NOT_AN_OBJECT, f"Checkpoint is not a JSON object: {error}.") from error
     if not isinstance(blob, dict):
         raise _corrupt(CorruptionType.NOT_AN_OBJECT, "Checkpoint is not a JSON object.")
     return blob

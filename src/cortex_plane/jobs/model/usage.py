@@ -138,8 +138,7 @@ class OpenModelCall:
 
 def over_job(limits: ResourceLimits, spent: Spent, next_call: Spent) -> str | None:
     """Why the job may not ask again; None where it may."""
-    total = spent.tokens + next_call.tokens
-    if limits.token_budget is not None and total > limits.token_budget:
+    if limits.token_budget is not None and spent.tokens + next_call.tokens > limits.token_budget:
         return (
             f"The job used {spent.tokens} tokens and the next prompt has about {next_call.tokens};"
             f" its budget is {limits.token_budget}."

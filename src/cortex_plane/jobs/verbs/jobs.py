@@ -14,7 +14,7 @@ from cortex_plane.jobs.model.jobs import RESUBMITTABLE, Job, JobDraft, JobKind, 
 from cortex_plane.jobs.store import NewJob, queries
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
-from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.kernel.pages import After, Page
 from cortex_plane.policies.verbs.policy_cache import require_members
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
@@ -70,7 +70,7 @@ async def _insert_job(tx: Transaction, actor: Actor, job: NewJob) -> UUID:
 async def list_page(
     tx: Transaction,
     actor: Actor,
-    position: Position | None,
+    position: After,
     limit: int,
     *,
     status: JobStatus | None = None,

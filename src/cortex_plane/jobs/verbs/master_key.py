@@ -26,7 +26,7 @@ from cortex_plane.jobs.store import PlaneKey
 from cortex_plane.jobs.verbs.workers import ORPHANS_AT_ONCE, adopt_jobs
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.kernel.pages import Position
+from cortex_plane.kernel.pages import After, Position
 from cortex_plane.proof import store as proof_store
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import scheduler_actor
@@ -78,9 +78,6 @@ def _require(plane_key: PlaneKey | None, vault: Vault) -> None:
 async def read_plane_key(db: Database) -> PlaneKey | None:
     async with db.transaction(NOBODY) as tx:
         return await jobs_store.get_plane_key(tx)
-
-
-# The rotation ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +167,7 @@ async def finish_rotation(db: Database, vault: Vault) -> Resealed | None:
         total = Resealed(total.orgs + batch.orgs, total.secrets + batch.secrets, total.checkpoints + batch.checkpoints)
 
 
-async def _refuse_replay(db: Database, plane_key: PlaneKey, position: Position | None) -> None:
+async def _refuse_replay(db: Database, plane_key: PlaneKey, position: After) -> None:
     """Whoever has the old key and can write to the database could put the row of a finished rotation back, so that the next process
     seals their secrets with the new key. The trail says which orgs are done."""
     while True:
@@ -198,7 +195,7 @@ async def _end_rotation(db: Database, plane_key: PlaneKey) -> Resealed:
     return Resealed()
 
 
-async def _reseal_batch(db: Database, plane_key: PlaneKey, position: Position | None, org: Org, new: Vault) -> Resealed:
+async def _reseal_batch(db: Database, plane_key: PlaneKey, position: After, org: Org, new: Vault) -> Resealed:
     """One transaction: the secrets of an org where they are its turn, and some of its checkpoints."""
     async with db.transaction(org.id) as tx:
         if await jobs_store.lock_plane_key(tx) != plane_key or plane_key.previous is None:

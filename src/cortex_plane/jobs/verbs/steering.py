@@ -19,7 +19,7 @@ from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.meters import meters
-from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.kernel.pages import After, Page
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact, SessionEvent
 from cortex_plane.sessions import store as sessions_store
@@ -171,8 +171,7 @@ async def get_checkpoint(tx: Transaction, actor: Actor, id: UUID) -> dict[str, A
 async def list_questions(tx: Transaction, actor: Actor, id: UUID) -> list[Question]:
     """Calls of a job of which nobody knows whether they happened."""
     require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
-    calls = await jobs_store.open_calls(tx, id)
-    return [question(call) for call in calls if call.status is CallStatus.UNCERTAIN]
+    return [question(call) for call in await jobs_store.open_calls(tx, id) if call.status is CallStatus.UNCERTAIN]
 
 
 # Shared ----------------------------------------------------------------------------------------------------------
@@ -329,13 +328,7 @@ async def _deliver_more(db: Database, actor: Actor, signal: Signal, at_once: int
 
 @transaction_verb(Permission.SIGNAL_READ)
 async def list_signals(
-    tx: Transaction,
-    actor: Actor,
-    position: Position | None,
-    limit: int,
-    *,
-    name: str | None = None,
-    key: str | None = None,
+    tx: Transaction, actor: Actor, position: After, limit: int, *, name: str | None = None, key: str | None = None
 ) -> Page[Signal]:
     """Newest first. Whoever is not staff sees what they sent themselves."""
     return await jobs_store.list_signals(tx, position, limit, actor.sees, name, key)
@@ -354,8 +347,7 @@ async def deliver_waiting_signals(db: Database) -> None:
             signal = await jobs_store.get_signal(tx, id)
         more = signal is not None
         while more and signal is not None:
-            actor = scheduler_actor(org_id, new_id(), "scheduler")
-            _, more = await _deliver_more(db, actor, signal, AT_ONCE)
+            _, more = await _deliver_more(db, scheduler_actor(org_id, new_id(), "scheduler"), signal, AT_ONCE)
 
 
 async def forget_signals(db: Database) -> None:

@@ -18,7 +18,7 @@ from cortex_plane.jobs.model.journal import JournalEntry
 from cortex_plane.jobs.model.usage import Grouping, Spent, UsageRow
 from cortex_plane.jobs.rules import HAND_BACK_REMEDY, Assignment, HandBack, Leased, Orphan, adoption, hand_back
 from cortex_plane.jobs.store import PastSteps
-from cortex_plane.kernel.pages import Position
+from cortex_plane.kernel.pages import After
 from cortex_plane.proof.model import Fact
 from cortex_plane.sessions.rules import SessionMessage
 from cortex_plane.tenancy.model.access import Actor, Permission, worker_actor
@@ -105,8 +105,7 @@ async def list_past_steps(
     db: Database, assignment: Assignment, read_to: int, window_step: int = 0, window_seq: int = 0
 ) -> PastSteps:
     """Everything a resume needs, in one round trip; a task that has not begun needs nothing."""
-    fresh = assignment.checkpoint is None
-    if fresh and assignment.kind is JobKind.TASK:
+    if assignment.checkpoint is None and assignment.kind is JobKind.TASK:
         return PastSteps()
     last_read = read_to if assignment.kind is JobKind.CONVERSATION else None
     return await jobs_store.list_past_steps(db, assignment, last_read, window_step, window_seq)
@@ -124,14 +123,11 @@ async def bound_atlases(db: Database, assignment: Assignment) -> dict[str, Any] 
 
 
 async def release_job(db: Database, job: Leased, worker_id: UUID, worker_name: str, *, counted: bool = True) -> bool:
-    """Hand back a job that its worker does not run; False where it is somebody else's by now.
-
-    ``counted``: it counts as a hand-back without progress. That of a worker that stops does not.
-    """
+    """Hand back a job that its worker does not run; False where it is somebody else's by now. ``counted``: it counts as
+    a hand-back without progress. That of a worker that stops does not."""
     reason = "Its attempt ended without a write."
-    handback = HandBack(count=job.hand_backs, delay_seconds=0.0)
-    if counted:
-        handback = hand_back(job.hand_backs, reason)
+    uncounted = HandBack(count=job.hand_backs, delay_seconds=0.0)
+    handback = hand_back(job.hand_backs, reason) if counted else uncounted
     actor = worker_actor(job.org_id, worker_id, worker_name)
     fact = Fact.of(actor, "job_handed_back", job=str(job.id), reason=reason)
     if handback.error is not None:
@@ -158,13 +154,11 @@ RECENT = 50
 
 
 async def list_every_parked(db: Database, page: int = PAGE) -> AsyncIterator[tuple[Org, Parked]]:
-    """Org by org and status by status, in pages of a short read-only transaction each, so that a long look holds nothing up.
-
-    A job that moves while it lasts may be met twice or not at all.
-    """
+    """Org by org and status by status, in pages of a short read-only transaction each, so that a long look holds
+    nothing up. A job that moves while it lasts may be met twice or not at all."""
     async for org in every_org(db):
         for status in PARKED:
-            position: Position | None = None
+            position: After = None
             while True:
                 async with db.transaction(org.id, snapshot=True) as tx:
                     jobs = await jobs_store.list_parked_jobs(tx, status, position, page)
@@ -188,8 +182,6 @@ async def parked_result(db: Database, org_id: UUID, job: Parked, result_id: UUID
 
 async def last_message(db: Database, org_id: UUID, job: Parked, read_to: int) -> str:
     """What the person said last, of what a conversation had read."""
-    if job.kind is not JobKind.CONVERSATION:
-        return ""
     async with db.transaction(org_id, snapshot=True) as tx:
         messages = await jobs_store.list_step_messages(tx, job.session_id, max(0, read_to - RECENT), read_to)
     return next((each.text for each in reversed(messages) if each.role == "user"), "")

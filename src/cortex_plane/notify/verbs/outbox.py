@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -110,7 +110,7 @@ async def prepare_delivery(
         if over and row["tried_at"] is None and row["call_id"] is None:
             # Whoever was never asked is not told how it ended.
             return _prepared(id, row, None, row["said"])
-        _require_reachable(row, channels[row["channel_type"]])
+        _require_reachable(row, channels[row["channel_type"]], approval)
         notify_store.require_mapping(tx, row)
         if row["disabled"]:
             # The whole lane: everything in it goes over one connection.
@@ -160,8 +160,7 @@ async def _card(
         redact=row["redact"],
     )
     state = asdict(ReportedState.of(approval, hops))
-    first_level = int(row["data"].get("level", 0))
-    occasion = delivery_rules.occasion(approval, hops, row["member_id"], row["said"], first_level)
+    occasion = delivery_rules.occasion(approval, hops, row["member_id"], row["said"], int(row["data"].get("level", 0)))
     card = cards.card(source, occasion, public_url)
     # What may have been sent and was not written down is said again, whatever it says.
     unsure = row["tried_at"] is not None and row["sent_at"] is None
@@ -175,12 +174,12 @@ async def _card(
     return card, state
 
 
-def _require_reachable(row: Row, channel: ChannelPort) -> None:
+def _require_reachable(row: Row, channel: ChannelPort, approval: Approval | None) -> None:
     problem = None
     if row["attempts"] > len(schedule_of(channel)):
         # Failures are counted and given up where they are written down; who died each time could not.
         problem = f"Begun {row['attempts']} times, and nobody lived to tell what became of it."
-    elif row["disabled"] and delivery_rules.gives_up(0, _resolved_at(row), row["now"]):
+    elif row["disabled"] and delivery_rules.gives_up(0, approval.resolved_at if approval else None, row["now"]):
         problem = _turned_off(row)
     elif row["deactivated"]:
         problem = f"{row['member']} is deactivated."
@@ -198,11 +197,6 @@ def _not_theirs() -> Undeliverable:
 
 def _turned_off(row: Row) -> str:
     return f"The connection {row['connection']} is disabled."
-
-
-def _resolved_at(row: Row) -> datetime | None:
-    at = row["approval"]["resolved_at"] if row["approval"] else None
-    return None if at is None else datetime.fromisoformat(at)
 
 
 def _prepared(id: UUID, row: Row, outgoing: Outgoing | None, state: Mapping[str, Any]) -> Prepared:

@@ -170,8 +170,7 @@ async def make_root_now(db: Database, actor: Actor) -> RootMade:
 @transaction_verb(Permission.AUDIT_READ)
 async def list_roots(tx: Transaction, _: Actor, below: int | None, limit: int) -> list[AuditRoot]:
     """Newest first."""
-    rows = await tx.rows(queries.list_roots, NEWEST if below is None else below, limit)
-    return [_audit_root(row) for row in rows]
+    return [_audit_root(row) for row in await tx.rows(queries.list_roots, NEWEST if below is None else below, limit)]
 
 
 def _audit_root(row: Row) -> AuditRoot:

@@ -107,8 +107,7 @@ async def drop_chunks(db: Database, assignment: Assignment, step: int) -> bool:
 
 async def forget_chunks(db: Database, limit: int = 10_000) -> int:
     """Delete chunks of any org that are an hour old: nobody will finish those answers. Returns how many."""
-    rows = await db.call("forget_chunks", None, limit)
-    return int(rows[0]["forget_chunks"])
+    return int((await db.call("forget_chunks", None, limit))[0]["forget_chunks"])
 
 
 log = structlog.get_logger()

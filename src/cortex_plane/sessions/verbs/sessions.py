@@ -16,7 +16,7 @@ from cortex_plane.jobs import store as jobs_store
 from cortex_plane.kernel.errors import Conflict, Forbidden
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
-from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.kernel.pages import After, Page
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.sessions import store as sessions_store
@@ -98,7 +98,7 @@ async def get_session(tx: Transaction, actor: Actor, id: UUID) -> Session:
 async def list_sessions(
     tx: Transaction,
     actor: Actor,
-    position: Position | None,
+    position: After,
     limit: int,
     *,
     status: SessionStatus | None = None,

@@ -154,8 +154,7 @@ _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 def normal_address(address: str) -> str:
     """The one spelling of a mail address that is kept and compared. Raises ``ValueError`` with what is wrong with it."""
-    text = address.strip(" ")
-    local, at, domain = text.rpartition("@")
+    local, at, domain = address.strip(" ").rpartition("@")
     if not at or not local or not domain:
         raise ValueError("is not a mail address: it needs a name, an @ and a domain")
     normal = f"{_local(local)}@{_domain(domain)}"
@@ -304,8 +303,7 @@ def is_nonce(code: str, text: str, now: datetime) -> bool:
     stamp, _, signature = text.rpartition(".")
     if not text.isascii() or not hmac.compare_digest(_signed(code, stamp), signature):
         return False
-    age = now.timestamp() - int(stamp.partition(".")[0])
-    return -60 <= age <= NONCE_LIFE.total_seconds()
+    return -60 <= now.timestamp() - int(stamp.partition(".")[0]) <= NONCE_LIFE.total_seconds()
 
 
 def _signed(code: str, stamp: str) -> str:

@@ -75,9 +75,8 @@ NOTHING_ENDED: Mapping[str, object] = {"keys_ended": [], "browser_sessions_ended
 
 
 async def end_access(tx: Transaction, member_id: UUID, codes: Sequence[UUID] = ()) -> Mapping[str, object]:
-    """Ends every credential of a member for good, and what came from it. The caller holds their access.
-
-    Returns what the audit trail says of it, with ``codes`` that the caller ended."""
+    """Ends every credential of a member for good, and what came from it. The caller holds their access. Returns what
+    the audit trail says of it, with ``codes`` that the caller ended."""
     keys = ids(await tx.rows(queries.revoke_keys, member_id))
     sessions = ids(await tx.rows(queries.end_sessions, member_id, None))
     others = [

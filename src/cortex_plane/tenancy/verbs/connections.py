@@ -9,7 +9,7 @@ from cortex_plane.db.database import Database, Transaction, one
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import Conflict, InvalidInput, TooMany
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
-from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.kernel.pages import After, Page
 from cortex_plane.notify import store as notify_store
 from cortex_plane.notify.model import GRACE, Secrets
 from cortex_plane.tenancy import store as tenancy_store
@@ -89,8 +89,7 @@ async def rotate_secret(db: Database, actor: Actor, id: UUID) -> identities.NewS
     async with db.transaction(actor.org_id) as tx:
         connection = require_webhook(await tenancy_store.lock_connection(tx, id))
         secrets = Secrets.of(tenancy_store.open_secret(db.vault, tx.org, id, connection.sealed))
-        new_secrets = secrets.rotated(secret, connection.now)
-        sealed = await tenancy_store.seal_secret(tx, db, id, new_secrets.kept())
+        sealed = await tenancy_store.seal_secret(tx, db, id, secrets.rotated(secret, connection.now).kept())
         await tx.rows(queries.reseal_connection, id, sealed)
         await note_set_up(tx, actor, id)
         await frame.record(tx, actor, "connection_secret_rotated", connection=id)
@@ -153,7 +152,7 @@ async def issue_link_code(tx: Transaction, actor: Actor) -> identities.LinkCode:
 
 
 @frame.transaction_verb(Permission.IDENTITY_LINK)
-async def list_own_mappings(tx: Transaction, actor: Actor, position: Position | None, limit: int) -> Page[Mapping]:
+async def list_own_mappings(tx: Transaction, actor: Actor, position: After, limit: int) -> Page[Mapping]:
     """Where the caller can be reached."""
     return await tenancy_store.list_mappings(tx, access.require_member(actor, ONLY_MEMBERS), position, limit)
 

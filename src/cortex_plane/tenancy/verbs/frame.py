@@ -10,7 +10,7 @@ from uuid import UUID
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.errors import NotFound, Stale
 from cortex_plane.kernel.ids import IdempotencyKey
-from cortex_plane.kernel.pages import Position
+from cortex_plane.kernel.pages import After
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy import store as tenancy_store
@@ -99,7 +99,7 @@ def get_verb(
 
 async def every_org(db: Database) -> AsyncIterator[Org]:
     """Newest first, for the duties of the whole plane."""
-    position: Position | None = None
+    position: After = None
     while True:
         page = await tenancy_store.list_orgs(db, position, 100)
         for org in page.items:

@@ -150,17 +150,14 @@ async def _send(
     *,
     own: bool,
 ) -> None:
-    """``own``: they call the address theirs, and nobody else vouches for it. One mail is enough, however often it is asked for.
-
-    The link is made when the mail is rendered, and kept nowhere."""
+    """``own``: they call the address theirs, and nobody else vouches for it. One mail is enough, however often it is
+    asked for. The link is made when the mail is rendered, and kept nowhere."""
     if await tx.value(queries.is_mailed, tx.org, mapping_id, identities.MAIL_PAUSE):
         return
     # Mail goes to people who did not ask for it, so a sender may send so many an hour. Of two at once the second counts the first.
     await tenancy_store.claim_one(tx, actor.identity, "mails")
-    sender, most = (
-        {"sent_by": str(actor.identity), "own": own},
-        identities.MAILS_AN_HOUR if own else identities.INVITATIONS_AN_HOUR,
-    )
+    sender = {"sent_by": str(actor.identity), "own": own}
+    most = identities.MAILS_AN_HOUR if own else identities.INVITATIONS_AN_HOUR
     if await tx.value(queries.count_mails, tx.org, sender) >= most:
         raise TooMany(
             f"You had {most} links mailed within the last hour, which is as many as one may.",
@@ -184,9 +181,6 @@ async def require_room(tx: Transaction, member_id: UUID) -> None:
         )
 
 
-# Links ----------------------------------------------------------------------------------------------------------------
-
-
 async def shown(db: Database, code: str) -> identities.AddressVerification | None:
     """What a link would do now."""
     return await access.show_secret(db, SecretKind.ADDRESS_CODE, code, tenancy_store.show_code)
@@ -194,9 +188,7 @@ async def shown(db: Database, code: str) -> identities.AddressVerification | Non
 
 async def verify(db: Database, code: str, visitor: Actor | None) -> str | None:
     """Use a link: its address is proven. Returns the secret of a new browser session where the link was an invitation.
-
-    Unknown, used and old links are answered alike.
-    """
+    Unknown, used and old links are answered alike."""
     async with access.redemption(db, SecretKind.ADDRESS_CODE, code, _refused) as (tx, id):
         before = await tenancy_store.show_code(tx, id)
         if before is None:

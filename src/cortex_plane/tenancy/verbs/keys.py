@@ -18,7 +18,7 @@ from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.db.vault import Vault
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, TooMany, Unauthenticated
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
-from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.kernel.pages import After, Page
 from cortex_plane.policies import store as policies_store
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model import access as access_model
@@ -108,8 +108,7 @@ async def _create_key(
         return id
 
     id, is_replay = await frame.once_only(tx, actor, "keys.create", once, make)
-    key = require_found(await tenancy_store.get_key(tx, id), "key")
-    return NewKey(key=key, secret=None if is_replay else secret)
+    return NewKey(key=require_found(await tenancy_store.get_key(tx, id), "key"), secret=None if is_replay else secret)
 
 
 async def _own_key(tx: Transaction, actor: Actor) -> UUID | None:
@@ -128,7 +127,7 @@ async def hold_origin(tx: Transaction, actor: Actor) -> UUID | None:
 
 
 @frame.transaction_verb(Permission.KEY_OWN)
-async def list_own_keys(tx: Transaction, actor: Actor, position: Position | None, limit: int) -> Page[Key]:
+async def list_own_keys(tx: Transaction, actor: Actor, position: After, limit: int) -> Page[Key]:
     return await tenancy_store.list_keys(tx, position, limit, require_member(actor, ONLY_MEMBERS))
 
 
@@ -176,10 +175,8 @@ async def key_works(db: Database, secret: str) -> bool:
 
 
 async def issue_key_for_owner(db: Database) -> str | None:
-    """A new platform key for the first admin of the first org, for an owner of the database who lost theirs.
-
-    None when there is no org yet.
-    """
+    """A new platform key for the first admin of the first org, for an owner of the database who lost theirs. None when
+    there is no org yet."""
     first: Org | None = None
     async for org in frame.every_org(db):
         first = org  # the last one is the oldest: the one that was set up with the plane
@@ -299,8 +296,7 @@ class RequestRates:
 
     async def _refill(self, db: Database, org_id: UUID, subjects: list[UUID], batch: _Batch) -> None:
         # Twice as many as before where they were used up, twice what was used where some were not.
-        used = batch.granted - batch.left
-        wanted = 2 * (used if batch.left else batch.want)
+        wanted = 2 * (batch.granted - batch.left if batch.left else batch.want)
         batch.want = max(1, min(wanted, self._batch)) if batch.want else self._batch
         count, wait = await tenancy_store.take_requests(db, org_id, subjects, batch.want, self._per_second, self._burst)
         now, batch.granted = self._clock(), count

@@ -9,7 +9,7 @@ from cortex_plane.db.database import Database, Transaction, ids
 from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.kernel.errors import Conflict, Forbidden, Unauthenticated
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.kernel.pages import After, Page
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model import access as access_model
 from cortex_plane.tenancy.model.access import IDLE_LIFE, Actor, Permission, SecretKind, secret_digest
@@ -87,12 +87,9 @@ async def log_out(db: Database, actor: Actor) -> None:
             await record(tx, actor, "logged_out", session=actor.key_id)
 
 
-# Browser sessions -----------------------------------------------------------------------------------------------------
-
-
 @transaction_verb(Permission.LOGIN)
 async def list_own_sessions(
-    tx: Transaction, actor: Actor, position: Position | None, limit: int
+    tx: Transaction, actor: Actor, position: After, limit: int
 ) -> Page[access_model.BrowserSession]:
     """Where the caller is logged in."""
     return await tenancy_store.list_sessions(tx, access.require_member(actor, ONLY_MEMBERS), position, limit, IDLE_LIFE)
@@ -111,7 +108,7 @@ async def end_own_sessions(tx: Transaction, actor: Actor) -> access_model.EndedS
 
 @transaction_verb(Permission.MEMBER_WRITE)
 async def list_member_sessions(
-    tx: Transaction, _: Actor, member_id: UUID, position: Position | None, limit: int
+    tx: Transaction, _: Actor, member_id: UUID, position: After, limit: int
 ) -> Page[access_model.BrowserSession]:
     require_found(await tenancy_store.get_member(tx, member_id), "member")
     return await tenancy_store.list_sessions(tx, member_id, position, limit, IDLE_LIFE)
@@ -137,8 +134,7 @@ async def _end_sessions(tx: Transaction, actor: Actor, member_id: UUID) -> acces
     """With the links that would open new ones."""
     await tenancy_store.hold_access(tx, member_id)
     sessions = ids(await tx.rows(queries.end_sessions, member_id, actor.key_id))
-    links = ids(await tx.rows(queries.end_links, member_id))
-    ended = [*sessions, *links]
+    ended = [*sessions, *ids(await tx.rows(queries.end_links, member_id))]
     await record(tx, actor, "browser_sessions_ended", member=member_id, ended=len(sessions), credentials_ended=ended)
     return access_model.EndedSessions(ended=len(sessions))
 
@@ -147,9 +143,6 @@ async def end_sessions(db: Database, secret: str) -> None:
     """End the session of a cookie that another takes the place of; one that is over stays over."""
     with contextlib.suppress(Unauthenticated):
         await log_out(db, await authenticate_session(db, secret, touch=False))
-
-
-# Enrolment ------------------------------------------------------------------------------------------------------------
 
 
 @transaction_verb(Permission.MEMBER_ENROL)

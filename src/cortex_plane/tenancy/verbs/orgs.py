@@ -12,7 +12,7 @@ from cortex_plane.db.database import Database, Row, Transaction, one
 from cortex_plane.kernel.errors import Conflict, Forbidden, InUse, InvalidInput, NotFound, Stale
 from cortex_plane.kernel.fields import parse, split_ref
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
-from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.kernel.pages import After, Page
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model import access as access_model
 from cortex_plane.tenancy.model import orgs
@@ -65,7 +65,7 @@ get_org = frame.get_verb(Permission.ORG_READ, tenancy_store.get_org, "org")
 
 
 @frame.verb(Permission.ORG_CREATE)
-async def list_orgs(db: Database, actor: Actor, position: Position | None, limit: int) -> Page[Org]:  # noqa: ARG001
+async def list_orgs(db: Database, actor: Actor, position: After, limit: int) -> Page[Org]:  # noqa: ARG001
     return await tenancy_store.list_orgs(db, position, limit)
 
 
@@ -166,9 +166,7 @@ list_members = frame.read_verb(Permission.MEMBER_READ, tenancy_store.list_member
 
 
 @frame.transaction_verb(Permission.MEMBER_READ)
-async def list_member_mappings(
-    tx: Transaction, _: Actor, id: UUID, position: Position | None, limit: int
-) -> Page[Mapping]:
+async def list_member_mappings(tx: Transaction, _: Actor, id: UUID, position: After, limit: int) -> Page[Mapping]:
     """Where this person can be reached."""
     frame.require_found(await tenancy_store.get_member(tx, id), "member")
     return await tenancy_store.list_mappings(tx, id, position, limit)
@@ -287,13 +285,7 @@ async def _refuse_clash(tx: Transaction, span: orgs.Span) -> None:
 
 @frame.transaction_verb(Permission.ABSENCE_WRITE)
 async def list_absences(
-    tx: Transaction,
-    actor: Actor,
-    position: Position | None,
-    limit: int,
-    *,
-    member_id: UUID | None = None,
-    only_open: bool = False,
+    tx: Transaction, actor: Actor, position: After, limit: int, member_id: UUID | None = None, only_open: bool = False
 ) -> Page[Absence]:
     """Newest first. People who are not staff see their own."""
     if actor.sees is not None and member_id not in (None, actor.sees):
