@@ -169,8 +169,7 @@ class SmtpPool:
             await _leave(line)
             return
         self._idle.append(line)
-        loop = asyncio.get_running_loop()
-        self._closing[line] = loop.call_later(self._idle_seconds, self._hang_up, line)
+        self._closing[line] = asyncio.get_running_loop().call_later(self._idle_seconds, self._hang_up, line)
 
     def _hang_up(self, line: _Conversation) -> None:
         self._closing.pop(line, None)
@@ -240,8 +239,7 @@ class EmailChannel:
         if card.status is not ApprovalStatus.PENDING:
             return bool(shown.get("status") != card.status.value)
         is_changed = (card.version, card.input_hash) != (shown.get("version"), shown.get("input_hash"))
-        is_escalated = card.escalation_level > shown.get("level", 0)
-        return is_changed or is_escalated or card.occasion is Occasion.REMINDED
+        return is_changed or card.escalation_level > shown.get("level", 0) or card.occasion is Occasion.REMINDED
 
     async def send(self, outgoing: Outgoing) -> Sent:
         message_id = f"<{outgoing.id}.{outgoing.version}@{self._host}>"

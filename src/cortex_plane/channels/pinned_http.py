@@ -59,8 +59,7 @@ class SystemResolver:
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
         lookup = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-        entries = await asyncio.get_running_loop().run_in_executor(self._threads, lookup)
-        return [str(entry[4][0]) for entry in entries]
+        return [str(entry[4][0]) for entry in await asyncio.get_running_loop().run_in_executor(self._threads, lookup)]
 
 
 async def vetted(host: str, port: int, allowed: Allowed, resolver: Resolver) -> list[str]:

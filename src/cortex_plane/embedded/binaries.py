@@ -61,8 +61,7 @@ def find_binaries(explicit: Path | None, account: Account, report: Callable[[str
 
 def find_version(version: int) -> Path | None:
     """A bin directory on this machine that serves clusters of this major version."""
-    fitting = (path for path in _candidates() if _complete(path) and _version(path, None) == version)
-    return next(fitting, None)
+    return next((path for path in _candidates() if _complete(path) and _version(path, None) == version), None)
 
 
 def _candidates() -> Iterator[Path]:

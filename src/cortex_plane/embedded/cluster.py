@@ -155,8 +155,7 @@ def ensure_password(directory: Path, data: Path, account: Account, binaries: Bin
         return existing
     password = secrets.token_hex(24)
     command = [str(binaries.program("postgres")), "--single", "-D", str(data), "postgres"]
-    statement = f"ALTER ROLE {SUPERUSER} PASSWORD '{password}'\n"
-    code, output = run(command, account, text=statement)
+    code, output = run(command, account, text=f"ALTER ROLE {SUPERUSER} PASSWORD '{password}'\n")
     if code != 0 or "ERROR" in output:
         raise SetupError(
             f"Cannot set a new password in {data}:\n{output.strip()}\n",

@@ -124,8 +124,7 @@ class EmbeddedPostgres:
             cluster.check(data, binaries)
         else:
             self._report("creating the database cluster")
-            sync = self._settings.get("fsync", "on") != "off"
-            cluster.create(directory, home, account, binaries, sync=sync)
+            cluster.create(directory, home, account, binaries, sync=self._settings.get("fsync", "on") != "off")
         return _Site(directory, home, data, account, binaries)
 
     def _serve_tcp(self, site: _Site) -> Server:

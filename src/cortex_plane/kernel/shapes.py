@@ -135,8 +135,7 @@ class Amount(Shape):
         return number
 
     def schema(self, defs: Defs) -> dict[str, Any]:  # noqa: ARG002
-        kind = "integer" if self.whole else "number"
-        return {"type": kind, "minimum": self.smallest, "maximum": self.largest}
+        return {"type": ("integer" if self.whole else "number"), "minimum": self.smallest, "maximum": self.largest}
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,8 +115,7 @@ async def serve(
         stack.enter_context(metered(metrics.meters))
         if settings.notifications:
             await stack.enter_async_context(listen_for_hints(settings.listen_url or url, feed.heard, EVENTS))
-        scheduler = Scheduler(db.own(PoolPurpose.SCHEDULER))
-        await stack.enter_async_context(in_background(scheduler.run()))
+        await stack.enter_async_context(in_background(Scheduler(db.own(PoolPurpose.SCHEDULER)).run()))
         stack.push_async_callback(reach.close)
         notifier = Notifier(db.own(PoolPurpose.NOTIFIER), reach.channels, reach.public_url)
         await stack.enter_async_context(in_background(notifier.run()))

@@ -132,8 +132,7 @@ def migrate_database() -> None:
         from cortex_plane.db.schema import migrate
         from cortex_plane.main import databases
 
-    settings = _load_settings()
-    with databases.database(settings, typer.echo) as urls:
+    with databases.database(_load_settings(), typer.echo) as urls:
         scripts = asyncio.run(migrate(urls.admin or urls.app, on_progress=typer.echo))
     typer.echo(f"applied {len(scripts)} scripts" if scripts else "nothing to do")
 
@@ -189,8 +188,7 @@ def rotate_key() -> None:
 def _read_new_key() -> bytes:
     from cortex_plane.main.databases import parse_master_key
 
-    is_terminal = sys.stdin.isatty()
-    text = typer.prompt("new master key", hide_input=True) if is_terminal else sys.stdin.readline()
+    text = typer.prompt("new master key", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()
     return parse_master_key(text, "The standard input")
 
 

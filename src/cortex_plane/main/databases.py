@@ -120,8 +120,7 @@ def database(settings: Settings, progress: Progress = lambda _: None) -> Iterato
         return
     from cortex_plane.embedded import EmbeddedPostgres
 
-    server = EmbeddedPostgres(settings.home, binaries=settings.postgres_binaries, on_progress=progress)
-    with server as running:
+    with EmbeddedPostgres(settings.home, binaries=settings.postgres_binaries, on_progress=progress) as running:
         asyncio.run(schema.create_database(running.url(), DATABASE))
         yield Urls(running.url(DATABASE), running.url(DATABASE))
 
@@ -210,8 +209,7 @@ async def copy_roots(settings: Settings) -> AsyncIterator[None]:
             from cortex_plane.channels.pinned_http import PinnedClient
 
             # The operator chose this address, so it may be a private one.
-            parts = urlsplit(settings.roots_url)
-            own = Allowed(hosts=frozenset({((parts.hostname or "").lower(), None)}))
+            own = Allowed(hosts=frozenset({((urlsplit(settings.roots_url).hostname or "").lower(), None)}))
             address = RootsAddress(settings.roots_url, PinnedClient(own))
             stack.push_async_callback(address.close)
             places.append(address)

@@ -169,8 +169,7 @@ async def _look_at_jobs(
             )
         await require_known_key(db, vault)
         tally = PreflightTally()
-        backends = Backends(keys=ProviderKeys(db, key))
-        look = await Preflight.of(db, apps, backends, key, replay=replay)
+        look = await Preflight.of(db, apps, Backends(keys=ProviderKeys(db, key)), key, replay=replay)
         async for org, job in list_every_parked(db):
             findings = await look.look(org.id, org.slug, job)
             tally.take(findings)

@@ -361,8 +361,7 @@ def _asked(row: policy_model.PolicyRow) -> policy_model.Terms:
 
 def _faults(terms: policy_model.Terms, people: Sequence[Person], by_id: dict[UUID, Person]) -> Iterator[str]:
     clearance, approvers = terms.required_clearance, terms.approvers
-    members = (id for each in (approvers, *terms.escalations) for id in each.members)
-    for id in dict.fromkeys(members):
+    for id in dict.fromkeys(id for each in (approvers, *terms.escalations) for id in each.members):
         person = by_id.get(id)
         if person is not None and person.clearance < clearance:
             yield f"{person.name} has clearance {person.clearance}, and this policy asks for {clearance}."
@@ -383,8 +382,7 @@ def _quorum_faults(terms: policy_model.Terms, people: Sequence[Person]) -> Itera
         if most < quorum.votes:
             yield f"its quorum of {quorum.votes} votes could never be met: only {most} could be {who}."
     for role_votes in quorum.roles:
-        of_role = [person for person in people if role_votes.role in person.roles]
-        most = max(_voters(terms, of_role))
+        most = max(_voters(terms, [person for person in people if role_votes.role in person.roles]))
         if most < role_votes.votes:
             votes = f"{role_votes.votes} vote{'s' if role_votes.votes > 1 else ''} of {role_votes.role}"
             yield f"its quorum with {votes} could never be met: only {most} of that role could be {who}."

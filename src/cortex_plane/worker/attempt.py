@@ -119,11 +119,10 @@ class StepWriter:
         evaluations = tuple(gates.session.evaluations)
         for tries in range(1, GATE_TRIES + 1):
             changes = gates.changes_for(step, evaluations)
-            facts = [self._lease.fact(trace.type, **trace.payload) for trace in changes.traces]
             write = replace(
                 step,
                 more={**step.more, "gates": changes.more} if changes.more else step.more,
-                facts=[*facts, *step.facts],
+                facts=[*[self._lease.fact(trace.type, **trace.payload) for trace in changes.traces], *step.facts],
                 events=[*changes.events, *step.events],
             )
             try:
@@ -292,8 +291,7 @@ class Attempt:
         try:
             response_json = canonical(recorded_form(response))
         except CortexError as error:
-            message = f"The model's response cannot be stored: {error.message}"
-            raise Ended(JobFailed(message, error.hint)) from error
+            raise Ended(JobFailed(f"The model's response cannot be stored: {error.message}", error.hint)) from error
         record = NewStep(
             index=progress.step,
             message_seq=progress.message_seq,
@@ -372,8 +370,7 @@ class Attempt:
                     await self.ledger.write(calls, replace(pending.take(), reads=True))
                 if self.gates.bound is not None and not self.gates.bound.allows_calls(group):
                     # A call before them in the same response shut a gate. For an effect the write that sends it checks that.
-                    why = "The gates of this session changed meanwhile."
-                    await self.ledger.give_way(calls, pending.take(), why)
+                    await self.ledger.give_way(calls, pending.take(), "The gates of this session changed meanwhile.")
                 await asyncio.gather(*(self.ledger.read(call) for call in group))
                 pending.new(*group)
             pending.stored += self.ledger.take_results()

@@ -234,8 +234,7 @@ class CallAuthorizer:
         return why
 
     def _note(self, action: str, call: Call, reason: str) -> None:
-        fact = self._lease.fact(action, call=str(call.id), tool=call.name, reason=reason)
-        self._lease.notes.append(fact)
+        self._lease.notes.append(self._lease.fact(action, call=str(call.id), tool=call.name, reason=reason))
 
 
 def reset_call(call: Call) -> Call:

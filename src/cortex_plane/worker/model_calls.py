@@ -209,8 +209,7 @@ class ModelConversation:
         under_way = sum((call.least for call in self._open_calls), usage_model.Spent())
         why = usage_model.over_job(limits, by_job + under_way, least)
         if why is not None:
-            setting = "token_budget" if "tokens" in why else "cost_budget_usd"
-            raise Ended(JobFailed(why, RAISE.format(setting=setting)))
+            raise Ended(JobFailed(why, RAISE.format(setting="token_budget" if "tokens" in why else "cost_budget_usd")))
         if daily:
             self._afford_today(today + under_way + self._unwritten(), least, day_seconds)
         open_call.least = least

@@ -234,8 +234,7 @@ async def _let_end(tasks: Sequence[asyncio.Task[None]], until: float) -> None:
     """Until that moment of the loop; then they are cancelled."""
     if not tasks:
         return
-    seconds = max(0.0, until - asyncio.get_running_loop().time())
-    _, late = await asyncio.wait(tasks, timeout=seconds)
+    _, late = await asyncio.wait(tasks, timeout=max(0.0, until - asyncio.get_running_loop().time()))
     for task in late:
         task.cancel()
     if late:

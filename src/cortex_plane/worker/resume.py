@@ -87,8 +87,7 @@ async def _read_past(lease: Lease) -> PastSteps:
     """Messages, steps and calls, as far as the job's memory does not cover them."""
     assignment, progress = lease.assignment, lease.progress
     if assignment.checkpoint is None:
-        is_conversation = assignment.kind is JobKind.CONVERSATION
-        progress.message_seq = assignment.message_seq if is_conversation else 0
+        progress.message_seq = assignment.message_seq if (assignment.kind is JobKind.CONVERSATION) else 0
     past = await workers.list_past_steps(
         lease.db, assignment, progress.message_seq, progress.window_step, progress.window_seq
     )

@@ -167,10 +167,9 @@ class AttemptGates:
 
     def is_scarce(self, call: Call) -> bool:
         """Whether sending it uses something up, which two must not share."""
-        atlases = self.session.atlases
         return (
             self.session.metered
-            or any(policy.type in LIMITING for _, policy in atlases.of_action(call.name).policies)
+            or any(policy.type in LIMITING for _, policy in self.session.atlases.of_action(call.name).policies)
             or any((own.action, own.input_hash) == (call.name, call.input_hash) for own in self.session.state.passes)
         )
 
@@ -238,8 +237,7 @@ class AttemptGates:
         """The calls that run with this write and were not charged yet."""
         if not self._due:
             return []
-        rows = orjson.loads(write.calls or b"[]")
-        ids = [row["id"] for row in rows if row["status"] in _RUNS]
+        ids = [row["id"] for row in orjson.loads(write.calls or b"[]") if row["status"] in _RUNS]
         ids += [row["id"] for row in orjson.loads(write.granted or b"[]") if "standing_id" not in row]
         return [(id, self._due[id][1]) for id in map(UUID, ids) if id in self._due]
 

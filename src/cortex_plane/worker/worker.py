@@ -83,8 +83,7 @@ class WorkerSettings:
 
 def attempt_of(worker: WorkerContext, assignment: Assignment) -> Attempt | CodeAttempt:
     """An agent follows its model, or is a function of its app."""
-    runs_code = assignment.skill_config.get("run")
-    return CodeAttempt(worker, assignment) if runs_code else Attempt(worker, assignment)
+    return CodeAttempt(worker, assignment) if assignment.skill_config.get("run") else Attempt(worker, assignment)
 
 
 class JobRunner:

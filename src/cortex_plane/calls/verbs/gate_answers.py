@@ -49,8 +49,7 @@ async def _give_answers(db: Database, actor: Actor, session_id: UUID, draft: Ans
     seen = gates.record_answer(which, draft.answers, {})
     await _write_answers(db, actor, context, gates, shut_gate)
     # Whatever waits still takes answers; the same gate for another call does not count.
-    shut = not seen.valid and len(gates.state.open) < waiting
-    return _answers_receipt(gates, seen, shut=shut)
+    return _answers_receipt(gates, seen, shut=not seen.valid and len(gates.state.open) < waiting)
 
 
 async def agent_context(
@@ -84,8 +83,7 @@ async def _write_answers(
     db: Database, actor: Actor, context: CallContext, gates: GateSession, ended_before: Shut | None
 ) -> None:
     """Where a gate of the session is shut by it, nothing can happen there any more: its job fails, with the reason."""
-    shut_gate = gates.state.ended
-    over = shut_gate if ended_before is None else None
+    over = gates.state.ended if ended_before is None else None
     async with db.transaction(actor.org_id) as tx:
         if over is not None:
             await lock_session(tx, actor, context.session_id)

@@ -221,8 +221,7 @@ def play(atlases: CompiledAtlases, scenario: Scenario) -> ScenarioOutcome:
     session = _Session(atlases)
     for event in scenario.events:
         session.live(event)
-    ruling = session.call(scenario.call) if scenario.call is not None else None
-    results = session.found(ruling)
+    results = session.found(session.call(scenario.call) if scenario.call is not None else None)
     faults = [*session.faults, *_differences(scenario, results)]
     return ScenarioOutcome(name=scenario.name, line=scenario.line, faults=faults, found=results)
 

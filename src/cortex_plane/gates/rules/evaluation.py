@@ -37,8 +37,7 @@ def at_boundary(atlases: CompiledAtlases, state: GateState, moment: GateInput, e
         due: dict[str, dict[str, Any]] = {gate.key: {} for gate in atlases.of(TriggerType.SESSION_END)}
     else:
         due = _due(work, moment) if state.ended is None else {}
-    gates = sorted((atlases.gates[key] for key in due), key=rank)
-    for gate in within_budget(work, gates, elapsed_ms):
+    for gate in within_budget(work, sorted((atlases.gates[key] for key in due), key=rank), elapsed_ms):
         work.fire(gate, due[gate.key])
     for key in sorted(moment.unknown & atlases.gates.keys()):
         work.restrict(atlases.gates[key])

@@ -143,5 +143,4 @@ async def atlas_contents(db: Database, actor: Actor, atlas_id: str, version: str
         row = require_found(await gates_store.get_atlas_version(tx, atlas_id, version), "atlas_version")
         manifest = await manifest_of(tx, row.atlas_id, row.version)
     # Whoever reads old versions does not push out of the book what sessions are held to now.
-    name = f"{row.atlas_id} {row.version}"
-    return await loading.run(read_back, manifest, row.digest, name)
+    return await loading.run(read_back, manifest, row.digest, f"{row.atlas_id} {row.version}")

@@ -89,8 +89,7 @@ class PolicyReplay:
         way = direction(before, after)
         self._counts["changed"] += 1
         self._counts[way] += 1
-        key = (call.tool_name, call.agent, was, becomes, tuple(terms), way)
-        group = self._groups.setdefault(key, _Group())
+        group = self._groups.setdefault((call.tool_name, call.agent, was, becomes, tuple(terms), way), _Group())
         group.calls += 1
         group.recorded[call.recorded_verdict, _without_version(call.recorded_rule)] += 1
         if len(group.examples) < MAX_EXAMPLES:

@@ -195,8 +195,7 @@ class Performer(JournalReplay):
         for tries in range(operation.retries + 1):
             reached("step:before")
             try:
-                value = await self._call_function(operation)
-                result = encode_result(value)
+                result = encode_result(await self._call_function(operation))
                 break
             except Exception as error:
                 # A step that the job's own time cut off did not fail, and is not for the agent to catch.
@@ -273,8 +272,7 @@ class Performer(JournalReplay):
         try:
             response_json = canonical({**recorded_form(response), "text": text, "calls": []})
         except CortexError as error:
-            message = f"The model's response cannot be stored: {error.message}"
-            raise Ended(JobFailed(message, error.hint)) from error
+            raise Ended(JobFailed(f"The model's response cannot be stored: {error.message}", error.hint)) from error
         conversation.turns.append(AssistantTurn(text=text), step=position, seq=progress.message_seq)
         write = record.entry(EntryStatus.DONE)
         write.step = NewStep(
@@ -372,8 +370,7 @@ class CodeCall:
                 await journal.write(StepWrite())
             self.boundary()
             if gates.bound is not None and not gates.bound.allows_calls([call]):
-                why = "The gates of this session changed meanwhile."
-                await parts.ledger.give_way([call], StepWrite(), why)
+                await parts.ledger.give_way([call], StepWrite(), "The gates of this session changed meanwhile.")
             await parts.ledger.read(call)
             pending = step_calls.PendingWrite(step_calls.merge_writes(begin, StepWrite(events=events)))
             pending.new(call)
@@ -425,8 +422,7 @@ class CodeCall:
             write = entry(EntryStatus.DONE, call.result)
         elif operation.kind is EntryKind.APPROVAL:
             value = Decision(approved=False, reason=self._refusal)
-            result = canonical({"approved": False, "reason": self._refusal, "by": None})
-            write = entry(EntryStatus.DONE, result)
+            write = entry(EntryStatus.DONE, canonical({"approved": False, "reason": self._refusal, "by": None}))
         else:
             value, error = None, self._denial()
             write = entry(EntryStatus.FAILED, error=error)

@@ -429,8 +429,7 @@ class Servers:
     async def _offer(self, app: App, connection: McpConnection, tools: Sequence[RemoteTool]) -> None:
         """Published first: whoever is asked about a call can look its tool up."""
         server = connection.server
-        versions = await agents_store.publish_tools(self._db, [tool.version(app.name) for tool in tools])
-        for version in versions:
+        for version in await agents_store.publish_tools(self._db, [tool.version(app.name) for tool in tools]):
             log.warning("tool_changed", app=app.name, tool=version.name, digest=version.digest, server=server.name)
         for name in sorted(_tools_of(app, server) - {tool.name for tool in tools}):
             log.warning("tool_gone", app=app.name, tool=name, server=server.name)

@@ -205,8 +205,7 @@ def as_json(result: CallToolResult, redaction: Redaction) -> Any:
 
 def error_text(result: CallToolResult, redaction: Redaction) -> str:
     texts = [block.text for block in result.content[:MAX_BLOCKS] if block.type == "text"]
-    text = storable(" ".join(texts)).strip() or "it says no more"
-    return redaction.text(text)[:MAX_ERROR]
+    return redaction.text(storable(" ".join(texts)).strip() or "it says no more")[:MAX_ERROR]
 
 
 def _block(block: Any) -> dict[str, Any]:

@@ -133,8 +133,7 @@ async def _read(child: Child, to_session: Any, line: Line) -> None:
 async def _write(child: Child, from_session: Any, line: Line) -> None:
     try:
         async for message in from_session:
-            text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-            child.stdin.write(text.encode() + b"\n")
+            child.stdin.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
             await child.stdin.drain()
     except (anyio.ClosedResourceError, anyio.BrokenResourceError, ConnectionError, OSError):
         line.end("it does not read its input any more")
