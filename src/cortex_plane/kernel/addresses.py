@@ -139,9 +139,7 @@ def url_fault(url: str) -> str | None:
         return "must not hold a user or a password: messages are signed instead"
     if "#" in url:
         return "must not have a fragment: it would never be sent"
-    if not is_host(host) or port == 0:
-        return "must name a host by its name or its address"
-    return None
+    return "must name a host by its name or its address" if not is_host(host) or port == 0 else None
 
 
 def check_url(url: str, allowed: Allowed) -> None:

@@ -239,14 +239,12 @@ def run_doctor(context: typer.Context) -> None:
     with extra("server"):
         from cortex_plane.main.doctor import examine
 
-    findings = examine(_load_settings())
+    checks = examine(_load_settings())
     table = Table(box=None, pad_edge=False, show_header=False)
-    for finding in findings:
-        table.add_row(
-            "[green]ok[/]" if finding.ok else "[red]not ok[/]", finding.name, f"{finding.detail} {finding.hint}"
-        )
+    for check in checks:
+        table.add_row("[green]ok[/]" if check.ok else "[red]not ok[/]", check.name, f"{check.detail} {check.hint}")
     console().print(table)
-    if not all(finding.ok for finding in findings):
+    if not all(check.ok for check in checks):
         raise typer.Exit(1)
 
 

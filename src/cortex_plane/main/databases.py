@@ -72,10 +72,8 @@ async def open_database(settings: Settings, url: str) -> AsyncIterator[Database]
             await asyncio.wait_for(db.close(), CLOSE_SECONDS)
 
 
-async def rotate_master_key(
-    settings: Settings, url: str, read_new_key: Callable[[], bytes]
-) -> tuple[Resealed | None, bool]:
-    """Put a new master key into the place of the old one, or finish a rotation that was begun before. ``read_new_key`` is
+async def rotate_master_key(settings: Settings, url: str, new_key: Callable[[], bytes]) -> tuple[Resealed | None, bool]:
+    """Put a new master key into the place of the old one, or finish a rotation that was begun before. ``new_key`` is
     called where the key comes from the environment; else the new one is made beside the old. Returns what was resealed,
     None where the plane has the new key already; and whether the rotation was begun before."""
     async with _without_key(url) as db:
@@ -88,7 +86,7 @@ async def rotate_master_key(
                 return resealed, True
         elif settings.master_key is None:
             raise wrong_master_key()
-        new = Vault(read_new_key() if settings.master_key else next_master_key(settings))
+        new = Vault(new_key() if settings.master_key else next_master_key(settings))
         if known is None or known.fingerprint == old.fingerprint or known.fingerprint != new.fingerprint:
             await begin_rotation(db, old, new, settings.poison_deaths)
             await install_next_master_key(settings, db)

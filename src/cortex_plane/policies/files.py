@@ -121,9 +121,7 @@ def read(text: str) -> Draft:
     return draft
 
 
-def place(
-    draft: Draft, teams: Mapping[str, UUID], people: Iterable[Person]
-) -> tuple[list[versions.PlacedRow], list[int]]:
+def place(draft: Draft, teams: Mapping[str, UUID], people: list[Person]) -> tuple[list[versions.PlacedRow], list[int]]:
     """The rows with teams and members looked up, and the line of each."""
     faults = policy_faults()
     for slug, line in draft.team_lines.items():

@@ -244,7 +244,9 @@ class Attempt:
                 # It took a while, so the boundary comes first.
                 await self._check_hold(await self.writer.write(memory))
                 return
-            response = await self._ask_model()
+            turns = self.window.turns()
+            request = self.conversation.request(turns if self.gates.bound is None else merge_assistant_turns(turns))
+            response = await self.conversation.ask(replace(request, notice=self.gates.notice))
         except ModelError as error:
             if self.gates.bound is not None:
                 self.gates.bound.session.boundary(GateInput(now=self.lease.time.now(), errors=(str(error),)))
@@ -274,11 +276,6 @@ class Attempt:
     async def _evaluate_gates(self) -> WriteResult | None:
         """A trace that must be durable before anything else happens is written here."""
         return await self.writer.write(StepWrite()) if await self.gates.evaluate() else None
-
-    async def _ask_model(self) -> Response:
-        turns = self.window.turns()
-        request = self.conversation.request(turns if self.gates.bound is None else merge_assistant_turns(turns))
-        return await self.conversation.ask(replace(request, notice=self.gates.notice))
 
     async def _plan_step(self, response: Response) -> ResponseStep:
         """The response as it is recorded, with its calls planned and authorised. Nothing is written yet."""
@@ -399,9 +396,7 @@ class Attempt:
         progress.phase, progress.step, progress.invocation = Phase.MODEL, index + 1, None
         outcomes = [step_calls.call_outcome(call) for call in calls]
         if not any(call.kind is step_calls.CallKind.EFFECT for call in calls):
-            outcomes = [
-                {**step_calls.call_summary(call), **outcome} for call, outcome in zip(calls, outcomes, strict=True)
-            ]
+            outcomes = [{**step_calls.call_summary(call), **entry} for call, entry in zip(calls, outcomes, strict=True)]
         self.conversation.turns.append(ToolTurn(tuple(call.call_result() for call in calls)), step=index)
         self.gates.end_calls(calls)
         write.done_step = index

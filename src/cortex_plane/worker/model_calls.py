@@ -201,9 +201,7 @@ class ModelConversation:
         if limits.token_budget is None and not by_cost and not daily:
             return
         least = await _estimate(request, answering, by_cost)
-        today, day_seconds = (
-            await workers.spent_today(lease.db, lease.assignment) if daily else (usage_model.Spent(), 0.0)
-        )
+        today, seconds = await workers.spent_today(lease.db, lease.assignment) if daily else (usage_model.Spent(), 0.0)
         by_job = await self._spent_by_job()
         # From here until it is reserved nothing is awaited, so that each of several requests sees those before it.
         under_way = sum((call.least for call in self._open_calls), usage_model.Spent())
@@ -211,7 +209,7 @@ class ModelConversation:
         if why is not None:
             raise Ended(JobFailed(why, RAISE.format(setting="token_budget" if "tokens" in why else "cost_budget_usd")))
         if daily:
-            self._afford_today(today + under_way + self._unwritten(), least, day_seconds)
+            self._afford_today(today + under_way + self._unwritten(), least, seconds)
         open_call.least = least
 
     def _afford_today(self, spent: usage_model.Spent, least: usage_model.Spent, day_seconds: float) -> None:

@@ -78,27 +78,21 @@ def _refusal(call: ExternalCall, draft: IntentDraft, mine: bool) -> Conflict | N
     return None
 
 
-async def _allowed(
-    db: Database, actor: Actor, context: CallContext, stored_call: StoredCall, draft: IntentDraft
-) -> bool:
+async def _allowed(db: Database, actor: Actor, context: CallContext, stored: StoredCall, draft: IntentDraft) -> bool:
     """What policies allowed then they must allow now; a standing approval is counted here."""
-    verdict = await decide_call(db, actor, context, RequestedCall.of(stored_call.call), covering=True, seen_before=True)
+    verdict = await decide_call(db, actor, context, RequestedCall.of(stored.call), covering=True, seen_before=True)
     answer = verdict.answer
     if answer.verdict is PolicyVerdict.ALLOW:
-        is_new = stored_call.policies != context.policies or answer.decision.rule != stored_call.call.rule
-        return await _write(
-            db, actor, context, stored_call.call, draft, verdict, anew=is_new or answer.leaning is not None
-        )
+        is_new = stored.policies != context.policies or answer.decision.rule != stored.call.rule
+        return await _write(db, actor, context, stored.call, draft, verdict, anew=is_new or answer.leaning is not None)
     if answer.verdict is PolicyVerdict.DENY:
-        return await _reject(db, actor, stored_call.call, verdict)
-    return await _ask(db, actor, context, stored_call.call, verdict)
+        return await _reject(db, actor, stored.call, verdict)
+    return await _ask(db, actor, context, stored.call, verdict)
 
 
-async def _approved(
-    db: Database, actor: Actor, context: CallContext, stored_call: StoredCall, draft: IntentDraft
-) -> bool:
+async def _approved(db: Database, actor: Actor, context: CallContext, stored: StoredCall, draft: IntentDraft) -> bool:
     """A person said yes to exactly this: the receipt must say so, and nothing must forbid it by now."""
-    call = stored_call.call
+    call = stored.call
     async with db.transaction(actor.org_id) as tx:
         grant = await calls_store.get_grant(tx, call.id)
     holds = grant is not None and grant.expires_at > call.now
@@ -186,14 +180,12 @@ async def _ask(
         error = nobody_can(requested_call.name, verdict.answer.decision, possible.excluded)
         return await _end(db, actor, call, error, _authorized(actor, context, call, verdict), verdict)
     async with db.transaction(actor.org_id) as tx:
-        request, request_events = await ask_people(
-            tx, actor, context, requested_call, verdict, possible, call.step_index
-        )
+        request, events = await ask_people(tx, actor, context, requested_call, verdict, possible, call.step_index)
         if not await calls_store.ask_again(tx, call.id, answer.decision.rule, context.policies, request.id):
             raise Conflict("The call changed meanwhile.", code="retry")
         facts = [*notes, _authorized(actor, context, call, verdict), *request.facts]
         record = verdict.record(actor, shown=requested_call)
-        await session_gates.write(tx, call.session_id, call.job_id, record, facts, request_events)
+        await session_gates.write(tx, call.session_id, call.job_id, record, facts, events)
     count(actor.org_id, [request])
     return False
 

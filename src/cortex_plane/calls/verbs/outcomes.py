@@ -90,9 +90,8 @@ async def record_reported(
                 )
             if call.status is CallStatus.INTENDED:
                 call = await settle_doubt(tx, actor, context, call, job, error or "it may have happened", unread)
-            elif call.status is not CallStatus.UNCERTAIN and (call.status, call.settled_by) != (
-                CallStatus.FAILED,
-                "fail",
+            elif call.status is not CallStatus.UNCERTAIN and not (
+                call.status is CallStatus.FAILED and call.settled_by == "fail"
             ):
                 raise Conflict(
                     f"This call is {call.status}.",

@@ -164,8 +164,10 @@ class CompiledPolicies:
             standing = _Standing(PolicyVerdict.DENY, DEFAULT_UNSURE, None, {})
         elif matches:
             standing = self._decide(walks, trace)
+        elif facts.read_only:
+            standing = _Standing(PolicyVerdict.ALLOW, DEFAULT_READ_ONLY, None, {})
         else:
-            standing = _by_default(facts)
+            standing = _Standing(_ASK, DEFAULT_OWNER, *resolve_terms(None, None))
         if trace is not None and (walks is None or not matches):
             trace.decided_by = standing.rule
         if demands and walks is not None:
@@ -267,12 +269,6 @@ class CompiledPolicies:
 
     def _rule(self, match: _Match) -> str:
         return f"{match.level}:{match.row.name}@{self.version}"
-
-
-def _by_default(facts: CallFacts) -> _Standing:
-    if facts.read_only:
-        return _Standing(PolicyVerdict.ALLOW, DEFAULT_READ_ONLY, None, {})
-    return _Standing(_ASK, DEFAULT_OWNER, *resolve_terms(None, None))
 
 
 @functools.lru_cache(maxsize=128)

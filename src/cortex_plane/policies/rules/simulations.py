@@ -187,10 +187,8 @@ def direction(before: policy_model.PolicyDecision, after: policy_model.PolicyDec
 
 
 def _quorum_is_at_least(one: policy_model.Quorum, other: policy_model.Quorum) -> bool:
-    votes = {role_votes.role: role_votes.votes for role_votes in one.roles}
-    return one.votes >= other.votes and all(
-        votes.get(role_votes.role, 0) >= role_votes.votes for role_votes in other.roles
-    )
+    votes = {share.role: share.votes for share in one.roles}
+    return one.votes >= other.votes and all(votes.get(share.role, 0) >= share.votes for share in other.roles)
 
 
 def _are_among(few: policy_model.Approvers, many: policy_model.Approvers) -> bool:

@@ -344,9 +344,7 @@ def decode_result(kind: EntryKind, name: str, result: Any, key: str) -> Any:
         return None
     if kind is EntryKind.VALUE and name == "now":
         return datetime.fromisoformat(result)
-    if kind is EntryKind.VALUE and name == "uuid":
-        return UUID(result)
-    return result
+    return UUID(result) if kind is EntryKind.VALUE and name == "uuid" else result
 
 
 def restore_error(error: dict[str, Any]) -> CortexError:

@@ -125,9 +125,7 @@ class App:
 
     def agent(self, function: Callable[..., Any] | str | None = None, /) -> Any:
         """Make an ``async def run(ctx: Context)`` an agent, under its own name or another one."""
-        if callable(function):
-            return self._add_agent(None, function)
-        return functools.partial(self._add_agent, function)
+        return self._add_agent(None, function) if callable(function) else functools.partial(self._add_agent, function)
 
     def _add_agent(self, alias: str | None, function: F) -> F:
         name = getattr(function, "__name__", "") if alias is None else alias
