@@ -87,9 +87,7 @@ class SmtpPool:
     def __init__(
         self, server: SmtpServer, *, size: int = 4, timeout: float = 20, idle_seconds: float = IDLE_SECONDS
     ) -> None:
-        self._server = server
-        self._timeout = timeout
-        self._idle_seconds = idle_seconds
+        self._server, self._timeout, self._idle_seconds = server, timeout, idle_seconds
         self._room = asyncio.Semaphore(size)
         self._idle: list[_Conversation] = []
         self._closing: dict[_Conversation, asyncio.TimerHandle] = {}

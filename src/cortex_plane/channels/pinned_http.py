@@ -125,8 +125,7 @@ class PinnedClient:
     ) -> None:
         self._allowed = allowed
         self._resolver = resolver or SystemResolver()
-        self._timeout = timeout
-        self._ssl = ssl_context
+        self._timeout, self._ssl = timeout, ssl_context
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
         """Raises ``Unreachable``. The time limit is for all of it: names, connection, answer."""

@@ -40,8 +40,7 @@ class EmbeddedPostgres:
         tcp: bool = False,
         on_progress: Callable[[str], None] | None = None,
     ) -> None:
-        self._directory = directory
-        self._binaries = binaries
+        self._directory, self._binaries = directory, binaries
         self._settings = dict(settings or {})
         self._tcp = tcp
         self._report: Callable[[str], None] = on_progress or (lambda _: None)

@@ -145,8 +145,7 @@ def url_fault(url: str) -> str | None:
 def check_url(url: str, allowed: Allowed) -> None:
     """Refuse where no message may be sent: https to the public internet, or a host that the operator listed. What a name
     resolves to is checked with every message."""
-    fault = url_fault(url)
-    if fault is not None:
+    if (fault := url_fault(url)) is not None:
         raise InvalidInput(f"`url` {fault}.", field="url")
     parts = urlsplit(url)
     host, port = endpoint(parts)

@@ -152,11 +152,10 @@ class LruCache(Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         with self._lock:
-            entry = self._entries.get(key)
-            if entry is None:
+            if key not in self._entries:
                 return None
             self._entries.move_to_end(key)
-            return entry[0]
+            return self._entries[key][0]
 
     def put(self, key: K, value: V, size: int) -> None:
         """Keep the value, unless the key has one already."""

@@ -127,8 +127,7 @@ class _Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None], end_streams: Callable[[], None]) -> None:
         super().__init__(config)
-        self._on_ready = on_ready
-        self._end_streams = end_streams
+        self._on_ready, self._end_streams = on_ready, end_streams
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._end_streams()

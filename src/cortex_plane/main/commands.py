@@ -446,8 +446,7 @@ async def _verify_database(copies_by_root: Held | None) -> dict[str, Verificatio
         from cortex_plane.proof.verbs.audit import verify_all
 
     settings = _load_settings()
-    key = databases.existing_master_key(settings)
-    vault = Vault(key) if key else None
+    vault = Vault(key) if (key := databases.existing_master_key(settings)) else None
     async with databases.opened(_app_url(settings), max_size=2, vault=vault, reads_only=True) as database:
         if vault is not None:
             await require_known_key(database, vault)

@@ -81,8 +81,7 @@ async def rotate_master_key(settings: Settings, url: str, new_key: Callable[[], 
         old = Vault(master_key(settings))
         known = await read_plane_key(db)
         if known is None or known.fingerprint == old.fingerprint:
-            resealed = await finish_rotation(db, old)
-            if resealed is not None:
+            if (resealed := await finish_rotation(db, old)) is not None:
                 return resealed, True
         elif settings.master_key is None:
             raise wrong_master_key()

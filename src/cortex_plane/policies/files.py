@@ -417,7 +417,7 @@ def warnings_of(
     rows: Sequence[versions.PlacedRow], people: Sequence[Person], platform: Sequence[policy_model.PolicyRow] = ()
 ) -> Iterator[Found]:
     yield from _shadowed(rows)
-    adds_somebody = _step_check(rows, people, platform)
+    widens = _step_check(rows, people, platform)
     for place, one in enumerate(rows):
         row = one.row
         if not _IN_TOOL_NAMES.fullmatch(row.target):
@@ -425,19 +425,16 @@ def warnings_of(
         if row.final and row.effect is policy_model.PolicyVerdict.ALLOW:
             yield place, "`final` does nothing here: nothing is looser than allow."
         if row.effect is policy_model.PolicyVerdict.REQUIRES_APPROVAL:
-            for warning in _of_approvals(one, people, adds_somebody):
+            for warning in _of_approvals(one, people, widens):
                 yield place, warning
 
 
 def _of_approvals(
-    one: versions.PlacedRow,
-    people: Sequence[Person],
-    adds_somebody: Callable[[versions.PlacedRow, policy_model.Terms], bool],
+    one: versions.PlacedRow, people: Sequence[Person], widens: Callable[[versions.PlacedRow, policy_model.Terms], bool]
 ) -> Iterator[str]:
     row = one.row
     terms, _ = resolve_terms(row, None)
-    alone = _alone(terms, people)
-    if alone is not None:
+    if (alone := _alone(terms, people)) is not None:
         yield f"{alone} alone may decide this, and not what they asked for themselves."
     if terms.quorum.votes > 1 and _voters(terms, people)[0] < terms.quorum.votes:
         yield f"its quorum of {terms.quorum.votes} votes can only be met where a session has no owner."
@@ -446,7 +443,7 @@ def _of_approvals(
             yield f"there is no channel `{channel}` so far; known are {', '.join(KNOWN_CHANNELS)}."
     if row.escalate_to is not None and not terms.escalation_seconds:
         yield "`escalate_to` does nothing here without `escalate_before`."
-    elif row.escalation_seconds and not adds_somebody(one, terms):
+    elif row.escalation_seconds and not widens(one, terms):
         yield "`escalate_before` does nothing here: no later step asks anybody who is not asked at first."
 
 
@@ -468,11 +465,11 @@ def _step_check(
         able = [person for person in people if person.clearance >= clearance and not _is_named(person, approvers)]
         return any(_is_named(person, step) for step in steps for person in able)
 
-    def adds_somebody(one: versions.PlacedRow, terms: policy_model.Terms) -> bool:
+    def widens(one: versions.PlacedRow, terms: policy_model.Terms) -> bool:
         steps = one.row.escalate_to if one.row.escalate_to is not None else above(one.team_id)
         return adds(terms.approvers, terms.required_clearance, steps)
 
-    return adds_somebody
+    return widens
 
 
 def _alone(terms: policy_model.Terms, people: Sequence[Person]) -> str | None:

@@ -235,12 +235,10 @@ class Attempt:
         """One response of the model, and everything that follows from it."""
         self.step_start = ticks()
         self.conversation.check_limits()
-        result = await self._evaluate_gates()
-        if result is not None:
+        if (result := await self._evaluate_gates()) is not None:
             await self._check_hold(result)
         try:
-            memory = await self.window.compact()
-            if memory is not None:
+            if (memory := await self.window.compact()) is not None:
                 # It took a while, so the boundary comes first.
                 await self._check_hold(await self.writer.write(memory))
                 return
@@ -379,8 +377,7 @@ class Attempt:
         """Ends the attempt; returns only where nobody can decide, and the model is told."""
         terms = {}
         for call in awaiting_calls(calls):
-            possible = await self.cards.feasible_terms(call, due)
-            if possible is not None:
+            if (possible := await self.cards.feasible_terms(call, due)) is not None:
                 terms[call.id] = possible
         if awaiting_calls(calls):
             await self.ledger.write(calls, self.cards.suspend(calls, terms, due))

@@ -176,8 +176,7 @@ class CallAuthorizer:
                 reset_call(call)
                 return True
             self._gates.let_through(call)
-            obstacle = await call.code.obstacle()
-            if obstacle is not None:
+            if (obstacle := await call.code.obstacle()) is not None:
                 # An approved call waits for its server: nothing is sent, so the approval is kept.
                 raise Ended(JobSleeps(SERVER_SECONDS, obstacle))
             return False

@@ -236,8 +236,7 @@ class CallLedger:
                 again = "not sent again: the job was cancelled, and nobody knows whether it happened before"
                 call.fail("not sent: the job was cancelled" if trouble is None else f"{again} ({trouble})")
                 return True
-            certain = await self._dispatch(call, result)
-            if certain is not None:
+            if (certain := await self._dispatch(call, result)) is not None:
                 return certain
             # Nothing was sent, and the lease is still ours, or the next write says so.
             call.attempt += 1

@@ -198,10 +198,9 @@ class EndWriter:
 
     def _held(self, end: JobHeld) -> StepWrite:
         write = end.write or StepWrite()
-        status = ("status", {"status": JobStatus.PAUSED, "reason": end.hold})
         pause = ("session_paused", {"reason": end.hold, "pause_source": "policy", **end.event})
         facts = [self._lease.fact("job_paused", reason=end.hold, **end.event), *write.facts]
-        events = [status, pause, *write.events]
+        events = [("status", {"status": JobStatus.PAUSED, "reason": end.hold}), pause, *write.events]
         return replace(write, status=JobStatus.PAUSED, hold=end.hold, events=events, facts=facts)
 
     def _sleeping(self, end: JobSleeps) -> StepWrite:

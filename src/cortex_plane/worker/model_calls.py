@@ -205,8 +205,7 @@ class ModelConversation:
         by_job = await self._spent_by_job()
         # From here until it is reserved nothing is awaited, so that each of several requests sees those before it.
         under_way = sum((call.least for call in self._open_calls), usage_model.Spent())
-        why = usage_model.over_job(limits, by_job + under_way, least)
-        if why is not None:
+        if (why := usage_model.over_job(limits, by_job + under_way, least)) is not None:
             raise Ended(JobFailed(why, RAISE.format(setting="token_budget" if "tokens" in why else "cost_budget_usd")))
         if daily:
             self._afford_today(today + under_way + self._unwritten(), least, seconds)
@@ -304,9 +303,7 @@ class Chunks:
         self.usage: ModelUsage | None = None
         """The provider's count so far, where it streams one."""
         self.characters = 0
-        self._silent = silent
-        self._lease = lease
-        self._step = step
+        self._silent, self._lease, self._step = silent, lease, step
         self._text: list[str] = []
         self._size = 0
         self._due = asyncio.Event()

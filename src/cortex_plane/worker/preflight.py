@@ -140,8 +140,7 @@ class Preflight:
             for fault in _call(request, row, toolbox):
                 yield fault
         if self.replay:
-            differs = await self._replay_job(org_id, job, checkpoint, function)
-            if differs is not None:
+            if (differs := await self._replay_job(org_id, job, checkpoint, function)) is not None:
                 yield ResumeFault(
                     Reason.REPLAY_MISMATCH,
                     PreflightOutcome.HELD,

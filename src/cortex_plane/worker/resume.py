@@ -144,7 +144,6 @@ async def restore_calls(
             # A call that was refused then has its row. This one was fine, so it is the code that changed.
             call.status = None
     # A deploy must not fail parked work: a call whose tool is gone waits for an operator.
-    names = [call.name for call in calls if call.tool is None and not call.settled]
-    if names:
+    if names := [call.name for call in calls if call.tool is None and not call.settled]:
         raise Ended(JobHeld(Hold.CODE_CHANGED, {"tools": names}))
     return calls

@@ -58,7 +58,7 @@ NEXT = "Do not call it again; go another way."
 class AttemptGates:
     """The gate session of one attempt, with the calls that are on their way: each needs what lets it through for itself."""
 
-    def __init__(self, atlases: CompiledAtlases, bound: Mapping[str, Any], now: Callable[[], datetime]) -> None:
+    def __init__(self, atlases: CompiledAtlases, bound: dict[str, Any], now: Callable[[], datetime]) -> None:
         self._now = now
         self.session = GateSession(atlases, bound, now)
         self._due: dict[UUID, tuple[Call, gate_model.GatedCall]] = {}
@@ -317,8 +317,7 @@ def as_gated(call: Call, *, has_approval: bool = False) -> gate_model.GatedCall:
 
 class SessionGates:
     def __init__(self, lease: Lease, *, runs_code: bool) -> None:
-        self._lease = lease
-        self._runs_code = runs_code
+        self._lease, self._runs_code = lease, runs_code
         self.bound: AttemptGates | None = None
         """None where the session is bound to no atlas."""
         self._messages: list[SessionMessage] = []

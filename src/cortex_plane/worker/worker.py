@@ -272,8 +272,7 @@ class JobRunner:
         # After an outage everybody looks dead for a moment. Whoever could not beat either lets the others beat first.
         if self._steady < STEADY_BEATS or ticks() - self._beaten > 2 * self.settings.beat_seconds:
             return
-        orphans = await workers.adopt_jobs(self.db, self.id, self.name, self.settings.poison_deaths)
-        if orphans:
+        if orphans := await workers.adopt_jobs(self.db, self.id, self.name, self.settings.poison_deaths):
             log.warning("adopted", jobs=[str(orphan.id) for orphan in orphans])
             self.work.set()
 

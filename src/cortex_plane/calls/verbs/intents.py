@@ -41,8 +41,7 @@ async def _begin(db: Database, actor: Actor, id: UUID, draft: IntentDraft) -> bo
         )
     if call.status is CallStatus.INTENDED and mine and not draft.renew:
         return True  # only the answer was lost on the way
-    refusal = _refusal(call, draft, mine)
-    if refusal is not None:
+    if (refusal := _refusal(call, draft, mine)) is not None:
         raise refusal
     context = await call_context(
         db, actor, call.session_id, None, call.tool, call.input_hash, asked_by=stored_call.asker, acts=True
@@ -106,8 +105,7 @@ async def _approved(db: Database, actor: Actor, context: CallContext, stored: St
         return await _end(db, actor, call, "Its grant has expired. Ask again, with a new key.", note, verdict)
     if verdict.is_unseen:
         return await _ask(db, actor, context, call, verdict)
-    fault = receipt_fault(db, actor, call, grant, call.now)
-    if fault is not None:
+    if (fault := receipt_fault(db, actor, call, grant, call.now)) is not None:
         fact = Fact.of(actor, "receipt_refused", call=str(call.id), tool=call.tool, reason=fault)
         return await _end(db, actor, call, f"`{call.tool}` was not sent: {fault}.", fact, verdict)
     return await _write(db, actor, context, call, draft, verdict, anew=False, has_grant=True)

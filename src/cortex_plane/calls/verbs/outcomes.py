@@ -54,8 +54,7 @@ async def settle_call(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft)
             [fact, *facts], more,
         )  # fmt: skip
 
-    ended_call = await written(db, None)
-    if ended_call is not None:
+    if (ended_call := await written(db, None)) is not None:
         # Only a session that has gates pays for the look at them.
         first = [ended_call]
 

@@ -346,8 +346,7 @@ def _compared(
         elif id not in after:
             yield atlas_model.AtlasChange(change="removed", kind=kind, id=id, fields=[])
         elif before[id] != after[id]:
-            changes = list(_fields(fields(before[id]), fields(after[id])))
-            if changes:
+            if changes := list(_fields(fields(before[id]), fields(after[id]))):
                 yield atlas_model.AtlasChange(change="changed", kind=kind, id=id, fields=changes)
 
 

@@ -185,8 +185,7 @@ def _scenario(scenario: dict[str, Any], node: Node, faults: Faults) -> Scenario:
     ]
     expect = scenario["expect"]
     if "call" not in scenario:
-        stray = [key for key in (*_OF_CALLS, *_OF_A_CALL) if key in scenario or key in expect]
-        if stray:
+        if stray := [key for key in (*_OF_CALLS, *_OF_A_CALL) if key in scenario or key in expect]:
             faults.add(node.line, f"`{stray[0]}` is about a call, and this scenario has no `call`.")
     if not expect:
         faults.add(node.line, "`expect` expects nothing: say at least one thing, such as `decision: deny`.")

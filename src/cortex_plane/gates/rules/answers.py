@@ -338,8 +338,7 @@ def ignored(atlases: CompiledAtlases, state: gate_model.GateState, now: datetime
     """A response that answered none of the questions that stop the session: that counts as a wrong answer to each."""
     work = EvaluationRun(atlases, state, now)
     for which in state.asks:
-        gate = atlases.gates.get(which.gate)
-        if gate is not None:
+        if (gate := atlases.gates.get(which.gate)) is not None:
             work.blocked(gate, gate_model.UNANSWERED)
             _again(work, gate, which, gate_model.UNANSWERED)
     return gate_model.Evaluation(state=work.state(), traces=tuple(work.traces))

@@ -187,8 +187,7 @@ def _denied(work: EvaluationRun, call: GatedCall, rules: OfAction) -> tuple[str,
             return f"atlas:{key}", policy.reason or "its atlas denies it"
     for pattern, rule in sorted(work.actions.items()):
         if not rule.allow and glob(pattern).matches(call.action):
-            gate = work.atlases.gates.get(rule.by)
-            if gate is not None:
+            if (gate := work.atlases.gates.get(rule.by)) is not None:
                 work.blocked(gate, f"it denies {pattern}", call.action)
             return f"gate:{rule.by}", f"the gate `{rule.by}` denies {pattern}"
     return None

@@ -27,8 +27,7 @@ async def publish_atlas(db: Database, actor: Actor, file: atlas_model.AtlasFile)
     atlas = draft.atlas
     async with db.transaction(actor.org_id) as tx:
         await tx.rows(queries.lock_atlas, tx.org, atlas.atlas_id)
-        earlier = await gates_store.get_atlas_version(tx, atlas.atlas_id, atlas.version)
-        if earlier is not None:
+        if (earlier := await gates_store.get_atlas_version(tx, atlas.atlas_id, atlas.version)) is not None:
             return atlas_model.Published(version=_same(earlier, atlas), created=False, warnings=earlier.warnings)
         version = await _insert_version(tx, actor, file, draft)
         await frame.record(

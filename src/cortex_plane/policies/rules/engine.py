@@ -150,8 +150,7 @@ class CompiledPolicies:
 
     def _levels(self, facts: CallFacts) -> Iterator[tuple[Level, LevelIndex]]:
         for level, team in zip((Level.TEAM, Level.PARENT_TEAM), facts.teams, strict=False):
-            index = self._teams.get(team)
-            if index is not None:
+            if (index := self._teams.get(team)) is not None:
                 yield level, index
         yield Level.ORG, self._org
         yield Level.PLATFORM, self._platform

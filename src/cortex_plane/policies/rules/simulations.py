@@ -171,8 +171,7 @@ def different_terms(before: policy_model.Terms | None, after: policy_model.Terms
 
 def direction(before: policy_model.PolicyDecision, after: policy_model.PolicyDecision) -> Direction:
     """Which way a change goes. Of terms only those count that make a yes harder or easier to come by."""
-    change = policy_model.STRICTNESS[after.verdict] - policy_model.STRICTNESS[before.verdict]
-    if change:
+    if change := policy_model.STRICTNESS[after.verdict] - policy_model.STRICTNESS[before.verdict]:
         return Direction.STRICTER if change > 0 else Direction.LOOSER
     if before.terms is None or after.terms is None:
         return Direction.OTHERWISE

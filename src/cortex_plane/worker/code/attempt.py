@@ -208,10 +208,9 @@ class CodeAttempt:
             write = self.cards.suspend(stop.awaiting, stop.terms, StepWrite())
             await self.ledger.write(stop.awaiting, write)
             raise Ended
-        now = self.lease.time.now()
         wake = min(stop.wakes, default=None)
         reason = ", ".join(dict.fromkeys(stop.reasons))[:200]
-        delay = None if wake is None else max(0.0, (wake - now).total_seconds())
+        delay = None if wake is None else max(0.0, (wake - self.lease.time.now()).total_seconds())
         events = [("status", {"status": JobStatus.SLEEPING, "reason": reason})]
         facts = [self.lease.fact("job_sleeps", reason=reason)]
         write = StepWrite(status=JobStatus.SLEEPING, delay_seconds=delay, events=events, facts=facts)

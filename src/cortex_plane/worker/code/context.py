@@ -84,9 +84,7 @@ class Context:
     def __init__(
         self, replay: JournalReplay, *, payload: dict[str, Any], job_id: UUID, session_id: UUID, agent: str
     ) -> None:
-        self.payload = payload
-        self.job_id = job_id
-        self.session_id = session_id
+        self.payload, self.job_id, self.session_id = payload, job_id, session_id
         self.agent = agent
         """Its slug."""
         self._replay = replay

@@ -106,8 +106,7 @@ class Performer(JournalReplay):
         self.read_to: int = begin.result["heard"] if begin is not None else 0
         """The messages that an earlier round answered."""
         self._parts, self._journal, self._entries = parts, parts.journal, parts.entries
-        self._rows = rows
-        self._signals = signals
+        self._rows, self._signals = rows, signals
         self._tasks: dict[str, asyncio.Task[Any]] = {}
 
     def boundary(self) -> None:
@@ -199,8 +198,7 @@ class Performer(JournalReplay):
                 break
             except Exception as error:
                 # A step that the job's own time cut off did not fail, and is not for the agent to catch.
-                refusal = limits.refuse_time()
-                if refusal is not None:
+                if (refusal := limits.refuse_time()) is not None:
                     raise Ended(JobFailed(*refusal)) from error
                 if tries < operation.retries:
                     await self._pause(limits.backoff.delay(tries, random.random()))  # noqa: S311 -- jitter

@@ -368,8 +368,7 @@ _connections: WeakKeyDictionary[App, dict[str, McpConnection]] = WeakKeyDictiona
 
 class Servers:
     def __init__(self, db: Database, worker_id: UUID, apps: Sequence[App]) -> None:
-        self._db = db
-        self._worker_id = worker_id
+        self._db, self._worker_id = db, worker_id
         self._apps = [app for app in apps if app.mcp_servers]
         self._started: list[tuple[App, McpConnection]] = []
         self._changed = asyncio.Event()
@@ -397,8 +396,7 @@ class Servers:
         except BaseException:
             await self.stop()
             raise
-        waiting = [asyncio.create_task(connection.settled.wait()) for _, connection in self._started]
-        if waiting:
+        if waiting := [asyncio.create_task(connection.settled.wait()) for _, connection in self._started]:
             _, late = await asyncio.wait(waiting, timeout=SETTLE_SECONDS)
             for task in late:
                 task.cancel()

@@ -53,9 +53,7 @@ class RemoteTool(Tool):
         implementation: str,
     ) -> None:
         self.name = tool_name(server.name, remote_name)
-        self.remote_name = remote_name
-        self.description = description
-        self.hints = hints
+        self.remote_name, self.description, self.hints = remote_name, description, hints
         self.server = server
         self.read_only = False
         self.risk = server.risk

@@ -250,8 +250,7 @@ class App:
                 f"Models would not tell the tool `{tool.name}` from those of the MCP server `{server}`.",
                 hint="Give it another name with `name=`.",
             )
-        rival = self._by_provider_name.get(tool.provider_name)
-        if rival is not None:
+        if (rival := self._by_provider_name.get(tool.provider_name)) is not None:
             same = rival.name == tool.name
             raise InvalidApp(
                 f"The app `{self.name}` already has a tool called `{tool.name}`." if same else
@@ -313,8 +312,7 @@ def _is_dotted(name: str) -> bool:
 
 
 def _hint(module: ModuleType) -> str:
-    apps = [name for name, value in vars(module).items() if isinstance(value, App)]
-    if apps:
+    if apps := [name for name, value in vars(module).items() if isinstance(value, App)]:
         return "The module has " + ", ".join(f"`{module.__name__}:{name}`" for name in apps) + "."
     return 'Write `app = App("…")` at the top level of the module.'
 
