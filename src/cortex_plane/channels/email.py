@@ -300,8 +300,7 @@ def _body(outgoing: Outgoing) -> bytes:
 
 
 def _quoted(text: str) -> str:
-    lines = b"".join(line + b"\n" for line in text.encode().splitlines())
-    return b2a_qp(lines).decode("ascii").replace("\n", "\r\n")
+    return b2a_qp(b"".join(line + b"\n" for line in text.encode().splitlines())).decode("ascii").replace("\n", "\r\n")
 
 
 def _content(outgoing: Outgoing) -> Card | Invitation:

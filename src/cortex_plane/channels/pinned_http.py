@@ -51,8 +51,7 @@ class HttpAnswer:
 
 
 class SystemResolver:
-    """The system's resolver, in threads of its own: a tenant's name server may be slow, and the loop's threads are needed
-    elsewhere."""
+    """The system's resolver, in threads of its own: a tenant's name server may be slow."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(RESOLVER_THREADS, thread_name_prefix="resolver")

@@ -51,8 +51,7 @@ async def list_atlas_versions(tx: Transaction, atlas_id: str, below: int | None,
 
 async def capabilities_without_holder(tx: Transaction, atlas_ids: Sequence[str]) -> list[str]:
     """Those of which no version holds."""
-    rows = await tx.rows(queries.capabilities_without_holder, list(atlas_ids))
-    return [atlas_ids[row["place"] - 1] for row in rows]
+    return [atlas_ids[row["place"] - 1] for row in await tx.rows(queries.capabilities_without_holder, list(atlas_ids))]
 
 
 async def unmatched_keys(tx: Transaction, globs: Sequence[str]) -> list[str]:

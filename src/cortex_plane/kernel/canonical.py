@@ -69,8 +69,7 @@ def _checked(value: Any, name: str) -> Any:
 
 
 def _normal(value: Any, depth: int) -> Any:
-    kind = type(value)
-    if kind is str and value.isascii() and "\x00" not in value:
+    if type(value) is str and value.isascii() and "\x00" not in value:
         return value  # by far the most frequent
     if value is None or value is True or value is False:
         return value

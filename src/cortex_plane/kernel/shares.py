@@ -107,8 +107,7 @@ T = TypeVar("T")
 
 
 class Turns:
-    """So many at a time; whoever finds too many waiting is sent away. ``most`` None: everybody waits. ``code``: of the
-    error that they get."""
+    """So many at a time; whoever finds too many waiting gets the error ``code``. ``most`` None: everybody waits."""
 
     def __init__(self, at_once: int, most: int | None = None, code: str = "atlases_busy") -> None:
         self._at_once, self._most, self._code = at_once, most, code

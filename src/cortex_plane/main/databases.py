@@ -244,8 +244,7 @@ def next_master_key(settings: Settings) -> bytes:
 
 
 async def install_next_master_key(settings: Settings, db: Database) -> None:
-    """Put the new key into the place of the old one, where the database knows it already. The old one gets a name of its own:
-    backups from before need it."""
+    """Put the new key in the place of the old one, where the database knows it. Backups need the old one: it is renamed."""
     current, path = settings.home / KEY_FILE, settings.home / NEXT_KEY_FILE
     if settings.master_key is not None or not path.exists():
         return

@@ -79,8 +79,7 @@ class AttemptGates:
         self._ahead = None
 
     def forget(self, calls: Iterable[Call]) -> set[str]:
-        """Calls that the next attempt judges again: their evaluations did not happen. Returns the ids of those that had
-        any."""
+        """Calls that the next attempt judges again: their evaluations did not happen. Returns those that had any."""
         self._ahead = None
         return self.session.forget({str(call.id) for call in calls})
 
@@ -450,8 +449,7 @@ class SessionGates:
             return None
         if is_new:
             return self.bound.judge_new(as_gated(call))
-        has_approval = call.has_grant or call.status is CallStatus.APPROVED
-        gated_call = as_gated(call, has_approval=has_approval)
+        gated_call = as_gated(call, has_approval=call.has_grant or call.status is CallStatus.APPROVED)
         return self.bound.judge_again(gated_call, is_resend=call.settle_after is not None)
 
     def let_through(self, call: Call) -> None:

@@ -76,8 +76,7 @@ def _due(work: EvaluationRun, moment: GateInput) -> dict[str, dict[str, Any]]:
             due.update((gate.key, {"seconds": gate.trigger.seconds}) for gate in interval.gates)
             work.fired_at[interval.name] = moment.now
     for interval in atlases.counting:
-        since = work.counted.get(interval.name, work.counted.get(interval.atlas_id, 0))
-        if work.executed - since >= interval.every:
+        if work.executed - work.counted.get(interval.name, work.counted.get(interval.atlas_id, 0)) >= interval.every:
             due.update((gate.key, {"actions": work.executed}) for gate in interval.gates)
             work.counted[interval.name] = work.executed
     for action in dict.fromkeys(moment.finished):

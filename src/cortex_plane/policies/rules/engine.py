@@ -253,9 +253,8 @@ class CompiledPolicies:
                 return _Standing(row.effect, self._rule(match), None, {})
             return self._combine([(match, self._demand_within(match, walk)) for walk in walks], None)
         if standing.terms is not None and row.effect is _ASK:
-            by_default = standing.rule == DEFAULT_OWNER
             standing.terms, standing.origins = policy_terms.tighten_terms(
-                standing.terms, standing.origins, row, self._rule(match), by_default=by_default
+                standing.terms, standing.origins, row, self._rule(match), by_default=standing.rule == DEFAULT_OWNER
             )
         return standing
 

@@ -375,8 +375,7 @@ class CodeCall:
         else:
             calls = [step_calls.call_summary(call)]
             fact = parts.lease.fact("step_responded", step=record.position, key=record.key, calls=calls)
-            response = StepWrite(facts=[fact], events=events) if row is None else StepWrite()
-            due = step_calls.merge_writes(begin, response)
+            due = step_calls.merge_writes(begin, StepWrite(facts=[fact], events=events) if row is None else StepWrite())
             self.boundary()
             parts.calls[call.id] = call
             await parts.ledger.perform(call, [call], step_calls.PendingWrite(due))
