@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from cortex_plane.agents.model.tools import Risk
-from cortex_plane.gates.model.atlases import NOTIFICATIONS, GateQuestion, Mode, OnInvalid, ResponseType, TriggerType
+from cortex_plane.gates.model.atlases import NOTICES, GateQuestion, Mode, OnInvalid, ResponseType, TriggerType
 from cortex_plane.gates.model.gates import UNANSWERED, Trace
 from cortex_plane.gates.rules.effects import ON_THE_TRAIL, RanCall, notices
 from cortex_plane.gates.rules.index import CompiledAtlases
@@ -86,7 +86,7 @@ async def test_a_steward_is_told_what_they_asked_for_and_nothing_else(world: Wor
         (["policy_override"], ["policy_override"]),
         (["high_risk_action"], ["high_risk_action"]),
         (
-            list(NOTIFICATIONS),
+            list(NOTICES),
             ["checkpoint_triggered", "checkpoint_passed", "checkpoint_blocked", "policy_override", "high_risk_action"],
         ),
     ):
@@ -101,7 +101,7 @@ async def test_a_steward_is_told_what_they_asked_for_and_nothing_else(world: Wor
 @pytest.mark.proves("D.335")
 async def test_nothing_that_an_agent_or_a_tool_wrote_is_told(world: World) -> None:
     """A wrong answer is repeated in why it was refused, an error may hold anything."""
-    merged = await governing(world, "https://a.example/x", *NOTIFICATIONS)
+    merged = await governing(world, "https://a.example/x", *NOTICES)
     asked = GateQuestion(
         question_id="q", question="?", response_type=ResponseType.JSON, on_invalid=OnInvalid.BLOCK,
         schema={"type": "object", "properties": {"a": {"type": "number"}}},
@@ -131,7 +131,7 @@ async def test_nothing_that_an_agent_or_a_tool_wrote_is_told(world: World) -> No
 @pytest.mark.proves("D.335")
 async def test_what_the_org_hides_is_hidden_from_stewards_too(world: World, hook: Hook) -> None:
     await orgs.update_org(world.db, world.admin.actor, OrgChange(settings=OrgSettingsChange(redact=("iban*",))), None)
-    merged = await governing(world, url(hook), *NOTIFICATIONS)
+    merged = await governing(world, url(hook), *NOTICES)
     fired = trace(TraceType.TRIGGERED, trigger_data={"iban_of": "DE1", "password": "p", "action_id": "a.b"})
     await written(world, notices(merged, [fired]))
     (got,) = await hook.told()
@@ -142,7 +142,7 @@ async def test_what_the_org_hides_is_hidden_from_stewards_too(world: World, hook
 
 @pytest.mark.proves("D.335")
 async def test_a_gate_is_told_to_its_own_steward_and_a_policy_too(world: World) -> None:
-    merged = await governing(world, "https://a.example/x", *NOTIFICATIONS, also=True)
+    merged = await governing(world, "https://a.example/x", *NOTICES, also=True)
     assert notices(merged, [trace(TraceType.BLOCKED, OTHER)]) == []
     found = notices(merged, [], [DELETE])
     assert [(each["trigger"], each["data"]) for each in found] == [
@@ -165,7 +165,7 @@ async def test_a_gate_is_told_to_its_own_steward_and_a_policy_too(world: World) 
 
 @pytest.mark.proves("D.336")
 async def test_they_arrive_signed_and_in_order(world: World, hook: Hook) -> None:
-    merged = await governing(world, url(hook), *NOTIFICATIONS)
+    merged = await governing(world, url(hook), *NOTICES)
     session = await written(world, notices(merged, [TRIGGERED, BLOCKED], [DELETE]))
     got = await hook.told()
     said = [each.verified(hook.secret) for each in got]
@@ -189,7 +189,7 @@ async def test_they_arrive_signed_and_in_order(world: World, hook: Hook) -> None
 
 @pytest.mark.proves("D.336")
 async def test_they_belong_to_the_write_that_they_tell_of(world: World, hook: Hook) -> None:
-    merged = await governing(world, url(hook), *NOTIFICATIONS)
+    merged = await governing(world, url(hook), *NOTICES)
     with pytest.raises(Conflict):
         await written(world, notices(merged, [BLOCKED]), revision=5)
     assert await hook.told() == []
@@ -200,9 +200,9 @@ async def test_they_belong_to_the_write_that_they_tell_of(world: World, hook: Ho
 async def test_without_a_webhook_that_has_exactly_this_address_nothing_is_sent(
     world: World, other: World, hook: Hook, admin: asyncpg.Connection
 ) -> None:
-    merged = await governing(world, url(hook) + "/other", *NOTIFICATIONS)
+    merged = await governing(world, url(hook) + "/other", *NOTICES)
     await written(world, notices(merged, [BLOCKED]))
-    foreign = await governing(other, url(hook), *NOTIFICATIONS)
+    foreign = await governing(other, url(hook), *NOTICES)
     await written(other, notices(foreign, [BLOCKED]))
     assert await admin.fetchval("select count(*) from notification") == 0, "a webhook is its org's own"
     here = await AtlasCache().at(world.db, world.org_id, [])
@@ -221,7 +221,7 @@ async def test_without_a_webhook_that_has_exactly_this_address_nothing_is_sent(
 
 @pytest.mark.proves("D.336", "S5.25")
 async def test_what_cannot_be_delivered_is_seen_and_can_be_sent_again(world: World, hook: Hook) -> None:
-    merged = await governing(world, url(hook), *NOTIFICATIONS)
+    merged = await governing(world, url(hook), *NOTICES)
     hook.receiver.replies = [Reply(410)]
     await written(world, notices(merged, [BLOCKED]))
     await hook.send()
@@ -239,7 +239,7 @@ async def test_what_cannot_be_delivered_is_seen_and_can_be_sent_again(world: Wor
 
 @pytest.mark.proves("D.336")
 async def test_a_long_one_is_cut_and_still_arrives(world: World, hook: Hook) -> None:
-    merged = await governing(world, url(hook), *NOTIFICATIONS)
+    merged = await governing(world, url(hook), *NOTICES)
     session = await written(world, notices(merged, [trace(TraceType.BLOCKED, blocked_action="x" * 60_000)]))
     (got,) = await hook.told()
     assert len(got.body) < 20_000

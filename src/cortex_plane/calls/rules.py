@@ -231,9 +231,7 @@ def decided(answers: Iterable[ActionAnswer]) -> ResolutionDecision:
     verdicts = {each.verdict for each in answers}
     if not verdicts:
         return ResolutionDecision.DENY
-    if len(verdicts) > 1:
-        return ResolutionDecision.PARTIAL
-    return ResolutionDecision(verdicts.pop().value)
+    return ResolutionDecision.PARTIAL if len(verdicts) > 1 else ResolutionDecision(verdicts.pop().value)
 
 
 def block_list(atlases: CompiledAtlases, state: GateState) -> list[dict[str, Any]]:

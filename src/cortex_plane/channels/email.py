@@ -87,9 +87,7 @@ class SmtpPool:
     def __init__(
         self, server: SmtpServer, *, size: int = 4, timeout: float = 20, idle_seconds: float = IDLE_SECONDS
     ) -> None:
-        self._server = server
-        self._timeout = timeout
-        self._idle_seconds = idle_seconds
+        self._server, self._timeout, self._idle_seconds = server, timeout, idle_seconds
         self._room = asyncio.Semaphore(size)
         self._idle: list[_Conversation] = []
         self._closing: dict[_Conversation, asyncio.TimerHandle] = {}
@@ -169,8 +167,7 @@ class SmtpPool:
             await _leave(line)
             return
         self._idle.append(line)
-        loop = asyncio.get_running_loop()
-        self._closing[line] = loop.call_later(self._idle_seconds, self._hang_up, line)
+        self._closing[line] = asyncio.get_running_loop().call_later(self._idle_seconds, self._hang_up, line)
 
     def _hang_up(self, line: _Conversation) -> None:
         self._closing.pop(line, None)
@@ -240,8 +237,7 @@ class EmailChannel:
         if card.status is not ApprovalStatus.PENDING:
             return bool(shown.get("status") != card.status.value)
         is_changed = (card.version, card.input_hash) != (shown.get("version"), shown.get("input_hash"))
-        is_escalated = card.escalation_level > shown.get("level", 0)
-        return is_changed or is_escalated or card.occasion is Occasion.REMINDED
+        return is_changed or card.escalation_level > shown.get("level", 0) or card.occasion is Occasion.REMINDED
 
     async def send(self, outgoing: Outgoing) -> Sent:
         message_id = f"<{outgoing.id}.{outgoing.version}@{self._host}>"
@@ -304,8 +300,7 @@ def _body(outgoing: Outgoing) -> bytes:
 
 
 def _quoted(text: str) -> str:
-    lines = b"".join(line + b"\n" for line in text.encode().splitlines())
-    return b2a_qp(lines).decode("ascii").replace("\n", "\r\n")
+    return b2a_qp(b"".join(line + b"\n" for line in text.encode().splitlines())).decode("ascii").replace("\n", "\r\n")
 
 
 def _content(outgoing: Outgoing) -> Card | Invitation:

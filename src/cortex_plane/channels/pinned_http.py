@@ -51,16 +51,14 @@ class HttpAnswer:
 
 
 class SystemResolver:
-    """The system's resolver, in threads of its own: a tenant's name server may be slow, and the loop's threads are needed
-    elsewhere."""
+    """The system's resolver, in threads of its own: a tenant's name server may be slow."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(RESOLVER_THREADS, thread_name_prefix="resolver")
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
         lookup = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-        entries = await asyncio.get_running_loop().run_in_executor(self._threads, lookup)
-        return [str(entry[4][0]) for entry in entries]
+        return [str(entry[4][0]) for entry in await asyncio.get_running_loop().run_in_executor(self._threads, lookup)]
 
 
 async def vetted(host: str, port: int, allowed: Allowed, resolver: Resolver) -> list[str]:
@@ -126,8 +124,7 @@ class PinnedClient:
     ) -> None:
         self._allowed = allowed
         self._resolver = resolver or SystemResolver()
-        self._timeout = timeout
-        self._ssl = ssl_context
+        self._timeout, self._ssl = timeout, ssl_context
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
         """Raises ``Unreachable``. The time limit is for all of it: names, connection, answer."""

@@ -76,8 +76,7 @@ class RootsFile:
                     # Its writer died and lost the lock: an incomplete line does not count.
                     os.ftruncate(file, self._read_to)
                     return
-                entry = read_copy(line)
-                if entry is not None:
+                if (entry := read_copy(line)) is not None:
                     self._marks[entry[0]] = entry[1]
                 self._read_to += len(line)
 

@@ -61,18 +61,15 @@ def find_binaries(explicit: Path | None, account: Account, report: Callable[[str
 
 def find_version(version: int) -> Path | None:
     """A bin directory on this machine that serves clusters of this major version."""
-    fitting = (path for path in _candidates() if _complete(path) and _version(path, None) == version)
-    return next(fitting, None)
+    return next((path for path in _candidates() if _complete(path) and _version(path, None) == version), None)
 
 
 def _candidates() -> Iterator[Path]:
-    wheel = _wheel()
-    if wheel is not None:
+    if (wheel := _wheel()) is not None:
         yield wheel
     versions = {int(path.name): path for path in SYSTEM_ROOT.glob("*") if path.name.isdecimal()}
     yield from (versions[version] / "bin" for version in sorted(versions, reverse=True) if version >= OLDEST)
-    on_path = shutil.which("postgres")
-    if on_path is not None:
+    if (on_path := shutil.which("postgres")) is not None:
         yield Path(on_path).resolve().parent
 
 

@@ -124,8 +124,7 @@ def _initdb(staging: Path, password: str, account: Account, binaries: Binaries, 
 
 
 def _initdb_failed(home: Path, account: Account, code: int, output: str) -> SetupError:
-    error = space_error(home, output, f"Cannot create the database cluster in {home}")
-    if error is not None:
+    if (error := space_error(home, output, f"Cannot create the database cluster in {home}")) is not None:
         return error
     if "could not look up effective user ID" in output:
         return SetupError(
@@ -150,13 +149,11 @@ def read_password(directory: Path) -> str | None:
 
 def ensure_password(directory: Path, data: Path, account: Account, binaries: Binaries) -> str:
     """The superuser's password; if its file is gone, a new one is set in the stopped cluster."""
-    existing = read_password(directory)
-    if existing is not None:
+    if (existing := read_password(directory)) is not None:
         return existing
     password = secrets.token_hex(24)
     command = [str(binaries.program("postgres")), "--single", "-D", str(data), "postgres"]
-    statement = f"ALTER ROLE {SUPERUSER} PASSWORD '{password}'\n"
-    code, output = run(command, account, text=statement)
+    code, output = run(command, account, text=f"ALTER ROLE {SUPERUSER} PASSWORD '{password}'\n")
     if code != 0 or "ERROR" in output:
         raise SetupError(
             f"Cannot set a new password in {data}:\n{output.strip()}\n",

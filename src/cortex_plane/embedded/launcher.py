@@ -40,8 +40,7 @@ class EmbeddedPostgres:
         tcp: bool = False,
         on_progress: Callable[[str], None] | None = None,
     ) -> None:
-        self._directory = directory
-        self._binaries = binaries
+        self._directory, self._binaries = directory, binaries
         self._settings = dict(settings or {})
         self._tcp = tcp
         self._report: Callable[[str], None] = on_progress or (lambda _: None)
@@ -124,8 +123,7 @@ class EmbeddedPostgres:
             cluster.check(data, binaries)
         else:
             self._report("creating the database cluster")
-            sync = self._settings.get("fsync", "on") != "off"
-            cluster.create(directory, home, account, binaries, sync=sync)
+            cluster.create(directory, home, account, binaries, sync=self._settings.get("fsync", "on") != "off")
         return _Site(directory, home, data, account, binaries)
 
     def _serve_tcp(self, site: _Site) -> Server:

@@ -184,8 +184,7 @@ class DirectoryLock:
     """The file stays behind on purpose: removing it would let two starters lock two different files."""
 
     def __init__(self, directory: Path) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(directory / LOCK_NAME, flags, 0o600)
+        descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -250,8 +249,7 @@ class ServerLog:
         if self.size() > MAX_LOG_BYTES:
             self.path.replace(self.path.with_suffix(".log.1"))
         # Opened here and inherited: the server's user need not be able to write in the directory.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(self.path, flags, 0o600)
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         give_to_owner_of(self._directory, descriptor)
         self._start = self.size()
         return descriptor

@@ -253,8 +253,7 @@ def is_ready(data: Path, pid: int, socket_file: Path | None, port: int) -> bool:
     lines = _pid_file(data)
     if len(lines) <= _STATUS_LINE or lines[0] != str(pid) or lines[_STATUS_LINE].strip() != "ready":
         return False
-    family = socket.AF_UNIX if socket_file else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as connection:
+    with socket.socket(socket.AF_UNIX if socket_file else socket.AF_INET, socket.SOCK_STREAM) as connection:
         connection.settimeout(_SECONDS)
         try:
             connection.connect(str(socket_file) if socket_file else (LOOPBACK, port))

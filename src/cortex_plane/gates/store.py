@@ -46,20 +46,17 @@ async def get_atlas_version(tx: Transaction, atlas_id: str, version: str) -> Num
 
 
 async def list_atlas_versions(tx: Transaction, atlas_id: str, below: int | None, limit: int) -> list[NumberedVersion]:
-    rows = await tx.rows(queries.list_atlas_versions, atlas_id, below, limit)
-    return [parse(NumberedVersion, row) for row in rows]
+    return [parse(NumberedVersion, row) for row in await tx.rows(queries.list_atlas_versions, atlas_id, below, limit)]
 
 
 async def capabilities_without_holder(tx: Transaction, atlas_ids: Sequence[str]) -> list[str]:
     """Those of which no version holds."""
-    rows = await tx.rows(queries.capabilities_without_holder, list(atlas_ids))
-    return [atlas_ids[row["place"] - 1] for row in rows]
+    return [atlas_ids[row["place"] - 1] for row in await tx.rows(queries.capabilities_without_holder, list(atlas_ids))]
 
 
 async def unmatched_keys(tx: Transaction, globs: Sequence[str]) -> list[str]:
     """Those that no key fits which works today."""
-    rows = await tx.rows(queries.unmatched_keys, list(globs))
-    return [globs[row["place"] - 1] for row in rows]
+    return [globs[row["place"] - 1] for row in await tx.rows(queries.unmatched_keys, list(globs))]
 
 
 async def bind_atlases(tx: Transaction, session_id: UUID, atlas_ids: Sequence[str], *, by_caller: bool) -> None:

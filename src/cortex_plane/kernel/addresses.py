@@ -139,16 +139,13 @@ def url_fault(url: str) -> str | None:
         return "must not hold a user or a password: messages are signed instead"
     if "#" in url:
         return "must not have a fragment: it would never be sent"
-    if not is_host(host) or port == 0:
-        return "must name a host by its name or its address"
-    return None
+    return "must name a host by its name or its address" if not is_host(host) or port == 0 else None
 
 
 def check_url(url: str, allowed: Allowed) -> None:
     """Refuse where no message may be sent: https to the public internet, or a host that the operator listed. What a name
     resolves to is checked with every message."""
-    fault = url_fault(url)
-    if fault is not None:
+    if (fault := url_fault(url)) is not None:
         raise InvalidInput(f"`url` {fault}.", field="url")
     parts = urlsplit(url)
     host, port = endpoint(parts)

@@ -48,8 +48,7 @@ def _size(value: Any) -> int:
 
 def check_text(value: str, name: str) -> str:
     """Refuse what PostgreSQL text cannot hold."""
-    fault = _text_fault(value)
-    if fault:
+    if fault := _text_fault(value):
         raise InvalidInput(f"`{name}` {fault}", field=name)
     return value
 
@@ -70,14 +69,12 @@ def _checked(value: Any, name: str) -> Any:
 
 
 def _normal(value: Any, depth: int) -> Any:
-    kind = type(value)
-    if kind is str and value.isascii() and "\x00" not in value:
+    if type(value) is str and value.isascii() and "\x00" not in value:
         return value  # by far the most frequent
     if value is None or value is True or value is False:
         return value
     if isinstance(value, str):
-        fault = _text_fault(value)
-        if fault:
+        if fault := _text_fault(value):
             raise _Unstorable(fault)
         return value
     if isinstance(value, int):
@@ -100,8 +97,7 @@ def _normal_object(value: dict[Any, Any], depth: int) -> dict[str, Any]:
     for key, item in value.items():
         if not isinstance(key, str):
             raise _Unstorable("has a key that is not a string.")
-        fault = _text_fault(key)
-        if fault:
+        if fault := _text_fault(key):
             raise _Unstorable(fault, " (a key)")
         try:
             result[key] = _normal(item, depth + 1)

@@ -131,11 +131,9 @@ def _compiled(text: str) -> Condition:
         reason = _PARSE_NOISE.sub("", str(error)).splitlines()[0][:300]
         raise _refused(f"does not parse: {reason}") from None
     references = program.references()
-    unknown = sorted(set(references["variables"]) - set(VARIABLES) - set(loops))
-    if unknown:
+    if unknown := sorted(set(references["variables"]) - set(VARIABLES) - set(loops)):
         raise _refused(f"names {', '.join(unknown)}; it may name {', '.join(VARIABLES)}.")
-    strange = sorted(name for name in references["functions"] if name[0].isalpha() and name not in FUNCTIONS)
-    if strange:
+    if strange := sorted(name for name in references["functions"] if name[0].isalpha() and name not in FUNCTIONS):
         raise _refused(f"calls {', '.join(strange)}; it may call {', '.join(sorted(FUNCTIONS))}, has.")
     try:
         answer = program.execute({**_SAMPLE, "args": {}})

@@ -117,6 +117,5 @@ class GlobIndex(Generic[T]):
             if length <= size:
                 yield from ends.get(text[size - length :], ())
         if middles:
-            parts = {text[at : at + n] for n in self._lengths[2] for at in range(size - n + 1)}
-            for part in parts:
+            for part in {text[at : at + n] for n in self._lengths[2] for at in range(size - n + 1)}:
                 yield from middles.get(part, ())

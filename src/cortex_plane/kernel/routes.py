@@ -56,8 +56,7 @@ def filters(**kinds: Any) -> type[ListQuery]:
 
 @dataclass(frozen=True, eq=False)
 class Route(Generic[T]):
-    """One route. Its operation is named like its constant and described by the string below it. Its permission is that of the verb
-    it is bound to."""
+    """One route. Its constant names its operation, the string below describes it. Its permission is that of its verb."""
 
     address: str
     """Method and path: ``POST /v1/teams``."""

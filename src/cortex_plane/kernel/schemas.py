@@ -65,8 +65,7 @@ def check_strangers(schema: dict[str, Any]) -> None:
             raise Unusable(f"its schema has a pattern of {len(pattern)} characters, more than {MAX_PATTERN}")
     try:
         # What is only there to be referred to counts where it is.
-        parts = {key: each for key, each in schema.items() if key not in ("$defs", "definitions")}
-        nodes = _nodes(parts, schema, {})
+        nodes = _nodes({key: each for key, each in schema.items() if key not in ("$defs", "definitions")}, schema, {})
     except RecursionError:
         raise Unusable("what its schema refers to is nested too deeply") from None
     if nodes > MAX_NODES:
@@ -85,8 +84,7 @@ def compiled(schema: dict[str, Any]) -> Validator:
     validator = _validators.get(text)
     if validator is None:
         validator = _compiled(text)
-        patterns = sum(1 for _ in _patterns(schema))
-        _validators.put(text, validator, _OF_TEXT * len(text) + PATTERN_BYTES * patterns)
+        _validators.put(text, validator, _OF_TEXT * len(text) + PATTERN_BYTES * sum(1 for _ in _patterns(schema)))
     return validator
 
 

@@ -135,8 +135,7 @@ class Amount(Shape):
         return number
 
     def schema(self, defs: Defs) -> dict[str, Any]:  # noqa: ARG002
-        kind = "integer" if self.whole else "number"
-        return {"type": kind, "minimum": self.smallest, "maximum": self.largest}
+        return {"type": ("integer" if self.whole else "number"), "minimum": self.smallest, "maximum": self.largest}
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,9 +351,7 @@ class Tagged(Shape):
         for kind, fields in self.kinds.items():
             words = OneOf((kind,), {other: ours for other, ours in self.aliases.items() if ours == kind})
             tag = Field(words, self.description, required=kind != self.default)
-            elsewhere = {
-                key: f"the {self.tag} {', '.join(owners)}" for key, owners in homes.items() if key not in fields
-            }
+            elsewhere = {key: f"the {self.tag} {', '.join(tags)}" for key, tags in homes.items() if key not in fields}
             name, what = f"{self.name}_{kind}", f"{self.what} of the {self.tag} {kind}"
             records[kind] = Record(name, what, {**self.common, self.tag: tag, **fields}, elsewhere)
         object.__setattr__(self, "_records", records)

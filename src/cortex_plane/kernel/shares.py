@@ -107,8 +107,7 @@ T = TypeVar("T")
 
 
 class Turns:
-    """So many at a time; whoever finds too many waiting is sent away. ``most`` None: everybody waits. ``code``: of the
-    error that they get."""
+    """So many at a time; whoever finds too many waiting gets the error ``code``. ``most`` None: everybody waits."""
 
     def __init__(self, at_once: int, most: int | None = None, code: str = "atlases_busy") -> None:
         self._at_once, self._most, self._code = at_once, most, code
@@ -152,11 +151,10 @@ class LruCache(Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         with self._lock:
-            entry = self._entries.get(key)
-            if entry is None:
+            if key not in self._entries:
                 return None
             self._entries.move_to_end(key)
-            return entry[0]
+            return self._entries[key][0]
 
     def put(self, key: K, value: V, size: int) -> None:
         """Keep the value, unless the key has one already."""

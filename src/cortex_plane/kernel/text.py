@@ -23,8 +23,7 @@ _TWINS = str.maketrans("аеорсухіјѕһԁԛԝвкмнтгпαεικνορ
 def normal(text: str, *, case_sensitive: bool = False) -> str:
     """In one form, without marks and hidden characters, with single spaces."""
     plain = text.translate(_CONTROLS) if text.isascii() else _uncovered(text)
-    plain_text = plain if case_sensitive else _folded(plain)
-    return " ".join(plain_text.split())
+    return " ".join((plain if case_sensitive else _folded(plain)).split())
 
 
 def _uncovered(text: str) -> str:
@@ -91,14 +90,12 @@ def is_hidden(character: str) -> bool:
     if category in _UNSEEN_CATEGORIES or character in _BLANKS:
         return True
     point = ord(character)
-    selector = 0xFE00 <= point <= 0xFE0F or 0xE0100 <= point <= 0xE01EF
-    return selector or category == "Zs"
+    return 0xFE00 <= point <= 0xFE0F or 0xE0100 <= point <= 0xE01EF or category == "Zs"
 
 
 def hidden_in(value: Any) -> bool:
     """Whether a JSON value has a hidden character anywhere, keys included."""
-    text = json.dumps(value, ensure_ascii=False)
-    return any(is_hidden(match.group()) for match in SUSPECT.finditer(text))
+    return any(is_hidden(match.group()) for match in SUSPECT.finditer(json.dumps(value, ensure_ascii=False)))
 
 
 def escaped_json(value: Any, *, indent: int | None = None) -> str:

@@ -115,8 +115,7 @@ async def serve(
         stack.enter_context(metered(metrics.meters))
         if settings.notifications:
             await stack.enter_async_context(listen_for_hints(settings.listen_url or url, feed.heard, EVENTS))
-        scheduler = Scheduler(db.own(PoolPurpose.SCHEDULER))
-        await stack.enter_async_context(in_background(scheduler.run()))
+        await stack.enter_async_context(in_background(Scheduler(db.own(PoolPurpose.SCHEDULER)).run()))
         stack.push_async_callback(reach.close)
         notifier = Notifier(db.own(PoolPurpose.NOTIFIER), reach.channels, reach.public_url)
         await stack.enter_async_context(in_background(notifier.run()))
@@ -128,8 +127,7 @@ class _Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None], end_streams: Callable[[], None]) -> None:
         super().__init__(config)
-        self._on_ready = on_ready
-        self._end_streams = end_streams
+        self._on_ready, self._end_streams = on_ready, end_streams
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._end_streams()

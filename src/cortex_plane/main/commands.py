@@ -132,8 +132,7 @@ def migrate_database() -> None:
         from cortex_plane.db.schema import migrate
         from cortex_plane.main import databases
 
-    settings = _load_settings()
-    with databases.database(settings, typer.echo) as urls:
+    with databases.database(_load_settings(), typer.echo) as urls:
         scripts = asyncio.run(migrate(urls.admin or urls.app, on_progress=typer.echo))
     typer.echo(f"applied {len(scripts)} scripts" if scripts else "nothing to do")
 
@@ -189,8 +188,7 @@ def rotate_key() -> None:
 def _read_new_key() -> bytes:
     from cortex_plane.main.databases import parse_master_key
 
-    is_terminal = sys.stdin.isatty()
-    text = typer.prompt("new master key", hide_input=True) if is_terminal else sys.stdin.readline()
+    text = typer.prompt("new master key", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()
     return parse_master_key(text, "The standard input")
 
 
@@ -241,14 +239,12 @@ def run_doctor(context: typer.Context) -> None:
     with extra("server"):
         from cortex_plane.main.doctor import examine
 
-    findings = examine(_load_settings())
+    checks = examine(_load_settings())
     table = Table(box=None, pad_edge=False, show_header=False)
-    for finding in findings:
-        table.add_row(
-            "[green]ok[/]" if finding.ok else "[red]not ok[/]", finding.name, f"{finding.detail} {finding.hint}"
-        )
+    for check in checks:
+        table.add_row("[green]ok[/]" if check.ok else "[red]not ok[/]", check.name, f"{check.detail} {check.hint}")
     console().print(table)
-    if not all(finding.ok for finding in findings):
+    if not all(check.ok for check in checks):
         raise typer.Exit(1)
 
 
@@ -450,8 +446,7 @@ async def _verify_database(copies_by_root: Held | None) -> dict[str, Verificatio
         from cortex_plane.proof.verbs.audit import verify_all
 
     settings = _load_settings()
-    key = databases.existing_master_key(settings)
-    vault = Vault(key) if key else None
+    vault = Vault(key) if (key := databases.existing_master_key(settings)) else None
     async with databases.opened(_app_url(settings), max_size=2, vault=vault, reads_only=True) as database:
         if vault is not None:
             await require_known_key(database, vault)

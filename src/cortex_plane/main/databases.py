@@ -72,10 +72,8 @@ async def open_database(settings: Settings, url: str) -> AsyncIterator[Database]
             await asyncio.wait_for(db.close(), CLOSE_SECONDS)
 
 
-async def rotate_master_key(
-    settings: Settings, url: str, read_new_key: Callable[[], bytes]
-) -> tuple[Resealed | None, bool]:
-    """Put a new master key into the place of the old one, or finish a rotation that was begun before. ``read_new_key`` is
+async def rotate_master_key(settings: Settings, url: str, new_key: Callable[[], bytes]) -> tuple[Resealed | None, bool]:
+    """Put a new master key into the place of the old one, or finish a rotation that was begun before. ``new_key`` is
     called where the key comes from the environment; else the new one is made beside the old. Returns what was resealed,
     None where the plane has the new key already; and whether the rotation was begun before."""
     async with _without_key(url) as db:
@@ -83,12 +81,11 @@ async def rotate_master_key(
         old = Vault(master_key(settings))
         known = await read_plane_key(db)
         if known is None or known.fingerprint == old.fingerprint:
-            resealed = await finish_rotation(db, old)
-            if resealed is not None:
+            if (resealed := await finish_rotation(db, old)) is not None:
                 return resealed, True
         elif settings.master_key is None:
             raise wrong_master_key()
-        new = Vault(read_new_key() if settings.master_key else next_master_key(settings))
+        new = Vault(new_key() if settings.master_key else next_master_key(settings))
         if known is None or known.fingerprint == old.fingerprint or known.fingerprint != new.fingerprint:
             await begin_rotation(db, old, new, settings.poison_deaths)
             await install_next_master_key(settings, db)
@@ -120,8 +117,7 @@ def database(settings: Settings, progress: Progress = lambda _: None) -> Iterato
         return
     from cortex_plane.embedded import EmbeddedPostgres
 
-    server = EmbeddedPostgres(settings.home, binaries=settings.postgres_binaries, on_progress=progress)
-    with server as running:
+    with EmbeddedPostgres(settings.home, binaries=settings.postgres_binaries, on_progress=progress) as running:
         asyncio.run(schema.create_database(running.url(), DATABASE))
         yield Urls(running.url(DATABASE), running.url(DATABASE))
 
@@ -210,8 +206,7 @@ async def copy_roots(settings: Settings) -> AsyncIterator[None]:
             from cortex_plane.channels.pinned_http import PinnedClient
 
             # The operator chose this address, so it may be a private one.
-            parts = urlsplit(settings.roots_url)
-            own = Allowed(hosts=frozenset({((parts.hostname or "").lower(), None)}))
+            own = Allowed(hosts=frozenset({((urlsplit(settings.roots_url).hostname or "").lower(), None)}))
             address = RootsAddress(settings.roots_url, PinnedClient(own))
             stack.push_async_callback(address.close)
             places.append(address)
@@ -249,8 +244,7 @@ def next_master_key(settings: Settings) -> bytes:
 
 
 async def install_next_master_key(settings: Settings, db: Database) -> None:
-    """Put the new key into the place of the old one, where the database knows it already. The old one gets a name of its own:
-    backups from before need it."""
+    """Put the new key in the place of the old one, where the database knows it. Backups need the old one: it is renamed."""
     current, path = settings.home / KEY_FILE, settings.home / NEXT_KEY_FILE
     if settings.master_key is not None or not path.exists():
         return

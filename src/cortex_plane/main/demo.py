@@ -62,9 +62,7 @@ async def tag_release(version: str, ctx: ToolContext) -> dict[str, Any]:
 
 async def _was_deployed(version: str, environment: str, ctx: ToolContext) -> Happened | DidNotHappen:
     """The probe of `deploy`: look at the outside world instead of guessing."""
-    if has_acted(ctx):
-        return Happened({"environment": environment, "version": version})
-    return DidNotHappen()
+    return Happened({"environment": environment, "version": version}) if has_acted(ctx) else DidNotHappen()
 
 
 async def deploy(version: str, environment: str, ctx: ToolContext) -> dict[str, Any]:

@@ -72,8 +72,7 @@ async def _database(settings: Settings) -> str:
     if url is None:
         return "the embedded server is not running; `cortex up` starts it"
     async with opened(url, max_size=2) as db:
-        missing = await pending(db)
-        if missing:
+        if missing := await pending(db):
             raise CortexError(f"It lacks {', '.join(missing)}.", hint="Run `cortex db migrate`.")
         await db.check()
     return "reachable, the login is safe, the schema is current, every query fits"
@@ -160,8 +159,7 @@ async def _look_at_jobs(
     vault = Vault(key)
     prepared = settings.prepared_statements
     async with opened(url, max_size=4, prepared_statements=prepared, vault=vault, reads_only=True) as db:
-        missing = await pending(db)
-        if missing:
+        if missing := await pending(db):
             raise SetupError(
                 f"The database lacks {', '.join(missing)} of this release.",
                 code="not_migrated",
@@ -169,8 +167,7 @@ async def _look_at_jobs(
             )
         await require_known_key(db, vault)
         tally = PreflightTally()
-        backends = Backends(keys=ProviderKeys(db, key))
-        look = await Preflight.of(db, apps, backends, key, replay=replay)
+        look = await Preflight.of(db, apps, Backends(keys=ProviderKeys(db, key)), key, replay=replay)
         async for org, job in list_every_parked(db):
             findings = await look.look(org.id, org.slug, job)
             tally.take(findings)

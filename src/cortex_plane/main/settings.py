@@ -53,8 +53,7 @@ def _public_url(url: str) -> str:
 
 
 def _roots_url(url: str) -> str:
-    fault = url_fault(url)
-    if fault is not None:
+    if (fault := url_fault(url)) is not None:
         raise ValueError(fault)
     return url
 

@@ -54,8 +54,7 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
             async with databases.open_database(settings, app_url) as db, mails as sink:
                 secret = await _access(db, settings.home)
                 write_private(settings.home / ACCESS_FILE, {"url": url, "key": secret})
-                running = {"pid": os.getpid(), "database_url": app_url}
-                write_private(settings.home / databases.RUNNING_FILE, running)
+                write_private(settings.home / databases.RUNNING_FILE, {"pid": os.getpid(), "database_url": app_url})
                 admin = await keys.authenticate_key(db, secret)
                 if settings.database_url is None:
                     # Somebody's own database is theirs to set up.

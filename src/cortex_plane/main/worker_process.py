@@ -52,8 +52,7 @@ async def _run(
         if settings.notifications:
             await stack.enter_async_context(listen_for_hints(settings.listen_url or url, worker.work))
         # Any number of schedulers may look: each deadline is kept once, and none depends on one process.
-        scheduler = Scheduler(db.own(PoolPurpose.SCHEDULER), name=worker.name)
-        await stack.enter_async_context(in_background(scheduler.run()))
+        await stack.enter_async_context(in_background(Scheduler(db.own(PoolPurpose.SCHEDULER), name=worker.name).run()))
         if parent is not None:
             await stack.enter_async_context(in_background(_stop_without(parent, worker)))
         await worker.run(lambda: on_ready(worker))

@@ -121,9 +121,7 @@ def read(text: str) -> Draft:
     return draft
 
 
-def place(
-    draft: Draft, teams: Mapping[str, UUID], people: Iterable[Person]
-) -> tuple[list[versions.PlacedRow], list[int]]:
+def place(draft: Draft, teams: Mapping[str, UUID], people: list[Person]) -> tuple[list[versions.PlacedRow], list[int]]:
     """The rows with teams and members looked up, and the line of each."""
     faults = policy_faults()
     for slug, line in draft.team_lines.items():
@@ -361,8 +359,7 @@ def _asked(row: policy_model.PolicyRow) -> policy_model.Terms:
 
 def _faults(terms: policy_model.Terms, people: Sequence[Person], by_id: dict[UUID, Person]) -> Iterator[str]:
     clearance, approvers = terms.required_clearance, terms.approvers
-    members = (id for each in (approvers, *terms.escalations) for id in each.members)
-    for id in dict.fromkeys(members):
+    for id in dict.fromkeys(id for each in (approvers, *terms.escalations) for id in each.members):
         person = by_id.get(id)
         if person is not None and person.clearance < clearance:
             yield f"{person.name} has clearance {person.clearance}, and this policy asks for {clearance}."
@@ -383,8 +380,7 @@ def _quorum_faults(terms: policy_model.Terms, people: Sequence[Person]) -> Itera
         if most < quorum.votes:
             yield f"its quorum of {quorum.votes} votes could never be met: only {most} could be {who}."
     for role_votes in quorum.roles:
-        of_role = [person for person in people if role_votes.role in person.roles]
-        most = max(_voters(terms, of_role))
+        most = max(_voters(terms, [person for person in people if role_votes.role in person.roles]))
         if most < role_votes.votes:
             votes = f"{role_votes.votes} vote{'s' if role_votes.votes > 1 else ''} of {role_votes.role}"
             yield f"its quorum with {votes} could never be met: only {most} of that role could be {who}."
@@ -421,7 +417,7 @@ def warnings_of(
     rows: Sequence[versions.PlacedRow], people: Sequence[Person], platform: Sequence[policy_model.PolicyRow] = ()
 ) -> Iterator[Found]:
     yield from _shadowed(rows)
-    adds_somebody = _step_check(rows, people, platform)
+    widens = _step_check(rows, people, platform)
     for place, one in enumerate(rows):
         row = one.row
         if not _IN_TOOL_NAMES.fullmatch(row.target):
@@ -429,19 +425,16 @@ def warnings_of(
         if row.final and row.effect is policy_model.PolicyVerdict.ALLOW:
             yield place, "`final` does nothing here: nothing is looser than allow."
         if row.effect is policy_model.PolicyVerdict.REQUIRES_APPROVAL:
-            for warning in _of_approvals(one, people, adds_somebody):
+            for warning in _of_approvals(one, people, widens):
                 yield place, warning
 
 
 def _of_approvals(
-    one: versions.PlacedRow,
-    people: Sequence[Person],
-    adds_somebody: Callable[[versions.PlacedRow, policy_model.Terms], bool],
+    one: versions.PlacedRow, people: Sequence[Person], widens: Callable[[versions.PlacedRow, policy_model.Terms], bool]
 ) -> Iterator[str]:
     row = one.row
     terms, _ = resolve_terms(row, None)
-    alone = _alone(terms, people)
-    if alone is not None:
+    if (alone := _alone(terms, people)) is not None:
         yield f"{alone} alone may decide this, and not what they asked for themselves."
     if terms.quorum.votes > 1 and _voters(terms, people)[0] < terms.quorum.votes:
         yield f"its quorum of {terms.quorum.votes} votes can only be met where a session has no owner."
@@ -450,7 +443,7 @@ def _of_approvals(
             yield f"there is no channel `{channel}` so far; known are {', '.join(KNOWN_CHANNELS)}."
     if row.escalate_to is not None and not terms.escalation_seconds:
         yield "`escalate_to` does nothing here without `escalate_before`."
-    elif row.escalation_seconds and not adds_somebody(one, terms):
+    elif row.escalation_seconds and not widens(one, terms):
         yield "`escalate_before` does nothing here: no later step asks anybody who is not asked at first."
 
 
@@ -472,11 +465,11 @@ def _step_check(
         able = [person for person in people if person.clearance >= clearance and not _is_named(person, approvers)]
         return any(_is_named(person, step) for step in steps for person in able)
 
-    def adds_somebody(one: versions.PlacedRow, terms: policy_model.Terms) -> bool:
+    def widens(one: versions.PlacedRow, terms: policy_model.Terms) -> bool:
         steps = one.row.escalate_to if one.row.escalate_to is not None else above(one.team_id)
         return adds(terms.approvers, terms.required_clearance, steps)
 
-    return adds_somebody
+    return widens
 
 
 def _alone(terms: policy_model.Terms, people: Sequence[Person]) -> str | None:

@@ -119,11 +119,10 @@ class StepWriter:
         evaluations = tuple(gates.session.evaluations)
         for tries in range(1, GATE_TRIES + 1):
             changes = gates.changes_for(step, evaluations)
-            facts = [self._lease.fact(trace.type, **trace.payload) for trace in changes.traces]
             write = replace(
                 step,
                 more={**step.more, "gates": changes.more} if changes.more else step.more,
-                facts=[*facts, *step.facts],
+                facts=[*[self._lease.fact(trace.type, **trace.payload) for trace in changes.traces], *step.facts],
                 events=[*changes.events, *step.events],
             )
             try:
@@ -236,16 +235,16 @@ class Attempt:
         """One response of the model, and everything that follows from it."""
         self.step_start = ticks()
         self.conversation.check_limits()
-        result = await self._evaluate_gates()
-        if result is not None:
+        if (result := await self._evaluate_gates()) is not None:
             await self._check_hold(result)
         try:
-            memory = await self.window.compact()
-            if memory is not None:
+            if (memory := await self.window.compact()) is not None:
                 # It took a while, so the boundary comes first.
                 await self._check_hold(await self.writer.write(memory))
                 return
-            response = await self._ask_model()
+            turns = self.window.turns()
+            request = self.conversation.request(turns if self.gates.bound is None else merge_assistant_turns(turns))
+            response = await self.conversation.ask(replace(request, notice=self.gates.notice))
         except ModelError as error:
             if self.gates.bound is not None:
                 self.gates.bound.session.boundary(GateInput(now=self.lease.time.now(), errors=(str(error),)))
@@ -276,11 +275,6 @@ class Attempt:
         """A trace that must be durable before anything else happens is written here."""
         return await self.writer.write(StepWrite()) if await self.gates.evaluate() else None
 
-    async def _ask_model(self) -> Response:
-        turns = self.window.turns()
-        request = self.conversation.request(turns if self.gates.bound is None else merge_assistant_turns(turns))
-        return await self.conversation.ask(replace(request, notice=self.gates.notice))
-
     async def _plan_step(self, response: Response) -> ResponseStep:
         """The response as it is recorded, with its calls planned and authorised. Nothing is written yet."""
         progress = self.lease.progress
@@ -292,8 +286,7 @@ class Attempt:
         try:
             response_json = canonical(recorded_form(response))
         except CortexError as error:
-            message = f"The model's response cannot be stored: {error.message}"
-            raise Ended(JobFailed(message, error.hint)) from error
+            raise Ended(JobFailed(f"The model's response cannot be stored: {error.message}", error.hint)) from error
         record = NewStep(
             index=progress.step,
             message_seq=progress.message_seq,
@@ -372,8 +365,7 @@ class Attempt:
                     await self.ledger.write(calls, replace(pending.take(), reads=True))
                 if self.gates.bound is not None and not self.gates.bound.allows_calls(group):
                     # A call before them in the same response shut a gate. For an effect the write that sends it checks that.
-                    why = "The gates of this session changed meanwhile."
-                    await self.ledger.give_way(calls, pending.take(), why)
+                    await self.ledger.give_way(calls, pending.take(), "The gates of this session changed meanwhile.")
                 await asyncio.gather(*(self.ledger.read(call) for call in group))
                 pending.new(*group)
             pending.stored += self.ledger.take_results()
@@ -385,8 +377,7 @@ class Attempt:
         """Ends the attempt; returns only where nobody can decide, and the model is told."""
         terms = {}
         for call in awaiting_calls(calls):
-            possible = await self.cards.feasible_terms(call, due)
-            if possible is not None:
+            if (possible := await self.cards.feasible_terms(call, due)) is not None:
                 terms[call.id] = possible
         if awaiting_calls(calls):
             await self.ledger.write(calls, self.cards.suspend(calls, terms, due))
@@ -402,9 +393,7 @@ class Attempt:
         progress.phase, progress.step, progress.invocation = Phase.MODEL, index + 1, None
         outcomes = [step_calls.call_outcome(call) for call in calls]
         if not any(call.kind is step_calls.CallKind.EFFECT for call in calls):
-            outcomes = [
-                {**step_calls.call_summary(call), **outcome} for call, outcome in zip(calls, outcomes, strict=True)
-            ]
+            outcomes = [{**step_calls.call_summary(call), **entry} for call, entry in zip(calls, outcomes, strict=True)]
         self.conversation.turns.append(ToolTurn(tuple(call.call_result() for call in calls)), step=index)
         self.gates.end_calls(calls)
         write.done_step = index

@@ -176,8 +176,7 @@ class CallAuthorizer:
                 reset_call(call)
                 return True
             self._gates.let_through(call)
-            obstacle = await call.code.obstacle()
-            if obstacle is not None:
+            if (obstacle := await call.code.obstacle()) is not None:
                 # An approved call waits for its server: nothing is sent, so the approval is kept.
                 raise Ended(JobSleeps(SERVER_SECONDS, obstacle))
             return False
@@ -234,8 +233,7 @@ class CallAuthorizer:
         return why
 
     def _note(self, action: str, call: Call, reason: str) -> None:
-        fact = self._lease.fact(action, call=str(call.id), tool=call.name, reason=reason)
-        self._lease.notes.append(fact)
+        self._lease.notes.append(self._lease.fact(action, call=str(call.id), tool=call.name, reason=reason))
 
 
 def reset_call(call: Call) -> Call:

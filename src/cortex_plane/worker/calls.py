@@ -250,13 +250,11 @@ def plan_call(position: int, request: CallRequest, id: UUID, toolbox: Toolbox, s
     )
 
 
-def _refused_call(
-    step: int, position: int, request: CallRequest, id: UUID, error: str, tool: Tool | None = None
-) -> Call:
+def _refused_call(step: int, index: int, request: CallRequest, id: UUID, error: str, tool: Tool | None = None) -> Call:
     arguments = _storable_arguments(request.arguments)
     return Call(
         step=step,
-        position=position,
+        position=index,
         request=request,
         id=id,
         kind=CallKind.REFUSED,

@@ -82,8 +82,7 @@ class ContextWindow:
         notice = gates.notice
         if not notice:
             return budget
-        tokens = budget.tokens - completions.of_turn(UserTurn(notice))
-        return replace(budget, tokens=max(LEAST_TOKENS, tokens))
+        return replace(budget, tokens=max(LEAST_TOKENS, budget.tokens - completions.of_turn(UserTurn(notice))))
 
     def _context_tokens(self) -> int:
         return self._lease.assignment.model_config.get("context_tokens") or CONTEXT_TOKENS
@@ -111,8 +110,7 @@ class ContextWindow:
             try:
                 return sessions.parse_memory(response.text), "model"
             except InvalidInput as error:
-                job_id = str(self._lease.assignment.job_id)
-                log.warning("summary refused", job_id=job_id, error=error.message)
+                log.warning("summary refused", job_id=str(self._lease.assignment.job_id), error=error.message)
                 question = [question[0], UserTurn(f"{error.message} {error.hint}")]
         return sessions.extract_memory(memory, [sessions.turn_record(turn) for turn in turns]), "extract"
 

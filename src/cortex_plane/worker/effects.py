@@ -220,8 +220,7 @@ class CallLedger:
         call.status, call.error = CallStatus.REJECTED, f"not sent: {why}"
         write = without_intents(due)
         write.outcomes = orjson.dumps([*orjson.loads(write.outcomes or b"[]"), call.outcome(WriteBlobs())])
-        fact = self._lease.fact("receipt_refused", call=str(call.id), tool=call.name, reason=why)
-        write.facts = [*write.facts, fact]
+        write.facts = [*write.facts, self._lease.fact("receipt_refused", call=str(call.id), tool=call.name, reason=why)]
         message = (
             f"`{call.name}` was not sent: {why}. Somebody may have written to the database behind the plane's back."
         )
@@ -237,8 +236,7 @@ class CallLedger:
                 again = "not sent again: the job was cancelled, and nobody knows whether it happened before"
                 call.fail("not sent: the job was cancelled" if trouble is None else f"{again} ({trouble})")
                 return True
-            certain = await self._dispatch(call, result)
-            if certain is not None:
+            if (certain := await self._dispatch(call, result)) is not None:
                 return certain
             # Nothing was sent, and the lease is still ours, or the next write says so.
             call.attempt += 1
@@ -279,8 +277,7 @@ class CallLedger:
             call.timed_out = isinstance(error, CallTimeout)
             # It may have happened before it went wrong. Only ToolError says that it did not.
             call.error = _describe(call, error)
-            job_id = str(self._lease.assignment.job_id)
-            log.warning("uncertain effect", job_id=job_id, tool=call.name, error=call.error)
+            log.warning("uncertain effect", job_id=str(self._lease.assignment.job_id), tool=call.name, error=call.error)
             return False
         else:
             self._complete(call, value)
@@ -303,8 +300,7 @@ class CallLedger:
                 # A thread that timed out may act at any time: no probe is conclusive.
                 choice = Settlement.ASK_HUMAN
             if choice is Settlement.WAIT:
-                seconds = (safe_at - now).total_seconds() + 0.01
-                raise Ended(JobSleeps(seconds, "an effect is uncertain"))
+                raise Ended(JobSleeps((safe_at - now).total_seconds() + 0.01, "an effect is uncertain"))
             if choice is Settlement.PROBE:
                 answer = await self._probe(call)
                 if isinstance(answer, Happened):
@@ -320,8 +316,7 @@ class CallLedger:
                 call.status, call.error = CallStatus.UNCERTAIN, trouble
                 write = outcome_write(call)
                 write.requests = (self.cards.uncertain_effect(call),)
-                event = {"call": str(call.id), "tool": call.name}
-                raise Ended(JobHeld(Hold.UNCERTAIN_EFFECT, event, write))
+                raise Ended(JobHeld(Hold.UNCERTAIN_EFFECT, {"call": str(call.id), "tool": call.name}, write))
             if choice is Settlement.FAIL:
                 call.fail(trouble or "the worker stopped while it was under way")
                 self._gates.end_calls(calls)
@@ -341,8 +336,7 @@ class CallLedger:
         reached("probe:before")
         answer: Happened | DidNotHappen | None = None
         try:
-            probe = call.code.ask_probe(call.values, self._context(call))
-            answer = await within(call.code.timeout_seconds, probe)
+            answer = await within(call.code.timeout_seconds, call.code.ask_probe(call.values, self._context(call)))
         except Exception as error:
             job_id = str(self._lease.assignment.job_id)
             log.warning("probe failed", job_id=job_id, tool=call.name, error=_describe(call, error))

@@ -124,8 +124,7 @@ async def refuse(worker: WorkerContext, assignment: Assignment, error: Exception
     actor = worker_actor(assignment.org_id, worker.worker_id, worker.worker_name)
     fact = Fact.of(actor, "job_failed", job=str(assignment.job_id), error=message[:2000])
     write = StepWrite(status=JobStatus.FAILED, error=message[:8000], events=failure_events(message), facts=[fact])
-    number = assignment.write_seq + 1
-    await advance(worker.db, assignment, worker.worker_id, number, write, worker.dispatch_seconds)
+    await advance(worker.db, assignment, worker.worker_id, assignment.write_seq + 1, write, worker.dispatch_seconds)
 
 
 class EndWriter:
@@ -199,10 +198,9 @@ class EndWriter:
 
     def _held(self, end: JobHeld) -> StepWrite:
         write = end.write or StepWrite()
-        status = ("status", {"status": JobStatus.PAUSED, "reason": end.hold})
         pause = ("session_paused", {"reason": end.hold, "pause_source": "policy", **end.event})
         facts = [self._lease.fact("job_paused", reason=end.hold, **end.event), *write.facts]
-        events = [status, pause, *write.events]
+        events = [("status", {"status": JobStatus.PAUSED, "reason": end.hold}), pause, *write.events]
         return replace(write, status=JobStatus.PAUSED, hold=end.hold, events=events, facts=facts)
 
     def _sleeping(self, end: JobSleeps) -> StepWrite:
@@ -232,8 +230,7 @@ class EndWriter:
         lease, assignment = self._lease, self._lease.assignment
         if end.kind not in RETRIED or assignment.retry_count >= assignment.max_retries:
             why = f"out of retries after {assignment.retry_count}" if end.kind in RETRIED else end.kind
-            failure = JobFailed(f"{end.message} ({why})", RESUBMIT, keep_checkpoint=end.keep_checkpoint)
-            return await self._fail(failure)
+            return await self._fail(JobFailed(f"{end.message} ({why})", RESUBMIT, keep_checkpoint=end.keep_checkpoint))
         message = storable(end.message)
         chance = random.random()  # noqa: S311 -- jitter
         delay = self._lease.limits.backoff.delay_after(end.retry_after, assignment.retry_count, chance)
@@ -249,8 +246,7 @@ class EndWriter:
         lease = self._lease
         write = StepWrite(status=JobStatus.RUNNING, facts=[lease.fact("job_handed_back", reason=end.reason)])
         if end.after_conflict:
-            count = 0 if lease.has_progress else lease.assignment.hand_backs
-            outcome = hand_back(count, end.reason)
+            outcome = hand_back(0 if lease.has_progress else lease.assignment.hand_backs, end.reason)
             if outcome.error is not None:
                 return await self._quietly(self._fail(JobFailed(outcome.error, HAND_BACK_REMEDY)))
             write.delay_seconds, write.more = outcome.delay_seconds, {"hand_backs": outcome.count}

@@ -205,13 +205,6 @@ class Lease:
         progress.last_step, progress.last_step_id = entry.step_index, entry.step_id
         progress.log = checkpoints.log_with(progress.log, entry)
 
-    def _seal(self) -> checkpoints.SealedCheckpoint:
-        checkpoint = self.progress.checkpoint(new_id(), self.time.now())
-        envelope = checkpoints.seal(checkpoint, job_id=self.assignment.job_id, key=self.key)
-        if envelope.size > checkpoints.WARN_BYTES:
-            log.warning("checkpoint is large", job_id=str(self.assignment.job_id), bytes=envelope.size)
-        return envelope
-
     async def commit(self, write: StepWrite, *, keep_checkpoint: bool = False) -> WriteResult:
         """One numbered write with the sealed checkpoint, which is put into ``write``. ``keep_checkpoint``: the one that was
         written last stays."""
@@ -219,12 +212,15 @@ class Lease:
         write.policies = write.policies or self.policies_version
         if not keep_checkpoint:
             try:
-                envelope = self._seal()
+                checkpoint = self.progress.checkpoint(new_id(), self.time.now())
+                envelope = checkpoints.seal(checkpoint, job_id=self.assignment.job_id, key=self.key)
             except TooLarge as error:
                 self.progress.active_tools, self.progress.working_data = (), {}
                 # Raised, because the caller may hold a lock: the end of the job is written after it is released.
                 outcomes = StepWrite(outcomes=write.outcomes, results=write.results, stored=write.stored)
                 raise CheckpointTooLarge(error, outcomes) from error
+            if envelope.size > checkpoints.WARN_BYTES:
+                log.warning("checkpoint is large", job_id=str(self.assignment.job_id), bytes=envelope.size)
             write.checkpoint, write.mac = envelope.text, envelope.mac
         self.number += 1
         # Taken now: what a parallel branch notes meanwhile goes with the write after this one.

@@ -201,18 +201,14 @@ class ModelConversation:
         if limits.token_budget is None and not by_cost and not daily:
             return
         least = await _estimate(request, answering, by_cost)
-        today, day_seconds = (
-            await workers.spent_today(lease.db, lease.assignment) if daily else (usage_model.Spent(), 0.0)
-        )
+        today, seconds = await workers.spent_today(lease.db, lease.assignment) if daily else (usage_model.Spent(), 0.0)
         by_job = await self._spent_by_job()
         # From here until it is reserved nothing is awaited, so that each of several requests sees those before it.
         under_way = sum((call.least for call in self._open_calls), usage_model.Spent())
-        why = usage_model.over_job(limits, by_job + under_way, least)
-        if why is not None:
-            setting = "token_budget" if "tokens" in why else "cost_budget_usd"
-            raise Ended(JobFailed(why, RAISE.format(setting=setting)))
+        if (why := usage_model.over_job(limits, by_job + under_way, least)) is not None:
+            raise Ended(JobFailed(why, RAISE.format(setting="token_budget" if "tokens" in why else "cost_budget_usd")))
         if daily:
-            self._afford_today(today + under_way + self._unwritten(), least, day_seconds)
+            self._afford_today(today + under_way + self._unwritten(), least, seconds)
         open_call.least = least
 
     def _afford_today(self, spent: usage_model.Spent, least: usage_model.Spent, day_seconds: float) -> None:
@@ -307,9 +303,7 @@ class Chunks:
         self.usage: ModelUsage | None = None
         """The provider's count so far, where it streams one."""
         self.characters = 0
-        self._silent = silent
-        self._lease = lease
-        self._step = step
+        self._silent, self._lease, self._step = silent, lease, step
         self._text: list[str] = []
         self._size = 0
         self._due = asyncio.Event()

@@ -59,11 +59,9 @@ class Notifier:
         self.id = new_id()
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
         self._channels = {channel.channel_type: channel for channel in channels}
-        self._public_url = public_url
-        self._concurrency = concurrency
+        self._public_url, self._concurrency = public_url, concurrency
         self._share = max(1, concurrency // 4)
-        self._poll = poll_seconds
-        self._send_seconds = send_seconds
+        self._poll, self._send_seconds = poll_seconds, send_seconds
         self._served: dict[str, UUID] = {}
         self._busy: dict[asyncio.Task[None], tuple[str, UUID]] = {}
         """With the channel and the org that hold the place."""
@@ -234,8 +232,7 @@ async def _let_end(tasks: Sequence[asyncio.Task[None]], until: float) -> None:
     """Until that moment of the loop; then they are cancelled."""
     if not tasks:
         return
-    seconds = max(0.0, until - asyncio.get_running_loop().time())
-    _, late = await asyncio.wait(tasks, timeout=seconds)
+    _, late = await asyncio.wait(tasks, timeout=max(0.0, until - asyncio.get_running_loop().time()))
     for task in late:
         task.cancel()
     if late:

@@ -139,15 +139,14 @@ class Preflight:
             request = CallRequest(id=str(row.id), name=provider_name(row.tool_name), arguments=row.arguments)
             for fault in _call(request, row, toolbox):
                 yield fault
-        if self.replay:
-            differs = await self._replay_job(org_id, job, checkpoint, function)
-            if differs is not None:
-                yield ResumeFault(
-                    Reason.REPLAY_MISMATCH,
-                    PreflightOutcome.HELD,
-                    f"Its code goes another way than it went: {differs}.",
-                    "Keep the old way for jobs that are on it until they are through; else they are held with `code_changed`.",
-                )
+        differs = await self._replay_job(org_id, job, checkpoint, function) if self.replay else None
+        if differs is not None:
+            yield ResumeFault(
+                Reason.REPLAY_MISMATCH,
+                PreflightOutcome.HELD,
+                f"Its code goes another way than it went: {differs}.",
+                "Keep the old way for jobs that are on it until they are through; else they are held with `code_changed`.",
+            )
 
     async def _replay_job(self, org_id: UUID, job: Parked, checkpoint: Checkpoint, function: CodeAgent) -> str | None:
         payload = job.payload

@@ -87,8 +87,7 @@ async def _read_past(lease: Lease) -> PastSteps:
     """Messages, steps and calls, as far as the job's memory does not cover them."""
     assignment, progress = lease.assignment, lease.progress
     if assignment.checkpoint is None:
-        is_conversation = assignment.kind is JobKind.CONVERSATION
-        progress.message_seq = assignment.message_seq if is_conversation else 0
+        progress.message_seq = assignment.message_seq if (assignment.kind is JobKind.CONVERSATION) else 0
     past = await workers.list_past_steps(
         lease.db, assignment, progress.message_seq, progress.window_step, progress.window_seq
     )
@@ -145,7 +144,6 @@ async def restore_calls(
             # A call that was refused then has its row. This one was fine, so it is the code that changed.
             call.status = None
     # A deploy must not fail parked work: a call whose tool is gone waits for an operator.
-    names = [call.name for call in calls if call.tool is None and not call.settled]
-    if names:
+    if names := [call.name for call in calls if call.tool is None and not call.settled]:
         raise Ended(JobHeld(Hold.CODE_CHANGED, {"tools": names}))
     return calls

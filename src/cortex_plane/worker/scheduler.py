@@ -77,8 +77,7 @@ class Scheduler:
         self.db = db
         self.id = new_id()
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
-        self._poll = poll_seconds
-        self._chores = chores
+        self._poll, self._chores = poll_seconds, chores
         # Not all processes at the same moment, and none of it before the plane serves.
         self._due = {c.name: ticks() + c.every_seconds * random.uniform(0.5, 1.0) for c in chores}  # noqa: S311
 

@@ -58,7 +58,7 @@ NEXT = "Do not call it again; go another way."
 class AttemptGates:
     """The gate session of one attempt, with the calls that are on their way: each needs what lets it through for itself."""
 
-    def __init__(self, atlases: CompiledAtlases, bound: Mapping[str, Any], now: Callable[[], datetime]) -> None:
+    def __init__(self, atlases: CompiledAtlases, bound: dict[str, Any], now: Callable[[], datetime]) -> None:
         self._now = now
         self.session = GateSession(atlases, bound, now)
         self._due: dict[UUID, tuple[Call, gate_model.GatedCall]] = {}
@@ -79,8 +79,7 @@ class AttemptGates:
         self._ahead = None
 
     def forget(self, calls: Iterable[Call]) -> set[str]:
-        """Calls that the next attempt judges again: their evaluations did not happen. Returns the ids of those that had
-        any."""
+        """Calls that the next attempt judges again: their evaluations did not happen. Returns those that had any."""
         self._ahead = None
         return self.session.forget({str(call.id) for call in calls})
 
@@ -167,10 +166,9 @@ class AttemptGates:
 
     def is_scarce(self, call: Call) -> bool:
         """Whether sending it uses something up, which two must not share."""
-        atlases = self.session.atlases
         return (
             self.session.metered
-            or any(policy.type in LIMITING for _, policy in atlases.of_action(call.name).policies)
+            or any(policy.type in LIMITING for _, policy in self.session.atlases.of_action(call.name).policies)
             or any((own.action, own.input_hash) == (call.name, call.input_hash) for own in self.session.state.passes)
         )
 
@@ -238,8 +236,7 @@ class AttemptGates:
         """The calls that run with this write and were not charged yet."""
         if not self._due:
             return []
-        rows = orjson.loads(write.calls or b"[]")
-        ids = [row["id"] for row in rows if row["status"] in _RUNS]
+        ids = [row["id"] for row in orjson.loads(write.calls or b"[]") if row["status"] in _RUNS]
         ids += [row["id"] for row in orjson.loads(write.granted or b"[]") if "standing_id" not in row]
         return [(id, self._due[id][1]) for id in map(UUID, ids) if id in self._due]
 
@@ -319,8 +316,7 @@ def as_gated(call: Call, *, has_approval: bool = False) -> gate_model.GatedCall:
 
 class SessionGates:
     def __init__(self, lease: Lease, *, runs_code: bool) -> None:
-        self._lease = lease
-        self._runs_code = runs_code
+        self._lease, self._runs_code = lease, runs_code
         self.bound: AttemptGates | None = None
         """None where the session is bound to no atlas."""
         self._messages: list[SessionMessage] = []
@@ -453,8 +449,7 @@ class SessionGates:
             return None
         if is_new:
             return self.bound.judge_new(as_gated(call))
-        has_approval = call.has_grant or call.status is CallStatus.APPROVED
-        gated_call = as_gated(call, has_approval=has_approval)
+        gated_call = as_gated(call, has_approval=call.has_grant or call.status is CallStatus.APPROVED)
         return self.bound.judge_again(gated_call, is_resend=call.settle_after is not None)
 
     def let_through(self, call: Call) -> None:

@@ -83,8 +83,7 @@ class WorkerSettings:
 
 def attempt_of(worker: WorkerContext, assignment: Assignment) -> Attempt | CodeAttempt:
     """An agent follows its model, or is a function of its app."""
-    runs_code = assignment.skill_config.get("run")
-    return CodeAttempt(worker, assignment) if runs_code else Attempt(worker, assignment)
+    return CodeAttempt(worker, assignment) if assignment.skill_config.get("run") else Attempt(worker, assignment)
 
 
 class JobRunner:
@@ -273,8 +272,7 @@ class JobRunner:
         # After an outage everybody looks dead for a moment. Whoever could not beat either lets the others beat first.
         if self._steady < STEADY_BEATS or ticks() - self._beaten > 2 * self.settings.beat_seconds:
             return
-        orphans = await workers.adopt_jobs(self.db, self.id, self.name, self.settings.poison_deaths)
-        if orphans:
+        if orphans := await workers.adopt_jobs(self.db, self.id, self.name, self.settings.poison_deaths):
             log.warning("adopted", jobs=[str(orphan.id) for orphan in orphans])
             self.work.set()
 

@@ -102,37 +102,35 @@ async def _authorize(
 ) -> tuple[UUID, bool]:
     """The call's id, and whether it is new."""
     arguments = canonical(draft.arguments)
-    requested_call = call_model.RequestedCall(
+    request = call_model.RequestedCall(
         id=new_id(), name=draft.tool, digest=tool_digest(draft), arguments=arguments,
         input_hash=hashlib.sha256(arguments).hexdigest(), read_only=draft.read_only, risk=draft.risk,
         says=draft.says,
     )  # fmt: skip
-    request_hash = hashlib.sha256(
-        f"{requested_call.name}\n{requested_call.digest}\n{requested_call.input_hash}".encode()
-    ).digest()
-    context = await call_context(db, actor, session_id, draft.key, draft.tool, requested_call.input_hash, acts=True)
-    requested_call = requested_call.with_risk(context.known_risk)
+    request_hash = hashlib.sha256(f"{request.name}\n{request.digest}\n{request.input_hash}".encode()).digest()
+    context = await call_context(db, actor, session_id, draft.key, draft.tool, request.input_hash, acts=True)
+    request = request.with_risk(context.known_risk)
     if under is not None:
-        await under.check(db, context, requested_call)
+        await under.check(db, context, request)
     if context.earlier is not None:
         return await _same(db, actor, context.earlier, request_hash), False
     callback_id = await _callback(db, actor, draft.callback)
-    verdict = await decide_call(db, actor, context, requested_call, covering=True)
+    verdict = await decide_call(db, actor, context, request, covering=True)
     answer = verdict.answer
-    call = replace(_new(actor, draft, requested_call, request_hash, context, verdict), callback_id=callback_id)
+    call = replace(_new(actor, draft, request, request_hash, context, verdict), callback_id=callback_id)
     more = {"resolution": str(under.id)} if under is not None else {}
     possible = None
     if answer.verdict is PolicyVerdict.REQUIRES_APPROVAL:
         possible = await terms_of(db, context, verdict)
         if possible.terms is None:
-            error = nobody_can(requested_call.name, answer.decision, possible.excluded)
+            error = nobody_can(request.name, answer.decision, possible.excluded)
             call, possible = replace(call, status=CallStatus.REJECTED, error=error), None
-    id, fresh = await _write_call(db, actor, context, requested_call, call, verdict, more, possible)
+    id, fresh = await _write_call(db, actor, context, request, call, verdict, more, possible)
     if fresh:
         return id, True
     if under is not None:
         # Another request had the key first, maybe under another resolution.
-        await under.check(db, replace(context, earlier=id), requested_call)
+        await under.check(db, replace(context, earlier=id), request)
     return await _same(db, actor, id, request_hash), False
 
 
@@ -152,15 +150,14 @@ async def _callback(db: Database, actor: Actor, name: str | None) -> UUID | None
 
 
 async def _write_call(
-    db: Database, actor: Actor, context: CallContext, requested_call: call_model.RequestedCall, call: NewCall, verdict: CallVerdict,
+    db: Database, actor: Actor, context: CallContext, request: call_model.RequestedCall, call: NewCall, verdict: CallVerdict,
     under: dict[str, Any], possible: Possible | None,
 ) -> tuple[UUID, bool]:  # fmt: skip
     """One commit: the call, the request that it waits for (``possible``: by these terms), and the callback of its agent."""
 
     async def insert(at: Database | Transaction, asked: Asked | None = None) -> tuple[UUID, bool]:
         sends = call.status is CallStatus.INTENDED
-        shown = requested_call if asked is not None else None
-        record = verdict.record(actor, requested_call if sends else None, shown=shown)
+        record = verdict.record(actor, request if sends else None, shown=request if asked is not None else None)
         events, facts = [*record.events, *_events(call)], [*record.facts, *_facts(actor, call)]
         if asked is not None:
             events, facts = [*events, *asked[1]], [*facts, *asked[0].facts]
@@ -173,9 +170,7 @@ async def _write_call(
     if possible is None and call.callback_id is None:
         return await insert(db)
     async with db.transaction(actor.org_id) as tx:
-        asked = (
-            await ask_people(tx, actor, context, requested_call, verdict, possible) if possible is not None else None
-        )
+        asked = await ask_people(tx, actor, context, request, verdict, possible) if possible is not None else None
         id, fresh = await insert(tx, asked)
         if asked is not None and not fresh:
             # Another session of the agent had the key first: what was asked here is rolled back, and that call is the answer.

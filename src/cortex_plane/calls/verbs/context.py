@@ -134,5 +134,4 @@ async def call_context(
         context = await calls_store.call_context(db, actor.org_id, session_id, sees, key, tool, input_hash, acts_as)
     except LookupError as error:
         raise not_external() from error
-    askers = sorted({actor.identity, asked_by or actor.identity})
-    return replace(require_found(context, "session"), askers=askers)
+    return replace(require_found(context, "session"), askers=sorted({actor.identity, asked_by or actor.identity}))

@@ -71,8 +71,7 @@ async def _approval(db: Database, actor: Actor, id: UUID) -> str | None:
 async def _idle_session(db: Database, actor: Actor, id: UUID) -> str | None:
     """A conversation in which nobody says anything is paused; the next message makes it active again."""
     async with db.transaction(actor.org_id) as tx:
-        session = await sessions_store.lock_session(tx, id, None)
-        if session is None or not await sessions_store.went_idle(tx, id):
+        if await sessions_store.lock_session(tx, id, None) is None or not await sessions_store.went_idle(tx, id):
             return None
         await sessions_store.set_session_status(tx, id, SessionStatus.PAUSED)
         await proof_store.append_to_session(

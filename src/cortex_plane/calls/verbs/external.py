@@ -36,12 +36,10 @@ async def complete(db: Database, actor: Actor, session_id: UUID, ending: Ending)
             job = await lock_session(tx, actor, session_id)
             if job["status"] != JobStatus.COMPLETED:
                 _require_open(job)
-                open_calls = [
-                    call for call in await jobs_store.open_calls(tx, job["id"]) if call.status not in NOT_BEGUN
-                ]
-                if open_calls:
+                calls = [call for call in await jobs_store.open_calls(tx, job["id"]) if call.status not in NOT_BEGUN]
+                if calls:
                     raise Conflict(
-                        f"{len(open_calls)} of its calls are not settled: the first is {open_calls[0].tool_name}, {open_calls[0].status}.",
+                        f"{len(calls)} of its calls are not settled: the first is {calls[0].tool_name}, {calls[0].status}.",
                         code="calls_open",
                         hint="Report their outcomes, wait for their decisions, begin what was approved, or end the session with `/fail`.",
                     )

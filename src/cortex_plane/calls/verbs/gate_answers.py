@@ -47,10 +47,9 @@ async def _give_answers(db: Database, actor: Actor, session_id: UUID, draft: Ans
         return receipt
     shut_gate, waiting = gates.state.ended, len(gates.state.open)
     seen = gates.record_answer(which, draft.answers, {})
-    await _write_answers(db, actor, context, gates, shut_gate)
+    await _write(db, actor, context, gates, shut_gate)
     # Whatever waits still takes answers; the same gate for another call does not count.
-    shut = not seen.valid and len(gates.state.open) < waiting
-    return _answers_receipt(gates, seen, shut=shut)
+    return _answers_receipt(gates, seen, shut=not seen.valid and len(gates.state.open) < waiting)
 
 
 async def agent_context(
@@ -80,12 +79,9 @@ def _passed_before(gates: GateSession, draft: AnswerDraft) -> AnswerReceipt | No
     return None
 
 
-async def _write_answers(
-    db: Database, actor: Actor, context: CallContext, gates: GateSession, ended_before: Shut | None
-) -> None:
+async def _write(db: Database, actor: Actor, context: CallContext, gates: GateSession, before: Shut | None) -> None:
     """Where a gate of the session is shut by it, nothing can happen there any more: its job fails, with the reason."""
-    shut_gate = gates.state.ended
-    over = shut_gate if ended_before is None else None
+    over = gates.state.ended if before is None else None
     async with db.transaction(actor.org_id) as tx:
         if over is not None:
             await lock_session(tx, actor, context.session_id)

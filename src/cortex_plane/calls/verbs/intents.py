@@ -41,8 +41,7 @@ async def _begin(db: Database, actor: Actor, id: UUID, draft: IntentDraft) -> bo
         )
     if call.status is CallStatus.INTENDED and mine and not draft.renew:
         return True  # only the answer was lost on the way
-    refusal = _refusal(call, draft, mine)
-    if refusal is not None:
+    if (refusal := _refusal(call, draft, mine)) is not None:
         raise refusal
     context = await call_context(
         db, actor, call.session_id, None, call.tool, call.input_hash, asked_by=stored_call.asker, acts=True
@@ -78,27 +77,21 @@ def _refusal(call: ExternalCall, draft: IntentDraft, mine: bool) -> Conflict | N
     return None
 
 
-async def _allowed(
-    db: Database, actor: Actor, context: CallContext, stored_call: StoredCall, draft: IntentDraft
-) -> bool:
+async def _allowed(db: Database, actor: Actor, context: CallContext, stored: StoredCall, draft: IntentDraft) -> bool:
     """What policies allowed then they must allow now; a standing approval is counted here."""
-    verdict = await decide_call(db, actor, context, RequestedCall.of(stored_call.call), covering=True, seen_before=True)
+    verdict = await decide_call(db, actor, context, RequestedCall.of(stored.call), covering=True, seen_before=True)
     answer = verdict.answer
     if answer.verdict is PolicyVerdict.ALLOW:
-        is_new = stored_call.policies != context.policies or answer.decision.rule != stored_call.call.rule
-        return await _write(
-            db, actor, context, stored_call.call, draft, verdict, anew=is_new or answer.leaning is not None
-        )
+        is_new = stored.policies != context.policies or answer.decision.rule != stored.call.rule
+        return await _write(db, actor, context, stored.call, draft, verdict, anew=is_new or answer.leaning is not None)
     if answer.verdict is PolicyVerdict.DENY:
-        return await _reject(db, actor, stored_call.call, verdict)
-    return await _ask(db, actor, context, stored_call.call, verdict)
+        return await _reject(db, actor, stored.call, verdict)
+    return await _ask(db, actor, context, stored.call, verdict)
 
 
-async def _approved(
-    db: Database, actor: Actor, context: CallContext, stored_call: StoredCall, draft: IntentDraft
-) -> bool:
+async def _approved(db: Database, actor: Actor, context: CallContext, stored: StoredCall, draft: IntentDraft) -> bool:
     """A person said yes to exactly this: the receipt must say so, and nothing must forbid it by now."""
-    call = stored_call.call
+    call = stored.call
     async with db.transaction(actor.org_id) as tx:
         grant = await calls_store.get_grant(tx, call.id)
     holds = grant is not None and grant.expires_at > call.now
@@ -112,8 +105,7 @@ async def _approved(
         return await _end(db, actor, call, "Its grant has expired. Ask again, with a new key.", note, verdict)
     if verdict.is_unseen:
         return await _ask(db, actor, context, call, verdict)
-    fault = receipt_fault(db, actor, call, grant, call.now)
-    if fault is not None:
+    if (fault := receipt_fault(db, actor, call, grant, call.now)) is not None:
         fact = Fact.of(actor, "receipt_refused", call=str(call.id), tool=call.tool, reason=fault)
         return await _end(db, actor, call, f"`{call.tool}` was not sent: {fault}.", fact, verdict)
     return await _write(db, actor, context, call, draft, verdict, anew=False, has_grant=True)
@@ -186,14 +178,12 @@ async def _ask(
         error = nobody_can(requested_call.name, verdict.answer.decision, possible.excluded)
         return await _end(db, actor, call, error, _authorized(actor, context, call, verdict), verdict)
     async with db.transaction(actor.org_id) as tx:
-        request, request_events = await ask_people(
-            tx, actor, context, requested_call, verdict, possible, call.step_index
-        )
+        request, events = await ask_people(tx, actor, context, requested_call, verdict, possible, call.step_index)
         if not await calls_store.ask_again(tx, call.id, answer.decision.rule, context.policies, request.id):
             raise Conflict("The call changed meanwhile.", code="retry")
         facts = [*notes, _authorized(actor, context, call, verdict), *request.facts]
         record = verdict.record(actor, shown=requested_call)
-        await session_gates.write(tx, call.session_id, call.job_id, record, facts, request_events)
+        await session_gates.write(tx, call.session_id, call.job_id, record, facts, events)
     count(actor.org_id, [request])
     return False
 

@@ -54,8 +54,7 @@ async def settle_call(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft)
             [fact, *facts], more,
         )  # fmt: skip
 
-    ended_call = await written(db, None)
-    if ended_call is not None:
+    if (ended_call := await written(db, None)) is not None:
         # Only a session that has gates pays for the look at them.
         first = [ended_call]
 
@@ -90,9 +89,8 @@ async def record_reported(
                 )
             if call.status is CallStatus.INTENDED:
                 call = await settle_doubt(tx, actor, context, call, job, error or "it may have happened", unread)
-            elif call.status is not CallStatus.UNCERTAIN and (call.status, call.settled_by) != (
-                CallStatus.FAILED,
-                "fail",
+            elif call.status is not CallStatus.UNCERTAIN and not (
+                call.status is CallStatus.FAILED and call.settled_by == "fail"
             ):
                 raise Conflict(
                     f"This call is {call.status}.",

@@ -345,10 +345,8 @@ def _compared(
             yield atlas_model.AtlasChange(change="added", kind=kind, id=id, fields=[])
         elif id not in after:
             yield atlas_model.AtlasChange(change="removed", kind=kind, id=id, fields=[])
-        elif before[id] != after[id]:
-            changes = list(_fields(fields(before[id]), fields(after[id])))
-            if changes:
-                yield atlas_model.AtlasChange(change="changed", kind=kind, id=id, fields=changes)
+        elif before[id] != after[id] and (changes := list(_fields(fields(before[id]), fields(after[id])))):
+            yield atlas_model.AtlasChange(change="changed", kind=kind, id=id, fields=changes)
 
 
 def _fields(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[FieldChange]:

@@ -62,7 +62,7 @@ STEWARD = Record("steward", "a steward", {
             "webhook": Field(Text(MAX_WEBHOOK, r"https?://[^\x00-\x20\x7f]+", "an address that begins with https://"),
                              "The address of a webhook connection of the org."),
         }), "Where notices go."),
-        "triggers": Field(ListOf(OneOf(atlas_model.NOTIFICATIONS)), "What the steward is told of."),
+        "triggers": Field(ListOf(OneOf(atlas_model.NOTICES)), "What the steward is told of."),
     }), "What the steward is told."),
 })  # fmt: skip
 

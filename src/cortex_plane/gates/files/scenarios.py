@@ -184,10 +184,9 @@ def _scenario(scenario: dict[str, Any], node: Node, faults: Faults) -> Scenario:
         for each, at in zip(scenario.get("session", []), _items(nodes.get("session")), strict=True)
     ]
     expect = scenario["expect"]
-    if "call" not in scenario:
-        stray = [key for key in (*_OF_CALLS, *_OF_A_CALL) if key in scenario or key in expect]
-        if stray:
-            faults.add(node.line, f"`{stray[0]}` is about a call, and this scenario has no `call`.")
+    stray = [key for key in (*_OF_CALLS, *_OF_A_CALL) if key in scenario or key in expect]
+    if "call" not in scenario and stray:
+        faults.add(node.line, f"`{stray[0]}` is about a call, and this scenario has no `call`.")
     if not expect:
         faults.add(node.line, "`expect` expects nothing: say at least one thing, such as `decision: deny`.")
     call = None
@@ -221,8 +220,7 @@ def play(atlases: CompiledAtlases, scenario: Scenario) -> ScenarioOutcome:
     session = _Session(atlases)
     for event in scenario.events:
         session.live(event)
-    ruling = session.call(scenario.call) if scenario.call is not None else None
-    results = session.found(ruling)
+    results = session.found(session.call(scenario.call) if scenario.call is not None else None)
     faults = [*session.faults, *_differences(scenario, results)]
     return ScenarioOutcome(name=scenario.name, line=scenario.line, faults=faults, found=results)
 

@@ -309,13 +309,7 @@ class Steward:
     notify_on: tuple[str, ...] = ()
 
 
-NOTIFICATIONS = (
-    "policy_override",
-    "high_risk_action",
-    "checkpoint_triggered",
-    "checkpoint_passed",
-    "checkpoint_blocked",
-)
+NOTICES = ("policy_override", "high_risk_action", "checkpoint_triggered", "checkpoint_passed", "checkpoint_blocked")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

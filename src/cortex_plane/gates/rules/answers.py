@@ -215,16 +215,12 @@ class AnswerTarget:
 
 def meant(atlases: CompiledAtlases, state: gate_model.GateState, gate_id: str, call: str | None) -> AnswerTarget:
     gates = {gate.key for gate in atlases.named(gate_id)}
-    questions = [
-        question for question in state.open if question.gate in gates and (call is None or question.call == call)
-    ]
+    questions = [entry for entry in state.open if entry.gate in gates and (call is None or entry.call == call)]
     if len(questions) == 1:
         return AnswerTarget(gate=atlases.gates[questions[0].gate], which=questions[0])
     if questions:
         return AnswerTarget(error=_which(gate_id, questions))
-    waiting = ", ".join(
-        f"`{name_of(atlases, question.gate)}`" for question in state.open if question.gate in atlases.gates
-    )
+    waiting = ", ".join(f"`{name_of(atlases, entry.gate)}`" for entry in state.open if entry.gate in atlases.gates)
     return AnswerTarget(error=f"`{gate_id[:100]}` does not wait for an answer. Gates that do: {waiting or 'none'}.")
 
 
@@ -342,8 +338,7 @@ def ignored(atlases: CompiledAtlases, state: gate_model.GateState, now: datetime
     """A response that answered none of the questions that stop the session: that counts as a wrong answer to each."""
     work = EvaluationRun(atlases, state, now)
     for which in state.asks:
-        gate = atlases.gates.get(which.gate)
-        if gate is not None:
+        if (gate := atlases.gates.get(which.gate)) is not None:
             work.blocked(gate, gate_model.UNANSWERED)
             _again(work, gate, which, gate_model.UNANSWERED)
     return gate_model.Evaluation(state=work.state(), traces=tuple(work.traces))

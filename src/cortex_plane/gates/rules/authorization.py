@@ -159,8 +159,7 @@ def by_policies(
             approval = approval or policy
             allowing = allowing or (f"atlas:{key}", "a person approved it")
         if policy.type in LIMITING and (over := _over(key, policy, work.spent, work.now)) is not None:
-            reason = f"{policy.reason or 'its limit is reached'}: {over}"
-            return PolicyVerdict.DENY, f"atlas:{key}", reason, None
+            return PolicyVerdict.DENY, f"atlas:{key}", f"{policy.reason or 'its limit is reached'}: {over}", None
         if policy.type is AtlasPolicyType.ALLOW:
             allowing = allowing or (f"atlas:{key}", policy.reason)
     if allowing is not None:

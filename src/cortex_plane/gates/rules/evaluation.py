@@ -37,8 +37,7 @@ def at_boundary(atlases: CompiledAtlases, state: GateState, moment: GateInput, e
         due: dict[str, dict[str, Any]] = {gate.key: {} for gate in atlases.of(TriggerType.SESSION_END)}
     else:
         due = _due(work, moment) if state.ended is None else {}
-    gates = sorted((atlases.gates[key] for key in due), key=rank)
-    for gate in within_budget(work, gates, elapsed_ms):
+    for gate in within_budget(work, sorted((atlases.gates[key] for key in due), key=rank), elapsed_ms):
         work.fire(gate, due[gate.key])
     for key in sorted(moment.unknown & atlases.gates.keys()):
         work.restrict(atlases.gates[key])
@@ -77,8 +76,7 @@ def _due(work: EvaluationRun, moment: GateInput) -> dict[str, dict[str, Any]]:
             due.update((gate.key, {"seconds": gate.trigger.seconds}) for gate in interval.gates)
             work.fired_at[interval.name] = moment.now
     for interval in atlases.counting:
-        since = work.counted.get(interval.name, work.counted.get(interval.atlas_id, 0))
-        if work.executed - since >= interval.every:
+        if work.executed - work.counted.get(interval.name, work.counted.get(interval.atlas_id, 0)) >= interval.every:
             due.update((gate.key, {"actions": work.executed}) for gate in interval.gates)
             work.counted[interval.name] = work.executed
     for action in dict.fromkeys(moment.finished):
@@ -188,8 +186,7 @@ def _denied(work: EvaluationRun, call: GatedCall, rules: OfAction) -> tuple[str,
             return f"atlas:{key}", policy.reason or "its atlas denies it"
     for pattern, rule in sorted(work.actions.items()):
         if not rule.allow and glob(pattern).matches(call.action):
-            gate = work.atlases.gates.get(rule.by)
-            if gate is not None:
+            if (gate := work.atlases.gates.get(rule.by)) is not None:
                 work.blocked(gate, f"it denies {pattern}", call.action)
             return f"gate:{rule.by}", f"the gate `{rule.by}` denies {pattern}"
     return None

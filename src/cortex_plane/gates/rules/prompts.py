@@ -137,9 +137,7 @@ def questions_of(gate: atlas_model.Gate) -> list[dict[str, Any]]:
 
 def asked_of_all(atlases: CompiledAtlases, waiting: Iterable[gate_model.Open]) -> list[dict[str, Any]]:
     """The first in full, and the others as far as there is room; the rest is named, and can be read when its turn comes."""
-    groups = [
-        asked_of(atlases.gates[question.gate], question) for question in waiting if question.gate in atlases.gates
-    ]
+    groups = [asked_of(atlases.gates[entry.gate], entry) for entry in waiting if entry.gate in atlases.gates]
     room = MAX_ASKED
     for number, questions in enumerate(groups):
         room -= len(orjson.dumps(questions["questions"]))

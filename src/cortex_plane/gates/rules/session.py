@@ -75,16 +75,10 @@ class GateSession:
     """The state of a session's gates: as it is written, and as the evaluations since the last write leave it."""
 
     def __init__(
-        self,
-        atlases: CompiledAtlases,
-        bound: Mapping[str, Any],
-        now: Callable[[], datetime],
-        *,
-        loads_code: bool = True,
+        self, atlases: CompiledAtlases, bound: dict[str, Any], now: Callable[[], datetime], *, loads_code: bool = True
     ) -> None:
         """``loads_code``: triggers and validators of the app run in this process."""
-        self.now = now
-        self._loads_code = loads_code
+        self.now, self._loads_code = now, loads_code
         self.evaluations: list[PendingEvaluation] = []
         """Since the last write."""
         self._response: list[PendingEvaluation] = []

@@ -27,8 +27,7 @@ async def publish_atlas(db: Database, actor: Actor, file: atlas_model.AtlasFile)
     atlas = draft.atlas
     async with db.transaction(actor.org_id) as tx:
         await tx.rows(queries.lock_atlas, tx.org, atlas.atlas_id)
-        earlier = await gates_store.get_atlas_version(tx, atlas.atlas_id, atlas.version)
-        if earlier is not None:
+        if (earlier := await gates_store.get_atlas_version(tx, atlas.atlas_id, atlas.version)) is not None:
             return atlas_model.Published(version=_same(earlier, atlas), created=False, warnings=earlier.warnings)
         version = await _insert_version(tx, actor, file, draft)
         await frame.record(
@@ -143,5 +142,4 @@ async def atlas_contents(db: Database, actor: Actor, atlas_id: str, version: str
         row = require_found(await gates_store.get_atlas_version(tx, atlas_id, version), "atlas_version")
         manifest = await manifest_of(tx, row.atlas_id, row.version)
     # Whoever reads old versions does not push out of the book what sessions are held to now.
-    name = f"{row.atlas_id} {row.version}"
-    return await loading.run(read_back, manifest, row.digest, name)
+    return await loading.run(read_back, manifest, row.digest, f"{row.atlas_id} {row.version}")

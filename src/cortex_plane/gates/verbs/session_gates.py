@@ -98,8 +98,7 @@ async def with_gate_record(db: Database, org_id: UUID, act: Callable[[CortexErro
 
 async def begin(tx: Transaction, actor: Actor, session_id: UUID) -> None:
     """A session is opened, with its job: what fires at its start fires in the same commit."""
-    gates = await under_lock(tx, session_id)
-    if gates is not None:
+    if (gates := await under_lock(tx, session_id)) is not None:
         gates.boundary(GateInput(now=gates.now()))
         job_id = require_found(await calls_store.list_session_calls(tx, session_id), "job")["id"]
         await write(tx, session_id, job_id, record_of(actor, gates.changes()))
@@ -148,8 +147,7 @@ async def end(
     if unread is not None:
         await proof_store.append_to_session(tx, session_id, [unread_fact(actor, unread)], job=job_id)
         return
-    gates = await under_lock(tx, session_id)
-    if gates is not None:
+    if (gates := await under_lock(tx, session_id)) is not None:
         gates.boundary(GateInput(now=gates.now(), ends=True))
         await write(tx, session_id, job_id, record_of(actor, gates.changes()))
 

@@ -150,8 +150,7 @@ class CompiledPolicies:
 
     def _levels(self, facts: CallFacts) -> Iterator[tuple[Level, LevelIndex]]:
         for level, team in zip((Level.TEAM, Level.PARENT_TEAM), facts.teams, strict=False):
-            index = self._teams.get(team)
-            if index is not None:
+            if (index := self._teams.get(team)) is not None:
                 yield level, index
         yield Level.ORG, self._org
         yield Level.PLATFORM, self._platform
@@ -164,8 +163,10 @@ class CompiledPolicies:
             standing = _Standing(PolicyVerdict.DENY, DEFAULT_UNSURE, None, {})
         elif matches:
             standing = self._decide(walks, trace)
+        elif facts.read_only:
+            standing = _Standing(PolicyVerdict.ALLOW, DEFAULT_READ_ONLY, None, {})
         else:
-            standing = _by_default(facts)
+            standing = _Standing(_ASK, DEFAULT_OWNER, *resolve_terms(None, None))
         if trace is not None and (walks is None or not matches):
             trace.decided_by = standing.rule
         if demands and walks is not None:
@@ -252,9 +253,8 @@ class CompiledPolicies:
                 return _Standing(row.effect, self._rule(match), None, {})
             return self._combine([(match, self._demand_within(match, walk)) for walk in walks], None)
         if standing.terms is not None and row.effect is _ASK:
-            by_default = standing.rule == DEFAULT_OWNER
             standing.terms, standing.origins = policy_terms.tighten_terms(
-                standing.terms, standing.origins, row, self._rule(match), by_default=by_default
+                standing.terms, standing.origins, row, self._rule(match), by_default=standing.rule == DEFAULT_OWNER
             )
         return standing
 
@@ -267,12 +267,6 @@ class CompiledPolicies:
 
     def _rule(self, match: _Match) -> str:
         return f"{match.level}:{match.row.name}@{self.version}"
-
-
-def _by_default(facts: CallFacts) -> _Standing:
-    if facts.read_only:
-        return _Standing(PolicyVerdict.ALLOW, DEFAULT_READ_ONLY, None, {})
-    return _Standing(_ASK, DEFAULT_OWNER, *resolve_terms(None, None))
 
 
 @functools.lru_cache(maxsize=128)

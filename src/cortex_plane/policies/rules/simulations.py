@@ -89,8 +89,7 @@ class PolicyReplay:
         way = direction(before, after)
         self._counts["changed"] += 1
         self._counts[way] += 1
-        key = (call.tool_name, call.agent, was, becomes, tuple(terms), way)
-        group = self._groups.setdefault(key, _Group())
+        group = self._groups.setdefault((call.tool_name, call.agent, was, becomes, tuple(terms), way), _Group())
         group.calls += 1
         group.recorded[call.recorded_verdict, _without_version(call.recorded_rule)] += 1
         if len(group.examples) < MAX_EXAMPLES:
@@ -172,8 +171,7 @@ def different_terms(before: policy_model.Terms | None, after: policy_model.Terms
 
 def direction(before: policy_model.PolicyDecision, after: policy_model.PolicyDecision) -> Direction:
     """Which way a change goes. Of terms only those count that make a yes harder or easier to come by."""
-    change = policy_model.STRICTNESS[after.verdict] - policy_model.STRICTNESS[before.verdict]
-    if change:
+    if change := policy_model.STRICTNESS[after.verdict] - policy_model.STRICTNESS[before.verdict]:
         return Direction.STRICTER if change > 0 else Direction.LOOSER
     if before.terms is None or after.terms is None:
         return Direction.OTHERWISE
@@ -188,10 +186,8 @@ def direction(before: policy_model.PolicyDecision, after: policy_model.PolicyDec
 
 
 def _quorum_is_at_least(one: policy_model.Quorum, other: policy_model.Quorum) -> bool:
-    votes = {role_votes.role: role_votes.votes for role_votes in one.roles}
-    return one.votes >= other.votes and all(
-        votes.get(role_votes.role, 0) >= role_votes.votes for role_votes in other.roles
-    )
+    votes = {share.role: share.votes for share in one.roles}
+    return one.votes >= other.votes and all(votes.get(share.role, 0) >= share.votes for share in other.roles)
 
 
 def _are_among(few: policy_model.Approvers, many: policy_model.Approvers) -> bool:

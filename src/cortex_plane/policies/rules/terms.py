@@ -49,8 +49,7 @@ def _say(values: dict[str, Any], origins: Origins, row: PolicyRow, who: str) -> 
         for name in _OF_TEMPLATES:
             values[name], origins[name] = getattr(template, name), f"template {row.template} of {source}"
     for name in _TERMS:
-        value = getattr(row, name)
-        if value is not None:
+        if (value := getattr(row, name)) is not None:
             values[name], origins[name] = value, source
     if row.escalate_to is not None:
         values["escalate_to"], origins["escalations"] = row.escalate_to, source
@@ -156,8 +155,7 @@ def _narrower(terms: Terms, row: PolicyRow) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     if row.required_clearance is not None:
         changes["required_clearance"] = max(terms.required_clearance, row.required_clearance)
-    timeout = own_term(row, "timeout_seconds")
-    if timeout is not None:
+    if (timeout := own_term(row, "timeout_seconds")) is not None:
         changes["timeout_seconds"] = min(terms.timeout_seconds, timeout)
     if row.quorum is not None:
         changes["quorum"] = policy_model.stricter_quorum(terms.quorum, row.quorum)

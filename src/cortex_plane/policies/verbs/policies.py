@@ -126,8 +126,7 @@ async def forged_policies(db: Database) -> list[str]:
     async for org in every_org(db):
         try:
             async with db.transaction(org.id) as tx:
-                version = await policies_store.policies_in_force(tx)
-                if version:
+                if version := await policies_store.policies_in_force(tx):
                     await policies_store.require_true_rows(tx, version)
         except Forged:
             slugs.append(org.slug)

@@ -117,8 +117,7 @@ book = PolicyCache()
 async def current_policies(tx: Transaction) -> CompiledPolicies:
     """Those that are in force in this transaction, which may not wait for a load of the cache."""
     version = await _version(tx)
-    policies = book.known(tx.org, version)
-    if policies is not None:
+    if (policies := book.known(tx.org, version)) is not None:
         return policies
     try:
         await require_in_force(tx, version)
@@ -137,8 +136,7 @@ async def require_members(tx: Transaction, rows: Sequence[PolicyRow]) -> None:
     ids = {id for row in rows for id in row.named or ()}
     if not ids:
         return
-    unknown = ids - await policies_store.list_deciding_members(tx, list(ids))
-    if unknown:
+    if unknown := ids - await policies_store.list_deciding_members(tx, list(ids)):
         raise InvalidInput(
             f"There is no active member with the id {min(unknown)}, who is named as an approver.",
             hint="Name members by the ids that `cortex member list` shows; guests decide nothing.",

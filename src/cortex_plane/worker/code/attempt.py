@@ -58,8 +58,7 @@ class CodeAttempt:
         self.authorizer = CallAuthorizer(self.lease, self.gates)
         self.conversation = ModelConversation(self.lease, self.gates)
         self.cards = RequestCards(self.lease, self.gates, self.conversation, self.authorizer.demands)
-        steps = StepWriter(self.lease, self.gates, self.authorizer, self.conversation)
-        self.journal = JournalWriter(self.lease, steps)
+        self.journal = JournalWriter(self.lease, StepWriter(self.lease, self.gates, self.authorizer, self.conversation))
         self.ledger = CallLedger(self.lease, self.gates, self.authorizer, self.cards, self.journal)
         self.entries = JournalEntries(self.lease, self.journal)
         self.calls: dict[UUID, Call] = {}
@@ -209,10 +208,9 @@ class CodeAttempt:
             write = self.cards.suspend(stop.awaiting, stop.terms, StepWrite())
             await self.ledger.write(stop.awaiting, write)
             raise Ended
-        now = self.lease.time.now()
         wake = min(stop.wakes, default=None)
         reason = ", ".join(dict.fromkeys(stop.reasons))[:200]
-        delay = None if wake is None else max(0.0, (wake - now).total_seconds())
+        delay = None if wake is None else max(0.0, (wake - self.lease.time.now()).total_seconds())
         events = [("status", {"status": JobStatus.SLEEPING, "reason": reason})]
         facts = [self.lease.fact("job_sleeps", reason=reason)]
         write = StepWrite(status=JobStatus.SLEEPING, delay_seconds=delay, events=events, facts=facts)
@@ -230,8 +228,7 @@ class CodeAttempt:
             raise Ended(JobRetried(error.error_class, str(error), retry_after=error.retry_after))
         message = f"The agent's function raised {error if isinstance(error, StepFailed) else f'{name}: {error}'}"
         if isinstance(error, CortexError) and not isinstance(error, StepFailed):
-            hint = "Correct its code, or catch it there; then `cortex job resubmit` it."
-            raise Ended(JobFailed(message, hint))
+            raise Ended(JobFailed(message, "Correct its code, or catch it there; then `cortex job resubmit` it."))
         raise Ended(JobRetried(ErrorClass.INFRASTRUCTURE, message))
 
     async def _complete(self, performer: Performer, result: Any) -> Answer:

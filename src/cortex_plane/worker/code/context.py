@@ -84,9 +84,7 @@ class Context:
     def __init__(
         self, replay: JournalReplay, *, payload: dict[str, Any], job_id: UUID, session_id: UUID, agent: str
     ) -> None:
-        self.payload = payload
-        self.job_id = job_id
-        self.session_id = session_id
+        self.payload, self.job_id, self.session_id = payload, job_id, session_id
         self.agent = agent
         """Its slug."""
         self._replay = replay
@@ -344,9 +342,7 @@ def decode_result(kind: EntryKind, name: str, result: Any, key: str) -> Any:
         return None
     if kind is EntryKind.VALUE and name == "now":
         return datetime.fromisoformat(result)
-    if kind is EntryKind.VALUE and name == "uuid":
-        return UUID(result)
-    return result
+    return UUID(result) if kind is EntryKind.VALUE and name == "uuid" else result
 
 
 def restore_error(error: dict[str, Any]) -> CortexError:

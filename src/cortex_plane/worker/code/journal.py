@@ -169,8 +169,7 @@ class JournalWriter:
             case JobSleeps():
                 if end.write is not None and end.reason not in stop.reasons:
                     self.record(end.write)
-                wake = self._lease.time.now() + timedelta(seconds=max(0.0, end.seconds))
-                stop.wakes.append(wake)
+                stop.wakes.append(self._lease.time.now() + timedelta(seconds=max(0.0, end.seconds)))
                 stop.reasons.append(end.reason)
             case _:
                 stop.error = stop.error or Ended(end)
@@ -212,8 +211,7 @@ class JournalEntries:
 
     def begin(self, key: str, operation: PlannedOperation, entry: JournalEntry | None = None) -> OperationRecord:
         """``entry``: it was begun before."""
-        position = self.next_position() if entry is None else entry.position
-        return OperationRecord(self, key, position, operation, ticks())
+        return OperationRecord(self, key, self.next_position() if entry is None else entry.position, operation, ticks())
 
     def new_round(self, number: int, read_to: int) -> tuple[JournalEntry, StepWrite]:
         """The function begins again. Entries of earlier rounds are not replayed any more."""
@@ -268,8 +266,7 @@ class OperationRecord:
         calls = int(kind in (EntryKind.TOOL, EntryKind.APPROVAL))
         lease.log_step(self.position, self.key[-100:], self.start, storable(summary), calls)
         write.done_step = self.position
-        completion = lease.fact("step_completed", step=self.position, key=self.key, kind=kind, **fact)
-        write.facts = [*write.facts, completion]
+        write.facts = [*write.facts, lease.fact("step_completed", step=self.position, key=self.key, kind=kind, **fact)]
         return write
 
     def done(self, write: StepWrite, summary: str, **fact: Any) -> None:

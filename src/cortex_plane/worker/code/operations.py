@@ -116,9 +116,8 @@ def plan_tool(name: str, arguments: dict[str, Any]) -> PlannedToolCall:
     tool_name = check_name(name, "a tool")
     exact = _exact(arguments, f"The arguments of `{tool_name}`")
     # As JSON has them, whatever types the agent used.
-    values = orjson.loads(exact)
     return PlannedToolCall(
-        kind=EntryKind.TOOL, name=tool_name, input_hash=digest(exact), tool=tool_name, arguments=values
+        kind=EntryKind.TOOL, name=tool_name, input_hash=digest(exact), tool=tool_name, arguments=orjson.loads(exact)
     )
 
 

@@ -106,8 +106,7 @@ class Performer(JournalReplay):
         self.read_to: int = begin.result["heard"] if begin is not None else 0
         """The messages that an earlier round answered."""
         self._parts, self._journal, self._entries = parts, parts.journal, parts.entries
-        self._rows = rows
-        self._signals = signals
+        self._rows, self._signals = rows, signals
         self._tasks: dict[str, asyncio.Task[Any]] = {}
 
     def boundary(self) -> None:
@@ -195,13 +194,11 @@ class Performer(JournalReplay):
         for tries in range(operation.retries + 1):
             reached("step:before")
             try:
-                value = await self._call_function(operation)
-                result = encode_result(value)
+                result = encode_result(await self._call_function(operation))
                 break
             except Exception as error:
                 # A step that the job's own time cut off did not fail, and is not for the agent to catch.
-                refusal = limits.refuse_time()
-                if refusal is not None:
+                if (refusal := limits.refuse_time()) is not None:
                     raise Ended(JobFailed(*refusal)) from error
                 if tries < operation.retries:
                     await self._pause(limits.backoff.delay(tries, random.random()))  # noqa: S311 -- jitter
@@ -273,8 +270,7 @@ class Performer(JournalReplay):
         try:
             response_json = canonical({**recorded_form(response), "text": text, "calls": []})
         except CortexError as error:
-            message = f"The model's response cannot be stored: {error.message}"
-            raise Ended(JobFailed(message, error.hint)) from error
+            raise Ended(JobFailed(f"The model's response cannot be stored: {error.message}", error.hint)) from error
         conversation.turns.append(AssistantTurn(text=text), step=position, seq=progress.message_seq)
         write = record.entry(EntryStatus.DONE)
         write.step = NewStep(
@@ -372,16 +368,14 @@ class CodeCall:
                 await journal.write(StepWrite())
             self.boundary()
             if gates.bound is not None and not gates.bound.allows_calls([call]):
-                why = "The gates of this session changed meanwhile."
-                await parts.ledger.give_way([call], StepWrite(), why)
+                await parts.ledger.give_way([call], StepWrite(), "The gates of this session changed meanwhile.")
             await parts.ledger.read(call)
             pending = step_calls.PendingWrite(step_calls.merge_writes(begin, StepWrite(events=events)))
             pending.new(call)
         else:
             calls = [step_calls.call_summary(call)]
             fact = parts.lease.fact("step_responded", step=record.position, key=record.key, calls=calls)
-            response = StepWrite(facts=[fact], events=events) if row is None else StepWrite()
-            due = step_calls.merge_writes(begin, response)
+            due = step_calls.merge_writes(begin, StepWrite(facts=[fact], events=events) if row is None else StepWrite())
             self.boundary()
             parts.calls[call.id] = call
             await parts.ledger.perform(call, [call], step_calls.PendingWrite(due))
@@ -425,8 +419,7 @@ class CodeCall:
             write = entry(EntryStatus.DONE, call.result)
         elif operation.kind is EntryKind.APPROVAL:
             value = Decision(approved=False, reason=self._refusal)
-            result = canonical({"approved": False, "reason": self._refusal, "by": None})
-            write = entry(EntryStatus.DONE, result)
+            write = entry(EntryStatus.DONE, canonical({"approved": False, "reason": self._refusal, "by": None}))
         else:
             value, error = None, self._denial()
             write = entry(EntryStatus.FAILED, error=error)

@@ -368,8 +368,7 @@ _connections: WeakKeyDictionary[App, dict[str, McpConnection]] = WeakKeyDictiona
 
 class Servers:
     def __init__(self, db: Database, worker_id: UUID, apps: Sequence[App]) -> None:
-        self._db = db
-        self._worker_id = worker_id
+        self._db, self._worker_id = db, worker_id
         self._apps = [app for app in apps if app.mcp_servers]
         self._started: list[tuple[App, McpConnection]] = []
         self._changed = asyncio.Event()
@@ -397,8 +396,7 @@ class Servers:
         except BaseException:
             await self.stop()
             raise
-        waiting = [asyncio.create_task(connection.settled.wait()) for _, connection in self._started]
-        if waiting:
+        if waiting := [asyncio.create_task(connection.settled.wait()) for _, connection in self._started]:
             _, late = await asyncio.wait(waiting, timeout=SETTLE_SECONDS)
             for task in late:
                 task.cancel()
@@ -429,8 +427,7 @@ class Servers:
     async def _offer(self, app: App, connection: McpConnection, tools: Sequence[RemoteTool]) -> None:
         """Published first: whoever is asked about a call can look its tool up."""
         server = connection.server
-        versions = await agents_store.publish_tools(self._db, [tool.version(app.name) for tool in tools])
-        for version in versions:
+        for version in await agents_store.publish_tools(self._db, [tool.version(app.name) for tool in tools]):
             log.warning("tool_changed", app=app.name, tool=version.name, digest=version.digest, server=server.name)
         for name in sorted(_tools_of(app, server) - {tool.name for tool in tools}):
             log.warning("tool_gone", app=app.name, tool=name, server=server.name)

@@ -53,9 +53,7 @@ class RemoteTool(Tool):
         implementation: str,
     ) -> None:
         self.name = tool_name(server.name, remote_name)
-        self.remote_name = remote_name
-        self.description = description
-        self.hints = hints
+        self.remote_name, self.description, self.hints = remote_name, description, hints
         self.server = server
         self.read_only = False
         self.risk = server.risk
@@ -205,8 +203,7 @@ def as_json(result: CallToolResult, redaction: Redaction) -> Any:
 
 def error_text(result: CallToolResult, redaction: Redaction) -> str:
     texts = [block.text for block in result.content[:MAX_BLOCKS] if block.type == "text"]
-    text = storable(" ".join(texts)).strip() or "it says no more"
-    return redaction.text(text)[:MAX_ERROR]
+    return redaction.text(storable(" ".join(texts)).strip() or "it says no more")[:MAX_ERROR]
 
 
 def _block(block: Any) -> dict[str, Any]:

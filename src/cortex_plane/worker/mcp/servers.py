@@ -182,8 +182,7 @@ def _check_names(
 ) -> None:
     if isinstance(secrets, str):
         raise _invalid(name, "`secrets` is one text", f"Write a list: `secrets=[{secrets!r}]`.")
-    in_headers = [header.name for header in headers.values() if isinstance(header, Secret)]
-    for variable in [*env, *secrets, *in_headers]:
+    for variable in [*env, *secrets, *[header.name for header in headers.values() if isinstance(header, Secret)]]:
         if not isinstance(variable, str) or _VARIABLE.fullmatch(variable) is None:
             raise _invalid(
                 name, f"{str(variable)[:100]!r} is not the name of an environment variable",

@@ -120,8 +120,7 @@ async def _read(child: Child, to_session: Any, line: Line) -> None:
             if len(buffer) > MAX_MESSAGE_BYTES:
                 line.end(f"it sent a line of more than {MAX_MESSAGE_BYTES} bytes")
                 return
-        code = await _exit_code(child, 1.0)
-        if code is not None:
+        if (code := await _exit_code(child, 1.0)) is not None:
             line.end(f"it was killed by signal {-code}" if code < 0 else f"it ended with exit code {code}")
         line.end("it closed its output")
     except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
@@ -133,8 +132,7 @@ async def _read(child: Child, to_session: Any, line: Line) -> None:
 async def _write(child: Child, from_session: Any, line: Line) -> None:
     try:
         async for message in from_session:
-            text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-            child.stdin.write(text.encode() + b"\n")
+            child.stdin.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
             await child.stdin.drain()
     except (anyio.ClosedResourceError, anyio.BrokenResourceError, ConnectionError, OSError):
         line.end("it does not read its input any more")
@@ -176,8 +174,7 @@ async def _end(child: Child, loops: list[asyncio.Task[None]]) -> None:
     for task in (*loops, draining):
         task.cancel()
     await asyncio.gather(*loops, draining, return_exceptions=True)
-    transport = getattr(child.process, "_transport", None)
-    if transport is not None:  # a child of the server may still hold the pipes
+    if (transport := getattr(child.process, "_transport", None)) is not None:
         transport.close()
 
 

@@ -171,9 +171,8 @@ def _vendor(credential: Credential) -> Any:
     """Its own retries are off: the plane's are durable, and seen."""
     import httpx2
 
-    timeout = httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
     options: dict[str, Any] = {"api_key": credential.key, "base_url": credential.base_url, "max_retries": 0}
-    options["timeout"] = timeout
+    options["timeout"] = httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
     if credential.provider is Provider.ANTHROPIC:
         from anthropic import AsyncAnthropic
 

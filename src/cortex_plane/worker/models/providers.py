@@ -107,8 +107,7 @@ async def _stream_pieces(
             if text:
                 yield completions.TextChunk(text)
         # Anthropic's stream may break off without an error; for OpenAI the library itself looks for the last word.
-        is_anthropic = credential.provider is Provider.ANTHROPIC
-        if is_anthropic and not (stream.provider_details or {}).get("finish_reason"):
+        if credential.provider is Provider.ANTHROPIC and not (stream.provider_details or {}).get("finish_reason"):
             raise completions.ModelError(
                 f"The answer of {credential.provider} for `{request.model}` ended before it was complete.",
                 hint="Try again; if it stays, look at the provider's status, or at what lies between it and the worker.",

@@ -125,9 +125,7 @@ class App:
 
     def agent(self, function: Callable[..., Any] | str | None = None, /) -> Any:
         """Make an ``async def run(ctx: Context)`` an agent, under its own name or another one."""
-        if callable(function):
-            return self._add_agent(None, function)
-        return functools.partial(self._add_agent, function)
+        return self._add_agent(None, function) if callable(function) else functools.partial(self._add_agent, function)
 
     def _add_agent(self, alias: str | None, function: F) -> F:
         name = getattr(function, "__name__", "") if alias is None else alias
@@ -252,8 +250,7 @@ class App:
                 f"Models would not tell the tool `{tool.name}` from those of the MCP server `{server}`.",
                 hint="Give it another name with `name=`.",
             )
-        rival = self._by_provider_name.get(tool.provider_name)
-        if rival is not None:
+        if (rival := self._by_provider_name.get(tool.provider_name)) is not None:
             same = rival.name == tool.name
             raise InvalidApp(
                 f"The app `{self.name}` already has a tool called `{tool.name}`." if same else
@@ -315,8 +312,7 @@ def _is_dotted(name: str) -> bool:
 
 
 def _hint(module: ModuleType) -> str:
-    apps = [name for name, value in vars(module).items() if isinstance(value, App)]
-    if apps:
+    if apps := [name for name, value in vars(module).items() if isinstance(value, App)]:
         return "The module has " + ", ".join(f"`{module.__name__}:{name}`" for name in apps) + "."
     return 'Write `app = App("…")` at the top level of the module.'
 

@@ -415,8 +415,7 @@ def _on_uncertain(
                 hint="Remove `on_uncertain` and `probe`, or remove `read_only`.",
             )
         return None
-    value = OnUncertain.ASK_HUMAN if on_uncertain is None else on_uncertain
-    choice = _choice(OnUncertain, value, "on_uncertain", name)
+    choice = _choice(OnUncertain, OnUncertain.ASK_HUMAN if on_uncertain is None else on_uncertain, "on_uncertain", name)
     if choice is OnUncertain.PROBE and probe is None:
         raise InvalidApp(
             f"The tool `{name}` is to be probed but has no probe.",
