@@ -10,12 +10,22 @@ from typing import Any
 import pytest
 
 from cortex_plane.approvals import rules as approval_rules
+from cortex_plane.approvals.model.approvals import Approval, Choice
+from cortex_plane.kernel.errors import CortexError
+from cortex_plane.tenancy.model.access import Actor
 from tests.approvals.test_four_eyes_model import play
 from tests.fixtures.servers import TestServer
 from tests.fixtures.warm_databases import WarmDatabases
 
+_refusal = approval_rules.refusal
+
+
+def _without_one_human(approval: Approval, actor: Actor, choice: Choice) -> CortexError | None:
+    return None if approval.refusal == "one_human" else _refusal(approval, actor, choice)
+
+
 FAULTS: dict[str, tuple[ModuleType, str, Callable[..., Any]]] = {
-    "accounts of one human count apart": (approval_rules, "one_human", lambda cause: None),
+    "accounts of one human count apart": (approval_rules, "refusal", _without_one_human),
     "whoever edits a call approves it": (approval_rules, "is_vote", lambda opened, edit: True),
 }
 MOST = 60

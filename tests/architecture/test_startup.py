@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -66,10 +67,11 @@ def test_version_loads_no_client_and_no_server() -> None:
 
 
 def test_a_command_over_the_api_loads_its_noun_alone() -> None:
-    modules = command("job", "list", CORTEX_URL="http://127.0.0.1:9", CORTEX_KEY="nobody")
-    assert packages(modules) & (SERVER | WORKER | MODELS | {"pygments"}) == set()
-    assert {name for name in ours(modules) if name in NOUN_CLIENTS} == {"cortex_plane.client.jobs"}
-    assert len(ours(modules)) <= 40
+    for arguments, clients in ((("job", "list"), set()), (("job", "show", str(uuid4())), {"cortex_plane.client.jobs"})):
+        modules = command(*arguments, CORTEX_URL="http://127.0.0.1:9", CORTEX_KEY="nobody")
+        assert packages(modules) & (SERVER | WORKER | MODELS | {"pygments"}) == set()
+        assert {name for name in ours(modules) if name in NOUN_CLIENTS} == clients
+        assert len(ours(modules)) <= 40
 
 
 def test_the_client_loads_no_server_and_no_model() -> None:
