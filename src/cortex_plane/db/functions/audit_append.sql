@@ -49,7 +49,7 @@ $$;
 
 -- The same event for jobs of several sessions of an org, in one statement.
 create or replace function sessions_append(p_org uuid, sessions uuid[], jobs uuid[], event_type text, data jsonb) returns void
-  language plpgsql set search_path = public, pg_temp as $$
+  language plpgsql set search_path = public, pg_temp set plan_cache_mode = force_generic_plan as $$
 declare
   at timestamptz;
 begin

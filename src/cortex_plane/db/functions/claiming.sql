@@ -194,7 +194,7 @@ create or replace function claim_jobs(
     resource_limits jsonb, message_seq bigint, now timestamptz, agent text, teams uuid[], session_kind text,
     policies text, request_policies jsonb, waited_seconds double precision, bound jsonb,
     hand_backs integer)
-  language plpgsql set search_path = public, pg_temp as $$
+  language plpgsql set search_path = public, pg_temp set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
   free integer := p_wanted;
