@@ -1036,6 +1036,7 @@ declare
   most integer;
   room integer;
   found_jobs record;
+  found_id uuid;
   others boolean := false;
   waits double precision[];
   started uuid[];
@@ -1081,17 +1082,18 @@ begin
       from unnest(found_jobs.ids) with ordinality f (id, number)
       -- One by one, by key: a plan over all of them might read every job.
       cross join lateral (select * from job j where j.org_id = org and j.id = f.id limit 1) j;
-      if started is not null then
-        update job j
-        set status = 'RUNNING', worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now,
-          runnable_at = null, next_retry_at = null, wake_at = null
-        where j.org_id = org and j.id = any (started);
-      end if;
-      if cardinality(started) is distinct from cardinality(found_jobs.ids) then
-        update job j
-        set worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now, runnable_at = null
-        where j.org_id = org and j.id = any (found_jobs.ids) and j.worker_id is null;
-      end if;
+      foreach found_id in array found_jobs.ids loop
+        if found_id = any (started) then
+          update job j
+          set status = 'RUNNING', worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now,
+            runnable_at = null, next_retry_at = null, wake_at = null
+          where j.org_id = org and j.id = found_id;
+        else
+          update job j
+          set worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now, runnable_at = null
+          where j.org_id = org and j.id = found_id;
+        end if;
+      end loop;
       return query
         select j.org_id, j.id, j.session_id, j.agent_id, j.agent_version, j.kind, j.app, j.payload,
           j.checkpoint::text, j.checkpoint_mac, j.epoch, j.write_seq, j.retry_count, j.max_retries, j.running_seconds,
@@ -1121,11 +1123,12 @@ begin
   end if;
   -- Heads last, and in one order: two claims may meet in the same sessions.
   for moved in
-    select m.org, array_agg(m.session order by m.session, m.job) as sessions, array_agg(m.job order by m.session, m.job) as jobs
-    from jsonb_to_recordset(moves) m (org uuid, session uuid, job uuid) group by m.org order by m.org
+    select m.org, m.session, m.job from jsonb_to_recordset(moves) m (org uuid, session uuid, job uuid)
+    order by m.org, m.session, m.job
   loop
     perform set_config('app.org_id', moved.org::text, true);
-    perform sessions_append(moved.org, moved.sessions, moved.jobs, 'status', '{"status": "RUNNING"}');
+    perform session_append(moved.org, moved.session, 0, array['status'], array[moved.job],
+      array[jsonb_build_object('status', 'RUNNING')], '{}', '{}');
   end loop;
 end
 $$;
@@ -3828,30 +3831,6 @@ $$;
 CREATE FUNCTION public.session_may_move(old_status text, new_status text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE old_status WHEN 'CREATED'::text THEN (new_status = ANY (ARRAY['ACTIVE'::text, 'TERMINATED'::text])) WHEN 'ACTIVE'::text THEN (new_status = ANY (ARRAY['PAUSED'::text, 'TERMINATED'::text])) WHEN 'PAUSED'::text THEN (new_status = ANY (ARRAY['ACTIVE'::text, 'TERMINATED'::text])) ELSE false END;
-
-CREATE FUNCTION public.sessions_append(p_org uuid, sessions uuid[], jobs uuid[], event_type text, data jsonb) RETURNS void
-    LANGUAGE plpgsql
-    SET search_path TO 'public', 'pg_temp'
-    SET plan_cache_mode TO 'force_generic_plan'
-    AS $$
-declare
-  at timestamptz;
-begin
-  perform from session_head h
-  where h.org_id = p_org and h.session_id = any (sessions) order by h.session_id for update;
-  at := plane_now();
-  with happened as (
-    insert into event (org_id, session_id, seq, type, job_id, data, created_at)
-    select p_org, n.session_id, h.event_seq + n.number, event_type, n.job_id, data, at
-    from (
-      select e.session_id, e.job_id, row_number() over (partition by e.session_id order by e.job_id) as number
-      from unnest(sessions, jobs) e (session_id, job_id)) n
-    join session_head h on h.org_id = p_org and h.session_id = n.session_id)
-  update session_head h set event_seq = h.event_seq + e.count, last_activity_at = at
-  from (select s as session_id, count(*) from unnest(sessions) s group by s) e
-  where h.org_id = p_org and h.session_id = e.session_id;
-end
-$$;
 
 CREATE FUNCTION public.settle_call(p_org uuid, p_call uuid, p_sees uuid, p_by uuid, p_attempt integer, p_status text, p_result text, p_error text, p_settled_by text, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS TABLE(session_id uuid, tool text, bound jsonb, at timestamp with time zone)
     LANGUAGE plpgsql

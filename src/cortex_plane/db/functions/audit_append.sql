@@ -47,28 +47,6 @@ begin
 end
 $$;
 
--- The same event for jobs of several sessions of an org, in one statement.
-create or replace function sessions_append(p_org uuid, sessions uuid[], jobs uuid[], event_type text, data jsonb) returns void
-  language plpgsql set search_path = public, pg_temp set plan_cache_mode = force_generic_plan as $$
-declare
-  at timestamptz;
-begin
-  perform from session_head h
-  where h.org_id = p_org and h.session_id = any (sessions) order by h.session_id for update;
-  at := plane_now();
-  with happened as (
-    insert into event (org_id, session_id, seq, type, job_id, data, created_at)
-    select p_org, n.session_id, h.event_seq + n.number, event_type, n.job_id, data, at
-    from (
-      select e.session_id, e.job_id, row_number() over (partition by e.session_id order by e.job_id) as number
-      from unnest(sessions, jobs) e (session_id, job_id)) n
-    join session_head h on h.org_id = p_org and h.session_id = n.session_id)
-  update session_head h set event_seq = h.event_seq + e.count, last_activity_at = at
-  from (select s as session_id, count(*) from unnest(sessions) s group by s) e
-  where h.org_id = p_org and h.session_id = e.session_id;
-end
-$$;
-
 -- For verbs on the org itself. Rare by design: this lock is shared by the whole org.
 create or replace function org_append(p_org uuid, actions text[], bodies bytea[]) returns void
   language plpgsql set search_path = public, pg_temp as $$

@@ -209,6 +209,7 @@ declare
   most integer;
   room integer;
   found_jobs record;
+  found_id uuid;
   others boolean := false;
   waits double precision[];
   started uuid[];
@@ -254,17 +255,18 @@ begin
       from unnest(found_jobs.ids) with ordinality f (id, number)
       -- One by one, by key: a plan over all of them might read every job.
       cross join lateral (select * from job j where j.org_id = org and j.id = f.id limit 1) j;
-      if started is not null then
-        update job j
-        set status = 'RUNNING', worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now,
-          runnable_at = null, next_retry_at = null, wake_at = null
-        where j.org_id = org and j.id = any (started);
-      end if;
-      if cardinality(started) is distinct from cardinality(found_jobs.ids) then
-        update job j
-        set worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now, runnable_at = null
-        where j.org_id = org and j.id = any (found_jobs.ids) and j.worker_id is null;
-      end if;
+      foreach found_id in array found_jobs.ids loop
+        if found_id = any (started) then
+          update job j
+          set status = 'RUNNING', worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now,
+            runnable_at = null, next_retry_at = null, wake_at = null
+          where j.org_id = org and j.id = found_id;
+        else
+          update job j
+          set worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now, runnable_at = null
+          where j.org_id = org and j.id = found_id;
+        end if;
+      end loop;
       return query
         select j.org_id, j.id, j.session_id, j.agent_id, j.agent_version, j.kind, j.app, j.payload,
           j.checkpoint::text, j.checkpoint_mac, j.epoch, j.write_seq, j.retry_count, j.max_retries, j.running_seconds,
@@ -294,11 +296,12 @@ begin
   end if;
   -- Heads last, and in one order: two claims may meet in the same sessions.
   for moved in
-    select m.org, array_agg(m.session order by m.session, m.job) as sessions, array_agg(m.job order by m.session, m.job) as jobs
-    from jsonb_to_recordset(moves) m (org uuid, session uuid, job uuid) group by m.org order by m.org
+    select m.org, m.session, m.job from jsonb_to_recordset(moves) m (org uuid, session uuid, job uuid)
+    order by m.org, m.session, m.job
   loop
     perform set_config('app.org_id', moved.org::text, true);
-    perform sessions_append(moved.org, moved.sessions, moved.jobs, 'status', '{"status": "RUNNING"}');
+    perform session_append(moved.org, moved.session, 0, array['status'], array[moved.job],
+      array[jsonb_build_object('status', 'RUNNING')], '{}', '{}');
   end loop;
 end
 $$;
