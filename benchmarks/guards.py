@@ -55,7 +55,7 @@ async def _two_commits(made: Plane, pool: asyncpg.Pool, concurrency: int) -> Wor
         index = numbers[job] = numbers.get(job, -1) + 1
         id = uuid4()
         await pool.execute(
-            intent, org, session, job, checkpoint, mac, index, response, uuid4(), id, arguments, digest, body,
+            intent, org, session, job, checkpoint, mac, index, response, id, arguments, digest, body,
             2 * index + 100,
         )  # fmt: skip
         await act(TOOL_ARGUMENTS["note"])
