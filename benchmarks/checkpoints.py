@@ -12,12 +12,13 @@ from benchmarks.measuring import compare
 from benchmarks.peers.databases import fresh_database
 from benchmarks.peers.payloads import words
 from benchmarks.plane import KEY, plane
+from cortex_plane.calls.verbs import steps
 from cortex_plane.db.database import NOBODY
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.checkpoints import agent_data, seal
 from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.worker.lease import Progress, advance
+from cortex_plane.worker.lease import Progress
 
 SIZES = (2_000, 20_000, 100_000)
 AIM = 1.15
@@ -53,7 +54,7 @@ async def run(admin_url: str, *, rounds: int = 7, count: int = 100) -> bool:
                 at.step = number
                 sealed = seal(at.checkpoint(new_id(), given.now), job_id=given.job_id, key=KEY)
                 write = StepWrite(checkpoint=sealed.text, mac=sealed.mac)
-                if await advance(made.db, given, worker, number, write, 2.0) is None:
+                if await steps.advance(made.db, given, worker, number, write, 2.0) is None:
                     raise RuntimeError("the write was fenced off")
 
             medians = await compare({"bare": bare, "ours": ours}, rounds=rounds, count=count, concurrency=1)

@@ -12,6 +12,7 @@ import asyncpg
 
 from benchmarks.peers.databases import fresh_database
 from benchmarks.plane import Plane, plane
+from cortex_plane.calls.verbs import steps
 from cortex_plane.db.database import NOBODY
 from cortex_plane.db.pool import listen_for_hints
 from cortex_plane.jobs import store as jobs_store
@@ -19,7 +20,6 @@ from cortex_plane.jobs.model.jobs import JobDraft, JobStatus
 from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.jobs.verbs import jobs
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.worker import lease
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.worker import JobRunner, WorkerSettings
 
@@ -50,7 +50,7 @@ async def own_claims(url: str, n: int, batch: int) -> float:
 
 async def _finish(made: Plane, given: Any, worker: Any) -> None:
     write = StepWrite(status=JobStatus.COMPLETED, events=[("status", {"status": "COMPLETED"})])
-    if await lease.advance(made.db, given, worker, 1, write, 2.0) is None:
+    if await steps.advance(made.db, given, worker, 1, write, 2.0) is None:
         raise RuntimeError("the job was lost")
 
 

@@ -14,6 +14,7 @@ import orjson
 from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import Agent, AgentDraft, ModelConfig, ResourceLimits
 from cortex_plane.approvals.model.approvals import ApprovalKind, NewRequest
+from cortex_plane.calls.verbs import steps
 from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import JobStatus
@@ -22,7 +23,6 @@ from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import OWNER_DECIDES, Terms
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import worker_actor
-from cortex_plane.worker import lease
 from tests.fixtures.people import World
 
 LEASE = timedelta(seconds=30)
@@ -127,7 +127,7 @@ class Held:
             step=step(), **ledger(*awaiting), status=JobStatus.WAITING_FOR_APPROVAL, requests=requests,
             policies=self.given.policies, asked_by=worker_actor(self.given.org_id, self.worker, "w"), **more,
         )  # fmt: skip
-        written = await lease.advance(self.db, self.given, self.worker, self.number + 1, write, self.dispatch_seconds)
+        written = await steps.advance(self.db, self.given, self.worker, self.number + 1, write, self.dispatch_seconds)
         assert written is not None
         return [request.id for request in requests]
 

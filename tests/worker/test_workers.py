@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
+from cortex_plane.calls.verbs import steps
 from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.db.pool import Hints
 from cortex_plane.jobs import store as jobs_store
@@ -22,7 +23,6 @@ from cortex_plane.jobs.verbs import steering, workers
 from cortex_plane.kernel.errors import Conflict, SetupError, Unavailable
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.sessions.verbs import events
-from cortex_plane.worker import lease
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.tools.tool import ToolContext
@@ -279,7 +279,7 @@ async def test_a_worker_that_renews_its_lease_in_the_last_moment_keeps_its_job(
 
     monkeypatch.setattr(jobs_store, "find_orphans", found_before)
     assert await workers.adopt_jobs(world.db, new_id(), "finder", 3) == []
-    assert await lease.advance(world.db, given, worker.id, 1, StepWrite(), 1) is not None
+    assert await steps.advance(world.db, given, worker.id, 1, StepWrite(), 1) is not None
 
 
 async def test_a_worker_that_was_forgotten_registers_again(world: World, admin: asyncpg.Connection) -> None:
@@ -302,7 +302,7 @@ async def test_a_job_that_its_living_worker_gave_up_on_is_not_stuck(
         sent.append(ctx.attempt)
         return 1
 
-    advance, broken = lease.advance, [1]
+    advance, broken = steps.advance, [1]
 
     async def once(*args: Any) -> Any:
         if broken:
@@ -312,7 +312,7 @@ async def test_a_job_that_its_living_worker_gave_up_on_is_not_stuck(
             raise MemoryError
         return await advance(*args)
 
-    monkeypatch.setattr(lease, "advance", once)
+    monkeypatch.setattr(steps, "advance", once)
     agent = await make_agent(world, [turn(call("act"))])
     id = await submit(world, agent)
     async with working(world.db, app):
@@ -342,7 +342,7 @@ async def test_a_write_that_fails_once_loses_nothing(
         sent.setdefault(ctx.job_id, []).append(ctx.idempotency_key)
         return "done"
 
-    advance, fails_at = lease.advance, dict[UUID, int]()
+    advance, fails_at = steps.advance, dict[UUID, int]()
 
     async def flaky(*args: Any) -> Any:
         id = args[1].job_id
@@ -353,7 +353,7 @@ async def test_a_write_that_fails_once_loses_nothing(
             raise error
         return await advance(*args)
 
-    monkeypatch.setattr(lease, "advance", flaky)
+    monkeypatch.setattr(steps, "advance", flaky)
     limits = {"retry_base_seconds": 0.001, "retry_cap_seconds": 0.001}
     agent = await make_agent(world, [turn(call("act"), call("act"))], limits=limits)
     for number in range(1, 5):
@@ -386,15 +386,15 @@ async def test_who_lost_the_job_changes_nothing(world: World, admin: asyncpg.Con
         (new_id(), given.epoch, 1), (worker.id, given.epoch - 1, 1), (worker.id, given.epoch + 1, 1),
         (worker.id, given.epoch, 2),
     ):  # fmt: skip
-        lost = await lease.advance(world.db, replace(given, epoch=epoch), holder, number, write, 1)
+        lost = await steps.advance(world.db, replace(given, epoch=epoch), holder, number, write, 1)
         assert lost is None, (holder, epoch, number)
         assert await state() == before
     await expire(world.db, worker)
     await workers.adopt_jobs(world.db, new_id(), "finder", 3)
-    assert await lease.advance(world.db, given, worker.id, 1, write, 1) is None
+    assert await steps.advance(world.db, given, worker.id, 1, write, 1) is None
     (again,) = await claim(world)
     assert (again.job_id, again.epoch) == (id, given.epoch + 1)
-    assert await lease.advance(world.db, given, worker.id, 1, write, 1) is None
+    assert await steps.advance(world.db, given, worker.id, 1, write, 1) is None
     assert (await job_of(world, id)).status is JobStatus.RUNNING
 
 
@@ -403,16 +403,16 @@ async def test_the_same_write_twice_is_applied_once(world: World, admin: asyncpg
     id = await submit(world, agent)
     worker, given = await leased(world.db, App("tests"))
     write = StepWrite(done_step=0, events=[("step_completed", {"step": 0})])
-    first = await lease.advance(world.db, given, worker.id, 1, write, 1)
+    first = await steps.advance(world.db, given, worker.id, 1, write, 1)
     events = await admin.fetchval("select count(*) from event")
-    second = await lease.advance(world.db, given, worker.id, 1, write, 1)
+    second = await steps.advance(world.db, given, worker.id, 1, write, 1)
     assert first is not None
     assert second is not None
     assert (first.applied_before, second.applied_before) == (False, True)
     assert await admin.fetchval("select count(*) from event") == events
     end = StepWrite(status=JobStatus.COMPLETED, result=b'{"text": "done"}')
-    ended = await lease.advance(world.db, given, worker.id, 2, end, 1)
-    again = await lease.advance(world.db, given, worker.id, 2, end, 1)
+    ended = await steps.advance(world.db, given, worker.id, 2, end, 1)
+    again = await steps.advance(world.db, given, worker.id, 2, end, 1)
     assert ended is not None
     assert again is not None
     assert (ended.applied_before, again.applied_before) == (False, True)
@@ -427,7 +427,7 @@ async def test_a_worker_without_a_lease_may_not_send(world: World) -> None:
     await expire(world.db, worker)
     write = StepWrite(dispatches=True, policies=given.policies)
     with pytest.raises(Conflict) as refused:
-        await lease.advance(world.db, given, worker.id, 1, write, 1)
+        await steps.advance(world.db, given, worker.id, 1, write, 1)
     assert refused.value.code == "lease_expired"
 
 
@@ -440,7 +440,7 @@ async def test_a_call_is_not_sent_after_its_time(world: World, monkeypatch: pyte
         sent.append(ctx.attempt)
         return "sent"
 
-    advance = lease.advance
+    advance = steps.advance
 
     async def slow(*args: Any) -> Any:
         written = await advance(*args)
@@ -450,7 +450,7 @@ async def test_a_call_is_not_sent_after_its_time(world: World, monkeypatch: pyte
             return replace(written, dispatch_before=written.now - timedelta(seconds=1))
         return written
 
-    monkeypatch.setattr(lease, "advance", slow)
+    monkeypatch.setattr(steps, "advance", slow)
     agent = await make_agent(world, [turn(call("act"))])
     id = await submit(world, agent)
     async with working(world.db, app):

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from cortex_plane.calls.verbs import steps
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus
 from cortex_plane.jobs.model.jobs import Hold, JobStatus
 from cortex_plane.jobs.rules import HAND_BACK_REMEDY, Assignment, StepWrite, WriteResult, hand_back
@@ -22,7 +23,7 @@ from cortex_plane.proof.model import Fact
 from cortex_plane.sessions.model.events import EventType
 from cortex_plane.tenancy.model.access import worker_actor
 from cortex_plane.worker.calls import PREVIEW, Events, storable
-from cortex_plane.worker.lease import CheckpointTooLarge, Lease, Lost, WorkerContext, WriteFailed, advance
+from cortex_plane.worker.lease import CheckpointTooLarge, Lease, Lost, WorkerContext, WriteFailed
 
 log = structlog.get_logger()
 
@@ -124,7 +125,9 @@ async def refuse(worker: WorkerContext, assignment: Assignment, error: Exception
     actor = worker_actor(assignment.org_id, worker.worker_id, worker.worker_name)
     fact = Fact.of(actor, "job_failed", job=str(assignment.job_id), error=message[:2000])
     write = StepWrite(status=JobStatus.FAILED, error=message[:8000], events=failure_events(message), facts=[fact])
-    await advance(worker.db, assignment, worker.worker_id, assignment.write_seq + 1, write, worker.dispatch_seconds)
+    await steps.advance(
+        worker.db, assignment, worker.worker_id, assignment.write_seq + 1, write, worker.dispatch_seconds
+    )
 
 
 class EndWriter:

@@ -16,17 +16,13 @@ from uuid import UUID
 
 import structlog
 
-from cortex_plane.approvals import store as approvals_store
-from cortex_plane.approvals.model.approvals import ApprovalKind
-from cortex_plane.approvals.verbs import approval_requests
-from cortex_plane.approvals.verbs.approval_requests import RequestOutcome
+from cortex_plane.calls.verbs import steps
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
-from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model import checkpoints
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.rules import Assignment, StepWrite, WriteResult
-from cortex_plane.kernel.errors import AlreadyExists, Conflict, TooLarge, Unavailable
+from cortex_plane.kernel.errors import Conflict, TooLarge, Unavailable
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import worker_actor
@@ -249,7 +245,7 @@ class Lease:
             sent_at = ticks()
             try:
                 seconds = worker.dispatch_seconds
-                result = await advance(self.db, self.assignment, worker.worker_id, self.number, write, seconds)
+                result = await steps.advance(self.db, self.assignment, worker.worker_id, self.number, write, seconds)
             except (Unavailable, Conflict) as error:
                 if isinstance(error, Conflict) and error.code != "retry":
                     if error.code != "lease_expired":
@@ -266,53 +262,3 @@ class Lease:
             self.time.set(result.now, ticks())
             return replace(result, sent_at=sent_at)
         raise AssertionError("the last try returns or raises")
-
-
-async def advance(
-    db: Database, assignment: Assignment, worker_id: UUID, number: int, write: StepWrite, dispatch_seconds: float
-) -> WriteResult | None:
-    """One commit of an attempt; None where the job is not this worker's any more."""
-    if write.requests:
-        return await _ask(db, assignment, worker_id, number, write, dispatch_seconds)
-    written = await jobs_store.advance_job(
-        db, assignment.org_id, assignment.job_id, worker_id, assignment.epoch, number, write, dispatch_seconds
-    )
-    if "waits" in write.more:
-        db.hints.work()  # What it waits for may have come before.
-    return written
-
-
-async def _ask(
-    db: Database, assignment: Assignment, worker_id: UUID, number: int, write: StepWrite, dispatch_seconds: float
-) -> WriteResult | None:
-    """A write that asks people: requests, job, checkpoint, events and audit in one transaction. The requests are made only
-    under the attempt's own lock; without it the write says for itself what became of it."""
-    actor = write.asked_by
-    if actor is None:
-        raise AssertionError("a write that asks says who does")
-    facts, events = list(write.facts), list(write.events)
-    approvals: set[UUID] = set()
-    outcomes: list[RequestOutcome] = []
-    try:
-        async with db.transaction(assignment.org_id) as tx:
-            attempt = await approvals_store.lock_attempt(
-                tx, assignment.job_id, worker_id, assignment.epoch, number - 1, write.message_seq
-            )
-            if attempt is not None and not attempt["cancelled"]:
-                # In one order, so that two jobs of a session that ask the same cannot wait for each other; whoever
-                # decides locks in the same one.
-                for request in sorted(write.requests, key=lambda r: (r.tool_name, r.input_hash)):
-                    outcome = await approval_requests.request(tx, actor, assignment, attempt, request)
-                    approvals |= {outcome.id} if request.kind is ApprovalKind.CALL else set()
-                    facts += outcome.facts
-                    events.append(outcome.event)
-                    outcomes.append(outcome)
-            written = await jobs_store.advance_job(
-                tx, assignment.org_id, assignment.job_id, worker_id, assignment.epoch, number,
-                replace(write, facts=facts, events=events), dispatch_seconds, len(approvals),
-            )  # fmt: skip
-    except AlreadyExists as error:
-        # Somebody asked the same at the same moment: with the next try this one joins.
-        raise Conflict("Another job asks the same.", code="retry") from error
-    approval_requests.count(assignment.org_id, outcomes)
-    return written
