@@ -70,8 +70,11 @@ declare
   new_messages integer := 0;
   new_holds text[];
   ends_as text;
+  answer jsonb;
+  atlases bigint;
 begin
-  perform set_config('app.org_id', p_org::text, true);
+  -- Assignments, not queries: an expression without tables needs no executor.
+  status := set_config('app.org_id', p_org::text, true);
   applied_before := false;
   if p_more is not null then
     perform lock_more(p_org, p_more);
@@ -84,12 +87,13 @@ begin
       hand_backs = case when p_done_step is null then j.hand_backs else 0 end, updated_at = plane_now()
     where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
       and j.write_seq = p_write - 1
-    returning j.session_id, j.kind, j.holds, j.held_at, j.cancel_requested_at is not null as cancelled, j.updated_at as at
+    returning j.session_id, j.agent_id, j.kind, j.holds, j.held_at, j.cancel_requested_at is not null as cancelled,
+      j.updated_at as at
     into the_job;
     now := the_job.at;
   else
-    select j.session_id, j.kind, j.holds, j.held_at, j.cancel_requested_at is not null as cancelled, j.cancel_reason,
-      j.leased_at
+    select j.session_id, j.agent_id, j.kind, j.holds, j.held_at, j.cancel_requested_at is not null as cancelled,
+      j.cancel_reason, j.leased_at
     into the_job
     from job j
     where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
@@ -111,17 +115,21 @@ begin
     return;
   end if;
 
-  policies := policies_version(p_org);
+  -- One look at everything that a write depends on besides its job. `policies` is policies_version(), written out.
+  select o.policy_version::text || '.' || p.version::text
+      || case when o.confirmation_version > 0 then '.' || o.confirmation_version::text else '' end,
+    (select count(*) from session_atlas b where b.org_id = p_org and b.session_id = the_job.session_id), w.expires_at
+  into policies, atlases, lease_end
+  from org o cross join platform_policy_version p left join worker w on w.id = p_worker
+  where o.id = p_org;
   if (p_dispatch_seconds is not null or p_open_approvals > 0) and policies is distinct from p_policies then
     raise exception using errcode = 'CX409', detail = 'policy_changed',
       message = 'The policies changed since this call was authorised.', hint = 'It is authorised again.';
   end if;
 
-  -- Whatever calls something, or is about to read, has looked at all atlases of its session. Looked at here and not in a
-  -- function: jobs that nobody governs pay for one look into an index.
-  if (p_dispatch_seconds is not null or p_more #> '{gates,atlases}' is not null) and (
-      select count(*) from session_atlas b where b.org_id = p_org and b.session_id = the_job.session_id)
-      <> coalesce((p_more #>> '{gates,atlases}')::integer, 0) then
+  -- Whatever calls something, or is about to read, has looked at all atlases of its session.
+  if (p_dispatch_seconds is not null or p_more #> '{gates,atlases}' is not null)
+      and atlases <> coalesce((p_more #>> '{gates,atlases}')::integer, 0) then
     perform require_atlases(p_org, the_job.session_id, (p_more #>> '{gates,atlases}')::integer);
   end if;
 
@@ -200,10 +208,22 @@ begin
     where c.org_id = p_org and c.job_id = p_job and c.status in ('awaiting', 'approved');
   end if;
   if p_step is not null then
+    -- The last thing that the model was asked is the answer of this step: what it cost stands with it.
+    answer := p_more #> '{usage,-1}';
+    if answer ->> 'purpose' in ('step', 'model') and (answer -> 'step_index')::integer = p_step then
+      p_more := case when jsonb_array_length(p_more -> 'usage') > 1 then p_more #- '{usage,-1}' else p_more - 'usage' end;
+      if p_more = '{}' then
+        p_more := null;
+      end if;
+    else
+      answer := null;
+    end if;
     insert into step (org_id, job_id, step_index, message_seq, response, prompt_tokens, completion_tokens, started_at,
-      created_at)
+      created_at, agent_id, model, cache_read_tokens, cache_write_tokens, cost_micros, estimated, seconds)
     values (p_org, p_job, p_step, p_message_seq, p_response::jsonb, p_prompt_tokens, p_completion_tokens,
-      now - make_interval(secs => p_step_seconds), now);
+      now - make_interval(secs => p_step_seconds), now, the_job.agent_id, answer ->> 'model',
+      (answer -> 'cache_read_tokens')::bigint, (answer -> 'cache_write_tokens')::bigint, (answer ->> 'cost_micros')::bigint,
+      (answer -> 'estimated')::boolean, (answer -> 'seconds')::double precision);
   end if;
   if p_stored_ids is not null then
     insert into stored_result (org_id, id, job_id, content, created_at)
@@ -223,7 +243,6 @@ begin
     end loop;
   end if;
   if p_dispatch_seconds is not null then
-    select w.expires_at into lease_end from worker w where w.id = p_worker;
     if lease_end is null or lease_end <= now then
       raise exception using errcode = 'CX409', detail = 'lease_expired',
         message = 'The lease of this worker has run out.', hint = 'Another worker takes its jobs over.';
@@ -2299,6 +2318,37 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.job_invariants() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  broken text := case
+    when new.status not in ('PENDING', 'RUNNING', 'RETRY', 'WAITING_FOR_APPROVAL', 'SLEEPING', 'PAUSED', 'COMPLETED', 'FAILED',
+      'CANCELLED') then 'chk_job_status'
+    when new.kind not in ('conversation', 'task', 'external') then 'chk_job_kind'
+    when new.kind = 'external' and (new.worker_id is not null or new.runnable_at is not null) then 'chk_job_external'
+    when not (0 <= new.retry_count and new.retry_count <= new.max_retries and new.max_retries <= 100)
+      then 'chk_job_retry_bounds'
+    when new.status = 'RETRY' and new.next_retry_at is null then 'chk_job_retry_has_time'
+    when new.open_approvals < 0 then 'chk_job_open_approvals'
+    when new.status = 'WAITING_FOR_APPROVAL' and new.open_approvals = 0 then 'chk_job_waiting_has_approval'
+    when new.status = 'FAILED' and new.error_message is null then 'chk_job_failed_has_error'
+    when (new.status in ('COMPLETED', 'FAILED', 'CANCELLED')) <> (new.finished_at is not null) then 'chk_job_terminal_has_end'
+    when (new.worker_id is null) <> (new.leased_at is null)
+      or (new.worker_id is not null and (new.status <> 'RUNNING' or new.runnable_at is not null)) then 'chk_job_lease'
+    when (new.holds = '{}') <> (new.held_at is null) then 'chk_job_held_since'
+    when new.status = 'PAUSED' and new.holds = '{}' then 'chk_job_paused_is_held'
+    when new.runnable_at is not null
+      and (new.status not in ('PENDING', 'RUNNING', 'RETRY', 'SLEEPING') or new.holds <> '{}') then 'chk_job_runnable' end;
+begin
+  if broken is not null then
+    perform violate('job', broken);
+  end if;
+  return new;
+end
+$$;
+
 CREATE FUNCTION public.job_journal(p_org uuid, p_job uuid) RETURNS TABLE(entries jsonb, arrived jsonb)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -2515,20 +2565,7 @@ END) STORED NOT NULL,
     submitted_by uuid,
     hand_backs integer DEFAULT 0 NOT NULL,
     CONSTRAINT chk_job_checkpoint_is_signed CHECK (((checkpoint IS NULL) = (checkpoint_mac IS NULL))),
-    CONSTRAINT chk_job_external CHECK (((kind <> 'external'::text) OR ((worker_id IS NULL) AND (runnable_at IS NULL)))),
-    CONSTRAINT chk_job_failed_has_error CHECK (((status <> 'FAILED'::text) OR (error_message IS NOT NULL))),
-    CONSTRAINT chk_job_hand_backs CHECK ((hand_backs >= 0)),
-    CONSTRAINT chk_job_held_since CHECK (((holds = '{}'::text[]) = (held_at IS NULL))),
-    CONSTRAINT chk_job_kind CHECK ((kind = ANY (ARRAY['conversation'::text, 'task'::text, 'external'::text]))),
-    CONSTRAINT chk_job_lease CHECK ((((worker_id IS NULL) = (leased_at IS NULL)) AND ((worker_id IS NULL) OR ((status = 'RUNNING'::text) AND (runnable_at IS NULL))))),
-    CONSTRAINT chk_job_open_approvals CHECK ((open_approvals >= 0)),
-    CONSTRAINT chk_job_paused_is_held CHECK (((status <> 'PAUSED'::text) OR (holds <> '{}'::text[]))),
-    CONSTRAINT chk_job_retry_bounds CHECK (((0 <= retry_count) AND (retry_count <= max_retries) AND (max_retries <= 100))),
-    CONSTRAINT chk_job_retry_has_time CHECK (((status <> 'RETRY'::text) OR (next_retry_at IS NOT NULL))),
-    CONSTRAINT chk_job_runnable CHECK (((runnable_at IS NULL) OR ((status = ANY (ARRAY['PENDING'::text, 'RUNNING'::text, 'RETRY'::text, 'SLEEPING'::text])) AND (holds = '{}'::text[])))),
-    CONSTRAINT chk_job_status CHECK ((status = ANY (ARRAY['PENDING'::text, 'RUNNING'::text, 'RETRY'::text, 'WAITING_FOR_APPROVAL'::text, 'SLEEPING'::text, 'PAUSED'::text, 'COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text]))),
-    CONSTRAINT chk_job_terminal_has_end CHECK (((status = ANY (ARRAY['COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text])) = (finished_at IS NOT NULL))),
-    CONSTRAINT chk_job_waiting_has_approval CHECK (((status <> 'WAITING_FOR_APPROVAL'::text) OR (open_approvals > 0)))
+    CONSTRAINT chk_job_hand_backs CHECK ((hand_backs >= 0))
 )
 WITH (fillfactor='85');
 
@@ -3098,6 +3135,30 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.tool_call_is_sound(status text, has_end boolean, hash_length integer, read_only boolean, verdict text, has_rule boolean, has_window boolean, on_uncertain text, granted boolean) RETURNS boolean
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  broken text := case
+    when status not in ('awaiting', 'allowed', 'approved', 'intended', 'uncertain', 'cleared', 'completed', 'failed', 'rejected')
+      then 'chk_tool_call_status'
+    when (status in ('completed', 'failed', 'rejected')) <> has_end then 'chk_tool_call_end'
+    when hash_length <> 32 then 'chk_tool_call_hash'
+    when verdict not in ('allow', 'deny', 'requires_approval') then 'chk_tool_call_verdict'
+    when on_uncertain not in ('retry_with_key', 'probe', 'ask_human', 'fail') then 'chk_tool_call_on_uncertain'
+    when not (read_only or status = 'rejected' or (verdict is not null and has_rule and (
+        status in ('awaiting', 'allowed', 'approved')
+        or (has_window and on_uncertain is not null and (status <> 'intended' or verdict = 'allow' or granted)))))
+      then 'chk_tool_call_intent' end;
+begin
+  if broken is not null then
+    perform violate('tool_call', broken);
+  end if;
+  return true;
+end
+$$;
+
 CREATE TABLE public.agent (
     org_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -3196,12 +3257,7 @@ CREATE TABLE public.tool_call (
     verdict text,
     rule text,
     granted boolean DEFAULT false NOT NULL,
-    CONSTRAINT chk_tool_call_end CHECK (((status = ANY (ARRAY['completed'::text, 'failed'::text, 'rejected'::text])) = (finished_at IS NOT NULL))),
-    CONSTRAINT chk_tool_call_hash CHECK ((length(input_hash) = 32)),
-    CONSTRAINT chk_tool_call_intent CHECK ((read_only OR (status = 'rejected'::text) OR ((verdict IS NOT NULL) AND (rule IS NOT NULL) AND ((status = ANY (ARRAY['awaiting'::text, 'allowed'::text, 'approved'::text])) OR ((dispatch_before IS NOT NULL) AND (settle_after IS NOT NULL) AND (on_uncertain IS NOT NULL) AND ((status <> 'intended'::text) OR (verdict = 'allow'::text) OR granted)))))),
-    CONSTRAINT chk_tool_call_on_uncertain CHECK ((on_uncertain = ANY (ARRAY['retry_with_key'::text, 'probe'::text, 'ask_human'::text, 'fail'::text]))),
-    CONSTRAINT chk_tool_call_status CHECK ((status = ANY (ARRAY['awaiting'::text, 'allowed'::text, 'approved'::text, 'intended'::text, 'uncertain'::text, 'cleared'::text, 'completed'::text, 'failed'::text, 'rejected'::text]))),
-    CONSTRAINT chk_tool_call_verdict CHECK ((verdict = ANY (ARRAY['allow'::text, 'deny'::text, 'requires_approval'::text])))
+    CONSTRAINT chk_tool_call CHECK (public.tool_call_is_sound(status, (finished_at IS NOT NULL), length(input_hash), read_only, verdict, (rule IS NOT NULL), ((dispatch_before IS NOT NULL) AND (settle_after IS NOT NULL)), on_uncertain, granted))
 )
 WITH (fillfactor='80');
 
@@ -3759,31 +3815,27 @@ CREATE FUNCTION public.session_append(p_org uuid, p_session uuid, new_messages i
 declare
   head session_head%rowtype;
   at timestamptz;
-  body_hashes bytea[] := '{}';
-  hashes bytea[] := '{}';
-  latest bytea;
+  digest bytea;
 begin
   select * into strict head from session_head where org_id = p_org and session_id = p_session for update;
   at := plane_now();
-  latest := head.audit_hash;
-  for i in 1 .. coalesce(cardinality(actions), 0) loop
-    body_hashes[i] := sha256(bodies[i]);
-    latest := chain_hash(latest, head.audit_seq + i, at, actions[i], jobs[i], body_hashes[i]);
-    hashes[i] := latest;
+  for i in 1 .. coalesce(cardinality(event_types), 0) loop
+    head.event_seq := head.event_seq + 1;
+    if event_types[i] is not null then
+      insert into event (org_id, session_id, seq, type, job_id, data, created_at)
+      values (p_org, p_session, head.event_seq, event_types[i], event_jobs[i], event_data[i], at);
+    end if;
   end loop;
-  with happened as (
-    insert into event (org_id, session_id, seq, type, job_id, data, created_at)
-    select p_org, p_session, head.event_seq + e.number, e.type, e.job, e.data, at
-    from unnest(event_types, event_jobs, event_data) with ordinality e (type, job, data, number)
-    where e.type is not null),
-  proven as (
+  for i in 1 .. coalesce(cardinality(actions), 0) loop
+    digest := sha256(bodies[i]);
+    head.audit_seq := head.audit_seq + 1;
+    head.audit_hash := chain_hash(head.audit_hash, head.audit_seq, at, actions[i], jobs[i], digest);
     insert into audit_entry (org_id, session_id, seq, format, action, job_id, body, body_hash, hash, created_at)
-    select p_org, p_session, head.audit_seq + a.number, 2, a.action, a.job, a.body, a.body_hash, a.hash, at
-    from unnest(actions, jobs[:cardinality(actions)], bodies, body_hashes, hashes)
-      with ordinality a (action, job, body, body_hash, hash, number))
+    values (p_org, p_session, head.audit_seq, 2, actions[i], jobs[i], bodies[i], digest, head.audit_hash, at);
+  end loop;
   update session_head
-  set message_seq = head.message_seq + new_messages, event_seq = head.event_seq + coalesce(cardinality(event_types), 0),
-      audit_seq = head.audit_seq + coalesce(cardinality(actions), 0), audit_hash = latest, last_activity_at = at
+  set message_seq = head.message_seq + new_messages, event_seq = head.event_seq, audit_seq = head.audit_seq,
+      audit_hash = head.audit_hash, last_activity_at = at
   where org_id = p_org and session_id = p_session;
   return head.message_seq + new_messages;
 end
@@ -4147,6 +4199,16 @@ begin
     from channel_mapping m
     where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_sender
       and m.verified_at is not null;
+end
+$$;
+
+CREATE FUNCTION public.violate(p_table text, p_constraint text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  raise check_violation using table = p_table, constraint = p_constraint,
+    message = format('new row for relation "%s" violates check constraint "%s"', p_table, p_constraint);
 end
 $$;
 
@@ -4766,7 +4828,14 @@ CREATE TABLE public.step (
     prompt_tokens integer NOT NULL,
     completion_tokens integer NOT NULL,
     started_at timestamp with time zone NOT NULL,
-    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    agent_id uuid,
+    model text,
+    cache_read_tokens bigint,
+    cache_write_tokens bigint,
+    cost_micros bigint,
+    estimated boolean,
+    seconds double precision
 );
 
 ALTER TABLE ONLY public.step FORCE ROW LEVEL SECURITY;
@@ -4906,6 +4975,43 @@ CREATE TABLE public.model_key (
 );
 
 ALTER TABLE ONLY public.model_key FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW public.model_usage WITH (security_invoker='true') AS
+ SELECT m.org_id,
+    m.job_id,
+    m.agent_id,
+    m.session_id,
+    m.step_index,
+    m.purpose,
+    m.model,
+    m.prompt_tokens,
+    m.completion_tokens,
+    m.cache_read_tokens,
+    m.cache_write_tokens,
+    m.cost_micros,
+    m.estimated,
+    m.seconds,
+    m.created_at
+   FROM public.model_call m
+UNION ALL
+ SELECT s.org_id,
+    s.job_id,
+    s.agent_id,
+    j.session_id,
+    s.step_index,
+    'step'::text AS purpose,
+    s.model,
+    (s.prompt_tokens)::bigint AS prompt_tokens,
+    (s.completion_tokens)::bigint AS completion_tokens,
+    s.cache_read_tokens,
+    s.cache_write_tokens,
+    s.cost_micros,
+    s.estimated,
+    s.seconds,
+    s.created_at
+   FROM (public.step s
+     JOIN public.job j ON (((j.org_id = s.org_id) AND (j.id = s.job_id))))
+  WHERE (s.model IS NOT NULL);
 
 CREATE TABLE public.notification (
     org_id uuid NOT NULL,
@@ -5828,6 +5934,8 @@ CREATE INDEX idx_standing_approval_session ON public.standing_approval USING btr
 
 CREATE INDEX idx_standing_use_call ON public.standing_use USING btree (org_id, call_id);
 
+CREATE INDEX idx_step_usage ON public.step USING btree (org_id, agent_id, created_at) INCLUDE (prompt_tokens, completion_tokens, cost_micros) WHERE (model IS NOT NULL);
+
 CREATE INDEX idx_team_list ON public.team USING btree (org_id, created_at DESC, id DESC);
 
 CREATE INDEX idx_team_member_account ON public.team_member USING btree (org_id, user_account_id);
@@ -5893,6 +6001,8 @@ CREATE TRIGGER job_binds AFTER INSERT ON public.job FOR EACH ROW EXECUTE FUNCTIO
 CREATE TRIGGER job_external BEFORE INSERT OR UPDATE OF runnable_at ON public.job FOR EACH ROW WHEN ((new.kind = 'external'::text)) EXECUTE FUNCTION public.job_external();
 
 CREATE TRIGGER job_guard BEFORE UPDATE OF status ON public.job FOR EACH ROW EXECUTE FUNCTION public.job_guard();
+
+CREATE TRIGGER job_invariants BEFORE INSERT OR UPDATE OF status, kind, worker_id, leased_at, runnable_at, holds, held_at, error_message, finished_at, retry_count, max_retries, next_retry_at, open_approvals ON public.job FOR EACH ROW EXECUTE FUNCTION public.job_invariants();
 
 CREATE TRIGGER job_record AFTER INSERT OR UPDATE OF status ON public.job FOR EACH ROW EXECUTE FUNCTION public.job_record();
 
@@ -7085,6 +7195,8 @@ GRANT UPDATE(last_characters) ON TABLE public.model_key TO cortex_app;
 GRANT UPDATE(set_by) ON TABLE public.model_key TO cortex_app;
 
 GRANT UPDATE(updated_at) ON TABLE public.model_key TO cortex_app;
+
+GRANT SELECT ON TABLE public.model_usage TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.notification TO cortex_app;
 

@@ -161,7 +161,7 @@ class ModelSuite:
         self, world: World, stage: ModelStage, admin: asyncpg.Connection
     ) -> None:
         job, _ = await self._ran(world, stage, turn(call("note", text="a")), turn(text="Noted."))
-        rows = await admin.fetch("select * from model_call where job_id = $1 order by step_index", job.id)
+        rows = await admin.fetch("select * from model_usage where job_id = $1 order by step_index", job.id)
         steps = await steps_of(world, job.id)
         assert [(row["step_index"], row["purpose"], row["estimated"]) for row in rows] == [
             (0, "step", False),
@@ -219,7 +219,7 @@ class ModelSuite:
         assert "step_restarted" in seen
         assert seen.index("step_restarted") < seen.index("completion")
         assert not await admin.fetchval("select count(*) from text_chunk where epoch = 1")
-        rows = await admin.fetch("select * from model_call where job_id = $1 order by created_at", id)
+        rows = await admin.fetch("select * from model_usage where job_id = $1 order by created_at", id)
         assert [row["estimated"] for row in rows] == [True, False]
         assert rows[0]["prompt_tokens"] > 0
         assert rows[0]["completion_tokens"] > 0
@@ -239,4 +239,4 @@ class ModelSuite:
                     await asyncio.sleep(0.01)
         assert (job.status, job.error_message) == (JobStatus.CANCELLED, "enough")
         # What was said until then is paid for.
-        assert await admin.fetchval("select count(*) from model_call where job_id = $1 and estimated", id) == 1
+        assert await admin.fetchval("select count(*) from model_usage where job_id = $1 and estimated", id) == 1

@@ -171,7 +171,7 @@ async def test_a_script_stands_in_where_there_is_no_key_and_says_so(
     assert [step.model for step in await steps_of(world, job.id)] == [label, label]
     for kind in ("message", "tool_call", "completion"):
         assert {data["model"] for data in await data_of(world, job, kind)} == {label}, kind
-    rows = await admin.fetch("select model, cost_micros from model_call where job_id = $1", job.id)
+    rows = await admin.fetch("select model, cost_micros from model_usage where job_id = $1", job.id)
     assert {(row["model"], row["cost_micros"]) for row in rows} == {(label, 0)}
     assert provider.asked == []
     # A key in the environment, and nothing else, makes it the real one; it goes on with what was said before.
@@ -201,7 +201,7 @@ async def test_a_refusal_without_a_word_fails_the_job_and_is_paid(
     assert (job.status, job.retry_count) == (JobStatus.FAILED, 0)
     assert "The model refused to answer: That would be wrong." in (job.error_message or "")
     assert names_what_to_do(job, 0)
-    row = await admin.fetchrow("select * from model_call where job_id = $1", job.id)
+    row = await admin.fetchrow("select * from model_usage where job_id = $1", job.id)
     assert (row["prompt_tokens"], row["completion_tokens"], row["estimated"]) == (100, 20, False)
 
 
@@ -247,7 +247,7 @@ async def test_what_was_paid_is_counted_also_where_the_job_gives_up(
     async with served(world, provider):
         job = await ended(world, await submitted(world, slug, max_retries=3))
     assert job.status is JobStatus.FAILED
-    rows = await admin.fetch("select * from model_call where job_id = $1 order by created_at", job.id)
+    rows = await admin.fetch("select * from model_usage where job_id = $1 order by created_at", job.id)
     assert [(row["prompt_tokens"], row["cache_read_tokens"], row["estimated"]) for row in rows] == [
         (150, 50, True),
         (100, 0, True),

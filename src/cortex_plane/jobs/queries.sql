@@ -307,7 +307,7 @@ order by w.created_at, w.entry
 with calls as (
   select m.*, a.slug, case $8 when 'day' then to_char(m.created_at at time zone 'UTC', 'YYYY-MM-DD')
     when 'agent' then m.agent_id::text when 'job' then m.job_id::text else m.model end collate "C" as key
-  from model_call m
+  from model_usage m
   join agent a on a.org_id = m.org_id and a.id = m.agent_id
   where ($1::uuid is null or exists (
       select from session s where s.org_id = m.org_id and s.id = m.session_id and $1 in (s.user_account_id, s.opened_by)))
@@ -335,13 +335,13 @@ select count(*) as calls, coalesce(sum(prompt_tokens), 0)::bigint as prompt_toke
   coalesce(sum(cache_write_tokens), 0)::bigint as cache_write_tokens,
   sum(cost_micros)::bigint as cost_micros, count(*) filter (where cost_micros is null) as unpriced_calls,
   coalesce(sum(seconds), 0) as seconds
-from model_call where job_id = $1
+from model_usage where job_id = $1
 
 
 -- name: spent_by_job
 select coalesce(sum(prompt_tokens + completion_tokens), 0)::bigint as tokens,
   coalesce(sum(cost_micros), 0)::bigint as cost_micros
-from model_call where job_id = $1
+from model_usage where job_id = $1
 
 
 -- name: spent_today
@@ -350,5 +350,5 @@ select coalesce(sum(m.prompt_tokens + m.completion_tokens), 0)::bigint as tokens
   coalesce(sum(m.cost_micros), 0)::bigint as cost_micros,
   extract(epoch from t.day + interval '1 day' - t.now)::double precision as seconds_left
 from (select n.now, date_trunc('day', n.now, 'UTC') as day from (select plane_now() as now) n) t
-left join model_call m on m.agent_id = $1 and m.created_at >= t.day
+left join model_usage m on m.agent_id = $1 and m.created_at >= t.day
 group by t.day, t.now

@@ -43,8 +43,11 @@ declare
   new_messages integer := 0;
   new_holds text[];
   ends_as text;
+  answer jsonb;
+  atlases bigint;
 begin
-  perform set_config('app.org_id', p_org::text, true);
+  -- Assignments, not queries: an expression without tables needs no executor.
+  status := set_config('app.org_id', p_org::text, true);
   applied_before := false;
   if p_more is not null then
     perform lock_more(p_org, p_more);
@@ -57,12 +60,13 @@ begin
       hand_backs = case when p_done_step is null then j.hand_backs else 0 end, updated_at = plane_now()
     where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
       and j.write_seq = p_write - 1
-    returning j.session_id, j.kind, j.holds, j.held_at, j.cancel_requested_at is not null as cancelled, j.updated_at as at
+    returning j.session_id, j.agent_id, j.kind, j.holds, j.held_at, j.cancel_requested_at is not null as cancelled,
+      j.updated_at as at
     into the_job;
     now := the_job.at;
   else
-    select j.session_id, j.kind, j.holds, j.held_at, j.cancel_requested_at is not null as cancelled, j.cancel_reason,
-      j.leased_at
+    select j.session_id, j.agent_id, j.kind, j.holds, j.held_at, j.cancel_requested_at is not null as cancelled,
+      j.cancel_reason, j.leased_at
     into the_job
     from job j
     where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
@@ -84,17 +88,21 @@ begin
     return;
   end if;
 
-  policies := policies_version(p_org);
+  -- One look at everything that a write depends on besides its job. `policies` is policies_version(), written out.
+  select o.policy_version::text || '.' || p.version::text
+      || case when o.confirmation_version > 0 then '.' || o.confirmation_version::text else '' end,
+    (select count(*) from session_atlas b where b.org_id = p_org and b.session_id = the_job.session_id), w.expires_at
+  into policies, atlases, lease_end
+  from org o cross join platform_policy_version p left join worker w on w.id = p_worker
+  where o.id = p_org;
   if (p_dispatch_seconds is not null or p_open_approvals > 0) and policies is distinct from p_policies then
     raise exception using errcode = 'CX409', detail = 'policy_changed',
       message = 'The policies changed since this call was authorised.', hint = 'It is authorised again.';
   end if;
 
-  -- Whatever calls something, or is about to read, has looked at all atlases of its session. Looked at here and not in a
-  -- function: jobs that nobody governs pay for one look into an index.
-  if (p_dispatch_seconds is not null or p_more #> '{gates,atlases}' is not null) and (
-      select count(*) from session_atlas b where b.org_id = p_org and b.session_id = the_job.session_id)
-      <> coalesce((p_more #>> '{gates,atlases}')::integer, 0) then
+  -- Whatever calls something, or is about to read, has looked at all atlases of its session.
+  if (p_dispatch_seconds is not null or p_more #> '{gates,atlases}' is not null)
+      and atlases <> coalesce((p_more #>> '{gates,atlases}')::integer, 0) then
     perform require_atlases(p_org, the_job.session_id, (p_more #>> '{gates,atlases}')::integer);
   end if;
 
@@ -173,10 +181,22 @@ begin
     where c.org_id = p_org and c.job_id = p_job and c.status in ('awaiting', 'approved');
   end if;
   if p_step is not null then
+    -- The last thing that the model was asked is the answer of this step: what it cost stands with it.
+    answer := p_more #> '{usage,-1}';
+    if answer ->> 'purpose' in ('step', 'model') and (answer -> 'step_index')::integer = p_step then
+      p_more := case when jsonb_array_length(p_more -> 'usage') > 1 then p_more #- '{usage,-1}' else p_more - 'usage' end;
+      if p_more = '{}' then
+        p_more := null;
+      end if;
+    else
+      answer := null;
+    end if;
     insert into step (org_id, job_id, step_index, message_seq, response, prompt_tokens, completion_tokens, started_at,
-      created_at)
+      created_at, agent_id, model, cache_read_tokens, cache_write_tokens, cost_micros, estimated, seconds)
     values (p_org, p_job, p_step, p_message_seq, p_response::jsonb, p_prompt_tokens, p_completion_tokens,
-      now - make_interval(secs => p_step_seconds), now);
+      now - make_interval(secs => p_step_seconds), now, the_job.agent_id, answer ->> 'model',
+      (answer -> 'cache_read_tokens')::bigint, (answer -> 'cache_write_tokens')::bigint, (answer ->> 'cost_micros')::bigint,
+      (answer -> 'estimated')::boolean, (answer -> 'seconds')::double precision);
   end if;
   if p_stored_ids is not null then
     insert into stored_result (org_id, id, job_id, content, created_at)
@@ -196,7 +216,6 @@ begin
     end loop;
   end if;
   if p_dispatch_seconds is not null then
-    select w.expires_at into lease_end from worker w where w.id = p_worker;
     if lease_end is null or lease_end <= now then
       raise exception using errcode = 'CX409', detail = 'lease_expired',
         message = 'The lease of this worker has run out.', hint = 'Another worker takes its jobs over.';

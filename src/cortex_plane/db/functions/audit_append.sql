@@ -8,8 +8,8 @@ create or replace function chain_hash(previous bytea, seq bigint, at timestamptz
     || sha256(convert_to(action, 'UTF8')) || coalesce(uuid_send(job), '\x00000000000000000000000000000000'::bytea) || body_hash);
 
 -- For verbs on one session: events and audit entries; `new_messages` were inserted by the caller under this lock.
--- `jobs` names the job of each audit entry, null where it concerns none. Returns how far the session's messages go now. Two
--- statements, however much there is to append: steps end here.
+-- `jobs` names the job of each audit entry, null where it concerns none. Returns how far the session's messages go now. One plain
+-- INSERT for each row: a step appends one or two, and a set of one costs more than a row.
 create or replace function session_append(
   p_org uuid, p_session uuid, new_messages integer, event_types text[], event_jobs uuid[], event_data jsonb[],
   actions text[], bodies bytea[], jobs uuid[] default '{}') returns bigint
@@ -17,31 +17,27 @@ create or replace function session_append(
 declare
   head session_head%rowtype;
   at timestamptz;
-  body_hashes bytea[] := '{}';
-  hashes bytea[] := '{}';
-  latest bytea;
+  digest bytea;
 begin
   select * into strict head from session_head where org_id = p_org and session_id = p_session for update;
   at := plane_now();
-  latest := head.audit_hash;
-  for i in 1 .. coalesce(cardinality(actions), 0) loop
-    body_hashes[i] := sha256(bodies[i]);
-    latest := chain_hash(latest, head.audit_seq + i, at, actions[i], jobs[i], body_hashes[i]);
-    hashes[i] := latest;
+  for i in 1 .. coalesce(cardinality(event_types), 0) loop
+    head.event_seq := head.event_seq + 1;
+    if event_types[i] is not null then
+      insert into event (org_id, session_id, seq, type, job_id, data, created_at)
+      values (p_org, p_session, head.event_seq, event_types[i], event_jobs[i], event_data[i], at);
+    end if;
   end loop;
-  with happened as (
-    insert into event (org_id, session_id, seq, type, job_id, data, created_at)
-    select p_org, p_session, head.event_seq + e.number, e.type, e.job, e.data, at
-    from unnest(event_types, event_jobs, event_data) with ordinality e (type, job, data, number)
-    where e.type is not null),
-  proven as (
+  for i in 1 .. coalesce(cardinality(actions), 0) loop
+    digest := sha256(bodies[i]);
+    head.audit_seq := head.audit_seq + 1;
+    head.audit_hash := chain_hash(head.audit_hash, head.audit_seq, at, actions[i], jobs[i], digest);
     insert into audit_entry (org_id, session_id, seq, format, action, job_id, body, body_hash, hash, created_at)
-    select p_org, p_session, head.audit_seq + a.number, 2, a.action, a.job, a.body, a.body_hash, a.hash, at
-    from unnest(actions, jobs[:cardinality(actions)], bodies, body_hashes, hashes)
-      with ordinality a (action, job, body, body_hash, hash, number))
+    values (p_org, p_session, head.audit_seq, 2, actions[i], jobs[i], bodies[i], digest, head.audit_hash, at);
+  end loop;
   update session_head
-  set message_seq = head.message_seq + new_messages, event_seq = head.event_seq + coalesce(cardinality(event_types), 0),
-      audit_seq = head.audit_seq + coalesce(cardinality(actions), 0), audit_hash = latest, last_activity_at = at
+  set message_seq = head.message_seq + new_messages, event_seq = head.event_seq, audit_seq = head.audit_seq,
+      audit_hash = head.audit_hash, last_activity_at = at
   where org_id = p_org and session_id = p_session;
   return head.message_seq + new_messages;
 end

@@ -1,4 +1,5 @@
--- What the model was asked since the last write of an attempt, as rows: see record_more.
+-- What the model was asked since the last write of an attempt, as rows: see record_more. The answer of a step is not among it: it
+-- stands with the step.
 create or replace function record_usage(p_org uuid, p_job uuid, p_session uuid, p_calls jsonb, p_now timestamptz)
   returns void language plpgsql set search_path = public, pg_temp as $$
 begin
@@ -12,3 +13,16 @@ begin
   join job j on j.org_id = p_org and j.id = p_job;
 end
 $$;
+
+-- Every answer of a model, wherever it stands.
+drop view if exists model_usage;
+create view model_usage with (security_invoker = true) as
+  select m.org_id, m.job_id, m.agent_id, m.session_id, m.step_index, m.purpose, m.model, m.prompt_tokens, m.completion_tokens,
+    m.cache_read_tokens, m.cache_write_tokens, m.cost_micros, m.estimated, m.seconds, m.created_at
+  from model_call m
+  union all
+  select s.org_id, s.job_id, s.agent_id, j.session_id, s.step_index, 'step', s.model, s.prompt_tokens::bigint,
+    s.completion_tokens::bigint, s.cache_read_tokens, s.cache_write_tokens, s.cost_micros, s.estimated, s.seconds, s.created_at
+  from step s join job j on j.org_id = s.org_id and j.id = s.job_id
+  where s.model is not null;
+grant select on model_usage to cortex_app;
