@@ -17,7 +17,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cortex_plane.jobs.model.checkpoints import (
-    LOG_KEPT,
     MAX_BYTES,
     MIGRATIONS,
     SCHEMA_VERSION,
@@ -26,15 +25,15 @@ from cortex_plane.jobs.model.checkpoints import (
     CheckpointCorrupt,
     CorruptionType,
     Cursor,
-    LogEntry,
     Migration,
     Phase,
     TokenUsage,
     agent_data,
-    log_with,
+    check_seal,
     migrate,
     schema,
     seal,
+    with_log,
 )
 from cortex_plane.kernel.canonical import MAX_DEPTH, canonical
 from cortex_plane.kernel.errors import InvalidInput, TooLarge
@@ -249,12 +248,11 @@ def test_a_value_that_could_not_be_opened_again_cannot_be_made(make: Callable[[]
     assert caught.value.details["field"] == field
 
 
-def test_the_log_keeps_the_last_twenty() -> None:
-    log: tuple[LogEntry, ...] = ()
-    for index in range(30):
-        log = log_with(log, log_entry(step_index=index))
-    assert LOG_KEPT == 20
-    assert [entry.step_index for entry in log] == list(range(10, 30))
+def test_a_log_is_put_in_with_a_sum_that_fits() -> None:
+    blob = orjson.loads(sealed(plain(execution_log=())).text)
+    shown = with_log(blob, [log_entry(step_index=7)])
+    assert shown == {**blob, "crc32": shown["crc32"], "execution_log": [orjson.loads(log_entry(step_index=7).encoded)]}
+    check_seal(orjson.dumps(shown).decode(), None, JOB, None)
 
 
 @pytest.mark.proves("S1.8")

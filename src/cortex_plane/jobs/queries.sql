@@ -27,6 +27,32 @@ returning j.id
 select checkpoint from job where id = $1
 
 
+-- name: list_log
+-- The last twenty steps that are over: of a code agent its operations, of others their responses with their calls.
+select l.step_index, left(l.step_id, 100) as step_id, l.started_at, l.finished_at, left(l.result_summary, 200) as result_summary,
+  l.tool_calls
+from (
+  (select s.step_index, coalesce(c.names, 'answer') as step_id, s.started_at, coalesce(c.finished_at, s.created_at) as finished_at,
+     coalesce(c.outcomes, s.response ->> 'text', '') as result_summary, c.calls::integer as tool_calls
+   from job j
+   join step s on s.org_id = j.org_id and s.job_id = j.id and s.step_index <= j.step_index
+   cross join lateral (
+     select count(*) as calls, max(t.finished_at) as finished_at,
+       string_agg(t.tool_name || ': ' || t.status, '; ' order by t.position) as outcomes,
+       (select string_agg(n.tool_name, ', ' order by n.first)
+        from (select d.tool_name, min(d.position) as first from tool_call d
+              where d.org_id = s.org_id and d.job_id = s.job_id and d.step_index = s.step_index group by d.tool_name) n) as names
+     from tool_call t where t.org_id = s.org_id and t.job_id = s.job_id and t.step_index = s.step_index) c
+   where j.id = $1 and not exists (select from journal_entry e where e.org_id = j.org_id and e.job_id = j.id)
+   order by s.step_index desc limit 20)
+  union all
+  (select e.position, right(e.key, 100), e.created_at, e.finished_at,
+     coalesce(e.error ->> 'message', e.result #>> '{}', ''), (e.kind in ('tool', 'approval'))::integer
+   from journal_shown e where e.job_id = $1 and e.status <> 'open' and e.finished_at is not null
+   order by e.position desc limit 20)) l
+order by l.step_index
+
+
 -- name: fail_job
 update job
 set status = 'FAILED', error_message = $2, holds = '{}', held_at = null, runnable_at = null, wake_at = null,

@@ -317,7 +317,7 @@ class Attempt:
             self.gates.bound.begin_response()
             self.gates.bound.count_unanswered()
         index = step.record.index
-        self.lease.log_step(index, "unanswered", self.step_start, step.text, 0)
+        self.lease.progress.end_step(index, "unanswered")
         self.lease.progress.step = index + 1
         events = step_calls.with_model(step.response, step_calls.text_events(index, step.text))
         facts = [self.lease.fact("step_completed", step=index, calls=[])]
@@ -331,7 +331,7 @@ class Attempt:
         cut = {"truncated": True} if step.response.stop_reason is StopReason.MAX_TOKENS else {}
         reply = text if self.lease.assignment.kind is JobKind.CONVERSATION else None
         fact = self.lease.fact("step_completed", step=index, calls=[], **step_calls.reply_digest(reply))
-        self.lease.log_step(index, "answer", self.step_start, text, 0)
+        progress.end_step(index, "answer")
         progress.status, progress.phase = CheckpointStatus.COMPLETED, Phase.DONE
         events = step_calls.with_model(step.response, step_calls.completion_events(index, text))
         write = StepWrite(step=step.record, done_step=index, reply=reply, events=events)
@@ -387,8 +387,7 @@ class Attempt:
         progress = self.lease.progress
         index = progress.step
         names = ", ".join(dict.fromkeys(call.name for call in calls))
-        outcome = "; ".join(f"{call.name}: {call.status}" for call in calls)
-        self.lease.log_step(index, names[:100] or "answer", self.step_start, outcome, len(calls))
+        progress.end_step(index, names[:100] or "answer")
         progress.active_tools = tuple(call.active_tool(with_result=False) for call in calls)
         progress.phase, progress.step, progress.invocation = Phase.MODEL, index + 1, None
         outcomes = [step_calls.call_outcome(call) for call in calls]

@@ -10,7 +10,7 @@ import hashlib
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -108,7 +108,6 @@ class Progress:
     conversation_summary: str | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    log: tuple[checkpoints.LogEntry, ...] = ()
 
     @classmethod
     def of(cls, checkpoint: checkpoints.Checkpoint) -> Progress:
@@ -125,9 +124,11 @@ class Progress:
             conversation_summary=checkpoint.conversation_summary,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
-            log=checkpoint.execution_log,
             **{field.name: getattr(checkpoint.cursor, field.name) for field in fields(checkpoints.Cursor)},
         )
+
+    def end_step(self, index: int, step_id: str) -> None:
+        self.last_step, self.last_step_id = index, step_id
 
     def checkpoint(self, id: UUID, at: datetime) -> checkpoints.Checkpoint:
         usage = checkpoints.TokenUsage(prompt_tokens=self.prompt_tokens, completion_tokens=self.completion_tokens)
@@ -154,7 +155,6 @@ class Progress:
             accumulated_facts=self.accumulated_facts,
             conversation_summary=self.conversation_summary,
             token_usage=usage,
-            execution_log=self.log,
         )
 
 
@@ -186,20 +186,6 @@ class Lease:
 
     def fact(self, action: str, **data: Any) -> Fact:
         return Fact.of(self.actor, action, job=str(self.assignment.job_id), **data)
-
-    def log_step(self, index: int, step_id: str, start: float, summary: str, calls: int) -> None:
-        """In the checkpoint's log. ``start``: the tick at which the step began."""
-        progress, now = self.progress, self.time.now()
-        entry = checkpoints.LogEntry(
-            step_index=index,
-            step_id=step_id,
-            started_at=now - timedelta(seconds=max(0.0, ticks() - start)),
-            finished_at=now,
-            result_summary=summary[:200],
-            tool_calls=calls,
-        )
-        progress.last_step, progress.last_step_id = entry.step_index, entry.step_id
-        progress.log = checkpoints.log_with(progress.log, entry)
 
     async def commit(self, write: StepWrite, *, keep_checkpoint: bool = False) -> WriteResult:
         """One numbered write with the sealed checkpoint, which is put into ``write``. ``keep_checkpoint``: the one that was

@@ -5,9 +5,10 @@ begin
   insert into journal_entry (org_id, job_id, key, position, kind, name, input_hash, status, result, result_id, error,
     created_at, finished_at)
   select p_org, p_job, e.key, e.position, e.kind, e.name, decode(e.input_hash, 'hex'), e.status, e.result, e.result_id, e.error,
-    p_now, case when e.status <> 'open' then p_now end
+    p_now - make_interval(secs => coalesce(e.seconds, 0)), case when e.status <> 'open' then p_now end
   from jsonb_to_recordset(p_entries) e (
-    key text, position integer, kind text, name text, input_hash text, status text, result jsonb, result_id uuid, error jsonb)
+    key text, position integer, kind text, name text, input_hash text, status text, result jsonb, result_id uuid, error jsonb,
+    seconds double precision)
   on conflict on constraint journal_entry_pkey do update
   set status = excluded.status, result = excluded.result, result_id = excluded.result_id, error = excluded.error,
     finished_at = excluded.finished_at

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 
 SCHEMA_VERSION = 1
-LOG_KEPT = 20
 WARN_BYTES = 512 * 1024
 MAX_BYTES = 1024 * 1024
 
@@ -201,8 +200,11 @@ def agent_data(data: Mapping[str, Any]) -> dict[str, bytes]:
     return {key: _entry(key, value) for key, value in data.items()}
 
 
-def log_with(log: tuple[LogEntry, ...], entry: LogEntry) -> tuple[LogEntry, ...]:
-    return (*log, entry)[-LOG_KEPT:]
+def with_log(blob: Blob, log: Iterable[LogEntry]) -> Blob:
+    """A checkpoint as people read it. The log is made from the rows of the steps, so it is not written with each of them."""
+    shown = {**blob, "execution_log": [orjson.loads(entry.encoded) for entry in log]}
+    del shown["crc32"]
+    return {**shown, "crc32": zlib.crc32(_rewritten(shown))}
 
 
 def seal(checkpoint: Checkpoint, *, job_id: UUID, key: bytes) -> SealedCheckpoint:

@@ -31,7 +31,7 @@ from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import meters
 from cortex_plane.worker.attempt import StepWriter, is_applied
-from cortex_plane.worker.calls import Call, merge_writes, storable
+from cortex_plane.worker.calls import Call, merge_writes
 from cortex_plane.worker.code.context import describe_error
 from cortex_plane.worker.code.operations import PlannedOperation, Unwind
 from cortex_plane.worker.ends import End, Ended, JobCancelled, JobFailed, JobHandedBack, JobHeld, JobSleeps
@@ -245,7 +245,7 @@ class OperationRecord:
         operation, entries = self.operation, self.entries
         row: dict[str, Any] = {
             "key": self.key, "position": self.position, "kind": operation.kind, "name": operation.name,
-            "input_hash": operation.input_hash, "status": status,
+            "input_hash": operation.input_hash, "status": status, "seconds": max(0.0, ticks() - self.start),
         }  # fmt: skip
         write = StepWrite(more={"journal": [row]})
         if error is not None:
@@ -260,17 +260,16 @@ class OperationRecord:
             write.stored = ((id, result),)
         return write
 
-    def finish(self, write: StepWrite, summary: str, **fact: Any) -> StepWrite:
-        """It is over: its entry with its log line and audit fact."""
+    def finish(self, write: StepWrite, **fact: Any) -> StepWrite:
+        """It is over: its entry with its audit fact."""
         lease, kind = self.entries.lease, self.operation.kind
-        calls = int(kind in (EntryKind.TOOL, EntryKind.APPROVAL))
-        lease.log_step(self.position, self.key[-100:], self.start, storable(summary), calls)
+        lease.progress.end_step(self.position, self.key[-100:])
         write.done_step = self.position
         write.facts = [*write.facts, lease.fact("step_completed", step=self.position, key=self.key, kind=kind, **fact)]
         return write
 
-    def done(self, write: StepWrite, summary: str, **fact: Any) -> None:
-        self.entries.journal.record(self.finish(write, summary, **fact))
+    def done(self, write: StepWrite, **fact: Any) -> None:
+        self.entries.journal.record(self.finish(write, **fact))
 
     def fail(self, error: CortexError) -> None:
         """With an error that the agent may catch."""

@@ -215,7 +215,7 @@ class Performer(JournalReplay):
             )
             record.fail(failure)
             raise failure
-        record.done(record.entry(EntryStatus.DONE, result), result[:200].decode(errors="ignore"))
+        record.done(record.entry(EntryStatus.DONE, result))
         return orjson.loads(result)
 
     async def _pause(self, seconds: float) -> None:
@@ -278,7 +278,7 @@ class Performer(JournalReplay):
             prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens, seconds=ticks() - start,
         )  # fmt: skip
         write.events = step_calls.with_model(response, step_calls.text_events(position, text))
-        await self._journal.write(record.finish(write, text[:200]))
+        await self._journal.write(record.finish(write))
         return text
 
     def _sleep(self, key: str, entry: JournalEntry | None, operation: operations.PlannedSleep) -> None:
@@ -289,7 +289,7 @@ class Performer(JournalReplay):
             until = operation.until or now + timedelta(seconds=operation.seconds or 0.0)
         result = canonical({"until": until.isoformat()})
         if until <= now:
-            record.done(record.entry(EntryStatus.DONE, result), "slept")
+            record.done(record.entry(EntryStatus.DONE, result))
             return
         if entry is None:
             self._journal.record(record.entry(EntryStatus.OPEN, result))
@@ -306,11 +306,11 @@ class Performer(JournalReplay):
             until = None if deadline is None else datetime.fromisoformat(deadline)
         if key in self._signals:
             payload = self._signals[key]
-            record.done(record.entry(EntryStatus.DONE, canonical(payload)), "arrived")
+            record.done(record.entry(EntryStatus.DONE, canonical(payload)))
             return payload
         if until is not None and until <= now:
             late = WaitTimeout(f"Nobody sent `{operation.name}` with the key `{operation.key}` in time.")
-            record.done(record.entry(EntryStatus.FAILED, error=late), "timed out")
+            record.done(record.entry(EntryStatus.FAILED, error=late))
             raise late
         self._journal.stop.waits.append({"entry": key, "name": operation.name, "key": operation.key})
         return self._wait_until(until, f"waits for `{operation.name}`")
@@ -391,7 +391,7 @@ class CodeCall:
         journal.results.update(results)
         write.stored = (*write.stored, *results)
         write.events = [*write.events, *step_calls.result_events(self.record.position, [call])]
-        record.done(write, f"{call.name}: {call.status}", calls=[step_calls.call_outcome(call)])
+        record.done(write, calls=[step_calls.call_outcome(call)])
         if parts.lease.cancel_requested and call.status is CallStatus.FAILED:
             journal.stop.cancelled = True
             raise operations.Unwind
@@ -431,7 +431,7 @@ class CodeCall:
             *step_calls.call_events(self.record.position, None, [call]),
             *step_calls.result_events(self.record.position, [call]),
         ]
-        self.record.done(write, f"{call.name}: {call.status}")
+        self.record.done(write)
         if error is not None:
             raise error
         return value
