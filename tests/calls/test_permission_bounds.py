@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from cortex_plane.agents import verbs as agents
-from cortex_plane.calls import rules
 from cortex_plane.calls.model import MAX_ACTIONS, MAX_ASKS
+from cortex_plane.calls.rules import permissions as rules
 from cortex_plane.calls.verbs import permissions as permission_verbs
 from cortex_plane.gates.model.gates import Ruling
 from cortex_plane.gates.rules import session as gate_session

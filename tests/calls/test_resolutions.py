@@ -13,7 +13,7 @@ import pytest
 
 from cortex_plane.approvals.model.approvals import ApprovalDecision, Channel, Choice
 from cortex_plane.approvals.verbs import approvals, decisions
-from cortex_plane.calls.rules import MAX_REASON
+from cortex_plane.calls.rules.permissions import MAX_REASON
 from cortex_plane.calls.verbs import resolutions
 from cortex_plane.client import Client
 from cortex_plane.db.database import Database

@@ -6,7 +6,7 @@ import pytest
 
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.calls.model import ActionAnswer, ResolutionDecision
-from cortex_plane.calls.rules import answered, decided
+from cortex_plane.calls.rules.permissions import answered, decided
 from cortex_plane.gates.model.gates import NOTHING_YET, Ruling
 from cortex_plane.gates.rules.authorization import strictest
 from cortex_plane.policies.model.policies import (

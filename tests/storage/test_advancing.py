@@ -6,7 +6,7 @@ import asyncio
 import json
 from datetime import timedelta
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import asyncpg
 import orjson
@@ -278,7 +278,9 @@ async def test_a_call_that_is_sent_again_gets_a_new_end(admin: asyncpg.Connectio
     intent = call(timeout_seconds=7.0)
     await held.write(StepWrite(**ledger(intent), dispatches=True))
     await clock.advance(timedelta(seconds=20))
-    told = await held.write(StepWrite(again=(UUID(intent["id"]),), dispatches=True))
+    again = {name: intent[name] for name in ("id", "digest", "input_hash", "on_uncertain", "timeout_seconds")}
+    again |= {"grant": False, "attempt": 2}
+    told = await held.write(StepWrite(intents=orjson.dumps([again]), dispatches=True))
     assert told is not None
     assert told.dispatch_before == held.given.now + timedelta(seconds=22)
     row = await admin.fetchrow("select * from tool_call")

@@ -95,7 +95,7 @@ def test_an_approved_call_is_not_sent_past_a_gate_that_came_while_it_was_written
     atlases = CompiledAtlases([atlas(boss)])
     gates = AttemptGates(atlases, _bound(GateState(started=True)), lambda: NOON)
     gates.let_through(one, has_approval=True)
-    write = StepWrite(granted=orjson.dumps([{"id": str(one.id)}]), dispatches=True)
+    write = StepWrite(intents=orjson.dumps([{"id": str(one.id), "grant": True}]), dispatches=True)
     assert gates.allows_write(write)
     gates.rebase(atlases, _bound(GateState(started=True, people=(boss.key,)), 1))
     assert not gates.allows_write(write)

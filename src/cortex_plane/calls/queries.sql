@@ -1,30 +1,6 @@
--- name: ask_again
--- What was allowed or approved is asked for once more, with the same row.
-with declared as (
-  update external_call set policies = $3, settle_at = null where call_id = $1)
-update tool_call
-set status = 'awaiting', verdict = 'requires_approval', rule = $2, granted = false, error = null, settled_by = null
-where id = $1 and status in ('allowed', 'approved', 'cleared')
-returning wait_external($4, job_id, $5, id)
-
-
--- name: record_callback
-update external_call set callback_id = $2 where call_id = $1
-
-
 -- name: complete_job
 update job set status = 'COMPLETED', result = $2, running_seconds = extract(epoch from plane_now() - created_at)
 where id = $1 and kind = 'external' and status = 'RUNNING'
-returning id
-
-
--- name: doubt_call
--- An intent whose outcome nobody knows.
-with looked as (
-  update external_call set settle_at = null where call_id = $1)
-update tool_call set status = $2, error = $3, settled_by = case when $2 = 'failed' then 'fail' end,
-  finished_at = case when $2 = 'failed' then plane_now() end
-where id = $1 and status in ('intended', 'uncertain')
 returning id
 
 
@@ -67,12 +43,6 @@ cross join lateral call_causes(j.org_id, j.id, 0, $4::uuid[]) c
 -- name: list_session_calls
 -- The one job of an external session.
 select id, status, holds from job where session_id = $1 and kind = 'external'
-
-
--- name: reject_call
-update tool_call set status = 'rejected', error = $2, settled_by = 'policy', finished_at = plane_now()
-where id = $1 and status in ('allowed', 'approved', 'cleared')
-returning id
 
 
 -- name: count_live

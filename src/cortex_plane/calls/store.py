@@ -11,12 +11,11 @@ from uuid import UUID
 from cortex_plane.agents.model.agents import SkillSettings
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.calls.model import CallShown, ExternalCall, Resolution
-from cortex_plane.calls.rules import Governed, ToolDefinition
+from cortex_plane.calls.rules.permissions import Governed, ToolDefinition
 from cortex_plane.db.database import Database, Queries, Row, Transaction, after, page
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.kernel.pages import Page, Position
-from cortex_plane.policies.model.policies import PolicyDecision
 from cortex_plane.proof.model import Fact
 from cortex_plane.proof.rules.receipts import Stamp
 from cortex_plane.sessions.model.sessions import SessionKind
@@ -70,35 +69,6 @@ class CallContext:
     @property
     def skills(self) -> SkillSettings:
         return SkillSettings.of(self.skill_config)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NewCall:
-    id: UUID
-    key: str | None
-    asked_hash: bytes
-    sender: str | None
-    tool: str
-    digest: str
-    parameters: bytes | None
-    arguments: bytes
-    input_hash: str
-    read_only: bool
-    risk: str
-    on_uncertain: str
-    timeout_seconds: float
-    says: str | None
-    decision: PolicyDecision
-    policies: str
-    status: CallStatus
-    asker: UUID
-    caused_by: UUID | None
-    error: str | None = None
-    standing_id: UUID | None = None
-    granter_revision: int | None = None
-    approval_id: UUID | None = None
-    callback_id: UUID | None = None
-    """The connection over which its agent is told of decisions about it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,45 +164,42 @@ async def require_its_agent(tx: Transaction, id: UUID, by: UUID) -> None:
 
 
 async def authorize_call(
-    at: Database | Transaction, org_id: UUID, job_id: UUID, call: NewCall, dispatch_seconds: float, events: CallMessage,
-    facts: Sequence[Fact], more: dict[str, Any] | None = None,
-) -> tuple[UUID, bool]:  # fmt: skip
-    """The call's id, and whether it is new: with a key that was used before it is the call of then."""
+    at: Database | Transaction, org_id: UUID, job_id: UUID, call: dict[str, Any], arguments: bytes, declared: dict[str, Any],
+    dispatch_seconds: float, events: CallMessage, facts: Sequence[Fact], more: dict[str, Any] | None = None,
+) -> Row:  # fmt: skip
+    """The call's id, and whether it is ``fresh``: with a key that was used before it is the call of then."""
     (row,) = await at.call(
-        "authorize_call", org_id, job_id, call.id, call.key, call.asked_hash, call.sender, call.tool, call.digest,
-        call.parameters.decode() if call.parameters is not None else None, call.arguments.decode(),
-        bytes.fromhex(call.input_hash), call.read_only, call.risk, call.on_uncertain, call.timeout_seconds,
-        call.decision.verdict, call.decision.rule, call.policies, call.status, call.error,
-        dispatch_seconds, call.standing_id, call.granter_revision, call.says, call.approval_id,
-        call.asker, call.caused_by, *_call_message(events, facts), more,
+        "authorize_call", org_id, job_id, call, arguments.decode(), declared, dispatch_seconds,
+        *_call_message(events, facts), more,
     )  # fmt: skip
-    return row["id"], row["fresh"]
+    return row
 
 
 async def intend_call(
-    db: Database, org_id: UUID, seen: ExternalCall, sender: str | None, policies: str, dispatch_seconds: float, *,
-    decision: PolicyDecision | None, granted: bool, standing: tuple[UUID, int] | None,
-    by: UUID, events: CallMessage, facts: Sequence[Fact], more: dict[str, Any] | None = None,
+    db: Database, org_id: UUID, seen: ExternalCall, sender: str | None, policies: str, dispatch_seconds: float,
+    intent: dict[str, Any], by: UUID, events: CallMessage, facts: Sequence[Fact], more: dict[str, Any] | None = None,
 ) -> None:  # fmt: skip
-    standing_id, revision = standing or (None, None)
     await db.call(
-        "intend_call", org_id, seen.id, seen.status, seen.attempt, sender, policies, dispatch_seconds,
-        decision.verdict if decision else None, decision.rule if decision else None, granted, standing_id, revision,
-        by, *_call_message(events, facts), more,
+        "intend_call", org_id, seen.id, seen.status, seen.attempt, sender, policies, dispatch_seconds, intent, by,
+        *_call_message(events, facts), more,
     )  # fmt: skip
 
 
 async def settle_call(
-    db: Database, org_id: UUID, id: UUID, sees: UUID | None, by: UUID, attempt: int | None, status: CallStatus,
-    result: bytes | None, error: str | None, settled_by: str | None, events: CallMessage, facts: Sequence[Fact],
-    more: dict[str, Any] | None = None,
+    db: Database, org_id: UUID, id: UUID, sees: UUID | None, by: UUID, attempt: int | None, outcome: dict[str, Any],
+    result: bytes | None, events: CallMessage, facts: Sequence[Fact], more: dict[str, Any] | None = None,
 ) -> EndedGatedCall | None:  # fmt: skip
     """``more``: None where nobody looked at the gates of its session. If it has some, nothing is written, and they are returned."""
     rows = await db.call(
-        "settle_call", org_id, id, sees, by, attempt, status, result.decode() if result is not None else None, error,
-        settled_by, *_call_message(events, facts), more,
+        "settle_call", org_id, id, sees, by, attempt, outcome, result.decode() if result is not None else None,
+        *_call_message(events, facts), more,
     )  # fmt: skip
     return EndedGatedCall(**rows[0]) if rows and rows[0]["bound"] is not None else None
+
+
+async def end_call(tx: Transaction, outcome: dict[str, Any]) -> None:
+    """What became of a call, without its agent. Raises `Conflict` where somebody else was faster."""
+    await tx.call("end_call", tx.org, outcome, None)
 
 
 def _call_message(events: CallMessage, facts: Sequence[Fact]) -> tuple[list[Any], ...]:
@@ -242,21 +209,12 @@ def _call_message(events: CallMessage, facts: Sequence[Fact]) -> tuple[list[Any]
     )  # fmt: skip
 
 
-async def record_callback(tx: Transaction, id: UUID, connection_id: UUID) -> None:
-    """A part of the transaction that writes the call: whoever decides about it lets its agent be told there."""
-    await tx.rows(queries.record_callback, id, connection_id)
-
-
-async def ask_again(tx: Transaction, id: UUID, rule: str, policies: str, approval_id: UUID) -> bool:
-    return bool(await tx.rows(queries.ask_again, id, rule, policies, tx.org, approval_id))
-
-
-async def reject_call(tx: Transaction, id: UUID, error: str) -> bool:
-    return await tx.value(queries.reject_call, id, error) is not None
-
-
-async def doubt_call(tx: Transaction, id: UUID, status: CallStatus, error: str | None) -> bool:
-    return await tx.value(queries.doubt_call, id, status, error) is not None
+async def ask_again(
+    tx: Transaction, job_id: UUID, session_id: UUID, call: dict[str, Any], arguments: bytes, policies: str,
+    approval_id: UUID,
+) -> None:  # fmt: skip
+    """What was allowed or approved is asked for once more, with the same row."""
+    await tx.call("ask_again", tx.org, job_id, session_id, call, arguments.decode(), policies, approval_id)
 
 
 async def list_session_calls(tx: Transaction, session_id: UUID) -> Row | None:

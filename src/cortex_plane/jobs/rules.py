@@ -95,7 +95,8 @@ class StepWrite:
     arguments: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
     """JSON each; calls and outcomes name theirs by its number, from 1."""
-    again: tuple[UUID, ...] = ()
+    intents: bytes | None = None
+    """JSON: calls that have a row and may be sent once this is durable, with a grant or again."""
     dispatches: bool = False
     reads: bool = False
     """Calls that only read are next."""
@@ -108,8 +109,6 @@ class StepWrite:
     """None: a job that sleeps is woken by a signal alone."""
     hold: str | None = None
     result: bytes | None = None
-    granted: bytes | None = None
-    """JSON: calls that a person approved and that may be sent once this is durable."""
     policies: str | None = None
     """The version of the policies by which the calls were allowed."""
     requests: tuple[NewRequest, ...] = ()

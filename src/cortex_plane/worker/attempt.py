@@ -94,13 +94,11 @@ class StepWriter:
             raise
 
     async def commit(self, step: StepWrite, keep_checkpoint: bool) -> WriteResult:
-        """The step with its usage, its standing approvals, the state of the gates, and the sealed checkpoint."""
+        """The step with its usage, the state of the gates, and the sealed checkpoint."""
         usage = tuple(self._conversation.model_calls)
         more = {**step.more, "usage": [call.row() for call in usage]} if usage else step.more
         # A copy: where the write is refused, the caller goes on from the step as it was.
         write = replace(step, more=more)
-        if step.dispatches:
-            self._authorizer.add_standing_uses(write)
         gates = self._gates.bound
         if gates is not None:
             result = await self._commit_with_gates(gates, write, keep_checkpoint)

@@ -8,26 +8,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from uuid import UUID
 
-import orjson
 import structlog
 
-from cortex_plane.approvals.verbs import standing_approvals
+from cortex_plane.calls.rules.records import call_fact
+from cortex_plane.calls.rules.verdicts import judge_call
+from cortex_plane.calls.verbs.earlier_approvals import cover_call, receipt_fault
 from cortex_plane.gates.model.gates import PLANE_TOOLS
-from cortex_plane.gates.rules.authorization import Authorization, StandingUse, authorize, facts_of, is_unseen
+from cortex_plane.gates.rules.authorization import Authorization, StandingUse, is_unseen
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT, CallStatus, ToolCall
 from cortex_plane.jobs.model.jobs import Hold
 from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.kernel.errors import Conflict
-from cortex_plane.policies.model.policies import OnDeny, PolicyDecision, PolicyRow, PolicyVerdict
+from cortex_plane.policies.model.policies import PolicyRow, PolicyVerdict
 from cortex_plane.policies.rules.engine import CompiledPolicies
-from cortex_plane.policies.rules.terms import both_terms
 from cortex_plane.policies.verbs.policy_cache import book, request_rows
 from cortex_plane.proof.rules.receipts import Stamp
-from cortex_plane.proof.verbs.receipts import receipt_fault
-from cortex_plane.worker.calls import ASK, Call, CallKind, apply_authorization, apply_row, standing_columns
+from cortex_plane.worker.calls import ASK, Call, CallKind, apply_authorization, apply_row
 from cortex_plane.worker.ends import Ended, JobHeld, JobSleeps
 from cortex_plane.worker.lease import Lease
 from cortex_plane.worker.mcp.remote_tool import RemoteTool
@@ -43,7 +41,7 @@ class CallAuthorizer:
     def __init__(self, lease: Lease, gates: SessionGates) -> None:
         self._lease, self._gates = lease, gates
         self._request_rows = request_rows(lease.assignment.request_policies)
-        self._standing_uses: dict[UUID, StandingUse] = {}
+        self.standing_uses: dict[UUID, StandingUse] = {}
         """By call: the standing approval that covered it when this attempt asked."""
         self.refusals: set[tuple[str, str]] = set()
         """Name and input hash of calls that a person refused: they do not come back unchanged."""
@@ -81,18 +79,17 @@ class CallAuthorizer:
         # By call: branches of a job may judge theirs by different policies, and learn of newer ones meanwhile.
         lease = self._lease
         call.policies = lease.policies_version = lease.newest_policies
-        self._standing_uses.pop(call.id, None)
+        self.standing_uses.pop(call.id, None)
         policies = await self.policies_at(call.policies)
         self._apply_confirmation(call, policies)
         call.ruling = self._gates.rule_on(call, is_new=is_new)
-        facts = facts_of(lease.assignment, call, read_only=self._only_reads(call))
         # A question to people may be asked again after a no: nothing is sent by it, and its agent decides what a no means.
-        refused_before = call.name != ASK and (call.name, call.input_hash) in self.refusals
-        decision = authorize(policies, facts, self._request_rows, turned_down=refused_before, ruling=call.ruling)
-        demand = self.demands.get(call.id)
-        if call.name == ASK and demand is not None and decision.verdict is not PolicyVerdict.DENY:
-            decision = _demand_approval(decision, authorize(policies, facts, [demand]), demand)
-        return Authorization(decision)
+        is_question = call.name == ASK
+        return judge_call(
+            policies, lease.assignment, call, self._request_rows, read_only=self._only_reads(call), ruling=call.ruling,
+            refused_before=not is_question and (call.name, call.input_hash) in self.refusals,
+            demand=self.demands.get(call.id) if is_question else None,
+        )  # fmt: skip
 
     def _apply_confirmation(self, call: Call, policies: CompiledPolicies) -> None:
         """What a steward confirmed about a remote tool. Each time: confirmations come and go with the policies. A call in
@@ -123,35 +120,15 @@ class CallAuthorizer:
 
     async def _cover(self, call: Call, authorization: Authorization, uses: Mapping[UUID, int]) -> Authorization:
         """With the standing approval that the call may use, if it needs a person's yes and nobody said no."""
-        lease, reads, vault = self._lease, self._only_reads(call), self._lease.worker.vault
-        cover = await standing_approvals.cover(
-            lease.db, lease.assignment, call, reads, authorization, vault, uses, lease.progress.message_seq
-        )
-        for refusal in cover.refusals:
-            # A standing approval without a true receipt covers nothing, and that is on the audit trail.
-            log.error("standing approval refused", job_id=str(lease.assignment.job_id), **refusal)
-            lease.notes.append(lease.fact("receipt_refused", **refusal))
-        if cover.authorization.leaning is not None:
-            self._standing_uses[call.id] = cover.authorization.leaning
-        return cover.authorization
-
-    def add_standing_uses(self, write: StepWrite) -> None:
-        """Calls that are sent on a standing approval name it: it is checked once more, and counted, in the same commit."""
-        if not self._standing_uses:
-            return
-        uses = self._standing_uses
-        again = [{"id": str(id), **standing_columns(uses[id])} for id in write.again if id in uses]
-        facts = [
-            self._lease.fact(
-                "standing_used", standing=row["standing_id"], call=row["id"], tool=row["tool"],
-                digest=row["digest"], input_hash=row["input_hash"],
-            )
-            for row in orjson.loads(write.calls or b"[]")
-            if "standing_id" in row
-        ]  # fmt: skip
-        if again:
-            write.granted = orjson.dumps([*orjson.loads(write.granted or b"[]"), *again])
-        write.facts = [*write.facts, *facts]
+        lease = self._lease
+        authorization, notes = await cover_call(
+            lease.db, lease.assignment, call, authorization, lease.fact, read_only=self._only_reads(call), reserved=uses,
+            read_to=lease.progress.message_seq,
+        )  # fmt: skip
+        lease.notes += notes
+        if authorization.leaning is not None:
+            self.standing_uses[call.id] = authorization.leaning
+        return authorization
 
     async def restore_call(self, call: Call, row: ToolCall) -> bool:
         """What became of a call meanwhile. True: it must be authorised as if nobody had been asked about it yet."""
@@ -217,23 +194,11 @@ class CallAuthorizer:
     def receipt_refusal(self, call: Call, *, is_resend: bool) -> str | None:
         """Why an approved call must not be sent; None if its receipt is true. ``is_resend``: it was sent, in time, before."""
         lease = self._lease
-        why = receipt_fault(
-            lease.worker.vault,
-            self.receipts.get(call.id),
-            org_id=lease.assignment.org_id,
-            call_id=call.id,
-            tool_name=call.name,
-            tool_digest=call.digest,
-            input_hash=call.input_hash,
-            now=None if is_resend else lease.time.now(),
-        )
-        if why is not None:
-            job_id = str(lease.assignment.job_id)
-            log.error("receipt refused", job_id=job_id, call=str(call.id), tool=call.name, reason=why)
-        return why
+        stamp, now = self.receipts.get(call.id), None if is_resend else lease.time.now()
+        return receipt_fault(lease.worker.vault, lease.assignment.org_id, call, stamp, now)
 
     def _note(self, action: str, call: Call, reason: str) -> None:
-        self._lease.notes.append(self._lease.fact(action, call=str(call.id), tool=call.name, reason=reason))
+        self._lease.notes.append(call_fact(self._lease.fact, action, call, reason=reason))
 
 
 def reset_call(call: Call) -> Call:
@@ -241,14 +206,3 @@ def reset_call(call: Call) -> Call:
     call.status, call.has_row, call.has_grant, call.settle_after = None, False, False, None
     call.asked_before = True
     return call
-
-
-def _demand_approval(policy: PolicyDecision, request: PolicyDecision, demand: PolicyRow) -> PolicyDecision:
-    """A question to people is always one, whatever policies say of its name; they say who decides."""
-    terms = request.terms
-    if terms is None:
-        return request
-    if policy.terms is not None:
-        terms, _ = both_terms(terms, {}, policy.terms, "")
-    terms = replace(terms, on_deny=OnDeny.CONTINUE, standing=False, action=demand.action, details=demand.details)
-    return replace(request, terms=terms)

@@ -20,6 +20,15 @@ import orjson
 from cortex_plane.agents.model.agents import SkillSettings
 from cortex_plane.agents.model.completions import CallRequest, CallResult, Response, StopReason, ToolSpec
 from cortex_plane.agents.model.tools import InvalidArguments, OnUncertain, Risk
+from cortex_plane.calls.rules.records import (
+    MAX_ERROR,
+    call_event,
+    call_row,
+    intent_row,
+    outcome_row,
+    result_event,
+    status_of,
+)
 from cortex_plane.gates.model.gates import Ruling
 from cortex_plane.gates.rules.authorization import Authorization, StandingUse
 from cortex_plane.jobs.model.checkpoints import ActiveTool, ToolStatus
@@ -33,7 +42,6 @@ from cortex_plane.sessions.model.events import EventType
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.tools.tool import Tool
 
-MAX_ERROR = 4000
 INTENT_FACTS = ("session_suspended", "call_sent_again", "standing_used")
 """Audit facts of sending and asking."""
 SHOWN_BYTES = 2048
@@ -43,8 +51,6 @@ TRUNCATED = (
     "Your answer was cut off at `max_tokens`, so none of its calls were run. Say less, or make one call at a time."
 )
 
-PREVIEW = 500
-"""Characters of an error in an event."""
 _SPOKEN = (EventType.MESSAGE, EventType.TOOL_CALL, EventType.COMPLETION)
 Events = list[tuple[str, dict[str, Any]]]
 
@@ -148,50 +154,25 @@ class Call:
     def fail(self, error: str) -> None:
         self.status, self.error, self.result = CallStatus.FAILED, error[:MAX_ERROR], None
 
-    def grant(self) -> dict[str, Any]:
-        """What the grant of an approved call must fit, and its intent."""
-        return {
-            "id": str(self.id),
-            "digest": self.digest,
-            "input_hash": self.input_hash,
-            "on_uncertain": self.on_uncertain,
-            "timeout_seconds": self.code.timeout_seconds,
-        }
-
     def row(self, blobs: WriteBlobs) -> dict[str, Any]:
         """Its row in the ledger. A read has no intent, so its authorization is on the audit trail alone."""
-        authorization = None if self.kind is CallKind.READ else self.authorization
-        decision = authorization.decision if authorization else None
-        use = self.authorization.leaning if self.authorization else None
-        return {
-            **(standing_columns(use) if use and self.status is CallStatus.INTENDED else {}),
-            "id": str(self.id),
-            "step": self.step,
-            "position": self.position,
-            "tool": self.name,
-            "digest": self.digest,
-            "arguments": blobs.argument(self.arguments),
-            "input_hash": self.input_hash,
-            "read_only": self.kind is CallKind.READ,
-            "on_uncertain": self.on_uncertain,
-            "verdict": decision.verdict if decision else None,
-            "rule": decision.rule if decision else None,
-            "timeout_seconds": self.tool.timeout_seconds if self.tool else None,
-            "status": self.status,
-            "result": blobs.result(self.result),
-            "result_id": str(self.result_id) if self.result_id else None,
-            "error": self.error,
-        }
+        is_read = self.kind is CallKind.READ
+        return call_row(
+            self, None if is_read else self.authorization, status=self.status, step=self.step, position=self.position,
+            read_only=is_read, on_uncertain=self.on_uncertain,
+            timeout_seconds=self.tool.timeout_seconds if self.tool else None, arguments=blobs.argument(self.arguments),
+            result=blobs.result(self.result), result_id=self.result_id, error=self.error,
+        )  # fmt: skip
+
+    def intent(self, *, grant: bool = False, use: StandingUse | None = None) -> dict[str, Any]:
+        """It has a row, and is sent with the grant of its approval, or again."""
+        return intent_row(self, self.attempt, self.on_uncertain, self.code.timeout_seconds, grant=grant, use=use)
 
     def outcome(self, blobs: WriteBlobs) -> dict[str, Any]:
-        return {
-            "id": str(self.id),
-            "status": self.status,
-            "result": blobs.result(self.result),
-            "result_id": str(self.result_id) if self.result_id else None,
-            "error": self.error,
-            "settled_by": self.settled_by,
-        }
+        return outcome_row(
+            self.id, self.status, result=blobs.result(self.result), result_id=self.result_id, error=self.error,
+            settled_by=self.settled_by,
+        )  # fmt: skip
 
     def active_tool(self, *, with_result: bool = True) -> ActiveTool:
         """Its entry in the checkpoint: with its result while the step is under way, if it is small. The row has it."""
@@ -283,10 +264,6 @@ def _storable_arguments(arguments: dict[str, Any] | str) -> bytes:
     return text if len(text) <= 20_000 else canonical(text[:20_000].decode(errors="ignore"))
 
 
-def standing_columns(use: StandingUse) -> dict[str, Any]:
-    return {"standing_id": str(use.standing_id), "granter_revision": use.granter_revision}
-
-
 def apply_authorization(call: Call, authorization: Authorization) -> None:
     """A call that is denied is refused, and the model is told why; one that needs a person waits for them."""
     call.authorization = authorization
@@ -296,13 +273,9 @@ def apply_authorization(call: Call, authorization: Authorization) -> None:
     if call.kind is CallKind.READ and (asks or authorization.leaning is not None):
         # What people are asked about leaves a row before it is sent. Reading twice harms nobody.
         call.kind, call.declaration = CallKind.EFFECT, OnUncertain.RETRY_WITH_KEY
-    if authorization.verdict is PolicyVerdict.ALLOW:
-        return
-    if asks:
-        call.status = CallStatus.AWAITING
-        return
-    call.status = CallStatus.REJECTED
-    call.error = f"`{call.name}` is denied ({call.rule}). Do not call it again; go another way."
+    status, error = status_of(call.name, authorization)
+    if status is not None:
+        call.status, call.error = status, error
 
 
 def apply_row(call: Call, row: ToolCall) -> None:
@@ -349,8 +322,7 @@ def without_intents(write: StepWrite) -> StepWrite:
     return replace(
         write,
         calls=orjson.dumps(rows) if rows else None,
-        granted=None,
-        again=(),
+        intents=None,
         dispatches=False,
         reads=False,
         requests=(),
@@ -426,7 +398,7 @@ class PendingWrite:
         write.outcomes = orjson.dumps(outcomes) if outcomes else None
         write.arguments, write.results = tuple(blobs.arguments), tuple(blobs.results)
         write.stored = tuple(self.stored)
-        write.granted = orjson.dumps([call.grant() for call in self.granted]) if self.granted else None
+        write.intents = orjson.dumps([call.intent(grant=True) for call in self.granted]) if self.granted else None
         for call in self.unwritten:
             call.has_row = True
         self.due, self.unwritten, self.granted, self.settled, self.stored = StepWrite(), [], [], [], []
@@ -458,15 +430,11 @@ def text_events(step: int, text: str | None) -> Events:
 
 def call_events(step: int, text: str | None, calls: Sequence[Call]) -> Events:
     """The response is recorded, and none of its calls was sent yet."""
-    events = text_events(step, text)
-    for call in calls:
-        data = {"step": step, "id": str(call.id), "tool": call.name, "input_hash": call.input_hash}
-        events.append((EventType.TOOL_CALL, data))
-    return events
+    return [*text_events(step, text), *(call_event(step, call) for call in calls)]
 
 
 def result_events(step: int, calls: Sequence[Call]) -> Events:
-    return [(EventType.TOOL_RESULT, _result(step, call)) for call in calls]
+    return [result_event(step, call.id, call.name, call.status, call.error) for call in calls]
 
 
 def completion_events(step: int, text: str) -> Events:
@@ -481,11 +449,6 @@ def with_model(response: Response, events: Events) -> Events:
     if response.stop_reason in (StopReason.MAX_TOKENS, StopReason.REFUSAL):
         extra["stop_reason"] = response.stop_reason
     return [(kind, data | extra if kind in _SPOKEN else data) for kind, data in events]
-
-
-def _result(step: int, call: Call) -> dict[str, Any]:
-    event = {"step": step, "id": str(call.id), "tool": call.name, "status": str(call.status)}
-    return event if call.error is None else event | {"error": call.error[:PREVIEW]}
 
 
 def call_outcome(call: Call) -> dict[str, Any]:

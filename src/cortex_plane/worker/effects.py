@@ -24,8 +24,8 @@ from cortex_plane.agents.model.completions import AssistantTurn, UserTurn
 from cortex_plane.agents.model.tools import DidNotHappen, Happened, OnUncertain, ToolError
 from cortex_plane.approvals.model.approvals import NewRequest
 from cortex_plane.approvals.verbs.approval_requests import SETTLERS, Possible, feasible_terms, nobody_can, require_terms
-from cortex_plane.calls.rules import call_request
-from cortex_plane.calls.verbs.authorization import people_card
+from cortex_plane.calls.rules.records import call_fact, call_request, standing_fact
+from cortex_plane.calls.rules.verdicts import people_card
 from cortex_plane.db.crash_points import reached
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus
 from cortex_plane.jobs.model.effects import MAX_SENDS, SETTLED, CallStatus, Settlement, doubt, settlement
@@ -200,6 +200,8 @@ class CallLedger:
         if is_new:
             if call.has_grant:
                 self._require_receipt(call, due)
+            elif call.authorization is not None and (use := call.authorization.leaning) is not None:
+                due.facts = [*due.facts, standing_fact(self._lease.fact, call, use)]
             due.dispatches = True
             if not await self._send(call, calls, due):
                 await self._settle(call, calls, is_over=True)
@@ -220,7 +222,7 @@ class CallLedger:
         call.status, call.error = CallStatus.REJECTED, f"not sent: {why}"
         write = without_intents(due)
         write.outcomes = orjson.dumps([*orjson.loads(write.outcomes or b"[]"), call.outcome(WriteBlobs())])
-        write.facts = [*write.facts, self._lease.fact("receipt_refused", call=str(call.id), tool=call.name, reason=why)]
+        write.facts = [*write.facts, call_fact(self._lease.fact, "receipt_refused", call, reason=why)]
         message = (
             f"`{call.name}` was not sent: {why}. Somebody may have written to the database behind the plane's back."
         )
@@ -240,7 +242,7 @@ class CallLedger:
                 return certain
             # Nothing was sent, and the lease is still ours, or the next write says so.
             call.attempt += 1
-            intent = StepWrite(again=(call.id,), dispatches=True)
+            intent = self._intent(call)
         if trouble is not None:
             call.error = trouble
             return False
@@ -251,8 +253,15 @@ class CallLedger:
         """The same call with the same key: only after it is safe to do so."""
         call.attempt += 1
         call.status = CallStatus.INTENDED
-        fact = self._lease.fact("call_sent_again", call=str(call.id), tool=call.name, attempt=call.attempt)
-        return await self._send(call, calls, StepWrite(again=(call.id,), dispatches=True, facts=[fact]), trouble)
+        fact = call_fact(self._lease.fact, "call_sent_again", call, attempt=call.attempt)
+        intent = self._intent(call)
+        intent.facts = [fact]
+        return await self._send(call, calls, intent, trouble)
+
+    def _intent(self, call: Call) -> StepWrite:
+        """The write after which a call may be sent again."""
+        use = self._authorizer.standing_uses.get(call.id)
+        return StepWrite(intents=orjson.dumps([call.intent(use=use)]), dispatches=True)
 
     async def _dispatch(self, call: Call, intent: WriteResult) -> bool | None:
         """True: the outcome is known. False: it is not. None: it was too late to send."""

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from cortex_plane.calls.rules.records import PREVIEW
 from cortex_plane.calls.verbs import steps
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus
 from cortex_plane.jobs.model.jobs import Hold, JobStatus
@@ -22,7 +23,7 @@ from cortex_plane.kernel.errors import RETRIED, ErrorClass, Unavailable
 from cortex_plane.proof.model import Fact
 from cortex_plane.sessions.model.events import EventType
 from cortex_plane.tenancy.model.access import worker_actor
-from cortex_plane.worker.calls import PREVIEW, Events, storable
+from cortex_plane.worker.calls import Events, storable
 from cortex_plane.worker.lease import CheckpointTooLarge, Lease, Lost, WorkerContext, WriteFailed
 
 log = structlog.get_logger()

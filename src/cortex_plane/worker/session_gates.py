@@ -237,7 +237,7 @@ class AttemptGates:
         if not self._due:
             return []
         ids = [row["id"] for row in orjson.loads(write.calls or b"[]") if row["status"] in _RUNS]
-        ids += [row["id"] for row in orjson.loads(write.granted or b"[]") if "standing_id" not in row]
+        ids += [row["id"] for row in orjson.loads(write.intents or b"[]") if row["grant"]]
         return [(id, self._due[id][1]) for id in map(UUID, ids) if id in self._due]
 
     def allows_write(self, write: StepWrite) -> bool:

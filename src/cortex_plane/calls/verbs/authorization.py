@@ -3,126 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
 
-import orjson
-
-from cortex_plane.approvals.verbs import standing_approvals
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import RequestedCall
+from cortex_plane.calls.rules.records import facts_by
+from cortex_plane.calls.rules.verdicts import CallVerdict, gate_call, judge_call
 from cortex_plane.calls.store import CallContext
+from cortex_plane.calls.verbs.earlier_approvals import cover_call
 from cortex_plane.db.database import Database, at_hand
 from cortex_plane.gates.model.atlases import AtlasPolicyType
-from cortex_plane.gates.model.gates import GatedCall, GateRecord, Ruling
-from cortex_plane.gates.rules.authorization import Authorization, authorize, facts_of, is_unseen
-from cortex_plane.gates.rules.prompts import card
+from cortex_plane.gates.model.gates import GatedCall, Ruling
+from cortex_plane.gates.rules.authorization import Authorization
 from cortex_plane.gates.rules.session import GateSession, record_of
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.policies.model.policies import PolicyDecision, PolicyVerdict
 from cortex_plane.policies.verbs.policy_cache import book, request_rows
-from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor
 
 
 async def policy_verdict(
     db: Database, context: CallContext, call: RequestedCall, ruling: Ruling | None = None, asks: Sequence[str] = ()
 ) -> Authorization:
-    """The stricter one of policies and gates (``ruling``). That a call only reads is its agent's claim: it counts where a row
-    looks at it, and not by itself."""
-    org_id, version = context.org_id, context.policies
+    """The stricter one of policies and gates (``ruling``), of a call that runs elsewhere."""
+    org_id, version, skills = context.org_id, context.policies, context.skills
     policies = await at_hand(db, book.known(org_id, version), lambda db: book.at(db, org_id, version))
-    rows, facts = request_rows(context.request_policies), facts_of(context, call, read_only=call.read_only)
-    skills = context.skills
     if skills.tools is not None and call.name not in skills.tools:
         return Authorization(PolicyDecision(verdict=PolicyVerdict.DENY, rule="not one of its agent's tools"))
-    if call.name in skills.side_effect_tools:
-        facts = replace(facts, read_only=False)
-    decision = authorize(policies, facts, rows, turned_down=context.turned_down, ruling=ruling, asks=asks)
-    if facts.read_only and decision.rule.startswith("default:"):
-        facts = replace(facts, read_only=False)
-        decision = authorize(policies, facts, rows, turned_down=context.turned_down, ruling=ruling, asks=asks)
-    return Authorization(decision)
+    reads = call.read_only and call.name not in skills.side_effect_tools
+    return judge_call(
+        policies, context, call, request_rows(context.request_policies), read_only=reads, is_claim=True, ruling=ruling,
+        refused_before=context.turned_down, asks=asks,
+    )  # fmt: skip
 
 
 async def cover_external(
-    db: Database, actor: Actor, context: CallContext, call: RequestedCall, answer: Authorization
-) -> tuple[Authorization, list[Fact]]:
-    """With a standing approval where one covers the call, and the facts about those whose receipts are not true."""
-    cover = await standing_approvals.cover(db, context, call, call.read_only, answer, db.vault, askers=context.askers)
-    return cover.authorization, [Fact.of(actor, "receipt_refused", **refusal) for refusal in cover.refusals]
-
-
-@dataclass(kw_only=True, slots=True)
-class CallVerdict:
-    """The answer to one call, with what must be written when it is acted on."""
-
-    answer: Authorization
-    gates: GateSession | None = None
-    ruling: Ruling | None = None
-    notes: list[Fact] = field(default_factory=list)
-    again: bool = False
-
-    @property
-    def verdict(self) -> PolicyVerdict:
-        return self.answer.verdict
-
-    @property
-    def reason(self) -> str:
-        """Why gates refuse it; empty where policies do."""
-        is_gates = self.ruling is not None and self.ruling.rule == self.answer.decision.rule
-        return f": {self.ruling.reason}" if is_gates and self.ruling is not None and self.ruling.reason else ""
-
-    @property
-    def is_unseen(self) -> bool:
-        """A person must pass a gate that was not on the card when they approved it."""
-        return is_unseen(self.ruling)
-
-    @property
-    def needed_a_person(self) -> bool:
-        """Its gates, or a policy of its atlases, let it through because a person did."""
-        return self.ruling is not None and (self.ruling.overrides or bool(self.ruling.people))
-
-    def with_risk(self, call: RequestedCall) -> RequestedCall:
-        """With the risk that its atlases give it."""
-        return call if self.ruling is None else replace(call, risk=self.ruling.risk)
-
-    def record(
-        self, actor: Actor, call: RequestedCall | None = None, granted: bool = False, shown: RequestedCall | None = None
-    ) -> GateRecord:
-        """What a write holds of it. ``call``: the write sends it. ``shown``: it asks people about this one."""
-        if self.gates is None:
-            return GateRecord(facts=self.notes)
-        changes = self.gates.changes(
-            cards=[(gate_call(shown), self.ruling.people)] if shown is not None and self.ruling is not None else (),
-            calls=[(call.id, gate_call(call, approved=granted))] if call is not None and not self.again else (),
-        )
-        record = record_of(actor, changes)
-        return replace(record, facts=[*record.facts, *self.notes])
-
-    def more(self, record: GateRecord, **others: Any) -> dict[str, Any] | None:
-        if self.gates is None:
-            return others or None
-        seen = {"revision": self.gates.revision, "atlases": len(self.gates.atlases.atlases)}
-        return others | {"gates": seen | record.written}
-
-
-def people_card(ruling: Ruling | None) -> str | None:
-    """What the card says about gates that the approver confirms. What does not fit on a card was refused before."""
-    return (card(ruling.people) or None) if ruling is not None else None
-
-
-def gate_call(call: RequestedCall, *, approved: bool = False, seen_before: bool = False) -> GatedCall:
-    return GatedCall(
-        action=call.name,
-        arguments=orjson.loads(call.arguments),
-        input_hash=call.input_hash,
-        risk=call.risk,
-        approved=approved,
-        call_id=str(call.id),
-        told=seen_before,
+    db: Database, actor: Actor, context: CallContext, call: RequestedCall, verdict: CallVerdict
+) -> CallVerdict:
+    """With the standing approval that covers it, if there is one."""
+    verdict.answer, verdict.notes = await cover_call(
+        db, context, call, verdict.answer, facts_by(actor), read_only=call.read_only, askers=context.askers
     )
+    return verdict
 
 
 async def decide_call(
@@ -142,9 +64,7 @@ async def decide_call(
         await _require_open(db, actor, context, gates, gated_call, ruling)
         answer = await policy_verdict(db, context, call, ruling)
         verdict = CallVerdict(answer=answer, gates=gates, ruling=ruling, again=again)
-    if covering:
-        verdict.answer, verdict.notes = await cover_external(db, actor, context, call, verdict.answer)
-    return verdict
+    return await cover_external(db, actor, context, call, verdict) if covering else verdict
 
 
 async def _require_open(

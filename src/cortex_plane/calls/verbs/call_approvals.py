@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -12,15 +11,15 @@ from cortex_plane.approvals.verbs import approval_requests
 from cortex_plane.approvals.verbs.approval_requests import SETTLERS, Possible, RequestOutcome
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import ExternalCall, RequestedCall
-from cortex_plane.calls.rules import call_request
-from cortex_plane.calls.store import CallContext, Grant
-from cortex_plane.calls.verbs.authorization import CallVerdict, people_card
+from cortex_plane.calls.rules.records import call_request
+from cortex_plane.calls.rules.verdicts import CallVerdict, people_card
+from cortex_plane.calls.store import CallContext
+from cortex_plane.calls.verbs.earlier_approvals import receipt_fault
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT, CallStatus
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import OnDeny
-from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import Actor
 
 Asked = tuple[RequestOutcome, list[tuple[str, dict[str, Any]]]]
@@ -76,12 +75,4 @@ async def was_granted(db: Database, actor: Actor, call: ExternalCall) -> bool:
             return False
     if grant is None or grant.consumed_at is None or grant.input_hash != call.input_hash:
         return False
-    return receipt_fault(db, actor, call, grant, None) is None
-
-
-def receipt_fault(db: Database, actor: Actor, call: ExternalCall, grant: Grant, now: datetime | None) -> str | None:
-    """Why the receipt of a grant does not vouch for this call; ``now`` is None where its time does not matter."""
-    return receipts.receipt_fault(
-        db.vault, grant.stamp, org_id=actor.org_id, call_id=call.id, tool_name=call.tool,
-        tool_digest=call.tool_digest, input_hash=call.input_hash, now=now,
-    )  # fmt: skip
+    return receipt_fault(db.vault, actor.org_id, RequestedCall.of(call), grant.stamp, None) is None

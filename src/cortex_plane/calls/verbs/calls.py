@@ -12,9 +12,11 @@ from uuid import UUID
 from cortex_plane.approvals.verbs.approval_requests import Possible, count, nobody_can
 from cortex_plane.calls import model as call_model
 from cortex_plane.calls import store as calls_store
-from cortex_plane.calls.store import CallContext, NewCall
+from cortex_plane.calls.rules.records import PlannedCall, facts_by, status_of
+from cortex_plane.calls.rules.verdicts import CallVerdict
+from cortex_plane.calls.store import CallContext
 from cortex_plane.calls.verbs import intents
-from cortex_plane.calls.verbs.authorization import CallVerdict, decide_call
+from cortex_plane.calls.verbs.authorization import decide_call
 from cortex_plane.calls.verbs.call_approvals import Asked, ask_people, terms_of
 from cortex_plane.calls.verbs.context import call_context, read_call, retry_under_session_lock, shown_call, tool_digest
 from cortex_plane.db.database import Database, Transaction
@@ -23,8 +25,6 @@ from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.pages import Page, Position
-from cortex_plane.policies.model.policies import PolicyVerdict
-from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.connections import require_webhook
@@ -116,16 +116,20 @@ async def _authorize(
         return await _same(db, actor, context.earlier, request_hash), False
     callback_id = await _callback(db, actor, draft.callback)
     verdict = await decide_call(db, actor, context, request, covering=True)
-    answer = verdict.answer
-    call = replace(_new(actor, draft, request, request_hash, context, verdict), callback_id=callback_id)
+    status, error = status_of(request.name, verdict.answer, verdict.reason)
+    call = PlannedCall(
+        draft=draft, request=request, request_hash=request_hash, authorization=verdict.answer, policies=context.policies,
+        status=status or (CallStatus.INTENDED if draft.dispatch else CallStatus.ALLOWED), error=error,
+        callback_id=callback_id,
+    )  # fmt: skip
     more = {"resolution": str(under.id)} if under is not None else {}
     possible = None
-    if answer.verdict is PolicyVerdict.REQUIRES_APPROVAL:
+    if call.status is CallStatus.AWAITING:
         possible = await terms_of(db, context, verdict)
         if possible.terms is None:
-            error = nobody_can(request.name, answer.decision, possible.excluded)
+            error = nobody_can(request.name, verdict.answer.decision, possible.excluded)
             call, possible = replace(call, status=CallStatus.REJECTED, error=error), None
-    id, fresh = await _write_call(db, actor, context, request, call, verdict, more, possible)
+    id, fresh = await _write_call(db, actor, context, call, verdict, more, possible)
     if fresh:
         return id, True
     if under is not None:
@@ -150,64 +154,35 @@ async def _callback(db: Database, actor: Actor, name: str | None) -> UUID | None
 
 
 async def _write_call(
-    db: Database, actor: Actor, context: CallContext, request: call_model.RequestedCall, call: NewCall, verdict: CallVerdict,
-    under: dict[str, Any], possible: Possible | None,
+    db: Database, actor: Actor, context: CallContext, call: PlannedCall, verdict: CallVerdict, under: dict[str, Any],
+    possible: Possible | None,
 ) -> tuple[UUID, bool]:  # fmt: skip
-    """One commit: the call, the request that it waits for (``possible``: by these terms), and the callback of its agent."""
+    """One commit: the call, and the request that it waits for (``possible``: by these terms)."""
+    request = call.request
 
     async def insert(at: Database | Transaction, asked: Asked | None = None) -> tuple[UUID, bool]:
         sends = call.status is CallStatus.INTENDED
         record = verdict.record(actor, request if sends else None, shown=request if asked is not None else None)
-        events, facts = [*record.events, *_events(call)], [*record.facts, *_facts(actor, call)]
+        events, facts = [*record.events, *call.events()], [*record.facts, *call.facts(facts_by(actor))]
         if asked is not None:
             events, facts = [*events, *asked[1]], [*facts, *asked[0].facts]
-        row = call if asked is None else replace(call, approval_id=asked[0].id)
-        more = verdict.more(record, **under)
-        return await calls_store.authorize_call(
-            at, actor.org_id, context.job_id, row, call_model.DISPATCH_SECONDS, events, facts, more
-        )
+        row = await calls_store.authorize_call(
+            at, actor.org_id, context.job_id, call.row(), request.arguments,
+            call.declaration(actor, asked[0].id if asked is not None else None), call_model.DISPATCH_SECONDS,
+            events, facts, verdict.more(record, **under),
+        )  # fmt: skip
+        return row["id"], row["fresh"]
 
-    if possible is None and call.callback_id is None:
+    if possible is None:
         return await insert(db)
     async with db.transaction(actor.org_id) as tx:
-        asked = await ask_people(tx, actor, context, request, verdict, possible) if possible is not None else None
+        asked = await ask_people(tx, actor, context, request, verdict, possible)
         id, fresh = await insert(tx, asked)
-        if asked is not None and not fresh:
+        if not fresh:
             # Another session of the agent had the key first: what was asked here is rolled back, and that call is the answer.
             raise Conflict("Another request has this key.", code="retry")
-        if fresh and call.callback_id is not None:
-            await calls_store.record_callback(tx, id, call.callback_id)
-    if asked is not None:
-        count(actor.org_id, [asked[0]])
+    count(actor.org_id, [asked[0]])
     return id, fresh
-
-
-def _new(
-    actor: Actor,
-    draft: call_model.CallDraft,
-    requested_call: call_model.RequestedCall,
-    request_hash: bytes,
-    context: CallContext,
-    verdict: CallVerdict,
-) -> NewCall:
-    answer = verdict.answer
-    status, error = CallStatus.INTENDED if draft.dispatch else CallStatus.ALLOWED, None
-    if answer.verdict is PolicyVerdict.DENY:
-        status = CallStatus.REJECTED
-        error = f"`{requested_call.name}` is denied ({answer.decision.rule}){verdict.reason}. Do not call it again; go another way."
-    elif answer.verdict is PolicyVerdict.REQUIRES_APPROVAL:
-        status = CallStatus.AWAITING
-    leaning = answer.leaning if status is CallStatus.INTENDED else None
-    return NewCall(
-        id=requested_call.id, key=draft.key, asked_hash=request_hash, sender=draft.sender, tool=requested_call.name, digest=requested_call.digest,
-        parameters=canonical(draft.parameters) if draft.parameters is not None else None,
-        arguments=requested_call.arguments, input_hash=requested_call.input_hash, read_only=draft.read_only, risk=requested_call.risk,
-        on_uncertain=draft.settlement, timeout_seconds=draft.timeout_seconds, says=draft.says,
-        decision=answer.decision, policies=context.policies, status=status, error=error,
-        asker=actor.identity, caused_by=actor.user_account_id,
-        standing_id=leaning.standing_id if leaning else None,
-        granter_revision=leaning.granter_revision if leaning else None,
-    )  # fmt: skip
 
 
 async def _same(db: Database, actor: Actor, id: UUID, request_hash: bytes) -> UUID:
@@ -221,36 +196,6 @@ async def _same(db: Database, actor: Actor, id: UUID, request_hash: bytes) -> UU
             hint="Send a new key with a new call; repeat a key only as yourself, with the same tool, arguments and flags.",
         )
     return id
-
-
-def _facts(actor: Actor, call: NewCall) -> list[Fact]:
-    names = {"call": str(call.id), "tool": call.tool}
-    facts = [
-        Fact.of(
-            actor, "call_authorized", **names, digest=call.digest, input_hash=call.input_hash,
-            verdict=call.decision.verdict, rule=call.decision.rule, policies=call.policies, key=call.key,
-            status=call.status, callback=str(call.callback_id) if call.callback_id else None,
-        )
-    ]  # fmt: skip
-    if call.standing_id is not None:
-        facts.append(
-            Fact.of(
-                actor, "standing_used", standing=str(call.standing_id), **names, digest=call.digest,
-                input_hash=call.input_hash,
-            )
-        )  # fmt: skip
-    if call.status is CallStatus.INTENDED:
-        facts.append(Fact.of(actor, "call_intended", **names, input_hash=call.input_hash, attempt=1))
-    return facts
-
-
-def _events(call: NewCall) -> list[tuple[str, dict[str, object]]]:
-    """The step's number is put in where it is known."""
-    names = {"step": 0, "id": str(call.id), "tool": call.tool}
-    events: list[tuple[str, dict[str, object]]] = [("tool_call", {**names, "input_hash": call.input_hash})]
-    if call.status is CallStatus.REJECTED:
-        events.append(("tool_result", {**names, "status": call.status, "error": (call.error or "")[:500]}))
-    return events
 
 
 @verb(Permission.JOB_SUBMIT)

@@ -29,7 +29,7 @@ def not_external() -> Conflict:
 
 
 T = TypeVar("T")
-OVERTAKEN = frozenset({"policy_changed", "grant_refused", "gates_changed"})
+OVERTAKEN = frozenset({"policy_changed", "grant_refused", "gates_changed", "call_changed"})
 """What was decided by does not hold any more: it is decided again."""
 RETRY = "retry"
 TRIES = 5

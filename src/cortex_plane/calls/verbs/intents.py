@@ -9,17 +9,30 @@ from cortex_plane.agents.model.tools import OnUncertain, highest_risk
 from cortex_plane.approvals.verbs.approval_requests import count, nobody_can
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import DISPATCH_SECONDS, ExternalCall, IntentDraft, Next, RequestedCall, advised
+from cortex_plane.calls.rules.records import (
+    MAX_ERROR,
+    authorized_fact,
+    call_fact,
+    call_row,
+    denial,
+    facts_by,
+    intent_row,
+    outcome_row,
+    result_event,
+    standing_fact,
+)
+from cortex_plane.calls.rules.verdicts import CallVerdict
 from cortex_plane.calls.store import CallContext, StoredCall
 from cortex_plane.calls.verbs import doubts
-from cortex_plane.calls.verbs.authorization import CallVerdict, cover_external, decide_call
-from cortex_plane.calls.verbs.call_approvals import ask_people, receipt_fault, terms_of, was_granted
+from cortex_plane.calls.verbs.authorization import cover_external, decide_call
+from cortex_plane.calls.verbs.call_approvals import ask_people, terms_of, was_granted
 from cortex_plane.calls.verbs.context import call_context, read_call, retry_under_session_lock
+from cortex_plane.calls.verbs.earlier_approvals import receipt_fault
 from cortex_plane.db.database import Database
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs.model.effects import MAX_SENDS, SETTLED, CallStatus
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.policies.model.policies import PolicyVerdict
-from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor
 
 
@@ -99,15 +112,16 @@ async def _approved(db: Database, actor: Actor, context: CallContext, stored: St
     if verdict.verdict is PolicyVerdict.DENY:
         return await _reject(db, actor, call, verdict)
     if grant is None or not holds:
-        note = Fact.of(actor, "approval_outgrown", call=str(call.id), tool=call.tool, reason="its grant has expired")
+        note = call_fact(facts_by(actor), "approval_outgrown", RequestedCall.of(call), reason="its grant has expired")
+        verdict.notes.append(note)
         if verdict.verdict is PolicyVerdict.REQUIRES_APPROVAL:
-            return await _ask(db, actor, context, call, verdict, note)
-        return await _end(db, actor, call, "Its grant has expired. Ask again, with a new key.", note, verdict)
+            return await _ask(db, actor, context, call, verdict)
+        return await _end(db, actor, call, "Its grant has expired. Ask again, with a new key.", verdict)
     if verdict.is_unseen:
         return await _ask(db, actor, context, call, verdict)
-    if (fault := receipt_fault(db, actor, call, grant, call.now)) is not None:
-        fact = Fact.of(actor, "receipt_refused", call=str(call.id), tool=call.tool, reason=fault)
-        return await _end(db, actor, call, f"`{call.tool}` was not sent: {fault}.", fact, verdict)
+    if (fault := receipt_fault(db.vault, actor.org_id, RequestedCall.of(call), grant.stamp, call.now)) is not None:
+        verdict.notes.append(call_fact(facts_by(actor), "receipt_refused", RequestedCall.of(call), reason=fault))
+        return await _end(db, actor, call, f"`{call.tool}` was not sent: {fault}.", verdict)
     return await _write(db, actor, context, call, draft, verdict, anew=False, has_grant=True)
 
 
@@ -125,7 +139,7 @@ async def _again(
     by_person = verdict.verdict is PolicyVerdict.REQUIRES_APPROVAL or verdict.needed_a_person
     if has_grant and by_person and not verdict.is_unseen and verdict.verdict is not PolicyVerdict.DENY:
         return await _write(db, actor, context, call, draft, verdict, anew=False)
-    verdict.answer, verdict.notes = await cover_external(db, actor, context, requested_call, verdict.answer)
+    verdict = await cover_external(db, actor, context, requested_call, verdict)
     leaning = verdict.answer.leaning
     if verdict.verdict is PolicyVerdict.ALLOW and (leaning is None or leaning.counted or is_cleared):
         return await _write(db, actor, context, call, draft, verdict, anew=True)
@@ -141,48 +155,53 @@ async def _write(
     has_grant: bool = False,
 ) -> bool:  # fmt: skip
     """``anew``: by another authorization than the one that it has."""
-    record = verdict.record(actor, RequestedCall.of(call), has_grant)
+    requested_call = RequestedCall.of(call)
+    record = verdict.record(actor, requested_call, has_grant)
     answer = verdict.answer if anew else None
+    # Whatever was sent before, also where somebody was asked again meanwhile: a late outcome is of that attempt.
     before = call.dispatch_before is not None
-    names = {"call": str(call.id), "tool": call.tool, "input_hash": call.input_hash}
-    leaning = answer.leaning if answer is not None else None
-    facts = [*record.facts]
-    if leaning is not None:
-        standing = {"standing": str(leaning.standing_id), "digest": call.tool_digest}
-        facts.append(Fact.of(actor, "standing_used", **standing, **names))
-    action = "call_sent_again" if before else "call_intended"
-    probed = draft.did_not_happen and call.on_uncertain is OnUncertain.PROBE
+    attempt = call.attempt + before
+    use = answer.leaning if answer is not None else None
+    fact, facts = facts_by(actor), [*record.facts]
+    if use is not None:
+        facts.append(standing_fact(fact, requested_call, use))
     facts.append(
-        Fact.of(
-            actor, action, **names, attempt=call.attempt + before, granted=has_grant, policies=context.policies,
-            rule=answer.decision.rule if answer is not None else call.rule, did_not_happen=probed,
+        call_fact(
+            fact, "call_sent_again" if before else "call_intended", requested_call, input_hash=call.input_hash,
+            attempt=attempt, granted=has_grant, policies=context.policies,
+            rule=answer.decision.rule if answer is not None else call.rule,
+            did_not_happen=draft.did_not_happen and call.on_uncertain is OnUncertain.PROBE,
         )
     )  # fmt: skip
+    intent = intent_row(
+        requested_call, attempt, call.on_uncertain, call.timeout_seconds, grant=has_grant, authorization=answer, use=use
+    )
     await calls_store.intend_call(
-        db, actor.org_id, call, draft.sender, context.policies, DISPATCH_SECONDS,
-        decision=answer.decision if answer is not None else None, granted=has_grant,
-        standing=(leaning.standing_id, leaning.granter_revision) if leaning is not None else None,
-        by=actor.identity, events=record.events, facts=facts, more=verdict.more(record),
+        db, actor.org_id, call, draft.sender, context.policies, DISPATCH_SECONDS, intent, actor.identity, record.events,
+        facts, verdict.more(record),
     )  # fmt: skip
     return True
 
 
-async def _ask(
-    db: Database, actor: Actor, context: CallContext, call: ExternalCall, verdict: CallVerdict, *notes: Fact
-) -> bool:
+async def _ask(db: Database, actor: Actor, context: CallContext, call: ExternalCall, verdict: CallVerdict) -> bool:
     """What held when it was authorised does not any more: a person is asked, about the same call."""
-    answer = verdict.answer
     possible = await terms_of(db, context, verdict, again=call.id)
     requested_call = RequestedCall.of(call)
+    authorized = authorized_fact(facts_by(actor), requested_call, verdict.answer, context.policies, again=True)
     if possible.terms is None:
         error = nobody_can(requested_call.name, verdict.answer.decision, possible.excluded)
-        return await _end(db, actor, call, error, _authorized(actor, context, call, verdict), verdict)
+        verdict.notes.append(authorized)
+        return await _end(db, actor, call, error, verdict)
     async with db.transaction(actor.org_id) as tx:
         request, events = await ask_people(tx, actor, context, requested_call, verdict, possible, call.step_index)
-        if not await calls_store.ask_again(tx, call.id, answer.decision.rule, context.policies, request.id):
-            raise Conflict("The call changed meanwhile.", code="retry")
-        facts = [*notes, _authorized(actor, context, call, verdict), *request.facts]
+        row = call_row(
+            requested_call, verdict.answer, status=CallStatus.AWAITING, step=call.step_index,
+            on_uncertain=call.on_uncertain, timeout_seconds=call.timeout_seconds,
+        )  # fmt: skip
+        arguments = requested_call.arguments
+        await calls_store.ask_again(tx, call.job_id, call.session_id, row, arguments, context.policies, request.id)
         record = verdict.record(actor, shown=requested_call)
+        facts = [authorized, *request.facts]
         await session_gates.write(tx, call.session_id, call.job_id, record, facts, events)
     count(actor.org_id, [request])
     return False
@@ -190,25 +209,18 @@ async def _ask(
 
 async def _reject(db: Database, actor: Actor, call: ExternalCall, verdict: CallVerdict) -> bool:
     rule = verdict.answer.decision.rule
-    error = f"`{call.tool}` is denied by now ({rule}){verdict.reason}. Do not call it again; go another way."
-    fact = Fact.of(actor, "call_settled", call=str(call.id), tool=call.tool, status=CallStatus.REJECTED, rule=rule)
-    return await _end(db, actor, call, error, fact, verdict)
+    error = denial(call.tool, rule, verdict.reason, by_now=True)
+    status = CallStatus.REJECTED
+    verdict.notes.append(call_fact(facts_by(actor), "call_settled", RequestedCall.of(call), status=status, rule=rule))
+    return await _end(db, actor, call, error, verdict)
 
 
-async def _end(db: Database, actor: Actor, call: ExternalCall, error: str, fact: Fact, verdict: CallVerdict) -> bool:
+async def _end(db: Database, actor: Actor, call: ExternalCall, error: str, verdict: CallVerdict) -> bool:
+    """It is not sent, and never will be."""
+    status = CallStatus.REJECTED
     async with db.transaction(actor.org_id) as tx:
         await calls_store.lock_asking(tx, call.job_id, is_open=True)
-        if not await calls_store.reject_call(tx, call.id, error[:4000]):
-            raise Conflict("The call changed meanwhile.", code="retry")
-        names = {"step": call.step_index, "id": str(call.id), "tool": call.tool}
-        event = ("tool_result", {**names, "status": CallStatus.REJECTED, "error": error[:500]})
-        await session_gates.write(tx, call.session_id, call.job_id, verdict.record(actor), [fact], [event])
+        await calls_store.end_call(tx, outcome_row(call.id, status, error=error[:MAX_ERROR], settled_by="policy"))
+        event = result_event(call.step_index, call.id, call.tool, status, error)
+        await session_gates.write(tx, call.session_id, call.job_id, verdict.record(actor), (), [event])
     return False
-
-
-def _authorized(actor: Actor, context: CallContext, call: ExternalCall, verdict: CallVerdict) -> Fact:
-    return Fact.of(
-        actor, "call_authorized", call=str(call.id), tool=call.tool, digest=call.tool_digest,
-        input_hash=call.input_hash, verdict=verdict.verdict, rule=verdict.answer.decision.rule, policies=context.policies,
-        again=True,
-    )  # fmt: skip

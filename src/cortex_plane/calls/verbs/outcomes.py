@@ -6,7 +6,8 @@ import hashlib
 from uuid import UUID
 
 from cortex_plane.calls import store as calls_store
-from cortex_plane.calls.model import ExternalCall, OutcomeDraft, OutcomeReceipt, OutcomeStatus
+from cortex_plane.calls.model import ExternalCall, OutcomeDraft, OutcomeReceipt, OutcomeStatus, RequestedCall
+from cortex_plane.calls.rules.records import MAX_ERROR, call_fact, facts_by, outcome_row, result_event
 from cortex_plane.calls.store import CallContext, EndedGatedCall
 from cortex_plane.calls.verbs.call_approvals import ask_about_doubt
 from cortex_plane.calls.verbs.context import call_context, call_sight, retry_under_session_lock
@@ -18,7 +19,6 @@ from cortex_plane.jobs.model.jobs import TERMINAL
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, CortexError, InvalidInput
 from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb
 
@@ -40,9 +40,10 @@ async def settle_call(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft)
     result = canonical(draft.result) if status is CallStatus.COMPLETED else None
     error = (draft.error or "it failed, and nothing happened") if status is CallStatus.FAILED else None
     by = "probe" if draft.probed else None
+    outcome = outcome_row(id, status, result=1 if result is not None else None, error=error, settled_by=by)
     digest = hashlib.sha256(result).hexdigest() if result is not None else None
-    fact = Fact.of(
-        actor, "call_settled", call=str(id), status=status, attempt=draft.attempt, result_hash=digest, error=error,
+    fact = facts_by(actor)(
+        "call_settled", call=str(id), status=status, attempt=draft.attempt, result_hash=digest, error=error,
         settled_by=by,
     )  # fmt: skip
 
@@ -50,9 +51,18 @@ async def settle_call(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft)
         events, facts = (record.events, record.facts) if record is not None else ((), ())
         more = None if record is None else {"gates": record.written} if record.written else {}
         return await calls_store.settle_call(
-            db, actor.org_id, id, actor.sees, actor.identity, draft.attempt, status, result, error, by, events,
-            [fact, *facts], more,
-        )  # fmt: skip
+            db,
+            actor.org_id,
+            id,
+            actor.sees,
+            actor.identity,
+            draft.attempt,
+            outcome,
+            result,
+            events,
+            [fact, *facts],
+            more,
+        )
 
     if (ended_call := await written(db, None)) is not None:
         # Only a session that has gates pays for the look at them.
@@ -123,16 +133,15 @@ async def settle_doubt(
     status = CallStatus.FAILED if gives_up else CallStatus.UNCERTAIN
     if gives_up:
         error = f"Nobody knows whether it happened, and nobody is asked: {error}"
-    error = error[:4000]
-    fields = {"call": str(call.id), "tool": call.tool, "status": status, "attempt": call.attempt, "error": error}
-    facts = [Fact.of(actor, "call_settled" if gives_up else "call_uncertain", **fields)]
-    names = {"step": call.step_index, "id": str(call.id), "tool": call.tool}
-    events = [("tool_result", {**names, "status": status, "error": error[:500]})]
+    error = error[:MAX_ERROR]
+    requested_call, action = RequestedCall.of(call), "call_settled" if gives_up else "call_uncertain"
+    facts = [call_fact(facts_by(actor), action, requested_call, status=status, attempt=call.attempt, error=error)]
+    events = [result_event(call.step_index, call.id, call.tool, status, error)]
     if asks and not gives_up:
         request = await ask_about_doubt(tx, actor, context, call, job, _question(call, error))
         facts += request.facts
         events.append(request.event)
-    await calls_store.doubt_call(tx, call.id, status, error)
+    await calls_store.end_call(tx, outcome_row(call.id, status, error=error, settled_by="fail" if gives_up else None))
     record = GateRecord()
     if gives_up:
         record = await session_gates.record_ended_call(tx, actor, call.session_id, call.tool, error, unread)

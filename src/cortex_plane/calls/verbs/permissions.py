@@ -9,7 +9,7 @@ from uuid import UUID
 from cortex_plane.agents import store as agents_store
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import MAX_ACTIONS, Permissions
-from cortex_plane.calls.rules import action_names, asking, limits_of_all, permissions_of, permitted
+from cortex_plane.calls.rules.permissions import action_names, asking, limits_of_all, permissions_of, permitted
 from cortex_plane.db.database import Database
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.policies.verbs.policy_cache import book, request_rows

@@ -9,7 +9,6 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents import store as agents_store
-from cortex_plane.calls import rules
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import (
     MAX_ACTIONS,
@@ -21,9 +20,11 @@ from cortex_plane.calls.model import (
     Resolution,
     ResolutionRequest,
 )
+from cortex_plane.calls.rules import permissions as rules
+from cortex_plane.calls.rules.verdicts import CallVerdict, gate_call
 from cortex_plane.calls.store import CallContext, StoredResolution
 from cortex_plane.calls.verbs import calls, outcomes
-from cortex_plane.calls.verbs.authorization import cover_external, gate_call, policy_verdict
+from cortex_plane.calls.verbs.authorization import cover_external, policy_verdict
 from cortex_plane.calls.verbs.context import retry_under_session_lock
 from cortex_plane.calls.verbs.gate_answers import agent_context
 from cortex_plane.calls.verbs.permissions import let_others_run
@@ -104,7 +105,7 @@ async def _look_at_call(
     ruling = gates.judge(gated_call) if gates is not None else None
     asks = rules.asked_first(gates, gated_call, ruling)
     verdict = await policy_verdict(db, context, call, ruling, asks)
-    verdict, _ = await cover_external(db, actor, context, call, verdict)
+    verdict = (await cover_external(db, actor, context, call, CallVerdict(answer=verdict))).answer
     return rules.answered(call.name, verdict.decision, ruling, call.risk, asks), ruling
 
 

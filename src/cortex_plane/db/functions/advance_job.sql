@@ -1,17 +1,11 @@
 -- Every write of an attempt: one round trip, one commit. It is fenced by worker and epoch, and numbered: no row means
 -- "you lost it: stop"; a write that was applied before (its answer was lost on the way) is told so and not repeated.
 --
--- p_calls and p_outcomes are arrays of objects; what may be large stands beside them: each object says
--- which of p_arguments and p_results is its own. Where the status of a call is 'intended' its row is the intent: it may be
--- sent until dispatch_before, which lies inside the worker's lease.
+-- p_calls, p_intents and p_outcomes are what calls.sql writes of calls. A call with status 'intended' may be sent until
+-- dispatch_before, which lies inside the worker's lease.
 -- p_status null leaves the job with its worker; anything else, 'RUNNING' included, ends the lease. What was asked for
 -- since the worker last looked still counts then: a cancel ends a job that would only wait or be handed back, a hold
 -- pauses one that is handed back, and one that nothing holds any more goes on. The answer says what became of it.
--- A call that a person approved has its row already: p_granted says which of them become intents now. Each consumes its
--- grant, which fits one tool version and one digest of arguments; without a grant nothing that needed approval is sent.
--- A call that leans on a standing approval names it, among p_calls where it is new and among p_granted where it is sent
--- again: it is looked at once more and counted here, after the job and before the session's head are locked. A write has
--- at most one such call, so that two of them cannot wait for each other.
 -- p_policies names the policies by which calls were allowed: where they changed since, no intent is written.
 -- p_more holds what not every write has, each under its own key: see record_more. A job that sleeps with p_delay_seconds
 -- null wakes by a signal alone. A job that is handed back is claimed again after p_delay_seconds; `hand_backs` in p_more says
@@ -23,11 +17,11 @@ create or replace function advance_job(
   p_checkpoint text, p_mac bytea,
   p_step integer, p_message_seq bigint, p_response text, p_prompt_tokens integer, p_completion_tokens integer,
   p_step_seconds double precision,
-  p_done_step integer, p_calls text, p_arguments text[], p_outcomes text, p_results text[], p_again uuid[],
+  p_done_step integer, p_calls text, p_arguments text[], p_outcomes text, p_results text[], p_intents text,
   p_dispatch_seconds double precision,
   p_stored_ids uuid[], p_stored bytea[],
   p_reply text, p_status text, p_error text, p_delay_seconds double precision, p_hold text, p_result text,
-  p_granted text, p_policies text, p_open_approvals integer, p_more jsonb,
+  p_policies text, p_open_approvals integer, p_more jsonb,
   p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[])
   returns table (
     status text, session_id uuid, message_seq bigint, held boolean, cancelled boolean, dispatch_before timestamptz,
@@ -37,7 +31,6 @@ create or replace function advance_job(
 #variable_conflict use_column
 declare
   the_job record;
-  given record;
   lease_end timestamptz;
   ends timestamptz;
   new_messages integer := 0;
@@ -176,10 +169,6 @@ begin
   end if;
   status := coalesce(ends_as, 'RUNNING');
 
-  if ends_as in ('FAILED', 'CANCELLED') then
-    update tool_call c set status = 'rejected', error = 'its job ended', settled_by = 'cancelled', finished_at = now
-    where c.org_id = p_org and c.job_id = p_job and c.status in ('awaiting', 'approved');
-  end if;
   if p_step is not null then
     -- The last thing that the model was asked is the answer of this step: what it cost stands with it.
     answer := p_more #> '{usage,-1}';
@@ -202,18 +191,8 @@ begin
     insert into stored_result (org_id, id, job_id, content, created_at)
     select p_org, s.id, p_job, s.content, now from unnest(p_stored_ids, p_stored) s (id, content);
   end if;
-  -- One by one, by key: a plan over all of them might read every call that the org ever made.
   if p_outcomes is not null then
-    for given in
-      select * from jsonb_to_recordset(p_outcomes::jsonb) o (
-        id uuid, status text, result integer, result_id uuid, error text, settled_by text)
-    loop
-      update tool_call c
-      set status = given.status, result = p_results[given.result]::jsonb, result_id = given.result_id,
-        error = given.error, settled_by = given.settled_by,
-        finished_at = case when given.status in ('completed', 'failed', 'rejected') then now end
-      where c.org_id = p_org and c.id = given.id;
-    end loop;
+    perform record_outcomes(p_org, p_outcomes::jsonb, p_results, now);
   end if;
   if p_dispatch_seconds is not null then
     if lease_end is null or lease_end <= now then
@@ -222,82 +201,16 @@ begin
     end if;
     dispatch_before := least(now + make_interval(secs => p_dispatch_seconds), lease_end);
   end if;
-  if p_again is not null then
-    update tool_call c
-    set status = 'intended', attempt = c.attempt + 1, dispatch_before = advance_job.dispatch_before,
-      settle_after = advance_job.dispatch_before + (c.settle_after - c.dispatch_before), finished_at = null
-    where c.org_id = p_org and c.id = any (p_again) and c.job_id = p_job
-      and c.status in ('intended', 'uncertain', 'cleared');
-    if (select count(*) from tool_call c where c.org_id = p_org and c.id = any (p_again) and c.job_id = p_job
-        and c.status = 'intended') <> cardinality(p_again) then
-      raise exception using errcode = 'CX409', detail = 'not_authorised',
-        message = 'A call that is over cannot be sent again.', hint = 'This is a defect: report it.';
-    end if;
-  end if;
-  if p_granted is not null then
-    for given in
-      select * from jsonb_to_recordset(p_granted::jsonb) g (
-        id uuid, digest text, input_hash text, on_uncertain text, timeout_seconds double precision, standing_id uuid,
-        granter_revision integer)
-    loop
-      if given.standing_id is not null then
-        perform use_standing(p_org, the_job.session_id, given.standing_id, given.id, given.granter_revision);
-        continue;
-      end if;
-      update approval_grant g set consumed_at = now
-      from tool_call c
-      where g.org_id = p_org and g.call_id = given.id and g.consumed_at is null and g.expires_at > now
-        and g.tool_digest = given.digest and g.input_hash = decode(given.input_hash, 'hex')
-        and c.org_id = p_org and c.id = given.id and c.job_id = p_job and c.status = 'approved'
-        and c.input_hash = g.input_hash;
-      if not found then
-        raise exception using errcode = 'CX409', detail = 'grant_refused',
-          message = 'There is no grant for exactly this call.', hint = 'It needs a new approval.';
-      end if;
-      update tool_call c
-      set status = 'intended', granted = true, on_uncertain = given.on_uncertain, dispatch_before = advance_job.dispatch_before,
-        settle_after = advance_job.dispatch_before + make_interval(secs => given.timeout_seconds)
-      where c.org_id = p_org and c.id = given.id;
-    end loop;
+  if p_intents is not null then
+    perform record_intents(p_org, p_job, the_job.session_id, p_intents::jsonb, dispatch_before, now);
   end if;
   if p_calls is not null then
-    for given in
-      select * from jsonb_to_recordset(p_calls::jsonb) c (
-        id uuid, step integer, position integer, tool text, digest text, arguments integer, input_hash text,
-        read_only boolean, on_uncertain text, verdict text, rule text,
-        timeout_seconds double precision, status text, result integer, result_id uuid, error text,
-        standing_id uuid, granter_revision integer)
-    loop
-      if given.status = 'intended' and (given.verdict is distinct from 'allow'
-          or given.standing_id is distinct from case when given.rule like 'standing:%' then substr(given.rule, 10)::uuid end) then
-        raise exception using errcode = 'CX409', detail = 'not_authorised',
-          message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
-      end if;
-      insert into tool_call (org_id, id, job_id, step_index, position, tool_name, tool_digest, arguments, input_hash,
-        read_only, on_uncertain, verdict, rule, status, dispatch_before, settle_after, result, result_id, error,
-        created_at, finished_at)
-      values (p_org, given.id, p_job, given.step, given.position, given.tool, given.digest,
-        p_arguments[given.arguments]::jsonb, decode(given.input_hash, 'hex'), given.read_only, given.on_uncertain,
-        given.verdict, given.rule, given.status, case when given.status = 'intended' then dispatch_before end,
-        case when given.status = 'intended'
-          then dispatch_before + make_interval(secs => given.timeout_seconds) end,
-        p_results[given.result]::jsonb, given.result_id, given.error, now,
-        case when given.status in ('completed', 'failed', 'rejected') then now end)
-      -- An approval that no longer fits is asked for again, with the same row.
-      on conflict on constraint tool_call_pkey do update
-      set status = excluded.status, tool_digest = excluded.tool_digest, verdict = excluded.verdict,
-        rule = excluded.rule, granted = false, error = excluded.error, finished_at = excluded.finished_at, on_uncertain = excluded.on_uncertain,
-        dispatch_before = coalesce(excluded.dispatch_before, tool_call.dispatch_before),
-        settle_after = coalesce(excluded.settle_after, tool_call.settle_after)
-      where tool_call.status in ('approved', 'cleared') and tool_call.job_id = p_job;
-      if not found then
-        raise exception using errcode = 'CX409', detail = 'not_authorised',
-          message = 'A call that is over cannot be asked for again.', hint = 'This is a defect: report it.';
-      end if;
-      if given.standing_id is not null then
-        perform use_standing(p_org, the_job.session_id, given.standing_id, given.id, given.granter_revision);
-      end if;
-    end loop;
+    perform record_calls(
+      p_org, p_job, the_job.session_id, p_calls::jsonb, p_arguments, p_results, dispatch_before, now);
+  end if;
+  if ends_as in ('FAILED', 'CANCELLED') then
+    update tool_call c set status = 'rejected', error = 'its job ended', settled_by = 'cancelled', finished_at = now
+    where c.org_id = p_org and c.job_id = p_job and c.status in ('awaiting', 'approved');
   end if;
   if p_more is not null then
     perform record_more(p_org, p_job, the_job.session_id, p_more, now);

@@ -80,7 +80,22 @@ begin
 end
 $$;
 
--- The job of a call, locked: it is open, and nobody holds it.
+create or replace function require_open(p_job job) returns void
+  language plpgsql set search_path = public, pg_temp as $$
+begin
+  if p_job.status in ('COMPLETED', 'FAILED', 'CANCELLED') then
+    raise exception using errcode = 'CX409', detail = 'external_over',
+      message = format('This session is over: its job is %s.', p_job.status),
+      hint = 'Do nothing more in it; open a new session where the agent is to go on.';
+  end if;
+  if p_job.holds <> '{}' then
+    raise exception using errcode = 'CX409', detail = 'external_held',
+      message = 'This session is held.', hint = 'Wait until somebody resumes it, then ask again.';
+  end if;
+end
+$$;
+
+-- The job of a call, locked. p_open: it is open, and nobody holds it.
 create or replace function lock_external(p_org uuid, p_job uuid, p_open boolean) returns job
   language plpgsql set search_path = public, pg_temp as $$
 declare
@@ -91,14 +106,8 @@ begin
     raise exception using errcode = 'CX404', detail = 'job_not_found', message = 'There is no such job.',
       hint = 'Check the id; it must belong to the org of your key.';
   end if;
-  if p_open and the_job.status in ('COMPLETED', 'FAILED', 'CANCELLED') then
-    raise exception using errcode = 'CX409', detail = 'external_over',
-      message = format('This session is over: its job is %s.', the_job.status),
-      hint = 'Do nothing more in it; open a new session where the agent is to go on.';
-  end if;
-  if p_open and the_job.holds <> '{}' then
-    raise exception using errcode = 'CX409', detail = 'external_held',
-      message = 'This session is held.', hint = 'Wait until somebody resumes it, then ask again.';
+  if p_open then
+    perform require_open(the_job);
   end if;
   return the_job;
 end
@@ -131,151 +140,131 @@ begin
 end
 $$;
 
--- A new call with its verdict: refused, allowed, waiting for a person, or begun at once. One commit. With a key that was used
--- before nothing is written, and the answer names the call of then.
+-- A new call (p_call: one of record_calls) with its verdict: refused, allowed, waiting for a person, or begun at once. One commit.
+-- p_declared: what its agent said of it. With a key that was used before nothing is written, and the answer names the call of then.
 create or replace function authorize_call(
-  p_org uuid, p_job uuid, p_call uuid, p_key text, p_asked bytea, p_sender text, p_tool text, p_digest text, p_schema text,
-  p_arguments text, p_input_hash bytea, p_read_only boolean, p_risk text, p_on_uncertain text, p_timeout double precision,
-  p_verdict text, p_rule text, p_policies text, p_status text, p_error text,
-  p_dispatch_seconds double precision, p_standing uuid, p_granter_revision integer, p_says text, p_approval uuid,
-  p_asker uuid, p_caused_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[],
-  p_more jsonb)
-  returns table (id uuid, fresh boolean)
+  p_org uuid, p_job uuid, p_call jsonb, p_arguments text, p_declared jsonb, p_dispatch_seconds double precision,
+  p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb)
+  returns table (id uuid, fresh boolean, step_index integer, at timestamptz, dispatch_before timestamptz, settle_after timestamptz)
   language plpgsql set search_path = public, pg_temp as $$
 #variable_conflict use_column
 declare
   the_job job%rowtype;
-  at timestamptz;
-  number integer;
+  declared record;
   whose uuid;
-  before timestamptz;
   event_data jsonb[];
 begin
   perform set_config('app.org_id', p_org::text, true);
+  select * into strict declared from jsonb_to_record(p_declared) d (
+    key text, asked_hash text, sender text, parameters text, read_only boolean, risk text, timeout_seconds double precision,
+    policies text, says text, approval_id uuid, callback_id uuid, asker uuid, caused_by uuid);
   the_job := lock_external(p_org, p_job, false);
   select coalesce(s.user_account_id, s.opened_by) into strict whose
   from session s where s.org_id = p_org and s.id = the_job.session_id;
   select x.call_id into id from external_call x
-  where x.org_id = p_org and x.agent_id = the_job.agent_id and x.opener = whose and x.key = p_key;
-  if found then
-    fresh := false;
+  where x.org_id = p_org and x.agent_id = the_job.agent_id and x.opener = whose and x.key = declared.key;
+  fresh := not found;
+  if not fresh then
     return next;
     return;
   end if;
-  the_job := lock_external(p_org, p_job, true);
-  perform require_policies(p_org, p_policies);
+  perform require_open(the_job);
+  perform require_policies(p_org, declared.policies);
   perform require_atlases(p_org, the_job.session_id, (p_more #>> '{gates,atlases}')::integer);
   at := plane_now();
-  number := coalesce(the_job.step_index, -1) + 1;
-  update job j set step_index = number, updated_at = at where j.org_id = p_org and j.id = p_job;
+  id := p_call ->> 'id';
+  step_index := coalesce(the_job.step_index, -1) + 1;
+  if p_call ->> 'status' = 'intended' then
+    dispatch_before := at + make_interval(secs => p_dispatch_seconds);
+    settle_after := dispatch_before + make_interval(secs => declared.timeout_seconds);
+  end if;
+  update job j set step_index = authorize_call.step_index, updated_at = at where j.org_id = p_org and j.id = p_job;
   insert into step (org_id, job_id, step_index, message_seq, response, prompt_tokens, completion_tokens, started_at, created_at)
-  values (p_org, p_job, number, 0, jsonb_build_object('text', p_says, 'calls', '[]'::jsonb), 0, 0, at, at);
-  if p_schema is not null then
+  values (p_org, p_job, step_index, 0, jsonb_build_object('text', declared.says, 'calls', '[]'::jsonb), 0, 0, at, at);
+  if declared.parameters is not null then
     insert into external_tool (org_id, name, digest, parameters, created_at)
-    values (p_org, p_tool, p_digest, p_schema::jsonb, at) on conflict do nothing;
+    values (p_org, p_call ->> 'tool', p_call ->> 'digest', declared.parameters::jsonb, at) on conflict do nothing;
   end if;
-  if p_status in ('allowed', 'intended') and (p_verdict <> 'allow' or p_standing is distinct from
-      case when p_rule like 'standing:%' and p_status = 'intended' then substr(p_rule, 10)::uuid end) then
-    raise exception using errcode = 'CX409', detail = 'not_authorised',
-      message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
-  end if;
-  before := case when p_status = 'intended' then at + make_interval(secs => p_dispatch_seconds) end;
-  insert into tool_call (org_id, id, job_id, step_index, position, tool_name, tool_digest, arguments, input_hash, read_only,
-    on_uncertain, verdict, rule, status, dispatch_before, settle_after, error, created_at, finished_at)
-  values (p_org, p_call, p_job, number, 0, p_tool, p_digest, p_arguments::jsonb, p_input_hash, false, p_on_uncertain,
-    p_verdict, p_rule, p_status, before, before + make_interval(secs => p_timeout), p_error, at,
-    case when p_status = 'rejected' then at end);
+  perform record_calls(
+    p_org, p_job, the_job.session_id, jsonb_build_array(p_call || jsonb_build_object('step', step_index)), array[p_arguments],
+    null, dispatch_before, at);
   insert into external_call (org_id, call_id, session_id, job_id, agent_id, opener, key, asker, begun_by, caused_by,
-    asked_hash, risk, claims_read_only, timeout_seconds, policies, sender, settle_at, created_at)
-  values (p_org, p_call, the_job.session_id, p_job, the_job.agent_id, whose, p_key, p_asker,
-    case when p_status = 'intended' then p_asker end, p_caused_by, p_asked, p_risk, p_read_only, p_timeout,
-    p_policies, p_sender, before + make_interval(secs => p_timeout), at);
-  if p_standing is not null then
-    perform use_standing(p_org, the_job.session_id, p_standing, p_call, p_granter_revision);
-  end if;
-  if p_status = 'awaiting' then
-    perform wait_external(p_org, p_job, p_approval, p_call);
+    asked_hash, risk, claims_read_only, timeout_seconds, policies, sender, settle_at, callback_id, created_at)
+  values (p_org, id, the_job.session_id, p_job, the_job.agent_id, whose, declared.key, declared.asker,
+    case when dispatch_before is not null then declared.asker end, declared.caused_by, decode(declared.asked_hash, 'hex'),
+    declared.risk, declared.read_only, declared.timeout_seconds, declared.policies, declared.sender, settle_after,
+    declared.callback_id, at);
+  if declared.approval_id is not null then
+    perform wait_external(p_org, p_job, declared.approval_id, id);
   end if;
   if p_more ? 'resolution' then
-    perform execute_resolution(p_org, (p_more ->> 'resolution')::uuid, p_call, at);
+    perform execute_resolution(p_org, (p_more ->> 'resolution')::uuid, id, at);
   end if;
   perform record_more(p_org, p_job, the_job.session_id, p_more, at);
   -- Only here is the number of the step known.
   event_data := array(
-    select case when d ? 'step' then d || jsonb_build_object('step', number) else d end
+    select case when d ? 'step' then d || jsonb_build_object('step', step_index) else d end
     from unnest(p_event_data) with ordinality e (d, n) order by e.n);
   perform session_append(p_org, the_job.session_id, 0, p_event_types,
     array_fill(p_job, array[coalesce(cardinality(p_event_types), 0)]), event_data, p_actions, p_bodies,
     array_fill(p_job, array[cardinality(p_actions)]));
-  id := p_call;
-  fresh := true;
   return next;
 end
 $$;
 
--- A call begins: what allowed it is consumed here. p_seen and p_attempt are what whoever decided it saw; where that changed
--- meanwhile, nothing is written and they look again.
+-- A call begins (p_intent: one of record_intents): what allowed it is consumed here. p_seen and p_attempt are what whoever decided it
+-- saw; where that changed meanwhile, nothing is written and they look again.
 create or replace function intend_call(
   p_org uuid, p_call uuid, p_seen text, p_attempt integer, p_sender text, p_policies text, p_dispatch_seconds double precision,
-  p_verdict text, p_rule text, p_grant boolean, p_standing uuid, p_granter_revision integer,
-  p_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb)
+  p_intent jsonb, p_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb)
   returns void
   language plpgsql set search_path = public, pg_temp as $$
 declare
-  the_job job%rowtype;
-  was tool_call%rowtype;
   declared external_call%rowtype;
   at timestamptz;
   before timestamptz;
 begin
   perform set_config('app.org_id', p_org::text, true);
   select * into strict declared from external_call x where x.org_id = p_org and x.call_id = p_call;
-  the_job := lock_external(p_org, declared.job_id, true);
+  perform lock_external(p_org, declared.job_id, true);
   perform require_policies(p_org, p_policies);
   perform require_atlases(p_org, declared.session_id, (p_more #>> '{gates,atlases}')::integer);
-  select * into strict was from tool_call c where c.org_id = p_org and c.id = p_call for no key update;
-  if was.status <> p_seen or was.attempt <> p_attempt then
-    raise serialization_failure using message = 'the call changed meanwhile';
+  perform from tool_call c
+  where c.org_id = p_org and c.id = p_call and c.status = p_seen and c.attempt = p_attempt for no key update;
+  if not found then
+    perform call_changed();
   end if;
   at := plane_now();
   before := at + make_interval(secs => p_dispatch_seconds);
-  if p_grant then
-    update approval_grant g set consumed_at = at
-    where g.org_id = p_org and g.call_id = p_call and g.consumed_at is null and g.expires_at > at
-      and g.tool_digest = was.tool_digest and g.input_hash = was.input_hash and was.status = 'approved';
-    if not found then
-      raise exception using errcode = 'CX409', detail = 'grant_refused',
-        message = 'There is no grant for exactly this call.', hint = 'Authorise it again, with a new key.';
-    end if;
-  elsif was.status not in ('allowed', 'intended', 'uncertain', 'cleared') then
-    raise exception using errcode = 'CX409', detail = 'not_authorised',
-      message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
-  end if;
-  if p_verdict is not null then
-    if p_verdict <> 'allow' or (p_standing is distinct from
-        case when p_rule like 'standing:%' then substr(p_rule, 10)::uuid end) then
-      raise exception using errcode = 'CX409', detail = 'not_authorised',
-        message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
-    end if;
-  end if;
-  update tool_call c
-  set status = 'intended', verdict = coalesce(p_verdict, c.verdict), rule = coalesce(p_rule, c.rule),
-    granted = c.granted or p_grant,
-    -- Whatever was sent before, also where somebody was asked again meanwhile: a late outcome is of that attempt.
-    attempt = c.attempt + (was.dispatch_before is not null)::integer,
-    dispatch_before = before, settle_after = before + make_interval(secs => declared.timeout_seconds),
-    error = null, settled_by = null
-  where c.org_id = p_org and c.id = p_call;
+  perform record_intents(p_org, declared.job_id, declared.session_id, jsonb_build_array(p_intent), before, at);
   update external_call x
   set sender = p_sender, begun_by = p_by, policies = p_policies, settle_at = before + make_interval(secs => declared.timeout_seconds)
   where x.org_id = p_org and x.call_id = p_call;
-  if p_standing is not null then
-    perform use_standing(p_org, declared.session_id, p_standing, p_call, p_granter_revision);
-  end if;
-  perform record_more(p_org, was.job_id, declared.session_id, p_more, at);
+  perform record_more(p_org, declared.job_id, declared.session_id, p_more, at);
   perform session_append(p_org, declared.session_id, 0, p_event_types,
-    array_fill(was.job_id, array[coalesce(cardinality(p_event_types), 0)]), p_event_data, p_actions, p_bodies,
-    array_fill(was.job_id, array[cardinality(p_actions)]));
+    array_fill(declared.job_id, array[coalesce(cardinality(p_event_types), 0)]), p_event_data, p_actions, p_bodies,
+    array_fill(declared.job_id, array[cardinality(p_actions)]));
+end
+$$;
+
+-- A call that was allowed or approved waits for a person after all, with the same row (p_call: one of record_calls).
+create or replace function ask_again(
+  p_org uuid, p_job uuid, p_session uuid, p_call jsonb, p_arguments text, p_policies text, p_approval uuid) returns void
+  language plpgsql set search_path = public, pg_temp as $$
+begin
+  perform record_calls(p_org, p_job, p_session, jsonb_build_array(p_call), array[p_arguments], null, null, plane_now());
+  update external_call x set policies = p_policies, settle_at = null
+  where x.org_id = p_org and x.call_id = (p_call ->> 'id')::uuid;
+  perform wait_external(p_org, p_job, p_approval, (p_call ->> 'id')::uuid);
+end
+$$;
+
+-- What became of a call: nobody looks at its time any more.
+create or replace function end_call(p_org uuid, p_outcome jsonb, p_result text) returns void
+  language plpgsql set search_path = public, pg_temp as $$
+begin
+  perform record_outcomes(p_org, jsonb_build_array(p_outcome), array[p_result], plane_now());
+  update external_call x set settle_at = null where x.org_id = p_org and x.call_id = (p_outcome ->> 'id')::uuid;
 end
 $$;
 
@@ -311,11 +300,11 @@ begin
 end
 $$;
 
--- What became of a call. It counts also after its job is over: it happened, whatever somebody decided meanwhile. Told twice the
+-- What became of a call (p_outcome: one of record_outcomes). It counts also after its job is over: it happened, whatever somebody decided meanwhile. Told twice the
 -- same, nothing changes; p_attempt null is the last attempt. Where the session has gates and p_more is null, nobody looked at
 -- them: nothing is written, and what that look needs is the answer, with `bound`.
 create or replace function settle_call(
-  p_org uuid, p_call uuid, p_sees uuid, p_by uuid, p_attempt integer, p_status text, p_result text, p_error text, p_settled_by text,
+  p_org uuid, p_call uuid, p_sees uuid, p_by uuid, p_attempt integer, p_outcome jsonb, p_result text,
   p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb)
   returns table (session_id uuid, tool text, bound jsonb, at timestamptz)
   language plpgsql set search_path = public, pg_temp as $$
@@ -337,8 +326,8 @@ begin
   perform lock_external(p_org, declared.job_id, false);
   perform require_its_agent(p_org, p_call, p_by);
   select * into strict was from tool_call c where c.org_id = p_org and c.id = p_call;
-  if was.attempt = coalesce(p_attempt, was.attempt) and was.status = p_status
-      and was.result is not distinct from p_result::jsonb and was.error is not distinct from p_error then
+  if was.attempt = coalesce(p_attempt, was.attempt) and was.status = p_outcome ->> 'status'
+      and was.result is not distinct from p_result::jsonb and was.error is not distinct from p_outcome ->> 'error' then
     return;
   end if;
   if was.status in ('completed', 'failed', 'rejected') then
@@ -362,14 +351,11 @@ begin
     return;
   end if;
   card := end_doubt(p_org, p_call, 'its agent reported the outcome');
-  update tool_call c
-  set status = p_status, result = p_result::jsonb, error = p_error, settled_by = p_settled_by, finished_at = plane_now()
-  where c.org_id = p_org and c.id = p_call;
-  update external_call x set settle_at = null where x.org_id = p_org and x.call_id = p_call;
+  perform end_call(p_org, p_outcome, p_result);
   perform record_more(p_org, was.job_id, declared.session_id, p_more, plane_now());
   types := array['tool_result'];
   data := array[jsonb_strip_nulls(jsonb_build_object(
-    'step', was.step_index, 'id', was.id, 'tool', was.tool_name, 'status', p_status, 'error', left(p_error, 500)))];
+    'step', was.step_index, 'id', was.id, 'tool', was.tool_name, 'status', p_outcome -> 'status', 'error', left(p_outcome ->> 'error', 500)))];
   if card is not null then
     types := types || 'approval_cancelled'::text;
     data := data || jsonb_build_object('approval_id', card);

@@ -1,4 +1,4 @@
-"""A call as policies and people look at it, and which actions a goal resolves to."""
+"""What an agent may do in a session, and which actions a goal resolves to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from uuid import UUID
 
 from cortex_plane.agents.model.agents import SkillSettings
 from cortex_plane.agents.model.tools import Risk, highest_risk, is_tool_name
-from cortex_plane.approvals.model.approvals import ApprovalKind, Cause, NewRequest
 from cortex_plane.calls.model import (
     APP,
     MAX_ACTIONS,
@@ -24,13 +23,13 @@ from cortex_plane.calls.model import (
     Whom,
 )
 from cortex_plane.gates.model.gates import OF_THE_PLANE, GatedCall, GateState, Limit, Ruling
-from cortex_plane.gates.rules.authorization import UnsentCall, authorize, time_limits
+from cortex_plane.gates.rules.authorization import authorize, time_limits
 from cortex_plane.gates.rules.evaluation import judge
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.gates.rules.prompts import asked_of_all, blocks_of, guides_of, questions_of
 from cortex_plane.gates.rules.session import GateSession
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.policies.model.policies import CallFacts, PolicyDecision, PolicyRow, PolicyVerdict, Terms
+from cortex_plane.policies.model.policies import CallFacts, PolicyDecision, PolicyRow, PolicyVerdict
 from cortex_plane.policies.rules.engine import CompiledPolicies
 from cortex_plane.sessions.model.sessions import SessionKind
 
@@ -87,33 +86,6 @@ class ToolDefinition:
     read_only: bool
     risk: Risk
     server: str | None
-
-
-def call_request(
-    id: UUID, call: UnsentCall, step: int, *, summary: str, rule: str, policies: str, terms: Terms,
-    question: str | None = None, is_doubt: bool = False, says: str | None = None, asked_for: str | None = None,
-    changed_by: Sequence[Cause] = (),
-) -> NewRequest:  # fmt: skip
-    """The card by which people are asked whether a call may be sent. ``is_doubt``: whether it happened."""
-    return NewRequest(
-        id=id,
-        kind=ApprovalKind.UNCERTAIN_EFFECT if is_doubt else ApprovalKind.CALL,
-        call_id=call.id,
-        step_index=step,
-        tool_name=call.name,
-        tool_digest=call.digest,
-        arguments=call.arguments,
-        input_hash=call.input_hash,
-        risk=call.risk,
-        summary=summary,
-        agent_says=says,
-        asked_for=asked_for,
-        question=question,
-        rule=rule,
-        policy_version=policies,
-        terms=terms,
-        changed_by=changed_by,
-    )
 
 
 def check_action(action: str | None) -> None:

@@ -1,0 +1,233 @@
+"""What is written of a call, whoever performs its effect: its row, intents and outcomes, the card that asks people, and what events and
+the audit trail say.
+
+A worker writes these with its steps, an agent that runs elsewhere with requests of its own. `db/functions/calls.sql` reads the rows.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from cortex_plane.agents.model.tools import OnUncertain
+from cortex_plane.approvals.model.approvals import ApprovalKind, Cause, NewRequest
+from cortex_plane.calls.model import CallDraft, RequestedCall
+from cortex_plane.gates.rules.authorization import Authorization, StandingUse, UnsentCall
+from cortex_plane.jobs.model.effects import CallStatus
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.policies.model.policies import PolicyVerdict, Terms
+from cortex_plane.proof.model import Fact
+from cortex_plane.sessions.model.events import EventType
+from cortex_plane.tenancy.model.access import Actor
+
+MAX_ERROR = 4000
+"""Characters of an error in a row."""
+PREVIEW = 500
+"""Characters of an error in an event."""
+Event = tuple[str, dict[str, Any]]
+
+
+def call_row(
+    call: UnsentCall, authorization: Authorization | None, *, status: CallStatus | None, step: int | None, position: int = 0,
+    read_only: bool = False, on_uncertain: OnUncertain | None, timeout_seconds: float | None, arguments: int = 1,
+    result: int | None = None, result_id: UUID | None = None, error: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """A new call with its verdict. ``arguments`` and ``result``: their places beside the rows. A call that is sent on a standing
+    approval names it, so that it is looked at once more, and counted, in the same commit."""
+    use = authorization.leaning if authorization is not None and status is CallStatus.INTENDED else None
+    return {
+        **(standing_columns(use) if use is not None else {}),
+        "id": str(call.id),
+        "step": step,
+        "position": position,
+        "tool": call.name,
+        "digest": call.digest,
+        "arguments": arguments,
+        "input_hash": call.input_hash,
+        "read_only": read_only,
+        "on_uncertain": on_uncertain,
+        "verdict": authorization.decision.verdict if authorization is not None else None,
+        "rule": authorization.decision.rule if authorization is not None else None,
+        "timeout_seconds": timeout_seconds,
+        "status": status,
+        "result": result,
+        "result_id": str(result_id) if result_id else None,
+        "error": error,
+    }
+
+
+def intent_row(
+    call: UnsentCall, attempt: int, on_uncertain: OnUncertain | None, timeout_seconds: float, *, grant: bool = False,
+    authorization: Authorization | None = None, use: StandingUse | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """A call that has a row begins, with the grant that a person gave it, or once more. ``authorization``: anew. ``use``: the standing
+    approval that lets it be sent."""
+    anew = {} if authorization is None else {"verdict": authorization.verdict, "rule": authorization.decision.rule}
+    return {
+        "id": str(call.id),
+        "grant": grant,
+        "digest": call.digest,
+        "input_hash": call.input_hash,
+        "attempt": attempt,
+        "on_uncertain": on_uncertain,
+        "timeout_seconds": timeout_seconds,
+        **anew,
+        **(standing_columns(use) if use is not None else {}),
+    }
+
+
+def outcome_row(
+    id: UUID, status: CallStatus | None, *, result: int | None = None, result_id: UUID | None = None,
+    error: str | None = None, settled_by: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "id": str(id),
+        "status": status,
+        "result": result,
+        "result_id": str(result_id) if result_id else None,
+        "error": error,
+        "settled_by": settled_by,
+    }
+
+
+def standing_columns(use: StandingUse) -> dict[str, Any]:
+    return {"standing_id": str(use.standing_id), "granter_revision": use.granter_revision}
+
+
+def call_request(
+    id: UUID, call: UnsentCall, step: int, *, summary: str, rule: str, policies: str, terms: Terms,
+    question: str | None = None, is_doubt: bool = False, says: str | None = None, asked_for: str | None = None,
+    changed_by: Sequence[Cause] = (),
+) -> NewRequest:  # fmt: skip
+    """The card by which people are asked whether a call may be sent. ``is_doubt``: whether it happened."""
+    return NewRequest(
+        id=id,
+        kind=ApprovalKind.UNCERTAIN_EFFECT if is_doubt else ApprovalKind.CALL,
+        call_id=call.id,
+        step_index=step,
+        tool_name=call.name,
+        tool_digest=call.digest,
+        arguments=call.arguments,
+        input_hash=call.input_hash,
+        risk=call.risk,
+        summary=summary,
+        agent_says=says,
+        asked_for=asked_for,
+        question=question,
+        rule=rule,
+        policy_version=policies,
+        terms=terms,
+        changed_by=changed_by,
+    )
+
+
+# Events and audit facts: each field has one name, whoever runs the call ---------------------------------------------
+
+
+def call_event(step: int, call: UnsentCall) -> Event:
+    """A call is recorded, and was not sent yet."""
+    data = {"step": step, "id": str(call.id), "tool": call.name, "input_hash": call.input_hash}
+    return EventType.TOOL_CALL, data
+
+
+def result_event(step: int, id: UUID, tool: str, status: CallStatus | None, error: str | None) -> Event:
+    data = {"step": step, "id": str(id), "tool": tool, "status": str(status)}
+    return EventType.TOOL_RESULT, data if error is None else data | {"error": error[:PREVIEW]}
+
+
+Facts = Callable[..., Fact]
+"""Makes the facts of whoever acts: an action and its fields."""
+
+
+def facts_by(actor: Actor) -> Facts:
+    return functools.partial(Fact.of, actor)
+
+
+def call_fact(fact: Facts, action: str, call: UnsentCall, **fields: Any) -> Fact:
+    return fact(action, call=str(call.id), tool=call.name, **fields)
+
+
+def authorized_fact(
+    fact: Facts, call: UnsentCall, authorization: Authorization, policies: str, **fields: Any
+) -> Fact:  # fmt: skip
+    """The verdict about a call, by which policies."""
+    decision = authorization.decision
+    return call_fact(
+        fact, "call_authorized", call, digest=call.digest, input_hash=call.input_hash, verdict=decision.verdict,
+        rule=decision.rule, policies=policies, **fields,
+    )  # fmt: skip
+
+
+def standing_fact(fact: Facts, call: UnsentCall, use: StandingUse) -> Fact:
+    """A standing approval let this call be sent."""
+    standing = str(use.standing_id)
+    return call_fact(fact, "standing_used", call, standing=standing, digest=call.digest, input_hash=call.input_hash)
+
+
+def denial(tool: str, rule: str, why: str = "", *, by_now: bool = False) -> str:
+    """What an agent reads of a call that is not allowed. ``why``: what gates say. ``by_now``: it was allowed before."""
+    return f"`{tool}` is denied{' by now' if by_now else ''} ({rule}){why}. Do not call it again; go another way."
+
+
+def status_of(tool: str, authorization: Authorization, why: str = "") -> tuple[CallStatus | None, str | None]:
+    """What a verdict makes of a call before it is sent, with the error; None: it may be sent."""
+    if authorization.verdict is PolicyVerdict.ALLOW:
+        return None, None
+    if authorization.verdict is PolicyVerdict.REQUIRES_APPROVAL:
+        return CallStatus.AWAITING, None
+    return CallStatus.REJECTED, denial(tool, authorization.decision.rule, why)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedCall:
+    """A call that runs elsewhere, with its authorization, before it is written."""
+
+    draft: CallDraft
+    request: RequestedCall
+    request_hash: bytes
+    authorization: Authorization
+    policies: str
+    status: CallStatus
+    error: str | None
+    callback_id: UUID | None
+    """The connection over which its agent is told of decisions about it."""
+
+    def row(self) -> dict[str, Any]:
+        """The number of its step is put in where it is known."""
+        return call_row(
+            self.request, self.authorization, status=self.status, step=None, on_uncertain=self.draft.settlement,
+            timeout_seconds=self.draft.timeout_seconds, error=self.error,
+        )  # fmt: skip
+
+    def declaration(self, actor: Actor, approval_id: UUID | None) -> dict[str, Any]:
+        """What only a call that runs elsewhere has: what its agent says of it, and who asks."""
+        draft = self.draft
+        others = {"approval_id": approval_id, "callback_id": self.callback_id, "caused_by": actor.user_account_id}
+        return {
+            "key": draft.key, "asked_hash": self.request_hash.hex(), "sender": draft.sender,
+            "parameters": canonical(draft.parameters).decode() if draft.parameters is not None else None,
+            "read_only": draft.read_only, "risk": self.request.risk, "timeout_seconds": draft.timeout_seconds,
+            "policies": self.policies, "says": draft.says, "asker": str(actor.identity),
+            **{name: str(id) for name, id in others.items() if id is not None},
+        }  # fmt: skip
+
+    def facts(self, fact: Facts) -> list[Fact]:
+        request, callback = self.request, str(self.callback_id) if self.callback_id else None
+        status, key = self.status, self.draft.key
+        facts = [
+            authorized_fact(fact, request, self.authorization, self.policies, key=key, status=status, callback=callback)
+        ]
+        if status is not CallStatus.INTENDED:
+            return facts
+        if (use := self.authorization.leaning) is not None:
+            facts.append(standing_fact(fact, request, use))
+        return [*facts, call_fact(fact, "call_intended", request, input_hash=request.input_hash, attempt=1)]
+
+    def events(self) -> list[Event]:
+        events = [call_event(0, self.request)]
+        if self.status is CallStatus.REJECTED:
+            events.append(result_event(0, self.request.id, self.request.name, self.status, self.error or ""))
+        return events
