@@ -120,7 +120,7 @@ class StepWrite:
     facts: Sequence[Fact] = field(default_factory=tuple)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class WriteResult:
     """What the database said to a write."""
 

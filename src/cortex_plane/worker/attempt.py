@@ -46,14 +46,12 @@ from cortex_plane.worker.authorization import CallAuthorizer
 from cortex_plane.worker.context_window import ContextWindow
 from cortex_plane.worker.effects import CallLedger, RequestCards, awaiting_calls
 from cortex_plane.worker.ends import Ended, EndWriter, JobCancelled, JobFailed, JobHandedBack, JobRetried, LastWrite
-from cortex_plane.worker.lease import Lease, WorkerContext, WriteFailed
+from cortex_plane.worker.lease import UNSURE, Lease, WorkerContext, WriteFailed
 from cortex_plane.worker.limits import ticks
 from cortex_plane.worker.model_calls import ModelConversation
 from cortex_plane.worker.resume import ResumePoint, restore_calls, resume
 from cortex_plane.worker.session_gates import AttemptGates, SessionGates
 
-LAST_WRITE_SECONDS = 3.0
-"""How long a cancelled attempt waits for the write that it has under way."""
 GATE_TRIES = 20
 """How often a write is tried while other attempts of the same session write first."""
 IN_A_ROW = 3
@@ -72,26 +70,20 @@ class StepWriter:
     ) -> None:
         self._lease, self._gates = lease, gates
         self._authorizer, self._conversation = authorizer, conversation
-        self._unsure = False
-        """Nobody knows whether the last write was made, so no other may follow it."""
 
     async def write(
         self, step: StepWrite, *, keep_checkpoint: bool = False, commit: Commit | None = None
     ) -> WriteResult:
-        """Once it is under way it is made or refused: an attempt that is cancelled meanwhile learns which before it goes."""
-        if self._unsure:
-            raise WriteFailed("nobody knows whether the last write was made")
-        task = asyncio.ensure_future((commit or self.commit)(step, keep_checkpoint))
+        """An attempt that is cancelled during a write learns first what became of it (`Lease.commit`)."""
+        lease = self._lease
+        if lease.is_unsure:
+            raise WriteFailed(UNSURE)
         try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            await asyncio.wait([task], timeout=LAST_WRITE_SECONDS)
-            if not task.done():
-                self._unsure = True
-                task.cancel()
-            elif not task.cancelled():
-                task.exception()  # seen
-            raise
+            return await (commit or self.commit)(step, keep_checkpoint)
+        finally:
+            if lease.is_cut_off:
+                lease.is_cut_off = False
+                raise asyncio.CancelledError
 
     async def commit(self, step: StepWrite, keep_checkpoint: bool) -> WriteResult:
         """The step with its usage, its standing approvals, the state of the gates, and the sealed checkpoint."""
@@ -366,7 +358,10 @@ class Attempt:
                 if self.gates.bound is not None and not self.gates.bound.allows_calls(group):
                     # A call before them in the same response shut a gate. For an effect the write that sends it checks that.
                     await self.ledger.give_way(calls, pending.take(), "The gates of this session changed meanwhile.")
-                await asyncio.gather(*(self.ledger.read(call) for call in group))
+                if len(group) == 1:
+                    await self.ledger.read(group[0])
+                else:
+                    await asyncio.gather(*(self.ledger.read(call) for call in group))
                 pending.new(*group)
             pending.stored += self.ledger.take_results()
             if self.lease.limits.skills.checkpoint_granularity is CheckpointGranularity.PER_TOOL_CALL:
