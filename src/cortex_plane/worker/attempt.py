@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from cortex_plane.agents.model.agents import CheckpointGranularity
@@ -88,9 +88,10 @@ class StepWriter:
     async def commit(self, step: StepWrite, keep_checkpoint: bool) -> WriteResult:
         """The step with its usage, its standing approvals, the state of the gates, and the sealed checkpoint."""
         usage = tuple(self._conversation.model_calls)
-        more = {**step.more, "usage": [call.row() for call in usage]} if usage else step.more
         # A copy: where the write is refused, the caller goes on from the step as it was.
-        write = replace(step, more=more)
+        write = step.copy()
+        if usage:
+            write.more = {**step.more, "usage": [call.row() for call in usage]}
         if step.dispatches:
             self._authorizer.add_standing_uses(write)
         gates = self._gates.bound
@@ -98,7 +99,7 @@ class StepWriter:
             result = await self._commit_with_gates(gates, write, keep_checkpoint)
         else:
             if step.reads:
-                write.more = {**more, "gates": UNGOVERNED}
+                write.more = {**write.more, "gates": UNGOVERNED}
             result = await self._lease.commit(write, keep_checkpoint=keep_checkpoint)
         if usage and is_applied(step, result):
             self._conversation.commit(usage)
@@ -111,12 +112,10 @@ class StepWriter:
         evaluations = tuple(gates.session.evaluations)
         for tries in range(1, GATE_TRIES + 1):
             changes = gates.changes_for(step, evaluations)
-            write = replace(
-                step,
-                more={**step.more, "gates": changes.more} if changes.more else step.more,
-                facts=[*[self._lease.fact(trace.type, **trace.payload) for trace in changes.traces], *step.facts],
-                events=[*changes.events, *step.events],
-            )
+            write = step.copy()
+            write.more = {**step.more, "gates": changes.more} if changes.more else step.more
+            traces = [self._lease.fact(trace.type, **trace.payload) for trace in changes.traces]
+            write.facts, write.events = [*traces, *step.facts], [*changes.events, *step.events]
             try:
                 result = await self._lease.commit(write, keep_checkpoint=keep_checkpoint)
             except Conflict as error:
@@ -235,8 +234,9 @@ class Attempt:
                 await self._check_hold(await self.writer.write(memory))
                 return
             turns = self.window.turns()
-            request = self.conversation.request(turns if self.gates.bound is None else merge_assistant_turns(turns))
-            response = await self.conversation.ask(replace(request, notice=self.gates.notice))
+            if self.gates.bound is not None:
+                turns = merge_assistant_turns(turns)
+            response = await self.conversation.ask(self.conversation.request(turns, self.gates.notice))
         except ModelError as error:
             if self.gates.bound is not None:
                 self.gates.bound.session.boundary(GateInput(now=self.lease.time.now(), errors=(str(error),)))
@@ -354,7 +354,9 @@ class Attempt:
             else:
                 # The response comes first; and the outcome of an effect does not wait for reads.
                 if pending.due.step is not None or pending.settled:
-                    await self.ledger.write(calls, replace(pending.take(), reads=True))
+                    write = pending.take()
+                    write.reads = True
+                    await self.ledger.write(calls, write)
                 if self.gates.bound is not None and not self.gates.bound.allows_calls(group):
                     # A call before them in the same response shut a gate. For an effect the write that sends it checks that.
                     await self.ledger.give_way(calls, pending.take(), "The gates of this session changed meanwhile.")

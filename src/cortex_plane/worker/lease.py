@@ -168,6 +168,7 @@ class Lease:
         self.assignment = assignment
         self.app = worker.apps[assignment.app]
         self.key = checkpoint_key(worker.master_key, assignment.org_id)
+        self._job = str(assignment.job_id)
         self.actor = worker_actor(assignment.org_id, worker.worker_id, worker.worker_name)
         self.time = DatabaseTime(assignment.now, ticks())
         self.limits = AttemptLimits.of(assignment, ticks())
@@ -192,7 +193,7 @@ class Lease:
         """Nobody knows whether the last write was made, so no other may follow it."""
 
     def fact(self, action: str, **data: Any) -> Fact:
-        return Fact.of(self.actor, action, job=str(self.assignment.job_id), **data)
+        return Fact.of(self.actor, action, job=self._job, **data)
 
     def log_step(self, index: int, step_id: str, start: float, summary: str, calls: int) -> None:
         """In the checkpoint's log. ``start``: the tick at which the step began."""

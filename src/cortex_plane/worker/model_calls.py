@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -71,7 +70,7 @@ class ModelConversation:
         """With the calls whose usage is not written yet; None until a budget needs it."""
         self._timers: set[ResponseTimer] = set()
 
-    def request(self, turns: Sequence[Turn]) -> ModelRequest:
+    def request(self, turns: Sequence[Turn], notice: str = "") -> ModelRequest:
         config = self._lease.assignment.model_config
         return ModelRequest(
             model=config["model"],
@@ -82,6 +81,8 @@ class ModelConversation:
             max_tokens=config.get("max_tokens"),
             settings=config,
             turn_index=self._lease.progress.iterations,
+            org_id=self._lease.assignment.org_id,
+            notice=notice,
         )
 
     def check_limits(self) -> None:
@@ -97,20 +98,14 @@ class ModelConversation:
         """``purpose``: only answers that the agent gives are streamed to readers. ``step``: which one asks, where several
         do at once. Raises `ModelError`. The usage goes with the next write, also where the request failed."""
         lease = self._lease
-        request = replace(request, org_id=lease.assignment.org_id)
         step = lease.progress.step if step is None else step
-        with self._open_call() as open_call:
-            answering = await lease.worker.backends.answering(request)
-            await self._afford(open_call, request, answering)
-            return await self._answer(answering, request, purpose, step)
-
-    @contextmanager
-    def _open_call(self) -> Iterator[usage_model.OpenModelCall]:
-        """Counted from before the request until its answer is counted: branches of a job ask at the same time."""
+        # Counted from before the request until its answer is counted: branches of a job ask at the same time.
         open_call = usage_model.OpenModelCall()
         self._open_calls.append(open_call)
         try:
-            yield open_call
+            answering = await lease.worker.backends.answering(request)
+            await self._afford(open_call, request, answering)
+            return await self._answer(answering, request, purpose, step)
         finally:
             self._open_calls.remove(open_call)
 
@@ -127,7 +122,8 @@ class ModelConversation:
             raise
         reached("model:after")
         cost = await self._count(answering, response.usage, purpose, step, ticks() - start)
-        response = replace(response, model=answering.label, cost_micros=cost)
+        if response.model != answering.label or response.cost_micros != cost:
+            response = replace(response, model=answering.label, cost_micros=cost)
         if response.stop_reason is StopReason.REFUSAL and not (response.text or "").strip():
             self.add_tokens(response.usage)
             raise _refusal(response)
