@@ -193,6 +193,8 @@ class Thread(Sequence[Turn]):
         self.entries: list[Entry] = []
         self.tokens = 0
         """Of all entries."""
+        self.has_monologue = False
+        """The model spoke twice in a row: see `merge_assistant_turns`."""
         self._user_turns = 0
         self._asked = newest_user
         self.extend(entries)
@@ -210,6 +212,9 @@ class Thread(Sequence[Turn]):
             self._add(entry)
 
     def _add(self, entry: Entry) -> None:
+        before = self.entries[-1].turn if self.entries else None
+        if isinstance(before, AssistantTurn) and isinstance(entry.turn, AssistantTurn):
+            self.has_monologue = True
         self.entries.append(entry)
         self.tokens += entry.tokens
         self._user_turns += isinstance(entry.turn, UserTurn)

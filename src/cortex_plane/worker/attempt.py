@@ -234,7 +234,7 @@ class Attempt:
                 await self._check_hold(await self.writer.write(memory))
                 return
             turns = self.window.turns()
-            if self.gates.bound is not None:
+            if self.gates.bound is not None and self.conversation.turns.has_monologue:
                 turns = merge_assistant_turns(turns)
             response = await self.conversation.ask(self.conversation.request(turns, self.gates.notice))
         except ModelError as error:
