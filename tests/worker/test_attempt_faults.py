@@ -13,12 +13,13 @@ import pytest
 
 from cortex_plane.agents.model.agents import Agent
 from cortex_plane.agents.model.completions import ModelError, ModelUsage
+from cortex_plane.calls.verbs import steps
 from cortex_plane.jobs.model.jobs import Job, JobStatus
 from cortex_plane.jobs.model.usage import ModelCall
 from cortex_plane.jobs.rules import Leased, StepWrite
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.worker import attempt, effects, lease
+from cortex_plane.worker import effects, lease
 from cortex_plane.worker.code.attempt import CodeAttempt
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.lease import WriteFailed
@@ -308,7 +309,7 @@ async def _one_effect(ctx: Context) -> str:
 async def test_a_write_that_was_cut_off_is_known_before_the_job_is_handed_back(
     world: World, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt, "LAST_WRITE_SECONDS", 60.0)
+    monkeypatch.setattr(lease, "LAST_WRITE_SECONDS", 60.0)
     began = await begun(world, _one_effect)
     async with admin.transaction():
         running = await _stuck(admin, began)
@@ -323,10 +324,33 @@ async def test_a_write_that_was_cut_off_is_known_before_the_job_is_handed_back(
         assert (await ended(world, job.id)).result == {"text": "two"}
 
 
+async def test_a_write_that_was_made_before_it_was_cut_off_is_not_made_twice(
+    world: World, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, advance = await begun(world, _one_effect), steps.advance
+
+    async def cut_off(*args: Any) -> None:
+        assert await advance(*args) is not None
+        monkeypatch.setattr(steps, "advance", advance)
+        running.cancel()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(steps, "advance", cut_off)
+    running = asyncio.create_task(began.attempt.run())
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    job = await began.job()
+    assert job.status is JobStatus.RUNNING
+    assert await admin.fetchval("select worker_id from job where id = $1", job.id) is None
+    assert await keys_of(world, job.id) == [("one#0", "done")]
+    async with working(world.db, *began.worker.apps.values()):
+        assert (await ended(world, job.id)).result == {"text": "two"}
+
+
 async def test_a_job_whose_write_nobody_knows_of_is_abandoned(
     world: World, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt, "LAST_WRITE_SECONDS", 0.0)
+    monkeypatch.setattr(lease, "LAST_WRITE_SECONDS", 0.0)
     began = await begun(world, _one_effect)
     async with admin.transaction():
         running = await _stuck(admin, began)

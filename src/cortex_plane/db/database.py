@@ -16,7 +16,7 @@ import asyncpg
 import orjson
 
 from cortex_plane.db import crash_points
-from cortex_plane.db.pool import HINTS, OWN, Hints, PoolPurpose, SharedPool, border
+from cortex_plane.db.pool import FOREIGN, HINTS, OWN, Hints, PoolPurpose, SharedPool, border, raise_ours
 from cortex_plane.db.vault import Vault
 from cortex_plane.kernel.errors import SetupError, TooMany
 from cortex_plane.kernel.fields import parse
@@ -331,7 +331,7 @@ class Database:
         """Run a hot verb: one function, one round trip, one commit. It sets the org itself."""
         values = args if org is None else (org, *args)
         shared = self._shared
-        with border():
+        try:
             connection, place = await shared.acquire(NOBODY if org is None else org, self._purpose)
             failed = True
             try:
@@ -343,6 +343,8 @@ class Database:
                 failed = False
             finally:
                 await shared.release(connection, place, failed=failed)
+        except FOREIGN as error:
+            raise_ours(error)
         if rows and name in EVENT_VERBS:
             self.hints.events()
         return rows

@@ -7,7 +7,7 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from uuid import UUID
 
 import asyncpg
@@ -80,8 +80,12 @@ class SharedPool:
             place = purpose
         elif (self._waiting and org in self._waiting) or not self._shares.take(org):
             place = await self._wait(org, purpose)
+        pool = self._pool_of(place)
+        idle = self._idle[pool]
+        if idle and not _is_lost(idle[-1]):
+            return idle.pop(), place
         try:
-            return await self._connect(self._pool_of(place)), place
+            return await self._connect(pool), place
         except BaseException:
             self._give_back(place)
             raise
@@ -90,7 +94,8 @@ class SharedPool:
         """``failed``: whatever is still under way on the connection must end first."""
         pool = self._pool_of(place)
         try:
-            if failed or self._closing or _is_lost(connection):
+            # Whether it was lost is looked at before it is used again.
+            if failed or self._closing:
                 await pool.release(connection)
             else:
                 self._idle[pool].append(connection)
@@ -351,12 +356,21 @@ def translate(error: BaseException) -> errors.CortexError | None:
     return None
 
 
+FOREIGN = (asyncpg.PostgresError, TimeoutError, *UNREACHABLE)
+"""What the driver raises."""
+
+
 @contextlib.contextmanager
 def border() -> Iterator[None]:
     try:
         yield
-    except (asyncpg.PostgresError, TimeoutError, *UNREACHABLE) as error:
-        ours = translate(error)
-        if ours is None:
-            raise
-        raise ours from error
+    except FOREIGN as error:
+        raise_ours(error)
+
+
+def raise_ours(error: BaseException) -> NoReturn:
+    """In place of an error of the driver; a defect stays loud."""
+    ours = translate(error)
+    if ours is None:
+        raise error
+    raise ours from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -26,6 +26,7 @@ from cortex_plane.proof.rules.receipts import Stamp
 from cortex_plane.sessions.rules import SessionMessage, StepRow
 
 queries = Queries("jobs")
+_STATUSES: Mapping[str, JobStatus] = {status.value: status for status in JobStatus}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -211,16 +212,17 @@ async def advance_job(
         write.outcomes.decode() if write.outcomes else None, write.results or None,
         write.intents.decode() if write.intents else None,
         dispatch_seconds if write.dispatches else None,
-        [id for id, _ in write.stored] or None, [content for _, content in write.stored] or None,
+        *(map(list, zip(*write.stored, strict=True)) if write.stored else (None, None)),
         write.reply, write.status, write.error, write.delay_seconds, write.hold,
         write.result.decode() if write.result else None,
         write.policies, open_approvals, write.more or None,
-        [kind for kind, _ in write.events], [data for _, data in write.events],
+        *(map(list, zip(*write.events, strict=True)) if write.events else ((), ())),
         [fact.action for fact in write.facts], [fact.body for fact in write.facts],
     )  # fmt: skip
     if not rows:
         return None
-    return rules.WriteResult(**{**rows[0], "status": JobStatus(rows[0]["status"])})
+    (row,) = rows
+    return rules.WriteResult(**{**row, "status": _STATUSES[row["status"]]})
 
 
 async def find_orphans(db: Database, limit: int) -> list[rules.Orphan]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -76,8 +76,10 @@ class Surroundings:
         self._context: Any = None
         self._fits: bool | None = None
 
-    @property
-    def context(self) -> Any:
+    def only(self, names: Sequence[str]) -> Any:
+        """What a condition names: to convert all of it takes many times as long as to evaluate one. Arguments are converted once."""
+        if "args" not in names:
+            return {name: self._values[name] for name in names}
         if self._context is None:
             self._context = _cel().Context({**self._values, "args": self._arguments})
         return self._context
@@ -94,6 +96,8 @@ class Condition:
     text: str
     program: Any
     loops: bool
+    variables: tuple[str, ...]
+    """Those that it names."""
 
     @classmethod
     def of(cls, text: str) -> Condition:
@@ -108,7 +112,7 @@ class Condition:
                 " too much for a condition with a loop"
             )
         try:
-            answer = self.program.execute(context.context)
+            answer = self.program.execute(context.only(self.variables))
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic of the native code is not an Exception
@@ -141,7 +145,7 @@ def _compiled(text: str) -> Condition:
         answer = True
     if not isinstance(answer, bool):
         raise _refused(f"gives {type(answer).__name__} and not true or false.")
-    return Condition(text, program, bool(loops))
+    return Condition(text, program, bool(loops), tuple(name for name in VARIABLES if name in references["variables"]))
 
 
 def _refused(reason: str) -> InvalidInput:

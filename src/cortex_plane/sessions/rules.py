@@ -193,6 +193,8 @@ class Thread(Sequence[Turn]):
         self.entries: list[Entry] = []
         self.tokens = 0
         """Of all entries."""
+        self.has_monologue = False
+        """The model spoke twice in a row: see `merge_assistant_turns`."""
         self._user_turns = 0
         self._asked = newest_user
         self.extend(entries)
@@ -203,24 +205,28 @@ class Thread(Sequence[Turn]):
         return None if self._user_turns else self._asked
 
     def append(self, turn: Turn, *, step: int | None = None, seq: int = 0) -> None:
-        self.extend((Entry(turn, step, seq),))
+        self._add(Entry(turn, step, seq))
 
     def extend(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
-            self.entries.append(entry)
-            self._count(entry, 1)
+            self._add(entry)
+
+    def _add(self, entry: Entry) -> None:
+        before = self.entries[-1].turn if self.entries else None
+        if isinstance(before, AssistantTurn) and isinstance(entry.turn, AssistantTurn):
+            self.has_monologue = True
+        self.entries.append(entry)
+        self.tokens += entry.tokens
+        self._user_turns += isinstance(entry.turn, UserTurn)
 
     def drop(self, count: int) -> list[Entry]:
         """The oldest entries leave: a memory covers them now."""
         oldest, self.entries = self.entries[:count], self.entries[count:]
         for entry in oldest:
-            self._count(entry, -1)
+            self.tokens -= entry.tokens
+            self._user_turns -= isinstance(entry.turn, UserTurn)
         self._asked = _newest_user(oldest) or self._asked
         return oldest
-
-    def _count(self, entry: Entry, sign: int) -> None:
-        self.tokens += sign * entry.tokens
-        self._user_turns += sign * isinstance(entry.turn, UserTurn)
 
     @property
     def turns(self) -> list[Turn]:
@@ -262,7 +268,7 @@ def filled(thread: Thread, memory: Memory, budget: Budget) -> int:
     its own part is counted: what it fills beyond that is room that nobody else needs, and no reason to forget
     anything."""
     newest = thread.asked
-    ahead = completions.of_turn(memory.turn()) if memory.summary or memory.facts else 0
+    ahead = memory.tokens if memory.summary or memory.facts else 0
     ahead += 0 if newest is None else min(newest.tokens, _for_asked(budget))
     return ahead + thread.tokens
 
@@ -289,8 +295,9 @@ def due(thread: Thread, memory: Memory, budget: Budget) -> int:
 
 def assembled(thread: Thread, memory: Memory, budget: Budget) -> list[Turn]:
     """What the model is told. What is too large even alone is shortened, visibly: better than never to be answered."""
-    head = [memory.turn()] if memory.summary or memory.facts else []
-    room = budget.tokens - sum(map(completions.of_turn, head))
+    head, room = [], budget.tokens
+    if memory.summary or memory.facts:
+        head, room = [memory.turn()], room - memory.tokens
     turns, size = [entry.turn for entry in thread.entries], thread.tokens
     newest = thread.asked
     if newest is not None:
@@ -298,9 +305,13 @@ def assembled(thread: Thread, memory: Memory, budget: Budget) -> list[Turn]:
         if newest.tokens > spare:
             # In large pieces: what a provider has cached stays the same for some steps.
             spare -= spare % max(1, budget.tokens // 8)
-        (first,) = shortened([newest.turn], max(_for_asked(budget), spare))
+        limit = max(_for_asked(budget), spare)
+        first, tokens = newest.turn, newest.tokens
+        if tokens > limit:
+            (first,) = shortened([first], limit)
+            tokens = completions.of_turn(first)
         turns.insert(0, first)
-        size += completions.of_turn(first)
+        size += tokens
     return [*head, *(turns if size <= room else shortened(turns, room))]
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from cortex_plane.agents.model.agents import CheckpointGranularity
@@ -46,14 +46,12 @@ from cortex_plane.worker.authorization import CallAuthorizer
 from cortex_plane.worker.context_window import ContextWindow
 from cortex_plane.worker.effects import CallLedger, RequestCards, awaiting_calls
 from cortex_plane.worker.ends import Ended, EndWriter, JobCancelled, JobFailed, JobHandedBack, JobRetried, LastWrite
-from cortex_plane.worker.lease import Lease, WorkerContext, WriteFailed
+from cortex_plane.worker.lease import UNSURE, Lease, WorkerContext, WriteFailed
 from cortex_plane.worker.limits import ticks
 from cortex_plane.worker.model_calls import ModelConversation
 from cortex_plane.worker.resume import ResumePoint, restore_calls, resume
 from cortex_plane.worker.session_gates import AttemptGates, SessionGates
 
-LAST_WRITE_SECONDS = 3.0
-"""How long a cancelled attempt waits for the write that it has under way."""
 GATE_TRIES = 20
 """How often a write is tried while other attempts of the same session write first."""
 IN_A_ROW = 3
@@ -72,39 +70,34 @@ class StepWriter:
     ) -> None:
         self._lease, self._gates = lease, gates
         self._authorizer, self._conversation = authorizer, conversation
-        self._unsure = False
-        """Nobody knows whether the last write was made, so no other may follow it."""
 
     async def write(
         self, step: StepWrite, *, keep_checkpoint: bool = False, commit: Commit | None = None
     ) -> WriteResult:
-        """Once it is under way it is made or refused: an attempt that is cancelled meanwhile learns which before it goes."""
-        if self._unsure:
-            raise WriteFailed("nobody knows whether the last write was made")
-        task = asyncio.ensure_future((commit or self.commit)(step, keep_checkpoint))
+        """An attempt that is cancelled during a write learns first what became of it (`Lease.commit`)."""
+        lease = self._lease
+        if lease.is_unsure:
+            raise WriteFailed(UNSURE)
         try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            await asyncio.wait([task], timeout=LAST_WRITE_SECONDS)
-            if not task.done():
-                self._unsure = True
-                task.cancel()
-            elif not task.cancelled():
-                task.exception()  # seen
-            raise
+            return await (commit or self.commit)(step, keep_checkpoint)
+        finally:
+            if lease.is_cut_off:
+                lease.is_cut_off = False
+                raise asyncio.CancelledError
 
     async def commit(self, step: StepWrite, keep_checkpoint: bool) -> WriteResult:
         """The step with its usage, the state of the gates, and the sealed checkpoint."""
         usage = tuple(self._conversation.model_calls)
-        more = {**step.more, "usage": [call.row() for call in usage]} if usage else step.more
         # A copy: where the write is refused, the caller goes on from the step as it was.
-        write = replace(step, more=more)
+        write = step.copy()
+        if usage:
+            write.more = {**step.more, "usage": [call.row() for call in usage]}
         gates = self._gates.bound
         if gates is not None:
             result = await self._commit_with_gates(gates, write, keep_checkpoint)
         else:
             if step.reads:
-                write.more = {**more, "gates": UNGOVERNED}
+                write.more = {**write.more, "gates": UNGOVERNED}
             result = await self._lease.commit(write, keep_checkpoint=keep_checkpoint)
         if usage and is_applied(step, result):
             self._conversation.commit(usage)
@@ -117,12 +110,10 @@ class StepWriter:
         evaluations = tuple(gates.session.evaluations)
         for tries in range(1, GATE_TRIES + 1):
             changes = gates.changes_for(step, evaluations)
-            write = replace(
-                step,
-                more={**step.more, "gates": changes.more} if changes.more else step.more,
-                facts=[*[self._lease.fact(trace.type, **trace.payload) for trace in changes.traces], *step.facts],
-                events=[*changes.events, *step.events],
-            )
+            write = step.copy()
+            write.more = {**step.more, "gates": changes.more} if changes.more else step.more
+            traces = [self._lease.fact(trace.type, **trace.payload) for trace in changes.traces]
+            write.facts, write.events = [*traces, *step.facts], [*changes.events, *step.events]
             try:
                 result = await self._lease.commit(write, keep_checkpoint=keep_checkpoint)
             except Conflict as error:
@@ -241,8 +232,9 @@ class Attempt:
                 await self._check_hold(await self.writer.write(memory))
                 return
             turns = self.window.turns()
-            request = self.conversation.request(turns if self.gates.bound is None else merge_assistant_turns(turns))
-            response = await self.conversation.ask(replace(request, notice=self.gates.notice))
+            if self.gates.bound is not None and self.conversation.turns.has_monologue:
+                turns = merge_assistant_turns(turns)
+            response = await self.conversation.ask(self.conversation.request(turns, self.gates.notice))
         except ModelError as error:
             if self.gates.bound is not None:
                 self.gates.bound.session.boundary(GateInput(now=self.lease.time.now(), errors=(str(error),)))
@@ -360,11 +352,16 @@ class Attempt:
             else:
                 # The response comes first; and the outcome of an effect does not wait for reads.
                 if pending.due.step is not None or pending.settled:
-                    await self.ledger.write(calls, replace(pending.take(), reads=True))
+                    write = pending.take()
+                    write.reads = True
+                    await self.ledger.write(calls, write)
                 if self.gates.bound is not None and not self.gates.bound.allows_calls(group):
                     # A call before them in the same response shut a gate. For an effect the write that sends it checks that.
                     await self.ledger.give_way(calls, pending.take(), "The gates of this session changed meanwhile.")
-                await asyncio.gather(*(self.ledger.read(call) for call in group))
+                if len(group) == 1:
+                    await self.ledger.read(group[0])
+                else:
+                    await asyncio.gather(*(self.ledger.read(call) for call in group))
                 pending.new(*group)
             pending.stored += self.ledger.take_results()
             if self.lease.limits.skills.checkpoint_granularity is CheckpointGranularity.PER_TOOL_CALL:

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -34,6 +34,9 @@ from cortex_plane.worker.tools.app import App
 log = structlog.get_logger()
 
 WRITE_TRIES = 6
+LAST_WRITE_SECONDS = 3.0
+"""How long a cancelled attempt waits for the answer to the write that it had under way."""
+UNSURE = "nobody knows whether the last write was made"
 
 
 def checkpoint_key(master_key: bytes, org_id: UUID) -> bytes:
@@ -165,6 +168,7 @@ class Lease:
         self.assignment = assignment
         self.app = worker.apps[assignment.app]
         self.key = checkpoint_key(worker.master_key, assignment.org_id)
+        self._job = str(assignment.job_id)
         self.actor = worker_actor(assignment.org_id, worker.worker_id, worker.worker_name)
         self.time = DatabaseTime(assignment.now, ticks())
         self.limits = AttemptLimits.of(assignment, ticks())
@@ -183,9 +187,13 @@ class Lease:
         self.has_progress = False
         """This attempt recorded or finished a step."""
         self.cancel_requested = False
+        self.is_cut_off = False
+        """The attempt was cancelled during a write, and has to learn first what became of it."""
+        self.is_unsure = False
+        """Nobody knows whether the last write was made, so no other may follow it."""
 
     def fact(self, action: str, **data: Any) -> Fact:
-        return Fact.of(self.actor, action, job=str(self.assignment.job_id), **data)
+        return Fact.of(self.actor, action, job=self._job, **data)
 
     async def commit(self, write: StepWrite, *, keep_checkpoint: bool = False) -> WriteResult:
         """One numbered write with the sealed checkpoint, which is put into ``write``. ``keep_checkpoint``: the one that was
@@ -226,6 +234,23 @@ class Lease:
         return result
 
     async def _send(self, write: StepWrite) -> WriteResult:
+        """Once it is under way it is made or refused. Where the attempt is cancelled meanwhile the driver stops waiting: the
+        write is numbered, so it is sent again to learn which."""
+        try:
+            return await self._send_numbered(write)
+        except asyncio.CancelledError:
+            self.is_cut_off = True
+        last = asyncio.ensure_future(self._send_numbered(write))
+        try:
+            await asyncio.wait([last], timeout=LAST_WRITE_SECONDS)
+        finally:
+            self.is_unsure = not last.done()
+            last.cancel()
+        if self.is_unsure:
+            raise WriteFailed(UNSURE)
+        return last.result()
+
+    async def _send_numbered(self, write: StepWrite) -> WriteResult:
         worker = self.worker
         for tries in range(1, WRITE_TRIES + 1):
             sent_at = ticks()
@@ -246,5 +271,6 @@ class Lease:
             if result is None:
                 raise Lost
             self.time.set(result.now, ticks())
-            return replace(result, sent_at=sent_at)
+            result.sent_at = sent_at
+            return result
         raise AssertionError("the last try returns or raises")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -20,10 +21,7 @@ Refusal = tuple[str, str]
 
 # The monotonic clock stops while a machine is suspended; a lease does not.
 _BOOT = getattr(time, "CLOCK_BOOTTIME", None)
-
-
-def ticks() -> float:
-    return time.clock_gettime(_BOOT) if _BOOT is not None else time.monotonic()
+ticks: Callable[[], float] = time.monotonic if _BOOT is None else functools.partial(time.clock_gettime, _BOOT)
 
 
 @dataclass(slots=True)

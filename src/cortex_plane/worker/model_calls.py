@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -69,9 +68,9 @@ class ModelConversation:
         self._open_calls: list[usage_model.OpenModelCall] = []
         self._job_spent: usage_model.Spent | None = None
         """With the calls whose usage is not written yet; None until a budget needs it."""
-        self._tasks: set[asyncio.Task[Response]] = set()
+        self._timers: set[ResponseTimer] = set()
 
-    def request(self, turns: Sequence[Turn]) -> ModelRequest:
+    def request(self, turns: Sequence[Turn], notice: str = "") -> ModelRequest:
         config = self._lease.assignment.model_config
         return ModelRequest(
             model=config["model"],
@@ -82,6 +81,8 @@ class ModelConversation:
             max_tokens=config.get("max_tokens"),
             settings=config,
             turn_index=self._lease.progress.iterations,
+            org_id=self._lease.assignment.org_id,
+            notice=notice,
         )
 
     def check_limits(self) -> None:
@@ -97,20 +98,14 @@ class ModelConversation:
         """``purpose``: only answers that the agent gives are streamed to readers. ``step``: which one asks, where several
         do at once. Raises `ModelError`. The usage goes with the next write, also where the request failed."""
         lease = self._lease
-        request = replace(request, org_id=lease.assignment.org_id)
         step = lease.progress.step if step is None else step
-        with self._open_call() as open_call:
-            answering = await lease.worker.backends.answering(request)
-            await self._afford(open_call, request, answering)
-            return await self._answer(answering, request, purpose, step)
-
-    @contextmanager
-    def _open_call(self) -> Iterator[usage_model.OpenModelCall]:
-        """Counted from before the request until its answer is counted: branches of a job ask at the same time."""
+        # Counted from before the request until its answer is counted: branches of a job ask at the same time.
         open_call = usage_model.OpenModelCall()
         self._open_calls.append(open_call)
         try:
-            yield open_call
+            answering = await lease.worker.backends.answering(request)
+            await self._afford(open_call, request, answering)
+            return await self._answer(answering, request, purpose, step)
         finally:
             self._open_calls.remove(open_call)
 
@@ -122,36 +117,49 @@ class ModelConversation:
             response = await self._stream(answering, request, chunks)
         except (ModelError, asyncio.CancelledError) as error:
             await self._count_unfinished(answering, request, purpose, step, chunks, ticks() - start)
-            if self._lease.cancel_requested and isinstance(error, asyncio.CancelledError):
+            if self._lease.cancel_requested:
                 raise Ended(JobCancelled()) from error
             raise
         reached("model:after")
         cost = await self._count(answering, response.usage, purpose, step, ticks() - start)
-        response = replace(response, model=answering.label, cost_micros=cost)
+        if response.model != answering.label or response.cost_micros != cost:
+            response = replace(response, model=answering.label, cost_micros=cost)
         if response.stop_reason is StopReason.REFUSAL and not (response.text or "").strip():
             self.add_tokens(response.usage)
             raise _refusal(response)
         return response
 
     async def _stream(self, answering: Answering, request: ModelRequest, chunks: Chunks) -> Response:
-        limits = self._lease.limits.resources
+        """The response at the end of a stream. Raises `ModelError` where the stream stops before it."""
+        limits, response = self._lease.limits.resources, None
         seconds = min(limits.call_timeout_seconds, limits.step_timeout_seconds, self._lease.limits.job_seconds_left())
         pieces = aiter(answering.backend.stream(request))
-        task = asyncio.ensure_future(read_stream(pieces, limits.chunk_timeout_seconds, chunks))
-        self._tasks.add(task)
+        now = asyncio.get_running_loop().time
+        timer = ResponseTimer(seconds, limits.chunk_timeout_seconds)
+        self._timers.add(timer)
         try:
-            async with asyncio.timeout(seconds):
-                return await task
-        except TimeoutError:
-            raise ModelError(f"The model did not answer within {seconds:.0f} s.", status=408) from None
+            with timer:
+                async for piece in pieces:
+                    timer.heard_at = now()
+                    if isinstance(piece, TextChunk):
+                        chunks.add(piece.text)
+                    elif isinstance(piece, ModelUsage):
+                        chunks.usage = piece
+                    else:
+                        response = piece
         finally:
-            task.cancel()
-            self._tasks.discard(task)
+            self._timers.discard(timer)
+            chunks.end(complete=response is not None)
+            if response is None and isinstance(pieces, AsyncGenerator):
+                await pieces.aclose()
+        if response is None:
+            raise ModelError("The model's answer ended before it was complete.")
+        return response
 
     def interrupt(self) -> None:
         """The job was cancelled: the attempt does not wait for an answer of the model; for a call of a tool it does."""
-        for task in self._tasks:
-            task.cancel()
+        for timer in self._timers:
+            timer.stop("The job was cancelled.")
 
     def commit(self, calls: Sequence[usage_model.ModelCall]) -> None:
         """Their usage is written."""
@@ -269,32 +277,46 @@ def _refusal(response: Response) -> ModelError:
     )
 
 
-async def read_stream(
-    pieces: AsyncIterator[TextChunk | ModelUsage | Response], silence_seconds: float, chunks: Chunks
-) -> Response:
-    """The response at the end of a stream. Raises `ModelError` where the stream stops before it."""
-    response, loop = None, asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(silence_seconds) as silence:
-            async for piece in pieces:
-                silence.reschedule(loop.time() + silence_seconds)
-                if isinstance(piece, Response):
-                    response = piece
-                elif isinstance(piece, ModelUsage):
-                    chunks.usage = piece
-                else:
-                    chunks.add(piece.text)
-    except TimeoutError:
-        if not silence.expired():
-            raise
-        raise ModelError(f"The model was silent for {silence_seconds} s.", status=408) from None
-    finally:
-        chunks.end(complete=response is not None)
-        if isinstance(pieces, AsyncGenerator):
-            await pieces.aclose()
-    if response is None:
-        raise ModelError("The model's answer ended before it was complete.")
-    return response
+class ResponseTimer:
+    """Ends the wait for a response that is late, or whose model falls silent: one timer, however many chunks there are."""
+
+    def __init__(self, seconds: float, silence_seconds: float) -> None:
+        self._seconds, self._silence_seconds = seconds, silence_seconds
+        self._loop = asyncio.get_running_loop()
+        self.heard_at = self._loop.time()
+        """When the last chunk came. The timer moves when it rings, not with every chunk."""
+        self._end = self.heard_at + seconds
+        self._stopped: str | None = None
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a response is waited for by a task")
+        self._task, self._cancelling = task, task.cancelling()
+        self._set()
+
+    def stop(self, reason: str) -> None:
+        if self._stopped is None:
+            self._stopped = reason
+            self._task.cancel()
+
+    def _set(self) -> None:
+        self._timer = self._loop.call_at(min(self._end, self.heard_at + self._silence_seconds), self._ring)
+
+    def _ring(self) -> None:
+        now = self._loop.time()
+        if now >= self._end:
+            self.stop(f"The model did not answer within {self._seconds:.0f} s.")
+        elif now >= self.heard_at + self._silence_seconds:
+            self.stop(f"The model was silent for {self._silence_seconds} s.")
+        else:
+            self._set()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._timer.cancel()
+        # Where somebody else cancelled the task too, it stays cancelled.
+        if self._stopped is not None and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise ModelError(self._stopped, status=408) from None
 
 
 class Chunks:
@@ -310,7 +332,9 @@ class Chunks:
         self._over = False
         self._complete = False
         self._has_events = False
-        self._flushing: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        """Begins to append; an answer that is complete before has no chunks."""
+        self._flushing = False
 
     def add(self, text: str) -> None:
         if not text or self._over:
@@ -320,15 +344,24 @@ class Chunks:
             return
         self._text.append(text)
         self._size += len(text)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._begin)
         if self._size >= FLUSH_CHARACTERS:
             self._due.set()
-        if self._flushing is None:
-            self._flushing = _in_background(self._flush())
+            self._begin()
+
+    def _begin(self) -> None:
+        if not self._flushing and not self._over:
+            self._flushing = True
+            self._due.set()
+            _in_background(self._flush())
 
     def end(self, *, complete: bool) -> None:
         """Text that was not appended yet need not be: the step has all of it, or the answer failed."""
         self._over, self._complete = True, complete
-        self._due.set()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._due.set()
 
     async def _flush(self) -> None:
         while not self._over:

@@ -150,7 +150,7 @@ class AttemptGates:
         session, is_due = self.session, call.id in self._due
         gated_call = as_gated(call, has_approval=has_approval)
         self._due[call.id] = call, gated_call
-        if session.state == session.before:
+        if session.state is session.before or session.state == session.before:
             self._states[call.id] = session.state
         if self._ahead is not None:
             # One more on its way: all of them are not counted again for each.
@@ -256,7 +256,8 @@ class AttemptGates:
         others = (evaluation for evaluation in session.evaluations if evaluation.call not in ids)
         state = session.apply(session.written, others)
         for call, request in calls:
-            if state == self._states.get(call.id):
+            earlier = self._states.get(call.id)
+            if state is earlier or state == earlier:
                 continue  # nothing came since it was let through
             # Also for an approved call: its approvers did not see a gate that stands before it by now.
             ruling = None if call.settled else judge(session.atlases, state, request, now)

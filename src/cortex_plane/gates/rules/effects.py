@@ -35,12 +35,14 @@ SESSION_END = "session-end"
 _TIME = re.compile(r"(\d{1,6})\s*(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _PLAIN_FIELDS = ("started", "heard", "executed", "since")
-_CHANGING = (
-    "passed", "open", "people", "cards", "passes", "shut", "tried", "capabilities", "actions", "contexts", "guidance",
-    "fired_at", "counted", "spent",
-)  # fmt: skip
-_FIELDS = {"fired_at": "fired"}
-"""Where a field of the state has another name here."""
+_CHANGING = {
+    name: name
+    for name in (
+        "passed", "open", "people", "cards", "passes", "shut", "tried", "capabilities", "actions", "contexts", "guidance",
+        "counted", "spent",
+    )
+} | {"fired_at": "fired"}  # fmt: skip
+"""What an evaluation may change, and the field of the state that it is."""
 
 
 def seconds_of(text: str) -> int | None:
@@ -83,14 +85,18 @@ class EvaluationRun:
 
     def state(self, **changes: Any) -> GateState:
         """As it was, the very same value, where nothing changed."""
-        for name in _CHANGING:
-            value = getattr(self, name)
-            changes[_FIELDS.get(name, name)] = tuple(value) if isinstance(value, list) else value
-        different = {name: value for name, value in changes.items() if getattr(self._state, name) != value}
-        if self.looking or not different:
-            return self._state
-        after = replace(self._state, **different)
-        return self._shut_all(changes) if _too_much(after) else after
+        state = self._state
+        if self.looking:
+            return state
+        different = {name: value for name, value in changes.items() if getattr(state, name) != value}
+        for name, field in _CHANGING.items():
+            value, before = getattr(self, name), getattr(state, field)
+            if (value or before) and (after := tuple(value) if type(value) is list else value) != before:
+                different[field] = after
+        if not different:
+            return state
+        changed = replace(state, **different)
+        return self._shut_all(different) if _too_much(changed) else changed
 
     def _shut_all(self, changes: Mapping[str, Any]) -> GateState:
         """What there was stays as it was, and the session goes no further: nothing that a gate asked for is forgotten."""

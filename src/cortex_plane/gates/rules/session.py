@@ -123,7 +123,8 @@ class GateSession:
 
     def evaluate(self, change: Callable[[CompiledAtlases, gate_model.GateState], C], call: str = "") -> C:
         result = change(self.atlases, self.state)
-        self.add(change if result.state != self.state else None, result.traces, call)
+        is_same = result.state is self.state or result.state == self.state
+        self.add(None if is_same else change, result.traces, call)
         self.state = result.state
         return result
 
@@ -290,7 +291,7 @@ class GateSession:
             traces += charge.traces
         runs = [RanCall(action=call.action, risk=call.risk, call_id=str(id)) for id, call in calls]
         more: dict[str, Any] = {}
-        if state != self.written:
+        if state is not self.written and state != self.written:
             more = {"state": gate_model.kept_state(state), "revision": self.revision}
         if calls and counts and self.metered:
             more["minutes"] = minutes_of(atlases, len(calls))

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 WARN_BYTES = 512 * 1024
 MAX_BYTES = 1024 * 1024
+COUNT_LIMIT = 2**63
 
 Blob = dict[str, Any]
 
@@ -139,11 +140,10 @@ class Cursor:
     """So are messages up to this one."""
 
     def __post_init__(self) -> None:
-        _check_count(self.step, "step")
-        _check_count(self.window_step, "window_step")
-        _check_count(self.window_seq, "window_seq")
-        _check_count(self.message_seq, "message_seq")
-        _check_count(self.iterations, "iterations")
+        counts = (self.step, self.window_step, self.window_seq, self.message_seq, self.iterations)
+        if min(counts) < 0 or max(counts) >= COUNT_LIMIT:
+            for name in ("step", "window_step", "window_seq", "message_seq", "iterations"):
+                _check_count(getattr(self, name), name)
         for gate, times in self.gates.items():
             check_text(gate, "gates (a key)")
             _check_count(times, f"gates.{gate}")
@@ -215,13 +215,14 @@ def seal(checkpoint: Checkpoint, *, job_id: UUID, key: bytes) -> SealedCheckpoin
             "active_tools": [_tool_written(tool) for tool in checkpoint.active_tools],
             "agent_id": str(checkpoint.agent_id),
             "checkpoint_id": str(checkpoint.checkpoint_id),
-        },
-        option=_WRITTEN,
+        }
     )
     tail = orjson.dumps(
         {
             "created_at": checkpoint.created_at.astimezone(UTC),
-            "execution_log": [orjson.Fragment(entry.encoded) for entry in checkpoint.execution_log],
+            "execution_log": orjson.Fragment(
+                b"[%b]" % b",".join([entry.encoded for entry in checkpoint.execution_log])
+            ),
             "memory_context": _memory_written(checkpoint),
             "schema_version": SCHEMA_VERSION,
             "status": checkpoint.status,
@@ -240,9 +241,7 @@ def seal(checkpoint: Checkpoint, *, job_id: UUID, key: bytes) -> SealedCheckpoin
 
 def mac_of(written: bytes, job_id: UUID, key: bytes) -> bytes:
     """Bound to the job, so that a checkpoint cannot be moved to another one."""
-    code = hmac.new(key, job_id.bytes, "sha256")
-    code.update(written)
-    return code.digest()
+    return hmac.digest(key, job_id.bytes + written, "sha256")
 
 
 # Writing
@@ -307,7 +306,7 @@ def _too_large(checkpoint: Checkpoint, size: int) -> TooLarge:
 
 
 def _check_count(value: int, name: str) -> None:
-    if not 0 <= value < 2**63:
+    if not 0 <= value < COUNT_LIMIT:
         raise InvalidInput(f"`{name}` is {value}; it must be between 0 and 2^63 - 1.", field=name)
 
 

@@ -26,6 +26,8 @@ _ASK = PolicyVerdict.REQUIRES_APPROVAL
 DEFAULT_READ_ONLY = "default:read_only"
 DEFAULT_OWNER = "default:owner"
 DEFAULT_UNSURE = "default:unsure"
+MAX_TARGETS = 256
+"""Whose rows a level remembers."""
 MAX_CONCLUSIONS = 4096
 """Conclusions that are remembered: by which rows matched, and not by calls."""
 MAX_KEY = 32
@@ -281,7 +283,7 @@ def surroundings(facts: CallFacts) -> Surroundings:
         facts.arguments,
         {
             "tool": facts.target,
-            "risk": facts.risk.value,
+            "risk": str(facts.risk),
             "read_only": facts.read_only,
             "agent": facts.agent,
             "session_kind": facts.session_kind,
@@ -348,7 +350,7 @@ class CompiledRow:
 class LevelIndex:
     """The rows of one level, by action type and target."""
 
-    __slots__ = ("_by_action",)
+    __slots__ = ("_by_action", "_rows")
 
     def __init__(self, rows: Sequence[PolicyRow]) -> None:
         conditions = {text: Condition.of(text) for row in rows if (text := row.condition) is not None}
@@ -360,8 +362,15 @@ class LevelIndex:
         self._by_action: Mapping[str, GlobIndex[CompiledRow]] = {
             action: GlobIndex(entries) for action, entries in by_action.items()
         }
+        self._rows: dict[tuple[str, str], Sequence[CompiledRow]] = {}
+        """Those that were looked for last: agents call the same few tools again and again."""
 
     def find(self, action_type: str, target: str) -> Sequence[CompiledRow]:
         """The rows whose target matches, in the order of their file."""
-        index = self._by_action.get(action_type)
-        return index.find(target) if index is not None else ()
+        rows = self._rows.get((action_type, target))
+        if rows is None:
+            index = self._by_action.get(action_type)
+            if len(self._rows) >= MAX_TARGETS:
+                self._rows.clear()
+            rows = self._rows[action_type, target] = index.find(target) if index is not None else ()
+        return rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -204,7 +205,19 @@ class Memory:
 
     def turn(self) -> Turn:
         """As the model is told: below the system prompt's authority, and told what it is."""
-        return UserTurn(f"{LABEL}\n{canonical({'facts': list(self.facts), 'summary': self.summary}).decode()}")
+        return _told(self)[0]
+
+    @property
+    def tokens(self) -> int:
+        """Of its turn."""
+        return _told(self)[1]
+
+
+@functools.lru_cache(maxsize=64)
+def _told(memory: Memory) -> tuple[Turn, int]:
+    """A job is told the same memory in every step until it is compacted again."""
+    turn = UserTurn(f"{LABEL}\n{canonical({'facts': list(memory.facts), 'summary': memory.summary}).decode()}")
+    return turn, completions.of_turn(turn)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -71,6 +71,18 @@ class StopReasons:
         return self.now or self.waiting or bool(self.holds)
 
 
+NOTHING = StepWrite()
+FLUSH_SECONDS = 0.001
+"""Time enough for a function to come to its next operation, which writes what is recorded anyway."""
+
+
+def _merged(first: StepWrite, then: StepWrite) -> StepWrite:
+    """Most records come alone."""
+    if first is NOTHING:
+        return then
+    return first if then is NOTHING else merge_writes(first, then)
+
+
 class JournalWriter:
     """Serialises the writes of all branches: one `StepWriter` under a lock, with the records that are due."""
 
@@ -82,16 +94,25 @@ class JournalWriter:
         """The function runs: records are written in the background, and ends are put off."""
         self.results: dict[UUID, bytes] = {}
         """Results that are stored apart, until they are written."""
-        self._due = StepWrite()
+        self._due = NOTHING
         """What is recorded and not yet written."""
         self._lock = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
 
     def record(self, write: StepWrite) -> None:
         """Durable with the next write, which comes at the latest when the function waits for something else."""
-        self._due = merge_writes(self._due, write)
-        if self.playing and (self._flushing is None or self._flushing.done()):
-            self._flushing = asyncio.create_task(self._flush_soon())
+        self._due = _merged(self._due, write)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self.playing and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush_soon)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     @property
     def _has_due(self) -> bool:
@@ -103,12 +124,16 @@ class JournalWriter:
         if self._has_due or self._lock.locked():
             async with self._lock:
                 if self._has_due:
-                    await self._steps.write(StepWrite(), commit=self._commit)
+                    await self._steps.write(NOTHING, commit=self._commit)
 
-    async def _flush_soon(self) -> None:
-        # So many turns of the loop are enough for the function to come to its next operation, which writes it anyway.
-        for _ in range(10):
-            await asyncio.sleep(0)
+    def _flush_soon(self) -> None:
+        self._timer = None
+        if self._flushing is not None and not self._flushing.done():
+            self._set_timer()
+        elif self._has_due:
+            self._flushing = asyncio.create_task(self._flush_recorded())
+
+    async def _flush_recorded(self) -> None:
         try:
             await self.flush()
         except Unwind:
@@ -117,6 +142,7 @@ class JournalWriter:
             self.stop.error = self.stop.error or error
 
     async def stop_flushing(self) -> None:
+        self._stop_timer()
         if self._flushing is not None and not self._flushing.done():
             await asyncio.wait([self._flushing])
 
@@ -125,8 +151,9 @@ class JournalWriter:
             return await self._steps.write(step, keep_checkpoint=keep_checkpoint, commit=self._commit)
 
     async def _commit(self, step: StepWrite, keep_checkpoint: bool) -> WriteResult:
-        due, self._due = self._due, StepWrite()
-        whole = merge_writes(due, step)
+        self._stop_timer()
+        due, self._due = self._due, NOTHING
+        whole = _merged(due, step)
         try:
             result = await self._steps.commit(whole, keep_checkpoint)
         except CheckpointTooLarge as error:
@@ -134,13 +161,13 @@ class JournalWriter:
             self._due, error.outcomes = merge_writes(error.outcomes, self._due), StepWrite()
             raise
         except BaseException:
-            self._due = merge_writes(due, self._due)
+            self._due = _merged(due, self._due)
             raise
         if is_applied(step, result):
             for id, _ in whole.stored:
                 self.results.pop(id, None)
         else:
-            self._due = merge_writes(due, self._due)
+            self._due = _merged(due, self._due)
         self.held = self.held or result.held
         self._lease.cancel_requested = self._lease.cancel_requested or result.cancelled
         if result.held and self.playing:
@@ -149,7 +176,7 @@ class JournalWriter:
 
     def drop_recorded(self) -> None:
         self._steps.drop_recorded()
-        self._due, self.results = StepWrite(), {}
+        self._due, self.results = NOTHING, {}
 
     def drop_usage(self) -> None:
         self._steps.drop_usage()

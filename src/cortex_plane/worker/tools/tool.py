@@ -66,6 +66,7 @@ class Arguments:
     def __init__(self, signature: Signature, owner: str) -> None:
         # Fields have names of our own, since a parameter may be called `model_config`, `json` or `_id`.
         self._fields = {f"p{index}": parameter for index, parameter in enumerate(signature.parameters)}
+        self._defaults = {name: (each.name, each.default) for name, each in self._fields.items()}
         fields: dict[str, Any] = {
             name: (each.annotation, Field(default=... if each.default is each.empty else each.default, alias=each.name))
             for name, each in self._fields.items()
@@ -92,9 +93,10 @@ class Arguments:
             raise invalid_arguments([self._fault(fault) for fault in faults]) from None
         except Exception as error:  # a validator that the tool's author wrote
             raise InvalidArguments(f"The arguments could not be checked: {type(error).__name__}: {error}.") from error
+        sent = model.model_fields_set
         values = {
-            parameter.name: getattr(model, field) if field in model.model_fields_set else parameter.default
-            for field, parameter in self._fields.items()
+            name: getattr(model, field) if field in sent else default
+            for field, (name, default) in self._defaults.items()
         }
         return Parsed.of(values, exact)
 
@@ -316,7 +318,8 @@ class Tool:
         return None
 
     async def call(self, values: Mapping[str, Any], context: ToolContext) -> Any:
-        return await run_function(self._function, self._signature.keywords(values, context))
+        keywords = self._signature.keywords(values, context)
+        return await (self._function(**keywords) if self.is_async else run_function(self._function, keywords))
 
     async def ask_probe(self, values: Mapping[str, Any], context: ToolContext) -> Happened | DidNotHappen | None:
         """Did an earlier call with this context take effect? None: the probe cannot tell either."""
