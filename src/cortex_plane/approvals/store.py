@@ -20,9 +20,8 @@ from cortex_plane.policies.model.policies import Approvers, Quorum, Terms
 from cortex_plane.proof.model import Fact, SessionEvent
 from cortex_plane.proof.rules.receipts import ReceiptFacts
 from cortex_plane.tenancy import store as tenancy_store
-from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission
+from cortex_plane.tenancy.model.access import Actor, ActorKind, MacKind, Permission
 from cortex_plane.tenancy.model.orgs import Role
-from cortex_plane.tenancy.rules import MacKind
 
 queries = Queries("approvals")
 
@@ -243,7 +242,7 @@ async def open_approval(
 ) -> LockedApproval | None:
     """Locked, with the jobs that wait for it and their other open approvals."""
     row = await tx.row(queries.open_approval, tx.org, id, person_of(actor, channel) if actor else None, key)
-    return None if row is None else parse(LockedApproval, {**row["approval"], **row})
+    return None if row is None else adapter(LockedApproval).validate_python({**row["approval"], **row})
 
 
 async def change_approval(

@@ -22,7 +22,7 @@ from cortex_plane.kernel.errors import SetupError, TooMany
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.pages import After, Page, Position
 from cortex_plane.kernel.shares import Shares
-from cortex_plane.tenancy.rules import KEY_BYTES, CredentialKey
+from cortex_plane.tenancy.model.access import KEY_BYTES, CredentialKey
 
 SQL = Path(__file__).parent
 """Where functions and migrations are."""

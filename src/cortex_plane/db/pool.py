@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
@@ -90,9 +90,9 @@ class SharedPool:
         """``failed``: whatever is still under way on the connection must end first."""
         pool = self._pool_of(place)
         try:
-            if failed or self._closing or _is_lost(connection):
+            if failed or self._closing:
                 await pool.release(connection)
-            else:
+            else:  # whoever takes it next looks whether it was lost
                 self._idle[pool].append(connection)
                 if self._sweep is None:
                     self._sweep = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._return_idle)
@@ -162,7 +162,8 @@ class SharedPool:
                 self._serve_orgs()
         else:
             self._own[place] += 1
-            self._serve_purpose(place)
+            if self._urgent[place]:
+                self._serve_purpose(place)
 
     def _serve_purpose(self, purpose: PoolPurpose) -> None:
         queue = self._urgent[purpose]
@@ -351,12 +352,15 @@ def translate(error: BaseException) -> errors.CortexError | None:
     return None
 
 
-@contextlib.contextmanager
-def border() -> Iterator[None]:
-    try:
-        yield
-    except (asyncpg.PostgresError, TimeoutError, *UNREACHABLE) as error:
-        ours = translate(error)
-        if ours is None:
-            raise
-        raise ours from error
+class border:  # noqa: N801 -- it reads as what it is at every use
+    """Errors of the driver leave this block as ours. A class, because every statement passes it."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (asyncpg.PostgresError, TimeoutError, *UNREACHABLE)):
+            ours = translate(error)
+            if ours is not None:
+                raise ours from error
