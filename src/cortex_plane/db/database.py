@@ -201,7 +201,7 @@ class Database:
         self.vault_at_hand = vault
         self.credential_key_at_hand = credential_key
         self._heavy = Shares(heavy_reads, share=max(1, heavy_reads // 2))
-        self.hints = Hints(pool)
+        self.hints = Hints(self._shared)
 
     def own(self, purpose: PoolPurpose) -> Database:
         """The same database for whoever may use the connections of this purpose."""

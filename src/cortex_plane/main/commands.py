@@ -64,6 +64,10 @@ def serve_api(
 ) -> None:
     """Serve the API on a database that is migrated already (DATABASE_URL)."""
     settings = _load_settings()
+    with importing(), extra("server"):
+        from cortex_plane.main import sockets, supervisor
+        from cortex_plane.main.databases import open_database
+
     if not settings.database_url:
         raise SetupError(
             "DATABASE_URL is not set.",
@@ -72,12 +76,9 @@ def serve_api(
         )
     settings.configure_logs()
     if processes > 1:
-        from cortex_plane.main.supervisor import run_apis
-
-        raise typer.Exit(run_apis(settings, processes))
+        raise typer.Exit(supervisor.run_apis(settings, processes))
     with importing(), extra("server"):
-        from cortex_plane.main import api_process, sockets
-        from cortex_plane.main.databases import open_database
+        from cortex_plane.main import api_process
 
     listener = sockets.listen(settings, shared=parent is not None)
     url = settings.database_url
