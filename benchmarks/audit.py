@@ -23,7 +23,7 @@ from benchmarks.trails import fill
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.verbs import keys
+from cortex_plane.tenancy.verbs import frame, keys
 
 SIZES = (10_000, 1_000_000)
 AIM_MIB = 16.0
@@ -102,7 +102,7 @@ async def _verify(url: str, org: str) -> None:
 async def _export(url: str, secret: str, file: str) -> None:
     db = await Database.open(url, max_size=2, vault=Vault(KEY))
     with Path(file).open("wb") as output:  # noqa: ASYNC230 -- nothing else runs in this process
-        async for chunk in await audit.export_trail(db, await keys.authenticate_key(db, secret), None):
+        async for chunk in await audit.export_trail(db, await frame.authenticate_key(db, secret), None):
             output.write(chunk)
     await db.close()
 

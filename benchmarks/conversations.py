@@ -19,7 +19,7 @@ from cortex_plane.sessions.verbs import sessions
 from cortex_plane.tenancy.model.access import KeyDraft
 from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.model.orgs import Role
-from cortex_plane.tenancy.verbs import connections, keys
+from cortex_plane.tenancy.verbs import connections, frame, keys
 from cortex_plane.worker.tools.app import App
 
 TURNS = 500
@@ -37,7 +37,7 @@ async def turns(url: str, count: int) -> list[float]:
             made.db, made.actor, ConnectionDraft(channel_type="web", name="bench")
         )
         service = await keys.create_key(made.db, made.actor, KeyDraft(name="bridge", roles=[Role.MEMBER]))
-        actor = await keys.authenticate_key(made.db, str(service.secret))
+        actor = await frame.authenticate_key(made.db, str(service.secret))
         taken: list[float] = []
         async with working(made, App("bench"), 1), completions(url) as waiting:
             for number in range(count + 3):

@@ -24,7 +24,7 @@ from cortex_plane.sessions.verbs import sessions
 from cortex_plane.tenancy.model.access import Actor, KeyDraft
 from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.model.orgs import Role
-from cortex_plane.tenancy.verbs import connections, keys
+from cortex_plane.tenancy.verbs import connections, frame, keys
 
 HERE = Path(__file__).parent
 TEXT = "Please plan the release of version 2.4 and tell me before you touch production. " * 3
@@ -108,7 +108,7 @@ async def prepare(db: Database, admin: Actor, floor: asyncpg.Pool, port: int) ->
     connection = await connections.create_connection(db, admin, ConnectionDraft(channel_type="web", name="bench"))
     service = await keys.create_key(db, admin, KeyDraft(name="bench", roles=[Role.MEMBER]))
     secret = str(service.secret)
-    actor = await keys.authenticate_key(db, secret)
+    actor = await frame.authenticate_key(db, secret)
     return Bench(db, floor, Wire(port, secret), admin.org_id, connection.id, agent.id, actor)
 
 

@@ -29,7 +29,7 @@ from cortex_plane.policies.model.versions import PolicyFile
 from cortex_plane.policies.verbs import policies
 from cortex_plane.tenancy.model.orgs import OrgDraft
 from cortex_plane.tenancy.store import convert_mappings
-from cortex_plane.tenancy.verbs import keys, orgs
+from cortex_plane.tenancy.verbs import frame, orgs
 from cortex_plane.worker.notifier import Notifier
 from cortex_plane.worker.scheduler import in_background
 from cortex_plane.worker.worker import JobRunner, WorkerSettings
@@ -201,7 +201,7 @@ async def burst(url: str, port: int, backlog: int) -> tuple[float, bool]:
 async def _waiting_elsewhere(made: Plane) -> tuple[UUID, UUID]:
     """Another org, and a request in it that nobody was told of yet."""
     new = await orgs.bootstrap_plane(made.db, OrgDraft(slug="other", name="Other"))
-    there = replace(made, actor=await keys.authenticate_key(made.db, str(new.key.secret)))
+    there = replace(made, actor=await frame.authenticate_key(made.db, str(new.key.secret)))
     await policies.apply_policies(there.db, there.actor, PolicyFile(text=_ANYBODY))
     await there.agent("asking", [{"text": "I act.", "calls": [CALL]}, {"text": "done"}])
     worker = JobRunner(there.db, [counting_app(Counter())], KEY, WorkerSettings(concurrency=1))

@@ -30,7 +30,7 @@ from cortex_plane.policies.model.versions import PolicyFile
 from cortex_plane.policies.verbs import policies as applied
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.model.orgs import OrgDraft
-from cortex_plane.tenancy.verbs import keys, orgs
+from cortex_plane.tenancy.verbs import frame, keys, orgs
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.worker import JobRunner, WorkerSettings
 
@@ -99,7 +99,7 @@ async def plane(url: str, policies: str | None = EVERYTHING_GOES) -> AsyncIterat
             if known
             else (await orgs.bootstrap_plane(db, OrgDraft(slug="bench", name="Bench"))).key.secret
         )
-        actor = await keys.authenticate_key(db, str(secret))
+        actor = await frame.authenticate_key(db, str(secret))
         if policies is not None:
             await applied.apply_policies(db, actor, PolicyFile(text=policies))
         yield Plane(db, actor, app_url, url)

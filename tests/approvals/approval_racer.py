@@ -27,7 +27,7 @@ from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.tenancy.model.access import Actor, scheduler_actor
-from cortex_plane.tenancy.verbs import keys
+from cortex_plane.tenancy.verbs import frame
 from tests.fixtures.servers import VAULT
 
 CLIENTS = 32
@@ -132,7 +132,7 @@ async def follow(db: Database, link: str) -> str:
 async def race(url: str, admin_url: str, secrets: list[str]) -> None:
     db = await Database.open(url, min_size=CLIENTS, max_size=CLIENTS, vault=VAULT)
     admin = await asyncpg.create_pool(admin_url, min_size=1, max_size=2)
-    actors = {secret: await keys.authenticate_key(db, secret) for secret in secrets}
+    actors = {secret: await frame.authenticate_key(db, secret) for secret in secrets}
     racer = Racer(db, admin, actors)
     _say("ready")
     while line := await asyncio.to_thread(sys.stdin.readline):

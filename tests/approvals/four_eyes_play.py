@@ -39,7 +39,7 @@ from cortex_plane.sessions.model.sessions import InboundMessage, MessageDraft, S
 from cortex_plane.sessions.verbs import sessions
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.model.orgs import AbsenceDraft
-from cortex_plane.tenancy.verbs import keys, logins, orgs
+from cortex_plane.tenancy.verbs import frame, logins, orgs
 from tests.approvals.four_eyes_ledger import Call, Credential, Question, Thread
 from tests.approvals.four_eyes_people import POLICIES, ROLES, Stage, nothing
 from tests.approvals.four_eyes_plot import Plot
@@ -112,7 +112,7 @@ class Play(Stage):
     async def _actor(self, who: Credential) -> Actor:
         if who.secret.startswith("cortex_session"):
             return await logins.authenticate_session(self.db, who.secret)
-        return await keys.authenticate_key(self.db, who.secret)
+        return await frame.authenticate_key(self.db, who.secret)
 
     # What shapes calls --------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.model.sessions import Termination
 from cortex_plane.tenancy.model.orgs import MemberChange, Role
-from cortex_plane.tenancy.verbs import keys, orgs
+from cortex_plane.tenancy.verbs import frame, orgs
 from tests.fixtures.approvals import Shipping, decide, ship, shown, waiting
 from tests.fixtures.clock import Clock
 from tests.fixtures.people import Person, World, apply_policies
@@ -131,7 +131,7 @@ async def test_a_guest_decides_nothing_not_even_where_a_policy_names_them(
     assert named.actor.user_account_id is not None
     demoted = MemberChange(roles=[Role.GUEST])
     await orgs.update_member(strict.db, strict.admin.actor, named.actor.user_account_id, demoted, None)
-    guest = Person(await keys.authenticate_key(strict.db, named.secret), named.secret)
+    guest = Person(await frame.authenticate_key(strict.db, named.secret), named.secret)
     _, (asked,) = await waiting(strict, Shipping())
     for choice in Choice:
         await refused(strict, admin, asked, "guest_cannot_decide", by=guest, choice=choice)
@@ -147,7 +147,7 @@ async def test_keys_of_programs_and_of_the_platform_decide_nothing(
     service = await strict.service_with(Role.ADMIN, Role.APPROVER)
     await refused(strict, admin, asked, "not_a_person", by=service)
     await admin.execute("update api_key set platform = true where org_id = $1", world.org_id)
-    visiting = await keys.authenticate_key(world.db, world.admin.secret, "strict")
+    visiting = await frame.authenticate_key(world.db, world.admin.secret, "strict")
     assert visiting.org_id == strict.org_id
     await refused(strict, admin, asked, "not_a_person", by=Person(visiting, world.admin.secret))
 

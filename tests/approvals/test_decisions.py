@@ -25,7 +25,7 @@ from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.policies.model.versions import RequestPolicy
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.orgs import MemberChange, Role
-from cortex_plane.tenancy.verbs import keys, orgs
+from cortex_plane.tenancy.verbs import frame, orgs
 from tests.approvals.test_approvals import TRAIL, ask, refused
 from tests.fixtures.approvals import Shipping, decide, ship, shown, waiting
 from tests.fixtures.people import Person, World, apply_policies
@@ -320,7 +320,7 @@ async def test_a_job_may_ask_for_more_and_never_for_less(world: World, strict: W
     id, (asked,) = await waiting(world, Shipping(), policies=[asks])
     assert asked.rule.startswith("request:ask-me")
     assert asked.required_clearance == 3
-    able = await keys.authenticate_key(world.db, world.admin.secret)
+    able = await frame.authenticate_key(world.db, world.admin.secret)
     seen = ApprovalDecision(decision=Choice.APPROVED, version=1, input_hash=asked.input_hash)
     with pytest.raises(Forbidden, match="needs clearance 3"):
         await decisions.decide(world.db, world.admin.actor, asked.id, seen, Channel.API)

@@ -106,6 +106,22 @@ async def test_a_job_stops_and_goes_on_as_somebody_decides(strict: World, door: 
     assert await whole(strict)
 
 
+@pytest.mark.parametrize("what", ["approved", "denied", "edited", "voted"])
+async def test_the_answer_to_a_decision_is_the_approval_as_others_read_it(
+    strict: World, http: httpx.AsyncClient, door: Door, what: str
+) -> None:
+    if what == "voted":
+        await strict.person(Role.APPROVER, name="Second")
+        await apply_policies(strict.db, strict.admin.actor, ask(quorum=2, approvers="{roles: [admin, approver]}"))
+    id, _ = await waiting(strict, Shipping())
+    card = await door.card(id)
+    more = {"arguments": {"version": "1.0", "to": "staging"}} if what == "edited" else {"reason": "Seen."}
+    answer = await door.decide(card, "denied" if what == "denied" else "approved", **more)
+    assert answer.status_code == 200, answer.text
+    read = (await door.get(f"approvals/{card['approval']['id']}"))["approval"]
+    assert answer.json()["approval"] == {**read, "deciders": []}
+
+
 # Results and keys -------------------------------------------------------------------------------------------------
 
 

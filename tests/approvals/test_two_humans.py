@@ -13,7 +13,7 @@ import pytest_asyncio
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.tenancy.model.orgs import Role
-from cortex_plane.tenancy.verbs import connections, keys
+from cortex_plane.tenancy.verbs import connections, frame
 from tests.approvals.test_causes import asking, card_of, decide, refused, shown, submitted
 from tests.approvals.test_settlements import answer
 from tests.calls.test_http_calls import asked, digest, ended, opened, post
@@ -255,7 +255,7 @@ async def redeemed(http: httpx.AsyncClient, bea: Person, member_id: str) -> Pers
 async def real_one(http: httpx.AsyncClient, world: World, bea: Person, member_id: str) -> Person:
     """The person whose account it is redeems a code of their own, and proves a channel."""
     secret = (await redeemed(http, bea, member_id)).secret
-    person = Person(await keys.authenticate_key(world.db, secret), secret)
+    person = Person(await frame.authenticate_key(world.db, secret), secret)
     await prove_channel(world, person)
     return person
 

@@ -18,13 +18,13 @@ from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.notify.model import Card, Outgoing, Sent
 from cortex_plane.tenancy.model.access import scheduler_actor
-from cortex_plane.tenancy.verbs import keys
+from cortex_plane.tenancy.verbs import frame
 from cortex_plane.worker.notifier import Notifier
 from tests.approvals.approval_racer import follow
 
 
 async def decide(db: Database, given: dict[str, Any]) -> None:
-    actor = await keys.authenticate_key(db, given["secret"])
+    actor = await frame.authenticate_key(db, given["secret"])
     decision = ApprovalDecision(
         decision=Choice(given["choice"]),
         version=given["version"],
@@ -46,7 +46,7 @@ async def decide_by_link(db: Database, given: dict[str, Any]) -> None:
 
 
 async def delegate(db: Database, given: dict[str, Any]) -> None:
-    actor = await keys.authenticate_key(db, given["secret"])
+    actor = await frame.authenticate_key(db, given["secret"])
     await approvals.delegate(db, actor, UUID(given["approval"]), DelegationDraft(to=UUID(given["to"])))
 
 
@@ -56,12 +56,12 @@ async def act_when_due(db: Database, given: dict[str, Any]) -> None:
 
 
 async def cancel(db: Database, given: dict[str, Any]) -> None:
-    actor = await keys.authenticate_key(db, given["secret"])
+    actor = await frame.authenticate_key(db, given["secret"])
     await steering.cancel(db, actor, UUID(given["job"]), Cancellation())
 
 
 async def send_signal(db: Database, given: dict[str, Any]) -> None:
-    actor = await keys.authenticate_key(db, given["secret"])
+    actor = await frame.authenticate_key(db, given["secret"])
     draft = SignalDraft(name=given["name"], key=given["key"], payload=given["payload"])
     once = IdempotencyKey(key=given["once"], fingerprint=b"the same") if given.get("once") else None
     await steering.send_signal(db, actor, draft, once, at_once=given.get("at_once", 1000))

@@ -20,7 +20,7 @@ from cortex_plane.main.api_process import create_app
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import KeyDraft
 from cortex_plane.tenancy.verbs import keys, logins
-from cortex_plane.tenancy.verbs.keys import BATCHES, BURST_SECONDS, RequestRates
+from cortex_plane.tenancy.verbs.frame import BATCHES, BURST_SECONDS, RequestRates
 from cortex_plane.worker.scheduler import CHORES
 from tests.fixtures.clock import Clock
 from tests.fixtures.people import World

@@ -20,7 +20,9 @@ from cortex_plane.db import pool
 from cortex_plane.db.database import Database
 from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.http.app import Api, framed
-from cortex_plane.http.in_flight import (
+from cortex_plane.http.exchange import (
+    AFTER_OTHERS,
+    AFTER_SECONDS,
     BESIDE_OTHERS,
     BESIDE_SECONDS,
     FLOOD,
@@ -77,8 +79,8 @@ async def test_requests_in_flight_of_one_org_are_bounded_and_others_are_served(
         async with admin.transaction():
             await admin.execute("select from agent where id = $1 for update", world.agent.id)
             held = [asyncio.create_task(http.patch(path, json=change, headers=world.admin.headers)) for _ in range(3)]
-            shares = app.state.in_flight._shares
-            await _until(lambda: shares.held_by(world.org_id) == 3)
+            flight = app.state.in_flight
+            await _until(lambda: flight.held_by(world.org_id.int) == 3)
             refused = await http.get("/v1/me", headers=world.admin.headers)
             assert problem(refused, 429, "too_many_in_flight")
             assert refused.headers["retry-after"] == "1"
@@ -86,7 +88,7 @@ async def test_requests_in_flight_of_one_org_are_bounded_and_others_are_served(
             assert served.status_code == 200, served.text
         assert {answer.status_code for answer in await asyncio.gather(*held)} == {200}
         assert (await http.get("/v1/me", headers=world.admin.headers)).status_code == 200
-        assert shares.free == 8, "every request has left"
+        assert flight.free == 8, "every request has left"
 
 
 @pytest.mark.proves("D.621")
@@ -111,7 +113,7 @@ async def test_beside_others_few_requests_of_one_org_are_worked_on_and_the_rest_
         assert {answer.status_code for answer in await asyncio.gather(*held)} == {200}
         assert (flight._begun, flight._waiting) == ({}, {})
         # Whoever is alone waits for nobody.
-        now[0] += BESIDE_SECONDS
+        now[0] += AFTER_SECONDS
         async with admin.transaction():
             await admin.execute("select from agent where id = $1 for update", world.agent.id)
             held = [
@@ -120,6 +122,49 @@ async def test_beside_others_few_requests_of_one_org_are_worked_on_and_the_rest_
             ]
             await _until(lambda: len(flight._begun.get(world.org_id.int, ())) == BESIDE_OTHERS + 1)
         assert {answer.status_code for answer in await asyncio.gather(*held)} == {200}
+
+
+@pytest.mark.proves("D.621")
+async def test_an_org_that_is_alone_is_never_held_up(world: World) -> None:
+    """Neither from its first request on, nor with hundreds at once."""
+    now = [0.0]
+    flight = InFlight(clock=lambda: now[0])
+    scopes: list[dict[str, Any]] = [{"state": {}} for _ in range(200)]
+    for scope in scopes:
+        await asyncio.wait_for(flight.enter(scope, world.org_id), 1)
+    assert (len(flight._begun[world.org_id.int]), flight._waiting, flight._timed) == (200, {}, set())
+    for scope in scopes:
+        leave(scope)
+    assert (flight._begun, flight._paused, flight.free) == ({}, set(), RequestLimits().in_flight)
+
+
+@pytest.mark.proves("D.621")
+async def test_one_request_of_another_org_does_not_put_the_next_ones_in_single_file(world: World, other: World) -> None:
+    """A dashboard that polls, or a set-up by another org: only while others send requests is one worked on at a time."""
+    now = [0.0]
+    flight = InFlight(clock=lambda: now[0])
+
+    async def enter(org: UUID) -> dict[str, Any]:
+        scope: dict[str, Any] = {"state": {}}
+        await flight.enter(scope, org)
+        return scope
+
+    leave(await enter(other.org_id))
+    mine = [asyncio.create_task(enter(world.org_id)) for _ in range(AFTER_OTHERS + 3)]
+    await _until(lambda: flight.held_by(world.org_id.int) == len(mine))
+    assert len(flight._begun[world.org_id.int]) == BESIDE_OTHERS, "the other one was here a moment ago"
+    now[0] += BESIDE_SECONDS
+    leave(await mine.pop(0))
+    assert flight._paused == set(), "no pause"
+    assert len(flight._begun[world.org_id.int]) == AFTER_OTHERS
+    assert len(flight._waiting[world.org_id.int]) == len(mine) - AFTER_OTHERS
+    # Only until it is certain that the other one does not come again.
+    now[0] += AFTER_SECONDS
+    leave(await mine.pop(0))
+    assert (len(flight._begun[world.org_id.int]), flight._waiting) == (len(mine), {})
+    for request in mine:
+        leave(await request)
+    assert (flight._begun, flight.free) == ({}, RequestLimits().in_flight)
 
 
 @pytest.mark.proves("D.621")
@@ -148,7 +193,7 @@ async def test_an_org_that_floods_pauses_between_its_requests_beside_others(worl
 
 
 @pytest.mark.proves("D.621")
-@pytest.mark.parametrize("passed", [WORK_SECONDS, BESIDE_SECONDS])
+@pytest.mark.parametrize("passed", [WORK_SECONDS, BESIDE_SECONDS, AFTER_SECONDS])
 async def test_nobody_waits_for_requests_that_wait_for_something_else(
     world: World, other: World, admin: asyncpg.Connection, passed: float
 ) -> None:
@@ -187,7 +232,7 @@ async def test_a_download_makes_way_for_other_orgs(world: World, other: World) -
     assert not others()
     await flight.enter({"state": {}}, other.org_id)
     assert others()
-    now[0] += BESIDE_SECONDS
+    now[0] += AFTER_SECONDS
     assert not others()
 
 

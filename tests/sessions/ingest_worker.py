@@ -13,13 +13,13 @@ from uuid import UUID
 from cortex_plane.db.database import Database
 from cortex_plane.sessions.model.sessions import InboundMessage
 from cortex_plane.sessions.verbs import sessions
-from cortex_plane.tenancy.verbs import keys
+from cortex_plane.tenancy.verbs import frame
 from tests.fixtures.servers import VAULT
 
 
 async def send(url: str, secret: str, connection_id: UUID, count: int) -> list[list[str]]:
     db = await Database.open(url, min_size=10, max_size=10, vault=VAULT)
-    actor = await keys.authenticate_key(db, secret)
+    actor = await frame.authenticate_key(db, secret)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     await asyncio.to_thread(sys.stdin.readline)

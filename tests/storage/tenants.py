@@ -32,7 +32,7 @@ from cortex_plane.tenancy.model.access import ModelKeyDraft, Provider
 from cortex_plane.tenancy.model.identities import LinkDraft
 from cortex_plane.tenancy.model.orgs import AbsenceDraft, Role
 from cortex_plane.tenancy.verbs import connections, keys, logins, orgs
-from cortex_plane.tenancy.verbs.keys import RequestRates
+from cortex_plane.tenancy.verbs.frame import RequestRates
 from tests.fixtures.atlases import plain, publish
 from tests.fixtures.notifications import dead_letter
 from tests.fixtures.people import World

@@ -25,7 +25,7 @@ from cortex_plane.embedded import EmbeddedPostgres
 from cortex_plane.kernel.errors import SetupError, Unavailable
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.verbs import keys
+from cortex_plane.tenancy.verbs import frame
 from tests.architecture.places import NOUNS
 from tests.conftest import Urls
 from tests.crash.points import extents
@@ -429,7 +429,7 @@ async def use(app_url: str) -> None:
         await require_current(db)
         world = await World.create(db, "acme")
         await world.say()
-        await keys.authenticate_key(db, world.admin.secret, "acme")
+        await frame.authenticate_key(db, world.admin.secret, "acme")
         await Held.claim(db, await make_worker(db))
     finally:
         await db.close()

@@ -14,7 +14,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import NotFound, Unauthenticated
 from cortex_plane.tenancy.model.access import ActorKind, KeyDraft, Redemption, SecretKind, secret_digest
 from cortex_plane.tenancy.model.orgs import MemberChange, OrgDraft, Role
-from cortex_plane.tenancy.verbs import keys, logins, orgs
+from cortex_plane.tenancy.verbs import frame, keys, logins, orgs
 from cortex_plane.tenancy.verbs.access import new_secret
 from tests.fixtures.clock import Clock
 from tests.fixtures.people import World
@@ -149,7 +149,7 @@ async def test_the_resolver_reads_few_columns_and_writes_nothing(admin: asyncpg.
 
 async def refusal(db: Database, secret: str, org: str | None = None) -> str:
     with pytest.raises((Unauthenticated, NotFound)) as raised:
-        await keys.authenticate_key(db, secret, org)
+        await frame.authenticate_key(db, secret, org)
     assert raised.value.hint
     return raised.value.code
 
@@ -163,7 +163,7 @@ async def test_an_unknown_key_is_refused(db: Database, world: World) -> None:
 async def test_a_revoked_key_is_refused_at_once(db: Database, world: World) -> None:
     await keys.revoke_key(db, world.admin.actor, world.service.actor.key_id)
     assert await refusal(db, world.service.secret) == "key_revoked"
-    await keys.authenticate_key(db, world.admin.secret)
+    await frame.authenticate_key(db, world.admin.secret)
 
 
 async def test_a_key_ends_at_its_time_and_not_before(db: Database, clock: Clock, world: World) -> None:
@@ -171,10 +171,10 @@ async def test_a_key_ends_at_its_time_and_not_before(db: Database, clock: Clock,
     secret = (await keys.create_key(db, world.admin.actor, draft)).secret
     assert secret is not None
     await clock.advance(timedelta(days=2, microseconds=-1))
-    await keys.authenticate_key(db, secret)
+    await frame.authenticate_key(db, secret)
     await clock.advance(timedelta(microseconds=1))
     assert await refusal(db, secret) == "key_expired"
-    await keys.authenticate_key(db, world.service.secret)
+    await frame.authenticate_key(db, world.service.secret)
 
 
 async def test_the_key_of_a_deactivated_member_does_not_come_back(db: Database, world: World) -> None:
@@ -194,18 +194,18 @@ async def test_the_key_of_a_deactivated_member_does_not_come_back(db: Database, 
 
 async def test_a_persons_key_carries_the_person(db: Database, world: World) -> None:
     pat = await world.person(Role.APPROVER, Role.MEMBER, name="Pat", clearance=7)
-    actor = await keys.authenticate_key(db, pat.secret)
+    actor = await frame.authenticate_key(db, pat.secret)
     assert (actor.kind, actor.name, actor.clearance, actor.platform) == (ActorKind.PERSON, "Pat", 7, False)
     assert actor.roles == {Role.APPROVER, Role.MEMBER}
-    service = await keys.authenticate_key(db, world.service.secret)
+    service = await frame.authenticate_key(db, world.service.secret)
     assert (service.kind, service.name, service.user_account_id) == (ActorKind.SERVICE, "bridge", None)
 
 
 @pytest.mark.proves("D.22")
 async def test_a_platform_key_acts_elsewhere_as_a_visible_stranger(db: Database, world: World, other: World) -> None:
-    home = await keys.authenticate_key(db, world.admin.secret, "acme")
+    home = await frame.authenticate_key(db, world.admin.secret, "acme")
     assert home == world.admin.actor
-    away = await keys.authenticate_key(db, world.admin.secret, "rival")
+    away = await frame.authenticate_key(db, world.admin.secret, "rival")
     assert (away.org_id, away.kind) == (other.org_id, ActorKind.PLATFORM)
     assert away.roles == {Role.ADMIN}
     assert (away.user_account_id, away.clearance) == (None, 0)
@@ -215,11 +215,11 @@ async def test_a_platform_key_acts_elsewhere_as_a_visible_stranger(db: Database,
 
 async def test_for_a_plain_key_other_orgs_do_not_exist(db: Database, world: World, other: World) -> None:
     pat = await world.person(Role.ADMIN)
-    assert (await keys.authenticate_key(db, pat.secret, "acme")).org_id == world.org_id
+    assert (await frame.authenticate_key(db, pat.secret, "acme")).org_id == world.org_id
     errors = []
     for slug in ("rival", "nowhere"):
         with pytest.raises(NotFound) as raised:
-            await keys.authenticate_key(db, pat.secret, slug)
+            await frame.authenticate_key(db, pat.secret, slug)
         errors.append((raised.value.code, str(raised.value)))
     assert errors[0] == errors[1], "an org that exists must look like one that does not"
 
@@ -228,7 +228,7 @@ async def test_an_org_made_by_a_platform_key_gets_a_plain_one(db: Database, worl
     new = await orgs.create_org(db, world.admin.actor, OrgDraft(slug="third", name="Third"))
     key = await logins.redeem_for_key(db, Redemption(code=new.enrolment.code))
     assert key.secret is not None
-    actor = await keys.authenticate_key(db, key.secret)
+    actor = await frame.authenticate_key(db, key.secret)
     assert (actor.org_id, actor.platform) == (new.org.id, False)
     assert await refusal(db, key.secret, "acme") == "org_not_found"
 
@@ -238,7 +238,7 @@ async def test_the_last_use_is_written_at_most_once_a_minute(
     db: Database, admin: asyncpg.Connection, clock: Clock, world: World
 ) -> None:
     async def used() -> datetime:
-        await keys.authenticate_key(db, world.service.secret)
+        await frame.authenticate_key(db, world.service.secret)
         at: datetime = await admin.fetchval(
             "select last_used_at from api_key where id = $1", world.service.actor.key_id
         )

@@ -16,7 +16,7 @@ import pytest
 from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import AgentDraft, ModelConfig
 from cortex_plane.db.database import Database, every_query
-from cortex_plane.tenancy.verbs import keys
+from cortex_plane.tenancy.verbs import frame
 from tests.conftest import Urls
 from tests.fixtures.people import World
 from tests.fixtures.servers import VAULT
@@ -339,7 +339,7 @@ async def test_the_pool_forgets_the_org(urls: Urls, admin: asyncpg.Connection, w
             async with db.transaction(world.org_id) as tx:
                 raise ZeroDivisionError
         await _expect_nothing(db, backend, names)
-        await keys.authenticate_key(db, world.admin.secret)
+        await frame.authenticate_key(db, world.admin.secret)
         await _expect_nothing(db, backend, names)
         async with db.transaction(other.org_id) as tx:
             assert [row["id"] for row in await tx.rows("select id from org")] == [other.org_id]

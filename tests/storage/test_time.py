@@ -18,7 +18,7 @@ from cortex_plane.tenancy.model.access import CODE_LIFE, LINK_LIFE, WHOLE_LIFE, 
 from cortex_plane.tenancy.model.identities import LINK_LIFE as LINK_CODE_LIFE
 from cortex_plane.tenancy.model.identities import WRONG_LIFE
 from cortex_plane.tenancy.model.orgs import Role
-from cortex_plane.tenancy.verbs import keys
+from cortex_plane.tenancy.verbs import frame, keys
 from tests.fixtures.clock import Clock
 from tests.fixtures.people import World
 from tests.storage.tenants import inside, populate, tables
@@ -110,10 +110,10 @@ async def test_keys_expire_by_the_databases_clock(db: Database, clock: Clock) ->
     new = await keys.create_key(db, world.admin.actor, KeyDraft(name="short", roles=[Role.MEMBER], expires_in_days=30))
     assert new.key.expires_at == START + timedelta(days=30)
     assert new.secret is not None
-    await keys.authenticate_key(db, new.secret)
+    await frame.authenticate_key(db, new.secret)
     await clock.set(START + timedelta(days=30))
     with pytest.raises(Unauthenticated) as raised:
-        await keys.authenticate_key(db, new.secret)
+        await frame.authenticate_key(db, new.secret)
     assert raised.value.code == "key_expired"
 
 

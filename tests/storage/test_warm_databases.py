@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from cortex_plane.tenancy.verbs import keys
+from cortex_plane.tenancy.verbs import frame
 from tests.fixtures import warm_databases
 from tests.fixtures.clock import Clock
 from tests.fixtures.people import World, apply_policies
@@ -69,7 +69,7 @@ async def test_an_org_that_is_put_back_is_as_it_was_made(own: WarmDatabase) -> N
         assert (await digests(admin)) == (before or await digests(admin))
         before = await digests(admin)
         assert await whole(world)
-        assert (await keys.authenticate_key(world.db, world.service.secret)).org_id == world.org_id
+        assert (await frame.authenticate_key(world.db, world.service.secret)).org_id == world.org_id
         await own.world(await own.database(), "rival")
         await apply_policies(world.db, world.admin.actor, "policies: []")
         assert await own.empty()

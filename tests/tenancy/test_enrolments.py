@@ -14,7 +14,7 @@ from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.access import Grantable, secret_digest
 from cortex_plane.tenancy.model.identities import LinkDraft, Mapping
 from cortex_plane.tenancy.model.orgs import MemberDraft, Role
-from cortex_plane.tenancy.verbs import connections, keys, orgs
+from cortex_plane.tenancy.verbs import connections, frame, orgs
 from tests.fixtures.clock import Clock
 from tests.fixtures.people import Person, World, with_key
 from tests.fixtures.servers import CREDENTIAL_KEY
@@ -39,7 +39,7 @@ async def enrolled(http: httpx.AsyncClient, world: World, member: str, by: Perso
     answer = await http.post("/v1/enrolments", json={"code": await code_for(http, world, member, by)})
     assert answer.status_code == 201, answer.text
     secret = answer.json()["secret"]
-    return Person(await keys.authenticate_key(world.db, secret), secret)
+    return Person(await frame.authenticate_key(world.db, secret), secret)
 
 
 async def prove_channel(world: World, person: Person, sender: str = "4711") -> Mapping:

@@ -20,9 +20,8 @@ from cortex_plane.policies.model.policies import Approvers, Quorum, Terms
 from cortex_plane.proof.model import Fact, SessionEvent
 from cortex_plane.proof.rules.receipts import ReceiptFacts
 from cortex_plane.tenancy import store as tenancy_store
-from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission
+from cortex_plane.tenancy.model.access import Actor, ActorKind, MacKind, Permission
 from cortex_plane.tenancy.model.orgs import Role
-from cortex_plane.tenancy.rules import MacKind
 
 queries = Queries("approvals")
 
@@ -243,7 +242,7 @@ async def open_approval(
 ) -> LockedApproval | None:
     """Locked, with the jobs that wait for it and their other open approvals."""
     row = await tx.row(queries.open_approval, tx.org, id, person_of(actor, channel) if actor else None, key)
-    return None if row is None else parse(LockedApproval, {**row["approval"], **row})
+    return None if row is None else adapter(LockedApproval).validate_python({**row["approval"], **row})
 
 
 async def change_approval(
@@ -252,7 +251,7 @@ async def change_approval(
     entries: Sequence[dict[str, Any]], events: Sequence[SessionEvent], facts: Sequence[Fact],
 ) -> ChangedApproval:  # fmt: skip
     """Write what a decision or a deadline does. ``choice``: the vote of ``person``, where it counts."""
-    approval = current.approval
+    approval, resolution = current.approval, person or {}
     tx.has_events = tx.has_events or bool(events)
     row = await tx.value(
         queries.change_approval, tx.org, approval.id, approval.version, version, change.status,
@@ -266,7 +265,20 @@ async def change_approval(
         [fact.action for fact in facts], [fact.body for fact in facts],
         [fact.job or approval.job_id for fact in facts],
     )  # fmt: skip
-    return parse(ChangedApproval, row)
+    if row["approval"] is not None:
+        approval = adapter(Approval).validate_python(row["approval"])
+    else:
+        by, via = resolution.get("id"), resolution.get("channel")
+        approval = replace(
+            approval, status=change.status, votes_for=row["votes_for"], escalate_at=None,
+            resolved_at=datetime.fromisoformat(row["resolved_at"]), resolved_by=UUID(by) if by else None,
+            resolved_by_name=resolution.get("name"), resolution_reason=reason, resolved_via=via,
+        )  # fmt: skip
+    facts_of_receipt = row["receipt"]
+    return ChangedApproval(
+        approval=approval,
+        receipt=None if facts_of_receipt is None else adapter(ReceiptFacts).validate_python(facts_of_receipt),
+    )
 
 
 async def escalate_approval(tx: Transaction, id: UUID, approvers: Approvers) -> int:

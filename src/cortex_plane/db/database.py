@@ -22,7 +22,7 @@ from cortex_plane.kernel.errors import SetupError, TooMany
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.pages import After, Page, Position
 from cortex_plane.kernel.shares import Shares
-from cortex_plane.tenancy.rules import KEY_BYTES, CredentialKey
+from cortex_plane.tenancy.model.access import KEY_BYTES, CredentialKey
 
 SQL = Path(__file__).parent
 """Where functions and migrations are."""
@@ -201,7 +201,7 @@ class Database:
         self.vault_at_hand = vault
         self.credential_key_at_hand = credential_key
         self._heavy = Shares(heavy_reads, share=max(1, heavy_reads // 2))
-        self.hints = Hints(pool)
+        self.hints = Hints(self._shared)
 
     def own(self, purpose: PoolPurpose) -> Database:
         """The same database for whoever may use the connections of this purpose."""

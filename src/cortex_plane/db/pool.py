@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from enum import StrEnum
 from typing import Any, Final, NoReturn
 from uuid import UUID
@@ -94,15 +94,27 @@ class SharedPool:
         """``failed``: whatever is still under way on the connection must end first."""
         pool = self._pool_of(place)
         try:
-            # Whether it was lost is looked at before it is used again.
-            if failed or self._closing:
-                await pool.release(connection)
-            else:
-                self._idle[pool].append(connection)
-                if self._sweep is None:
-                    self._sweep = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._return_idle)
+            await self._put_back(pool, connection, failed=failed)
         finally:
             self._give_back(place)
+
+    async def execute_beside(self, statement: str, *args: Any) -> None:
+        """On a connection that is kept for hints, whatever others hold."""
+        connection = await self._connect(self._pool)
+        failed = True
+        try:
+            await connection.execute(statement, *args)
+            failed = False
+        finally:
+            await self._put_back(self._pool, connection, failed=failed)
+
+    async def _put_back(self, pool: Any, connection: Any, *, failed: bool) -> None:
+        if failed or self._closing:
+            await pool.release(connection)
+            return
+        self._idle[pool].append(connection)  # whoever takes it next looks whether it was lost
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._return_idle)
 
     def _pool_of(self, place: Place) -> Any:
         return self._pool if isinstance(place, UUID) else self._pools.get(place, self._pool)
@@ -167,7 +179,8 @@ class SharedPool:
                 self._serve_orgs()
         else:
             self._own[place] += 1
-            self._serve_purpose(place)
+            if self._urgent[place]:
+                self._serve_purpose(place)
 
     def _serve_purpose(self, purpose: PoolPurpose) -> None:
         queue = self._urgent[purpose]
@@ -218,13 +231,13 @@ _NOTIFY = "select set_config('synchronous_commit', 'off', true), pg_notify($1, '
 
 
 class Hints:
-    """Sends hints for a pool, in the background: NOTIFY says that there may be work or events. Everybody also polls. No
+    """Sends hints, in the background: NOTIFY says that there may be work or events. Everybody also polls. No
     hint is sent inside a commit that matters, because NOTIFY takes a lock of the whole server. Hints that come close
     together are one."""
 
-    def __init__(self, pool: Any) -> None:
-        self._work = _Channel(pool, WORK, 0)
-        self._events = _Channel(pool, EVENTS, EVENTS_PAUSE)
+    def __init__(self, shared: SharedPool) -> None:
+        self._work = _Channel(shared, WORK, 0)
+        self._events = _Channel(shared, EVENTS, EVENTS_PAUSE)
 
     def work(self) -> None:
         """There may be a job to claim."""
@@ -242,8 +255,8 @@ class Hints:
 class _Channel:
     """One hint at a time; whatever is asked for meanwhile is one more."""
 
-    def __init__(self, pool: Any, name: str, pause: float) -> None:
-        self._pool, self._name, self._pause = pool, name, pause
+    def __init__(self, shared: SharedPool, name: str, pause: float) -> None:
+        self._shared, self._name, self._pause = shared, name, pause
         self._again = False
         self._task: asyncio.Task[None] | None = None
 
@@ -257,8 +270,7 @@ class _Channel:
             self._again = False
             # A hint that is lost costs a second: the next poll finds what there is.
             with contextlib.suppress(asyncpg.PostgresError, TimeoutError, *UNREACHABLE):
-                async with self._pool.acquire(timeout=1) as connection:
-                    await connection.execute(_NOTIFY, self._name)
+                await self._shared.execute_beside(_NOTIFY, self._name)
             if self._pause:
                 await asyncio.sleep(self._pause)
 
@@ -360,12 +372,16 @@ FOREIGN = (asyncpg.PostgresError, TimeoutError, *UNREACHABLE)
 """What the driver raises."""
 
 
-@contextlib.contextmanager
-def border() -> Iterator[None]:
-    try:
-        yield
-    except FOREIGN as error:
-        raise_ours(error)
+class border:  # noqa: N801 -- it reads as what it is at every use
+    """Errors of the driver leave this block as ours. A class, because every statement passes it."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, FOREIGN):
+            raise_ours(error)
 
 
 def raise_ours(error: BaseException) -> NoReturn:

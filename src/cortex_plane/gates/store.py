@@ -10,7 +10,7 @@ from uuid import UUID
 from cortex_plane.db.database import Database, Queries, Transaction, one
 from cortex_plane.gates.model.atlases import AtlasSummary, NumberedVersion
 from cortex_plane.kernel.fields import parse
-from cortex_plane.tenancy.rules import Forged, MacKind
+from cortex_plane.tenancy.model.access import Forged, MacKind
 
 queries = Queries("gates")
 

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cortex_plane.db.database import Database
 from cortex_plane.http import problems
-from cortex_plane.http.in_flight import DEFAULT_LIMITS, InFlight, RequestLimits, leave
+from cortex_plane.http.exchange import DEFAULT_LIMITS, InFlight, RequestLimits, leave
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.http.routes import BINDINGS, openapi_document
 from cortex_plane.http.streams import OpenStreams
@@ -32,7 +32,7 @@ from cortex_plane.kernel.routes import SMALL_BODY_BYTES, PageRoute
 from cortex_plane.kernel.shares import Throttle
 from cortex_plane.notify.verbs.webhooks import Webhooks
 from cortex_plane.sessions.verbs.events import EventFeed
-from cortex_plane.tenancy.verbs.keys import RequestRates
+from cortex_plane.tenancy.verbs.frame import RequestRates
 
 log = structlog.get_logger()
 

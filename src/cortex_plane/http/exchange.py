@@ -1,4 +1,4 @@
-"""One request: who calls, what it brings, the verb that answers it, and how the answer is rendered.
+"""One request: who calls, its turn among others, what it brings, the verb that answers it, and how the answer is rendered.
 
 A `Binding` puts a declared route before its verb. It reads and validates everything that the declaration names and reports all
 faults at once; then the verb is called with the values of the path and the body, in this order, and by name with the idempotency
@@ -7,14 +7,18 @@ key (``once``), the ``revision`` and the query parameters.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import math
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from json.decoder import scanstring  # type: ignore[attr-defined, unused-ignore]
 from typing import Annotated, Any, TypeVar
+from uuid import UUID
 
-import orjson
 from pydantic import Field, TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -23,21 +27,18 @@ from starlette.types import Receive, Scope, Send
 
 from cortex_plane.db.database import Database
 from cortex_plane.http.problems import MANY_FAULTS, SHOWN_FAULTS, InvalidRequest
-from cortex_plane.kernel import pages as cursors
 from cortex_plane.kernel.canonical import unique
-from cortex_plane.kernel.errors import InvalidInput, TooLarge, Unauthenticated
-from cortex_plane.kernel.fields import MAX_BODY_BYTES, SLUG_PATTERN, adapter, to_json
+from cortex_plane.kernel.errors import InvalidInput, TooLarge, TooMany, Unauthenticated
+from cortex_plane.kernel.fields import MAX_BODY_BYTES, SLUG_PATTERN, adapter
 from cortex_plane.kernel.ids import MAX_KEY_LENGTH, IdempotencyKey
-from cortex_plane.kernel.pages import Page
-from cortex_plane.kernel.routes import SMALL_BODY_BYTES, ListRoute, Route
-from cortex_plane.kernel.shares import Turns
+from cortex_plane.kernel.routes import SMALL_BODY_BYTES, Route
+from cortex_plane.kernel.shares import Turns, reserve_of
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs import keys
+from cortex_plane.tenancy.verbs import frame
 from cortex_plane.tenancy.verbs.frame import Verb
 
 T = TypeVar("T")
 
-MAX_PAGE_BYTES = 2 * 1024 * 1024
 COMPILED = frozenset({"policies", "parameters"})
 """Fields whose validation compiles what the caller sends: conditions and schemas. Such a body is validated in a thread."""
 THREAD_BYTES = 64 * 1024
@@ -181,47 +182,195 @@ def handle(
     return Binding(route, verb.permission, run, verb.heavy)
 
 
-def pages(route: ListRoute[T], verb: Verb[..., Page[T]], noun: str) -> Binding:
-    """Answer with a page, newest first. The noun marks its cursors."""
+# Turns: how many requests of an org are in flight in this process, and how many of them are worked on -----------------------
+#
+# A request enters once its caller is known, and leaves with its answer. One that only waits (a stream, a long poll) has left before: it is
+# counted among the open streams. A process works on one thing at a time, so an org that sends many requests makes all others slow.
+# While other orgs send requests, one of its requests is worked on at a time, and the next ones wait; if many wait, the process pauses
+# between two of them for as long as the last one took. Once the others have paused, a few are worked on at a time, so that the
+# next request of another org waits for these alone. An org that is alone waits for nothing. A request that takes longer than others
+# waits for something else (a lock, a long read, a slow client), so it is not counted as worked on, and nobody waits for it.
 
-    async def run(exchange: Exchange, values: list[Any], options: Options) -> Response:
-        position, limit = cursors.decode_position(noun, options.pop("cursor")), options.pop("limit")
-        return reply_page(noun, await verb(exchange.db, exchange.actor, *values, position, limit, **options))
+MOST = 256
+STREAMS_OF_ORG = 1000
 
-    return Binding(route, verb.permission, run, verb.heavy)
+BESIDE_OTHERS = 1
+"""How many requests of an org are worked on at a time while others send some."""
+BESIDE_SECONDS = 0.1
+"""So soon after a request of another org, others send some."""
+AFTER_OTHERS = 16
+"""How many are worked on at a time while others may come again."""
+AFTER_SECONDS = 1.0
+"""An org that was silent for so long is none of those."""
+WORK_SECONDS = 0.05
+"""A request that began longer ago is not worked on: it waits for something else."""
+FLOOD = 8
+"""An org with more waiting requests than this gets at most half of the process's time beside others."""
 
-
-def ordered(
-    route: ListRoute[T],
-    verb: Verb[..., list[T]],
-    noun: str,
-    bound: str,
-    key: Callable[[T], int | str],
-    *,
-    start: int | None = None,
-    decode: Callable[[str, str | None], int | str | None] = cursors.decode_number,
-) -> Binding:
-    """Answer with a page of a list that is ordered by a key of its own, above or below the last one: ``bound``."""
-
-    async def run(exchange: Exchange, values: list[Any], options: Options) -> Response:
-        last, limit = decode(noun, options.pop("cursor")), options.pop("limit")
-        options.setdefault(bound, start)
-        if last is not None:
-            options[bound] = last
-        items = await verb(exchange.db, exchange.actor, *values, limit=limit + 1, **options)
-        return reply_ordered(noun, items, limit, key)
-
-    return Binding(route, verb.permission, run, verb.heavy)
+_ENTERED = "in_flight"
 
 
-def whole(route: ListRoute[T], verb: Verb[..., Sequence[T]]) -> Binding:
-    """Answer with a list that is short by nature: one page, and no cursor."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestLimits:
+    """What one API process serves at a time."""
 
-    async def run(exchange: Exchange, values: list[Any], options: Options) -> Response:
-        items = await verb(exchange.db, exchange.actor, *values, **options)
-        return _render_list([to_json(item) for item in items], None)
+    in_flight: int = MOST
+    in_flight_of_org: int | None = None
+    """None: all but those that are kept for orgs that have none in flight."""
+    streams_of_org: int = STREAMS_OF_ORG
 
-    return Binding(route, verb.permission, run, verb.heavy)
+
+DEFAULT_LIMITS = RequestLimits()
+
+
+class InFlight:
+    def __init__(self, limits: RequestLimits = DEFAULT_LIMITS, clock: Callable[[], float] = time.monotonic) -> None:
+        self.free = limits.in_flight
+        self._share = limits.in_flight if limits.in_flight_of_org is None else limits.in_flight_of_org
+        self._reserve = reserve_of(limits.in_flight)
+        self.now = self._clock = clock
+        # By the number of an org's id: the hash of a UUID is a function of Python's, and this is asked for every request.
+        self._begun: dict[int, list[float]] = {}
+        """When the requests of each org began that are in flight, oldest first."""
+        self._waiting: dict[int, deque[asyncio.Future[float]]] = {}
+        self._timed: set[int] = set()
+        """Orgs whose waiting requests are looked at again before long."""
+        self._paused: set[int] = set()
+        """Orgs that flood, between two of their requests."""
+        self._newest = 0
+        """Which org sent the last request."""
+        self._newest_at = self._other_at = -math.inf
+        """When it did, and when any other did."""
+
+    def held_by(self, id: int) -> int:
+        """How many places an org has, by the number of its id."""
+        return len(self._begun.get(id, ())) + len(self._waiting.get(id, ()))
+
+    async def enter(self, scope: Scope, org: UUID) -> None:
+        """Waits until its org has a turn. Raises ``TooMany`` where the org, or the process, has as many as it may."""
+        id, now = org.int, self._clock()
+        begun = self._begun.get(id)
+        queue = self._waiting.get(id) if self._waiting else None
+        places = (len(begun) if begun else 0) + (len(queue) if queue else 0)
+        if places >= self._share or self.free <= (self._reserve if places else 0):
+            raise TooMany(
+                "As many requests of this org, or of this process, are in flight as it serves at a time.",
+                code="too_many_in_flight",
+                hint="Wait as long as the header Retry-After says, and send fewer requests at a time.",
+                retry_after=1,
+            )
+        self.free -= 1
+        if id != self._newest:
+            self._newest, self._other_at = id, self._newest_at
+        self._newest_at = now
+        if queue is not None:
+            self._admit(id)
+            begun = self._begun.get(id)
+        if begun is None:
+            self._begun[id] = [now]
+        elif id in self._waiting or not self._has_turn(id, now):
+            now = await self._wait(id)
+        else:
+            begun.append(now)
+        scope["state"][_ENTERED] = (self, id, now)
+
+    def left(self, id: int, began: float) -> None:
+        self.free += 1
+        begun = self._begun[id]
+        begun.remove(began)
+        queue = self._waiting.get(id)
+        if queue is None:
+            if not begun:
+                del self._begun[id]
+        elif len(queue) > FLOOD and self._at_once(id, now := self._clock()) == BESIDE_OTHERS:
+            self._paused.add(id)
+            asyncio.get_running_loop().call_later(min(now - began, WORK_SECONDS), self._end_pause, id)
+        else:
+            self._admit(id)
+
+    def _has_turn(self, id: int, now: float) -> bool:
+        """Whether another request of this org may be worked on."""
+        if id in self._paused:
+            return False
+        begun, at_once = self._begun[id], self._at_once(id, now)
+        return at_once is None or len(begun) < at_once or begun[-at_once] <= now - WORK_SECONDS
+
+    def _at_once(self, id: int, now: float) -> int | None:
+        """How many requests of this org are worked on at a time; None: all of them."""
+        silence = now - (self._other_at if id == self._newest else self._newest_at)
+        return BESIDE_OTHERS if silence < BESIDE_SECONDS else AFTER_OTHERS if silence < AFTER_SECONDS else None
+
+    def is_beside_others(self, id: int) -> bool:
+        """Whether other orgs send requests too, or did a moment ago."""
+        return self._at_once(id, self._clock()) is not None
+
+    async def _wait(self, id: int) -> float:
+        """When it began."""
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[float] = loop.create_future()
+        self._waiting.setdefault(id, deque()).append(turn)
+        if id not in self._timed:
+            self._timed.add(id)
+            loop.call_later(WORK_SECONDS, self._look_again, id)
+        try:
+            return await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self.left(id, turn.result())  # it had its turn at this very moment
+            else:
+                self.free += 1
+                queue = self._waiting.get(id)
+                if queue is not None and turn in queue:
+                    queue.remove(turn)
+                    self._drop_empty(id)
+            raise
+
+    def _look_again(self, id: int) -> None:
+        """Turns come with time too, not only when another request leaves."""
+        if id in self._waiting:
+            self._admit(id)
+        if id in self._waiting:
+            asyncio.get_running_loop().call_later(WORK_SECONDS, self._look_again, id)
+        else:
+            self._timed.discard(id)
+
+    def _admit(self, id: int) -> None:
+        queue, now = self._waiting[id], self._clock()
+        while queue and (queue[0].done() or self._has_turn(id, now)):
+            turn = queue.popleft()
+            if not turn.done():
+                self._begun[id].append(now)
+                turn.set_result(now)
+        self._drop_empty(id)
+
+    def _drop_empty(self, id: int) -> None:
+        """Forget an org of which nothing waits, and nothing is in flight."""
+        if not self._waiting[id]:
+            del self._waiting[id]
+            if not self._begun[id]:
+                del self._begun[id]
+
+    def _end_pause(self, id: int) -> None:
+        self._paused.discard(id)
+        if id in self._waiting:
+            self._admit(id)
+
+
+def others_wait(scope: Scope) -> Callable[[], bool]:
+    """What says, from now on, whether orgs beside the one of this request send requests. Ask for it before the request leaves."""
+    entry = scope["state"].get(_ENTERED)
+    if entry is None:
+        return lambda: False
+    in_flight, id, _ = entry
+    return lambda: bool(in_flight.is_beside_others(id))
+
+
+def leave(scope: Scope) -> None:
+    """The request of this scope is answered, or only waits from now on."""
+    entry = scope["state"].pop(_ENTERED, None)
+    if entry is not None:
+        in_flight, id, began = entry
+        in_flight.left(id, began)
 
 
 # What a request brings -------------------------------------------------------------------------------------------
@@ -245,7 +394,7 @@ async def key_holder(request: Request, org: str | None) -> Actor:
     if scheme.lower() != "bearer" or not secret:
         raise Unauthenticated("This route needs a key.", code="key_missing")
     try:
-        return await keys.authenticate_key(request.app.state.db, secret.strip(), org)
+        return await frame.authenticate_key(request.app.state.db, secret.strip(), org)
     except Unauthenticated as error:
         request.app.state.metrics.rejected_keys.add(1, {"reason": error.code})
         raise
@@ -378,35 +527,4 @@ def reply(value: Any, status: int = 200) -> Response:
     """A value as JSON, with its revision as the ETag where it has one."""
     revision = getattr(value, "revision", None)
     headers = {"ETag": f'"{revision}"'} if revision is not None else None
-    return Response(to_json(value), status, headers, "application/json")
-
-
-def reply_page(noun: str, page: Page[Any]) -> Response:
-    texts = _render_fitting(page.items)
-    if len(texts) < len(page.items):
-        last = page.items[len(texts) - 1]
-        return _render_list(texts, cursors.encode(noun, last.created_at, str(last.id)))
-    return _render_list(texts, cursors.encode_position(noun, page.next))
-
-
-def reply_ordered(noun: str, items: Sequence[T], limit: int, key: Callable[[T], int | str]) -> Response:
-    texts = _render_fitting(items[:limit])
-    more = len(items) > len(texts)
-    return _render_list(texts, cursors.encode(noun, key(items[len(texts) - 1])) if more else None)
-
-
-def _render_fitting(items: Sequence[Any]) -> list[bytes]:
-    """As many items as JSON as fit into an answer of bearable size, but at least one."""
-    texts: list[bytes] = []
-    size = 0
-    for item in items:
-        texts.append(to_json(item))
-        size += len(texts[-1])
-        if size > MAX_PAGE_BYTES:
-            return texts
-    return texts
-
-
-def _render_list(texts: list[bytes], cursor: str | None) -> Response:
-    body = b'{"items":[' + b",".join(texts) + b'],"next_cursor":' + orjson.dumps(cursor) + b"}"
-    return Response(body, media_type="application/json")
+    return Response(adapter(type(value)).dump_json(value), status, headers, "application/json")

@@ -30,7 +30,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from cortex_plane.calls.model import ExternalCall, Next
-from cortex_plane.http.in_flight import STREAMS_OF_ORG, leave, others_wait
+from cortex_plane.http.exchange import STREAMS_OF_ORG, leave, others_wait
 from cortex_plane.jobs.model.jobs import TERMINAL
 from cortex_plane.kernel.errors import CortexError, TooMany, Unavailable
 from cortex_plane.kernel.fields import to_json

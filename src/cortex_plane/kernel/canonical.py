@@ -70,7 +70,7 @@ def _checked(value: Any, name: str) -> Any:
 
 def _normal(value: Any, depth: int) -> Any:
     if type(value) is str and value.isascii() and "\x00" not in value:
-        return value  # by far the most frequent, in an object even without a call
+        return value
     if value is None or value is True or value is False:
         return value
     if isinstance(value, str):
@@ -99,8 +99,8 @@ def _normal_object(value: dict[Any, Any], depth: int) -> dict[str, Any]:
             raise _Unstorable("has a key that is not a string.")
         if (not key.isascii() or "\x00" in key) and (fault := _text_fault(key)):
             raise _Unstorable(fault, " (a key)")
-        if type(item) is str and item.isascii() and "\x00" not in item:
-            result[key] = item
+        if item is None or (type(item) is str and item.isascii() and "\x00" not in item):
+            result[key] = item  # by far the most frequent, so without a call
             continue
         try:
             result[key] = _normal(item, depth + 1)

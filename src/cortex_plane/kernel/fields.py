@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -107,15 +108,10 @@ Moment = Annotated[AwareDatetime, BeforeValidator(_no_number), AfterValidator(_i
 
 
 T = TypeVar("T")
-_adapters: dict[Any, TypeAdapter[Any]] = {}
 
 
-def adapter(kind: Any) -> TypeAdapter[Any]:
-    """Building one costs milliseconds, using one microseconds: build each once."""
-    adapter_of_kind = _adapters.get(kind)
-    if adapter_of_kind is None:
-        adapter_of_kind = _adapters[kind] = TypeAdapter(kind)
-    return adapter_of_kind
+adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)
+"""Building one costs milliseconds, using one microseconds: build each once."""
 
 
 def parse(kind: type[T], value: Mapping[str, Any]) -> T:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from uuid import UUID
 
-import uuid_utils.compat
+from uuid_utils.compat import uuid7
 
 MAX_KEY_LENGTH = 255
 
@@ -18,6 +17,5 @@ class IdempotencyKey:
     fingerprint: bytes
 
 
-def new_id() -> UUID:
-    """A UUIDv7: close in time means close in the index. Nothing is ordered by it."""
-    return uuid_utils.compat.uuid7()
+new_id = uuid7
+"""A UUIDv7: close in time means close in the index. Nothing is ordered by it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
+import functools
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -17,16 +17,17 @@ from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.db.database import Database
 from cortex_plane.db.pool import EVENTS, PoolPurpose, listen_for_hints
 from cortex_plane.http.app import Api, create_api, framed
-from cortex_plane.http.in_flight import DEFAULT_LIMITS, RequestLimits
+from cortex_plane.http.exchange import DEFAULT_LIMITS, RequestLimits
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.http.read_deadlines import DeadlineProtocol
 from cortex_plane.http.streams import EventStream
-from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.meters import metered
 from cortex_plane.main.reach import MailSink, reach_of
 from cortex_plane.main.settings import Settings
+from cortex_plane.main.sockets import address
+from cortex_plane.main.supervisor import stop_without
 from cortex_plane.sessions.verbs.events import EventFeed
-from cortex_plane.tenancy.verbs.keys import RequestRates
+from cortex_plane.tenancy.verbs.frame import RequestRates
 from cortex_plane.worker.notifier import Notifier
 from cortex_plane.worker.scheduler import Scheduler, in_background
 
@@ -51,34 +52,6 @@ KEEP_ALIVE_SECONDS = 75
 that none of them sends a request into a connection that closes at that moment."""
 
 
-def listen(settings: Settings, *, or_any_port: bool) -> socket.socket:
-    """Bind before anything else starts, so that a port in use is reported at once."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    for port in (settings.port, 0) if or_any_port else (settings.port,):
-        # The protocol is named, because the event loop turns off Nagle's delay only where it is.
-        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((settings.host, port))
-            listener.listen(1024)
-        except OSError as error:
-            listener.close()
-            if or_any_port and port and error.errno == errno.EADDRINUSE:
-                continue
-            raise SetupError(
-                f"Cannot listen on {settings.host}:{port}: {error.strerror}.",
-                code="cannot_listen",
-                hint="Set CORTEX_PORT (0 chooses a free one) or CORTEX_HOST.",
-            ) from error
-        return listener
-    raise AssertionError("the last try returns or raises")
-
-
-def address(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
 async def serve(
     settings: Settings,
     db: Database,
@@ -86,8 +59,10 @@ async def serve(
     listener: socket.socket,
     on_ready: Callable[[], None],
     sink: MailSink | None = None,
+    parent: int | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM; requests in flight get a moment to finish. ``url``: of the database, for hints."""
+    """Serve until SIGINT or SIGTERM, or until ``parent``, where one is named, is gone; requests in flight get a moment to
+    finish. ``url``: of the database, for hints."""
     metrics = Metrics()
     feed = EventFeed(db)
     reach = reach_of(settings, address(listener), sink)
@@ -119,7 +94,11 @@ async def serve(
         stack.push_async_callback(reach.close)
         notifier = Notifier(db.own(PoolPurpose.NOTIFIER), reach.channels, reach.public_url)
         await stack.enter_async_context(in_background(notifier.run()))
-        await _Server(config, on_ready, feed.close).serve(sockets=[listener])
+        server = _Server(config, on_ready, feed.close)
+        if parent is not None:
+            end = functools.partial(server.handle_exit, signal.SIGTERM, None)
+            await stack.enter_async_context(in_background(stop_without(parent, end)))
+        await server.serve(sockets=[listener])
 
 
 class _Server(uvicorn.Server):

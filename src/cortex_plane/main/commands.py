@@ -58,11 +58,14 @@ def start_everything(
 
 
 @process_app.command("api")
-def serve_api() -> None:
+def serve_api(
+    processes: Annotated[int, Option(min=1, max=256, help="Processes that serve one port.")] = 1,
+    parent: Annotated[int | None, Option(hidden=True)] = None,
+) -> None:
     """Serve the API on a database that is migrated already (DATABASE_URL)."""
     settings = _load_settings()
     with importing(), extra("server"):
-        from cortex_plane.main import api_process
+        from cortex_plane.main import sockets, supervisor
         from cortex_plane.main.databases import open_database
 
     if not settings.database_url:
@@ -72,15 +75,20 @@ def serve_api() -> None:
             hint="Set it to the plane's plain login, or use `cortex up` for an embedded server.",
         )
     settings.configure_logs()
-    listener = api_process.listen(settings, or_any_port=False)
+    if processes > 1:
+        raise typer.Exit(supervisor.run_apis(settings, processes))
+    with importing(), extra("server"):
+        from cortex_plane.main import api_process
+
+    listener = sockets.listen(settings, shared=parent is not None)
     url = settings.database_url
 
     def report() -> None:
-        typer.echo(f"serving on {api_process.address(listener)}")
+        typer.echo(f"serving on {sockets.address(listener)}")
 
     async def main() -> None:
         async with open_database(settings, url) as database:
-            await api_process.serve(settings, database, url, listener, report)
+            await api_process.serve(settings, database, url, listener, report, parent=parent)
 
     with listener:
         asyncio.run(main())

@@ -1,25 +1,30 @@
-"""Keeps worker processes running: the one of `cortex up`, and those of `cortex worker --processes`."""
+"""Keeps processes running: the worker of `cortex up`, and those of `cortex worker --processes` and `cortex api --processes`."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import structlog
 
 from cortex_plane.main.settings import Settings, variable
+from cortex_plane.main.sockets import bind, listen
 
 log = structlog.get_logger()
 
 KILL_AFTER_SECONDS = 6.0
-"""After its grace period a worker has so long to end."""
+"""After its grace period a process has so long to end."""
+API_GRACE_SECONDS = 5.0
+"""What an API process gives requests in flight: longer than its own bound for them."""
+PARENT_LOOK_SECONDS = 0.5
 STABLE_SECONDS = 10.0
 FIRST_PAUSE, LAST_PAUSE = 0.2, 10.0
 MAX_LOG_BYTES = 10 * 1024 * 1024
@@ -48,24 +53,45 @@ def run_workers(settings: Settings, processes: int, references: Sequence[str], n
         if settings.metrics_port:
             environment[variable("metrics_port")] = str(settings.metrics_port + number - 1)
         worker = [*arguments, *named, f"--concurrency={each + (number <= rest)}", "--processes=1"]
-        return await keep_worker(worker, environment, settings.grace_seconds, must_start=True)
+        return await keep_process("worker", worker, environment, settings.grace_seconds, must_start=True)
 
-    async def main() -> int:
-        workers = [asyncio.create_task(keep(number)) for number in range(1, processes + 1)]
-        stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        stopped = asyncio.create_task(stop.wait())
-        done, _ = await asyncio.wait([*workers, stopped], return_when=asyncio.FIRST_COMPLETED)
-        for task in (*workers, stopped):
-            task.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
-        return next((task.result() for task in done if task is not stopped), 0)
-
-    return asyncio.run(main())
+    return asyncio.run(_run_all([functools.partial(keep, number) for number in range(1, processes + 1)]))
 
 
-async def keep_worker(
+def run_apis(settings: Settings, processes: int) -> int:
+    """So many API processes on one port until SIGTERM or SIGINT; one that ends is replaced. The exit code as of `run_workers`."""
+    # Whoever shares a port would share it with anybody else who does: so nobody may listen there yet.
+    with listen(settings) as listener:
+        port = listener.getsockname()[1]
+    # Bound and not listening, it gets no connection, and keeps the port while no process runs.
+    with bind(settings.host, port, shared=True):
+        environment = {variable("port"): str(port)}
+        keep = functools.partial(keep_process, "api", [], environment, API_GRACE_SECONDS, must_start=True)
+        return asyncio.run(_run_all([keep] * processes))
+
+
+async def _run_all(keepers: Sequence[Callable[[], Coroutine[Any, Any, int]]]) -> int:
+    processes = [asyncio.create_task(keep()) for keep in keepers]
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stopped = asyncio.create_task(stop.wait())
+    done, _ = await asyncio.wait([*processes, stopped], return_when=asyncio.FIRST_COMPLETED)
+    for task in (*processes, stopped):
+        task.cancel()
+    await asyncio.gather(*processes, return_exceptions=True)
+    return next((task.result() for task in done if task is not stopped), 0)
+
+
+async def stop_without(parent: int, stop: Callable[[], None]) -> None:
+    """Call ``stop`` once the parent of this process is gone."""
+    while os.getppid() == parent:  # noqa: ASYNC110 -- nothing tells a process that its parent is gone
+        await asyncio.sleep(PARENT_LOOK_SECONDS)
+    stop()
+
+
+async def keep_process(
+    command: str,
     arguments: Sequence[str],
     environment: Mapping[str, str],
     grace_seconds: float,
@@ -73,13 +99,14 @@ async def keep_worker(
     log_file: Path | None = None,
     must_start: bool = False,
 ) -> int:
-    """One worker at a time, until this is cancelled. With ``must_start``, the exit code of a first one that ends at once."""
+    """One process of `cortex COMMAND` at a time, until this is cancelled. With ``must_start``, the exit code of a first one that ends
+    at once."""
     pause, is_first = FIRST_PAUSE, True
     while True:
         start = time.monotonic()
         with _open_log(log_file) if log_file else contextlib.nullcontext() as output:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "cortex_plane", "worker", "--parent", str(os.getpid()), *arguments,
+                sys.executable, "-m", "cortex_plane", command, "--parent", str(os.getpid()), *arguments,
                 env={**os.environ, **environment}, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
                 start_new_session=True,
             )  # fmt: skip
@@ -92,10 +119,10 @@ async def keep_worker(
         if must_start and is_first and not is_stable and code > 0:
             return code
         is_first = False
-        # A worker that ran for a while is replaced at once; one that cannot start must not fill the log.
+        # One that ran for a while is replaced at once; one that cannot start must not fill the log.
         pause = FIRST_PAUSE if is_stable else min(LAST_PAUSE, pause * 2)
         details = {"said": _last_line(log_file), "log": str(log_file)} if log_file else {}
-        log.warning("the worker ended; a new one starts", exit_code=code, pause=pause, **details)
+        log.warning(f"the {command} ended; a new one starts", exit_code=code, pause=pause, **details)
         await asyncio.sleep(pause)
 
 

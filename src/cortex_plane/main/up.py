@@ -19,12 +19,12 @@ from rich.panel import Panel
 from cortex_plane.client.access import ACCESS_FILE, read_access, write_private
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import AlreadyExists
-from cortex_plane.main import api_process, databases, demo
+from cortex_plane.main import api_process, databases, demo, sockets
 from cortex_plane.main.reach import MailSink, mail_sink
 from cortex_plane.main.settings import Settings, configure_logs
-from cortex_plane.main.supervisor import keep_worker
+from cortex_plane.main.supervisor import keep_process
 from cortex_plane.tenancy.model.orgs import OrgDraft
-from cortex_plane.tenancy.verbs import keys, logins, orgs
+from cortex_plane.tenancy.verbs import frame, keys, logins, orgs
 from cortex_plane.worker.scheduler import in_background
 
 log = structlog.get_logger()
@@ -43,8 +43,8 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
     configure_logs("warning" if settings.log_level == "info" else settings.log_level, as_json=False)
     with databases.database(settings, _step) as urls:
         app_url = databases.prepare(settings, urls, _step)
-        listener = api_process.listen(settings, or_any_port=True)
-        url = api_process.address(listener)
+        listener = sockets.listen(settings, or_any_port=True)
+        url = sockets.address(listener)
 
         async def main() -> None:
             # A real database has real people: their mails are not for the sink.
@@ -55,7 +55,7 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
                 secret = await _access(db, settings.home)
                 write_private(settings.home / ACCESS_FILE, {"url": url, "key": secret})
                 write_private(settings.home / databases.RUNNING_FILE, {"pid": os.getpid(), "database_url": app_url})
-                admin = await keys.authenticate_key(db, secret)
+                admin = await frame.authenticate_key(db, secret)
                 if settings.database_url is None:
                     # Somebody's own database is theirs to set up.
                     await demo.prepare_release_demo(db, admin)
@@ -70,7 +70,8 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
                 arguments = [*(f"--app={reference}" for reference in references), "--processes=1"]
                 log_file = settings.home / WORKER_LOG
                 welcome = functools.partial(_welcome, settings.home, url, link, time.monotonic() - start)
-                async with in_background(keep_worker(arguments, environment, WORKER_GRACE_SECONDS, log_file=log_file)):
+                worker = keep_process("worker", arguments, environment, WORKER_GRACE_SECONDS, log_file=log_file)
+                async with in_background(worker):
                     await api_process.serve(settings, db, app_url, listener, welcome, sink)
                     console.print("stopping …", style="dim")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 
@@ -16,13 +15,13 @@ from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.meters import metered
 from cortex_plane.main.databases import master_key, open_database
 from cortex_plane.main.settings import Settings
+from cortex_plane.main.supervisor import stop_without
 from cortex_plane.worker.scheduler import Scheduler, in_background
 from cortex_plane.worker.tools.app import App, load_app
 from cortex_plane.worker.worker import JobRunner, WorkerSettings
 
 log = structlog.get_logger()
 
-PARENT_LOOK_SECONDS = 0.5
 OnReady = Callable[[JobRunner], None]
 
 
@@ -54,14 +53,8 @@ async def _run(
         # Any number of schedulers may look: each deadline is kept once, and none depends on one process.
         await stack.enter_async_context(in_background(Scheduler(db.own(PoolPurpose.SCHEDULER), name=worker.name).run()))
         if parent is not None:
-            await stack.enter_async_context(in_background(_stop_without(parent, worker)))
+            await stack.enter_async_context(in_background(stop_without(parent, worker.stop)))
         await worker.run(lambda: on_ready(worker))
-
-
-async def _stop_without(parent: int, worker: JobRunner) -> None:
-    while os.getppid() == parent:  # noqa: ASYNC110 -- nothing tells a process that its parent is gone
-        await asyncio.sleep(PARENT_LOOK_SECONDS)
-    worker.stop()
 
 
 METRICS_HOST = "127.0.0.1"

@@ -11,8 +11,8 @@ from uuid import UUID
 from cortex_plane.db.database import NOBODY, Database, Queries, Row, Transaction, after, one, page
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.pages import After, Page
+from cortex_plane.tenancy.model.access import MacKind
 from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus
-from cortex_plane.tenancy.rules import MacKind
 
 queries = Queries("notify")
 

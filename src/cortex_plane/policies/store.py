@@ -12,8 +12,7 @@ from cortex_plane.kernel.fields import parse
 from cortex_plane.policies.model.policies import PolicyRow
 from cortex_plane.policies.model.versions import PlacedRow, PolicyFile, PolicyVersion, placed, placed_as_json
 from cortex_plane.policies.rules.simulations import PastCall
-from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.rules import Forged, MacKind, rows_digest
+from cortex_plane.tenancy.model.access import Actor, Forged, MacKind, rows_digest
 from cortex_plane.tenancy.store import in_force_mac
 
 queries = Queries("policies")

@@ -111,12 +111,6 @@ async def changed_policy_versions(tx: Transaction) -> list[str]:
     ]
 
 
-async def insert_receipt(
-    tx: Transaction, approval_id: UUID, key_id: UUID, body: bytes, signature: bytes, at: datetime
-) -> None:
-    await tx.rows(queries.insert_receipt, tx.org, approval_id, key_id, body, signature, at)
-
-
 async def grown_chains(tx: Transaction, since: str | None, limit: int) -> tuple[list[GrownHead], str, datetime] | None:
     """Chains that no root covers as far as they go, with the snapshot that shows them and its time: since that snapshot,
     or all; at most ``limit``, in the order of their ids. None: there are none."""

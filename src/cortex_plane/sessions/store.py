@@ -13,8 +13,7 @@ from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.proof.model import Fact
 from cortex_plane.sessions.model import sessions as session_model
 from cortex_plane.sessions.model.events import GATES, Event
-from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.rules import MacKind
+from cortex_plane.tenancy.model.access import Actor, MacKind
 from cortex_plane.tenancy.store import mapping_mac
 
 queries = Queries("sessions")

@@ -19,10 +19,9 @@ from cortex_plane.kernel.fields import parse, split_ref
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.pages import After, Page
 from cortex_plane.tenancy.model import access
-from cortex_plane.tenancy.model.access import Actor, Key, ModelKey
+from cortex_plane.tenancy.model.access import Actor, CredentialKey, Key, MacKind, ModelKey
 from cortex_plane.tenancy.model.identities import AddressVerification, Claim, Connection, Mapping, Purpose
 from cortex_plane.tenancy.model.orgs import Absence, Member, Org, Role, Team
-from cortex_plane.tenancy.rules import CredentialKey, MacKind
 
 queries = Queries("tenancy")
 
@@ -230,33 +229,6 @@ async def list_sealed_values(tx: Transaction) -> list[SealedValue]:
 
 
 # Keys, sessions, links and codes --------------------------------------------------------------------------------------
-
-
-async def authenticate_key(db: Database, secret_hash: bytes, org_slug: str | None) -> Actor | None:
-    """Who holds this key. Revoked and expired keys raise with the reason; raises ``Forged`` where its row is not the plane's."""
-    key = db.credential_key
-    lookup = key.lookup(secret_hash)
-    rows = await db.call("authenticate", None, lookup, org_slug)
-    if not rows:
-        return None
-    (row,) = rows
-    written = {
-        "org_id": row["home_id"], "id": row["key_id"], "user_account_id": row["holder_id"], "kind": row["kind"],
-        "roles": row["own_roles"], "permissions": row["permissions"], "platform": row["own_platform"],
-        "expires_at": row["expires_at"], "secret_hash": lookup,
-    }  # fmt: skip
-    key.require(MacKind.KEY, written, row["mac"])
-    return Actor(
-        org_id=row["org_id"],
-        key_id=row["key_id"],
-        kind=access.actor_kind(access.KeyKind(row["kind"]), acts_elsewhere=row["acts_elsewhere"]),
-        name=row["name"],
-        roles=frozenset(Role(role) for role in row["roles"]),
-        user_account_id=row["user_account_id"],
-        clearance=row["clearance"],
-        platform=row["platform"],
-        granted=frozenset(access.Permission(name) for name in row["permissions"]),
-    )
 
 
 async def insert_key(

@@ -65,11 +65,8 @@ UNGOVERNED = {"revision": 0, "atlases": 0}
 class StepWriter:
     """Turns the step that an attempt computed into one durable write, or raises: nothing goes on without its write."""
 
-    def __init__(
-        self, lease: Lease, gates: SessionGates, authorizer: CallAuthorizer, conversation: ModelConversation
-    ) -> None:
-        self._lease, self._gates = lease, gates
-        self._authorizer, self._conversation = authorizer, conversation
+    def __init__(self, lease: Lease, gates: SessionGates, conversation: ModelConversation) -> None:
+        self._lease, self._gates, self._conversation = lease, gates, conversation
 
     async def write(
         self, step: StepWrite, *, keep_checkpoint: bool = False, commit: Commit | None = None
@@ -167,7 +164,7 @@ class Attempt:
         self.conversation = ModelConversation(self.lease, self.gates)
         self.window = ContextWindow(self.lease, self.gates, self.conversation)
         self.cards = RequestCards(self.lease, self.gates, self.conversation, self.authorizer.demands)
-        self.writer = StepWriter(self.lease, self.gates, self.authorizer, self.conversation)
+        self.writer = StepWriter(self.lease, self.gates, self.conversation)
         self.ledger = CallLedger(self.lease, self.gates, self.authorizer, self.cards, self.writer)
         self.step_start = self.lease.limits.start
 

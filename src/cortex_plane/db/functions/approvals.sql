@@ -1,5 +1,6 @@
 -- Deciding an approval: `open_approval` locks and shows everything that a decision depends on, the domain decides,
--- `change_approval` writes what it decided. Both run in one transaction.
+-- `change_approval` writes what it decided. Both run in one transaction. Both find rows by their keys alone, so they keep one plan:
+-- planning anew took longer than running.
 
 -- The life of an approval, as in approvals/model/approvals.py; a test compares the two for every pair of states.
 create or replace function approval_may_move(old_status text, new_status text) returns boolean
@@ -176,10 +177,11 @@ $$;
 create or replace function lock_approvals(p_org uuid, p_jobs uuid[], p_approval uuid) returns void
   language plpgsql set search_path = public, pg_temp as $$
 begin
+  -- An array, so that the planner looks these up and does not go through all that is open in the org.
   perform from approval_request r
-  where r.org_id = p_org and (r.status = 'pending' or r.id = p_approval) and r.id in (
+  where r.org_id = p_org and (r.status = 'pending' or r.id = p_approval) and r.id = any (array(
     select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (p_jobs)
-    union all select p_approval where p_approval is not null)
+    union all select p_approval where p_approval is not null))
   order by r.tool_name collate "C", r.input_hash, r.id for no key update;
 end
 $$;
@@ -194,7 +196,7 @@ create or replace function open_approval(p_org uuid, p_approval uuid, p_person j
   returns table (
     approval jsonb, visible boolean, jobs jsonb, calls jsonb, siblings jsonb, votes jsonb, behind jsonb, earlier jsonb, policies text,
     now timestamptz)
-  language plpgsql set search_path = public, pg_temp as $$
+  language plpgsql set search_path = public, pg_temp set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
   locked uuid[];
@@ -230,15 +232,18 @@ begin
                where i.org_id = p_org and i.approval_id = r.id)) order by r.id), '[]')
   into siblings
   from approval_request r
-  where r.org_id = p_org and r.status = 'pending' and r.kind = 'call' and r.id <> p_approval and r.id in (
-    select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (concerned));
-  -- A vote counts as long as whoever gave it could still give it.
-  select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'roles', d.roles, 'answer', v.answer,
-      'behind', voters_of(p_org, v.user_account_id, v.channel, v.created_at)) order by v.created_at, v.user_account_id), '[]')
-  into votes
-  from approval_vote v join approval_request r on r.org_id = v.org_id and r.id = v.approval_id and r.version = v.version
-  join approval_deciders(p_org, p_approval) d on d.id = v.user_account_id
-  where v.org_id = p_org and v.approval_id = p_approval and v.decision = 'approved';
+  where r.org_id = p_org and r.status = 'pending' and r.kind = 'call' and r.id <> p_approval and r.id = any (array(
+    select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (concerned)));
+  -- A vote counts as long as whoever gave it could still give it. Without votes nobody is asked who could.
+  votes := '[]';
+  if exists (select from approval_vote v where v.org_id = p_org and v.approval_id = p_approval) then
+    select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'roles', d.roles, 'answer', v.answer,
+        'behind', voters_of(p_org, v.user_account_id, v.channel, v.created_at)) order by v.created_at, v.user_account_id), '[]')
+    into votes
+    from approval_vote v join approval_request r on r.org_id = v.org_id and r.id = v.approval_id and r.version = v.version
+    join approval_deciders(p_org, p_approval) d on d.id = v.user_account_id
+    where v.org_id = p_org and v.approval_id = p_approval and v.decision = 'approved';
+  end if;
   behind := case when p_person ->> 'id' is null then '[]'
     else to_jsonb(voters_of(p_org, (p_person ->> 'id')::uuid, p_person ->> 'channel', 'infinity')) end;
   select e.payload into earlier from approval_event e
@@ -255,8 +260,8 @@ create or replace function edited_by(p_member uuid, p_name text) returns jsonb
   return jsonb_build_array(jsonb_build_object('member_id', p_member, 'name', p_name, 'why', 'edited the arguments'));
 
 -- What a vote, an edit, a decision or an expiry changes, in one statement. p_calls and p_jobs say what becomes of each; a request that
--- stays open has the p_status 'pending'. An edit makes a new version, for which only this yes counts. Returns the record as it is now,
--- and what the receipt of a decision says.
+-- stays open has the p_status 'pending'. An edit makes a new version, for which only this yes counts. Returns what changed in the
+-- record, and what the receipt of a decision says.
 drop function if exists vote_approval(
   uuid, uuid, integer, integer, text, bytea, jsonb, text, text, jsonb, text[], uuid[], jsonb[], text[], bytea[], boolean);
 drop function if exists close_approval(
@@ -269,7 +274,7 @@ create or replace function change_approval(
   p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[],
   p_fact_jobs uuid[])
   returns jsonb
-  language plpgsql set search_path = public, pg_temp as $$
+  language plpgsql set search_path = public, pg_temp set plan_cache_mode = force_generic_plan as $$
 declare
   decider uuid := p_person ->> 'id';
   decider_name text := p_person ->> 'name';
@@ -349,9 +354,14 @@ begin
   from jsonb_to_recordset(p_events) e (approval uuid, type text, keyed boolean, payload jsonb);
   perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies,
     p_fact_jobs);
-  return jsonb_build_object('approval', approval_record(p_org, p_approval, p_person), 'receipt',
-    case when p_vote is not null and p_status <> 'pending' then
-    receipt_facts(p_org, p_approval, array(select (c ->> 'id')::uuid from jsonb_array_elements(p_calls) c)) end);
+  -- A request that ended as it was asked has changed in what is told here alone: whoever opened it has the rest of it.
+  return jsonb_build_object(
+    'approval', case when p_status = 'pending' or p_arguments is not null then approval_record(p_org, p_approval, p_person) end,
+    'resolved_at', the_approval.resolved_at,
+    'votes_for', (select count(*) from approval_vote v
+      where v.org_id = p_org and v.approval_id = p_approval and v.version = p_version and v.decision = 'approved'),
+    'receipt', case when p_vote is not null and p_status <> 'pending' then
+      receipt_facts(p_org, p_approval, array(select (c ->> 'id')::uuid from jsonb_array_elements(p_calls) c)) end);
 end
 $$;
 

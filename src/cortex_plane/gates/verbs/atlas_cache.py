@@ -15,9 +15,8 @@ from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.gates.store import queries
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.shares import LruCache, SharedLoads, loading
-from cortex_plane.tenancy.rules import Forged
-from cortex_plane.tenancy.verbs.access import report_forgery
-from cortex_plane.tenancy.verbs.frame import require_found
+from cortex_plane.tenancy.model.access import Forged
+from cortex_plane.tenancy.verbs.frame import report_forgery, require_found
 
 ATLAS_CORRUPT = "atlas_corrupt"
 

@@ -9,7 +9,8 @@ from cortex_plane.agents import verbs as agents
 from cortex_plane.gates import routes as gate_routes
 from cortex_plane.gates.model.atlases import AtlasFile
 from cortex_plane.gates.verbs import atlases
-from cortex_plane.http.exchange import Binding, Exchange, answer, handle, ordered, pages, reply, whole
+from cortex_plane.http.exchange import Binding, Exchange, answer, handle, reply
+from cortex_plane.http.lists import ordered, pages, whole
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.pages import decode_text
 from cortex_plane.policies import routes as policy_routes

@@ -10,7 +10,8 @@ from cortex_plane.approvals import routes
 from cortex_plane.approvals.model.approvals import Channel
 from cortex_plane.approvals.model.credentials import TokenDecision
 from cortex_plane.approvals.verbs import approvals, credentials, decisions, settlements, standing_approvals
-from cortex_plane.http.exchange import Binding, Exchange, answer, handle, ordered, pages, reply, throttled, whole
+from cortex_plane.http.exchange import Binding, Exchange, answer, handle, reply, throttled
+from cortex_plane.http.lists import ordered, pages, whole
 from cortex_plane.http.problems import problem
 from cortex_plane.http.streams import Download
 from cortex_plane.notify import routes as notify_routes

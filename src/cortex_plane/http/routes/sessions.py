@@ -12,8 +12,8 @@ from cortex_plane.calls.model import ExternalCall
 from cortex_plane.calls.verbs import calls, doubts, external, gate_answers, outcomes, permissions, resolutions
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.http import exchange as exchanges
-from cortex_plane.http.exchange import Exchange, answer, handle, ordered, reply
-from cortex_plane.http.in_flight import leave
+from cortex_plane.http.exchange import Exchange, answer, handle, leave, reply
+from cortex_plane.http.lists import ordered, pages, reply_ordered, whole
 from cortex_plane.http.streams import MEDIA_TYPE, EventStream, OpenStreams, stream, wait_for_decision
 from cortex_plane.jobs import routes as job_routes
 from cortex_plane.jobs.model.jobs import Job, JobDraft
@@ -79,7 +79,7 @@ async def _send_events(
     if "application/json" in accepts and MEDIA_TYPE not in accepts:
         after = decode_number("events", cursor) or after
         page = await verb(exchange.db, exchange.actor, id, after, limit + 1)
-        return exchanges.reply_ordered("events", page.events, limit, lambda event: event.seq)
+        return reply_ordered("events", page.events, limit, lambda event: event.seq)
     org = request.headers.get(exchanges.ORG)
 
     async def read_page(after: int) -> EventReplay:
@@ -118,7 +118,7 @@ async def list_usage(exchange: Exchange, by: Grouping, cursor: str | None, limit
     noun = f"usage by {by}"
     below = decode_text(noun, cursor)
     rows = await workers.list_usage(exchange.db, exchange.actor, by, limit + 1, below=below, **filters)
-    return exchanges.reply_ordered(noun, rows, limit, lambda row: row.key)
+    return reply_ordered(noun, rows, limit, lambda row: row.key)
 
 
 async def get_call(exchange: Exchange, call_id: UUID, wait: float) -> Response:
@@ -143,7 +143,7 @@ DECLARATIONS = (routes, job_routes, call_routes)
 BINDINGS: tuple[exchanges.Binding, ...] = (
     handle(routes.INGEST_MESSAGE, sessions.ingest_message, ingest_message),
     answer(routes.CREATE_SESSION, session_lifecycle.create),
-    exchanges.pages(routes.LIST_SESSIONS, sessions.list_sessions, "sessions"),
+    pages(routes.LIST_SESSIONS, sessions.list_sessions, "sessions"),
     answer(routes.GET_SESSION, sessions.get_session),
     answer(routes.UPDATE_SESSION, sessions.update_session),
     answer(routes.TERMINATE_SESSION, session_lifecycle.terminate),
@@ -155,27 +155,27 @@ BINDINGS: tuple[exchanges.Binding, ...] = (
     answer(job_routes.PAUSE_SESSION, steering.pause_session),
     answer(job_routes.RESUME_SESSION, steering.resume_session),
     handle(job_routes.SUBMIT_JOB, jobs.submit, submit_job),
-    exchanges.pages(job_routes.LIST_JOBS, jobs.list_page, "jobs"),
+    pages(job_routes.LIST_JOBS, jobs.list_page, "jobs"),
     answer(job_routes.GET_JOB, jobs.get),
-    exchanges.whole(job_routes.GET_JOB_HISTORY, jobs.history),
+    whole(job_routes.GET_JOB_HISTORY, jobs.history),
     ordered(job_routes.LIST_STEPS, steering.list_steps, "steps", "above", lambda step: step.step_index),
     ordered(job_routes.LIST_JOURNAL, steering.list_journal, "journal", "above", lambda entry: entry.position),
     answer(job_routes.GET_CHECKPOINT, steering.get_checkpoint),
     handle(job_routes.GET_RESULT, steering.get_stored_result, get_result),
-    exchanges.whole(job_routes.LIST_QUESTIONS, steering.list_questions),
+    whole(job_routes.LIST_QUESTIONS, steering.list_questions),
     answer(job_routes.SETTLE_CALL, doubts.answer_doubt),
     answer(job_routes.PAUSE_JOB, steering.pause),
     answer(job_routes.RESUME_JOB, steering.resume),
     answer(job_routes.CANCEL_JOB, steering.cancel),
     handle(job_routes.RESUBMIT_JOB, jobs.resubmit, resubmit_job),
     answer(job_routes.SEND_SIGNAL, steering.send_signal),
-    exchanges.pages(job_routes.LIST_SIGNALS, steering.list_signals, "signals"),
-    exchanges.whole(job_routes.LIST_WAITS, steering.list_waits),
+    pages(job_routes.LIST_SIGNALS, steering.list_signals, "signals"),
+    whole(job_routes.LIST_WAITS, steering.list_waits),
     handle(job_routes.LIST_USAGE, workers.list_usage, list_usage),
     answer(job_routes.GET_JOB_USAGE, steering.list_job_usage),
-    exchanges.whole(job_routes.LIST_WORKERS, workers.list_workers),
+    whole(job_routes.LIST_WORKERS, workers.list_workers),
     answer(call_routes.AUTHORIZE_CALL, calls.authorize_call),
-    exchanges.pages(call_routes.LIST_CALLS, calls.list_calls, "calls"),
+    pages(call_routes.LIST_CALLS, calls.list_calls, "calls"),
     handle(call_routes.GET_CALL, calls.get_call, get_call),
     answer(call_routes.INTEND_CALL, calls.begin_call),
     answer(call_routes.SETTLE_CALL, outcomes.settle_call),

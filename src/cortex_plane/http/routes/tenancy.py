@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from cortex_plane.http.exchange import Binding, Exchange, Options, answer, handle, pages, reply, throttled, whole
+from cortex_plane.http.exchange import Binding, Exchange, Options, answer, handle, reply, throttled
+from cortex_plane.http.lists import pages, whole
 from cortex_plane.tenancy import routes
 from cortex_plane.tenancy.model.access import Me, Permission, Redemption
 from cortex_plane.tenancy.verbs import connections, invitations, keys, logins, orgs

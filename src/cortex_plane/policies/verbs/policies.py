@@ -20,8 +20,7 @@ from cortex_plane.policies.model import versions
 from cortex_plane.policies.model.policies import PolicyRow
 from cortex_plane.policies.store import InForce, queries
 from cortex_plane.tenancy import store as tenancy_store
-from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.rules import Forged
+from cortex_plane.tenancy.model.access import Actor, Forged, Permission
 from cortex_plane.tenancy.verbs.frame import every_org, read_verb, record, require_found, verb
 
 

@@ -16,9 +16,8 @@ from cortex_plane.policies import store as policies_store
 from cortex_plane.policies.model.policies import PolicyRow, PolicySet
 from cortex_plane.policies.model.versions import policy_set
 from cortex_plane.policies.rules.engine import CompiledPolicies
-from cortex_plane.tenancy.rules import Forged, MacKind
-from cortex_plane.tenancy.verbs.access import report_forgery
-from cortex_plane.tenancy.verbs.frame import require_found
+from cortex_plane.tenancy.model.access import Forged, MacKind
+from cortex_plane.tenancy.verbs.frame import report_forgery, require_found
 
 Key = tuple[UUID, str]
 

@@ -26,8 +26,7 @@ from cortex_plane.proof.store import queries
 from cortex_plane.proof.verbs import receipts
 from cortex_plane.proof.verbs.receipts import public_keys
 from cortex_plane.tenancy import store as tenancy_store
-from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.rules import Forged, MacKind
+from cortex_plane.tenancy.model.access import Actor, Forged, MacKind, Permission
 from cortex_plane.tenancy.verbs.frame import every_org, require_found, transaction_verb, verb
 
 T = TypeVar("T", bound=model.AuditEntry | model.ChainHead | model.RootedHead)

@@ -134,7 +134,7 @@ async def write_receipt(
     """Sign what was decided, and the yes to more calls that came with it, in the transaction that closed the approval."""
     key = await get_signer(db, tx, facts.active_key)
     body = receipt_body(tx.org, approval, facts, calls, key.id, standing)
-    await proof_store.insert_receipt(tx, approval.id, key.id, body, key.sign(body), facts.now)
+    await tx.rows(queries.insert_receipt, tx.org, approval.id, key.id, body, key.sign(body), facts.now)
 
 
 def receipt_fault(

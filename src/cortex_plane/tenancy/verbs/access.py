@@ -1,30 +1,24 @@
-"""New secrets and their use, the actor that a member is, ending a person's access, and reports of forged credentials."""
+"""New secrets and their use, the actor that a member is, and ending a person's access."""
 
 from __future__ import annotations
 
 import contextlib
 import secrets
-import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 from uuid import UUID
-
-import structlog
 
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.credentials import TOKEN_PREFIX, TOKEN_VERSION
 from cortex_plane.db.database import Database, Transaction, ids
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden
-from cortex_plane.kernel.meters import meters
 from cortex_plane.notify.model import SECRET_BYTES, secret_of
 from cortex_plane.tenancy import store as tenancy_store
-from cortex_plane.tenancy.model.access import Actor, ActorKind, SecretKind, scheduler_actor
+from cortex_plane.tenancy.model.access import Actor, ActorKind, Forged, SecretKind
 from cortex_plane.tenancy.model.identities import ALPHABET, CODE_LENGTH
 from cortex_plane.tenancy.model.orgs import Member, Role
-from cortex_plane.tenancy.rules import Forged
 from cortex_plane.tenancy.store import queries
-from cortex_plane.tenancy.verbs.frame import record, require_found
+from cortex_plane.tenancy.verbs.frame import report_forgery, require_found
 
 T = TypeVar("T")
 
@@ -111,15 +105,6 @@ def new_webhook_secret() -> str:
     return secret_of(secrets.token_bytes(SECRET_BYTES))
 
 
-log = structlog.get_logger()
-
-PAUSE_SECONDS = 3600
-"""A row is on the trail at most so often, and by each process: whoever tries it again and again fills no chain."""
-REMEMBERED = 10_000
-
-_forgery_reports: OrderedDict[tuple[UUID, str, str], float] = OrderedDict()
-
-
 @contextlib.asynccontextmanager
 async def forgery_refusal(db: Database, refusal: Callable[[], CortexError] | None = None) -> AsyncIterator[None]:
     """Reports a forged row that is met inside, and raises what is raised for one that does not exist. Without ``refusal``
@@ -155,27 +140,3 @@ async def redemption(
         raise refusal()
     async with forgery_refusal(db, refusal), db.transaction(row_ids[0]) as tx:
         yield tx, row_ids[1]
-
-
-async def report_forgery(db: Database, forgery: Forged) -> None:
-    """In the log, in a metric and on the org's trail."""
-    meters().forged(forgery.kind)
-    details = {"kind": forgery.kind.value, "id": str(forgery.id)}
-    log.error("a row has a false MAC and was refused", org_id=str(forgery.org_id), **details)
-    if not _is_due((forgery.org_id, forgery.kind.value, str(forgery.id))):
-        return
-    plane = scheduler_actor(forgery.org_id, UUID(int=0), "plane")
-    async with db.transaction(forgery.org_id) as tx:
-        await record(tx, plane, "credential_refused", **details)
-
-
-def _is_due(row: tuple[UUID, str, str]) -> bool:
-    now = time.monotonic()
-    before = _forgery_reports.get(row)
-    if before is not None and now - before < PAUSE_SECONDS:
-        return False
-    _forgery_reports[row] = now
-    _forgery_reports.move_to_end(row)
-    if len(_forgery_reports) > REMEMBERED:
-        _forgery_reports.popitem(last=False)
-    return True
