@@ -31,6 +31,10 @@ from cortex_plane.worker.limits import ticks
 log = structlog.get_logger()
 
 POLL_SECONDS = 0.5
+BUSY_SECONDS = 0.02
+"""Between two looks while messages are sent."""
+LOOK_SHARE = 20
+"""A rest is at least so many times as long as the look before it."""
 CONCURRENCY = 16
 """Lanes at a time on each channel."""
 SEND_SECONDS = 30.0
@@ -71,6 +75,8 @@ class Notifier:
         self._writing: set[asyncio.Task[None]] = set()
         self._looking: asyncio.Task[None] | None = None
         self._leaving = False
+        self._look_seconds = 0.0
+        """How long the last look took that found nothing."""
 
     async def run(self) -> None:
         try:
@@ -99,19 +105,23 @@ class Notifier:
             log.exception("notifier failed")
 
     async def _rest(self) -> None:
-        """Until a place is free; where places are, until it is time to look again."""
+        """Until a place is free; where places are, until it is time to look again. Beside others that are sent it looks more often:
+        whoever has none under way does not wait for them."""
         rest = self._poll * random.uniform(0.8, 1.2)  # noqa: S311 -- jitter
         if not self._busy:
             await asyncio.sleep(rest)
             return
         full = len(self._busy) >= self._concurrency * len(self._channels)
-        await asyncio.wait(self._busy, timeout=None if full else rest, return_when=asyncio.FIRST_COMPLETED)
+        soon = min(rest, max(BUSY_SECONDS, LOOK_SHARE * self._look_seconds))
+        await asyncio.wait(self._busy, timeout=None if full else soon, return_when=asyncio.FIRST_COMPLETED)
 
     async def _start(self) -> bool:
         """Fill the free places: one lane of each org at a time, so that nobody takes them all before others were asked."""
         is_more = False
+        started = ticks()
         while not self._leaving and any([await self._fill(channel) for channel in self._channels]):
-            is_more = True
+            is_more, started = True, ticks()
+        self._look_seconds = ticks() - started
         return is_more
 
     async def _fill(self, channel: str) -> bool:
