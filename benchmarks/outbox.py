@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import statistics
 import sys
@@ -36,7 +37,9 @@ from cortex_plane.worker.worker import JobRunner, WorkerSettings
 
 MAILS, ROUNDS, LINES = 400, 3, 4
 BURST = 10_000
-AIM_DELAY = 1.0
+ELSEWHERE = 20
+"""Messages of another org beside a burst, one after the other."""
+AIM_RATE, AIM_DELAY = 600, 0.05
 HOST, PUBLIC_URL = "127.0.0.1", "https://plane.example"
 
 _ANYBODY = 'policies: [{name: ask, target: "*", effect: requires_approval, approvers: {roles: [approver, admin]}}]'
@@ -176,26 +179,30 @@ async def throughput(url: str, port: int, rounds: int, mails: int) -> tuple[floa
     return statistics.median(ours[1:]), statistics.median(theirs[1:])
 
 
-async def burst(url: str, port: int, backlog: int) -> tuple[float, bool]:
-    """How long another org's first message takes beside a burst to one person, and whether the burst is in order."""
+async def burst(url: str, port: int, backlog: int, times: int) -> tuple[float, bool]:
+    """How long another org's message takes beside a burst to one person (p95), and whether the burst is in order."""
     async with waiting(url) as (made, asked, connection):
         channel = _email(port)
         timed = Timed(channel)
         (person,) = await _people(made.db, connection, made.actor.org_id, 1)
         await _ask(connection, made.actor.org_id, asked, [person], 1, backlog)
         other, first = await _waiting_elsewhere(made)
-        await _people(made.db, connection, other, 1)
-        timed.target = 200
+        people = await _people(made.db, connection, other, 1)
+        ids = await connection.fetchval(_ASK, first, people, 1, times)
+        timed.target = min(200, backlog)
+        delays = []
         async with in_background(Notifier(made.db, [timed], PUBLIC_URL).run()):
             await timed.reached.wait()
-            timed.target, started = 10**9, time.perf_counter()
-            await connection.execute("select notify_approvers($1, $2)", other, first)
-            while not any(org == other for _, org, _ in timed.sent):  # noqa: ASYNC110 -- a clock ticks here
-                await asyncio.sleep(0.002)
+            timed.target = 10**9
+            for number, id in enumerate(ids, 1):
+                started = time.perf_counter()
+                await connection.execute("select notify_approvers($1, $2)", other, id)
+                while sum(org == other for _, org, _ in timed.sent) < number:  # noqa: ASYNC110 -- a clock ticks here
+                    await asyncio.sleep(0.002)
+                delays.append(next(at for at, org, said in reversed(timed.sent) if org == other) - started)
         await channel.close()
-        arrived = next(at for at, org, _ in timed.sent if org == other)
         numbers = [int(said.removeprefix("number ")) for _, org, said in timed.sent if org != other]
-    return arrived - started, numbers == sorted(numbers)
+    return sorted(delays)[math.ceil(0.95 * len(delays)) - 1], numbers == sorted(numbers)
 
 
 async def _waiting_elsewhere(made: Plane) -> tuple[UUID, UUID]:
@@ -212,7 +219,9 @@ async def _waiting_elsewhere(made: Plane) -> tuple[UUID, UUID]:
     return there.actor.org_id, asked.id
 
 
-async def run(admin_url: str, *, rounds: int = ROUNDS, mails: int = MAILS, backlog: int = BURST) -> bool:
+async def run(
+    admin_url: str, *, rounds: int = ROUNDS, mails: int = MAILS, backlog: int = BURST, times: int = ELSEWHERE
+) -> bool:
     try:
         import aiosmtpd  # noqa: F401
     except ImportError as missing:
@@ -222,13 +231,16 @@ async def run(admin_url: str, *, rounds: int = ROUNDS, mails: int = MAILS, backl
         async with fresh_database(admin_url, "outbox") as url:
             ours, theirs = await throughput(url, port, rounds, mails)
         async with fresh_database(admin_url, "burst") as url:
-            delay, in_order = await burst(url, port, backlog)
-    print(f"\n{'mails over SMTP, ' + str(LINES) + ' at once':36}{'per second':>10}{'ratio':>12}")
+            delay, in_order = await burst(url, port, backlog, times)
+    are_fast, are_fair = 1 / ours >= AIM_RATE, delay <= AIM_DELAY and in_order
+    print(f"\n{'mails over SMTP, ' + str(LINES) + ' at once':36}{'per second':>10}{'ratio':>12}{'aim':>10}")
     print(f"{'  the bare client':36}{1 / theirs:>10.0f}")
-    print(f"{'  the outbox: rendered, sent, audited':36}{1 / ours:>10.0f}{ours / theirs:>11.2f}×")
-    missed = delay > AIM_DELAY or not in_order
     print(
-        f"{f'  beside {backlog:,} to one person':36}{delay * 1e3:>7.0f} ms{f'< {AIM_DELAY:g} s':>12}"
-        f"{'' if in_order else '  OUT OF ORDER'}{'  MISSED' if missed else ''}"
+        f"{'  the outbox: rendered, sent, audited':36}{1 / ours:>10.0f}{ours / theirs:>11.2f}×{f'≥ {AIM_RATE}/s':>10}"
+        f"{'' if are_fast else '  MISSED'}"
     )
-    return not missed
+    print(
+        f"{f'  beside {backlog:,} to one person, p95':36}{delay * 1e3:>7.0f} ms{f'≤ {AIM_DELAY * 1e3:g} ms':>22}"
+        f"{'' if in_order else '  OUT OF ORDER'}{'' if are_fair else '  MISSED'}"
+    )
+    return are_fast and are_fair

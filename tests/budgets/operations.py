@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import httpx
@@ -22,22 +22,30 @@ from cortex_plane import App, Client, Context
 from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.completions import ModelRequest, Response, TextChunk
 from cortex_plane.approvals.model.approvals import Approval
+from cortex_plane.channels.email import EmailChannel, Mail, SmtpPool
+from cortex_plane.channels.mail_servers import SmtpServer
 from cortex_plane.db.database import NOBODY
 from cortex_plane.http.app import framed
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.rules import Assignment
 from cortex_plane.jobs.verbs import steering
+from cortex_plane.kernel.ids import new_id
+from cortex_plane.notify.verbs.outbox import PER_LANE
 from cortex_plane.policies.model.versions import PolicyFile
 from cortex_plane.policies.verbs import policies
 from cortex_plane.sessions.model.sessions import InboundMessage
 from cortex_plane.sessions.verbs import sessions
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.attempt import Attempt
 from cortex_plane.worker.code.attempt import CodeAttempt
 from cortex_plane.worker.models.backends import Backends, ScriptedModel
+from cortex_plane.worker.notifier import Notifier
 from cortex_plane.worker.worker import JobRunner, attempt_of
 from tests.fixtures.approvals import decide, pending
 from tests.fixtures.atlases import plain, publish
+from tests.fixtures.macs import sign_mappings
+from tests.fixtures.notifications import COPY
 from tests.fixtures.people import World
 from tests.fixtures.workers import KEY, make_agent, submit, turn
 
@@ -310,6 +318,49 @@ async def decision_over_http(stage: Stage, times: int) -> AsyncIterator[Perform]
         yield perform
 
 
+class Envelopes:
+    """Takes the place of a mail server's conversations."""
+
+    async def send(self, mail: Mail) -> None:
+        assert mail.content
+
+
+@asynccontextmanager
+async def mails(stage: Stage, times: int) -> AsyncIterator[Perform]:
+    """Twenty mails to one approver: claimed, rendered, sent and written down. All but the mail server."""
+    name = unique("mails")
+    world = await World.create(stage.world.db, name, policies=None)
+    approver = await world.person(Role.APPROVER, name="Bea")
+    await policies.apply_policies(world.db, world.admin.actor, PolicyFile(text=ASK))
+    channel = EmailChannel(SmtpServer.parse("smtp://127.0.0.1:25"), "plane@example.com")
+    channel._pool = cast("SmtpPool", Envelopes())
+    hands = Hands(world, effects(name, Pace()))
+    await hands.register()
+    agent = await make_agent(world, [turn(ACT, text="I act.")], app=name, slug=name)
+    job = await submit(world, agent)
+    await hands.attempt(await hands.claim()).run()
+    (asked,) = await pending(world, job)
+    async with world.db.transaction(world.org_id) as tx:
+        await tx.rows(WAY, world.org_id, new_id(), new_id(), approver.actor.user_account_id)
+    await sign_mappings(world.db, world.org_id)
+    async with world.db.transaction(world.org_id) as tx:
+        for row in await tx.rows(COPY, asked.id, 1, times * PER_LANE):
+            await tx.rows("select notify_approvers($1, $2)", world.org_id, row["id"])
+    notifier = Notifier(world.db, [channel], "https://plane.example")
+    yield notifier.turn
+    await steering.cancel(world.db, world.admin.actor, job, Cancellation())
+    while await notifier.turn():
+        pass
+
+
+ASK = 'policies: [{name: ask, target: "*", effect: requires_approval, approvers: {roles: [approver]}, timeout: 1d}]'
+WAY = """
+with way as (insert into channel_connection (org_id, id, channel_type, name) values ($1, $2, 'email', 'mail') returning id)
+insert into channel_mapping (org_id, id, connection_id, user_account_id, channel_type, channel_user_id, verified_at)
+select $1, $3, w.id, $4, 'email', 'bea@example.com', plane_now() from way w
+"""
+
+
 @asynccontextmanager
 async def message(stage: Stage, times: int) -> AsyncIterator[Perform]:
     """A further message of somebody whose conversation is open."""
@@ -388,6 +439,7 @@ OPERATIONS: dict[str, Operation] = {
     "decision": decision,
     "decision_over_http": decision_over_http,
     "guarded_call": guarded_call,
+    "mails": mails,
     "message": message,
     "first_message": first_message,
     "claim": claim,

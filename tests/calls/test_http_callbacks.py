@@ -216,7 +216,7 @@ async def test_one_that_nobody_takes_is_a_dead_letter_of_its_request(http: httpx
 
 
 @pytest.mark.proves("D.239")
-@pytest.mark.parametrize(("point", "copies"), [("record_delivery:before#1", 2), ("record_delivery:after#1", 1)])
+@pytest.mark.parametrize(("point", "copies"), [("record_deliveries:before#1", 2), ("record_deliveries:after#1", 1)])
 async def test_killed_between_sending_and_writing_it_down_it_comes_again_with_the_same_id(
     http: httpx.AsyncClient, hook: Hook, urls: Urls, admin: asyncpg.Connection, tmp_path: Path, point: str, copies: int
 ) -> None:

@@ -21,8 +21,8 @@ from tests.worker.test_notifier import approvers, asked_of
 @pytest.mark.proves("D.124")
 @pytest.mark.parametrize(
     "point",
-    ["claim_notifications:after#1", "commit:before#2", "commit:after#2", "record_delivery:before#2",
-     "record_delivery:after#2"],
+    ["claim_notifications:after#1", "commit:before#2", "commit:after#2", "record_deliveries:before#2",
+     "record_deliveries:after#2"],
 )  # fmt: skip
 async def test_killed_anywhere_nothing_is_lost_and_at_most_one_comes_twice(
     strict: World, urls: Urls, admin: asyncpg.Connection, workers: Workers, tmp_path: Path, point: str
@@ -42,7 +42,7 @@ async def test_killed_anywhere_nothing_is_lost_and_at_most_one_comes_twice(
     assert await deliver(at=point) == -SIGKILL
     killed_at = len(file.read_text().splitlines())
     assert await deliver() == 0
-    if point != "record_delivery:after#2":
+    if point != "record_deliveries:after#2":
         assert len(file.read_text().splitlines()) == killed_at, "the dead one has it for a minute"
     await clock.advance(timedelta(seconds=61))
     assert await deliver() == 0

@@ -323,10 +323,11 @@ async def test_a_card_that_is_not_the_whole_says_so_and_has_no_token(strict: Wor
         made = cards.card(seen, Occasion.REQUESTED, PUBLIC_URL)
         assert (made.truncated, made.redacted) == (cut, hid), change
         async with strict.db.transaction(strict.org_id) as tx:
-            decides = await cards.deciding_card(
-                strict.db, tx, made, member_id=ann.actor.user_account_id, notification_id=None, channel="email",
-                public_url=PUBLIC_URL,
-            )  # fmt: skip
+            deciding = cards.DecidingCards(strict.db, tx, PUBLIC_URL)
+            decides = await deciding.make(
+                made, member_id=ann.actor.user_account_id, notification_id=None, channel="email"
+            )
+            await deciding.write_tokens()
         assert decides.approve_url is not None
         assert (decides.token is None) is (cut or hid), change
 
@@ -447,14 +448,17 @@ async def test_what_lost_its_lease_changes_nothing(strict: World, admin: asyncpg
     actor = scheduler_actor(strict.org_id, new_id(), "late")
     (lane,) = await outbox.claim_deliveries(strict.db, ["email"], after=None, full=[], lanes=8)
     assert await outbox.claim_deliveries(strict.db, ["email"], after=None, full=[], lanes=8) == [], "somebody has it"
-    prepared = await outbox.prepare_delivery(strict.db, {"email": box}, PUBLIC_URL, lane, lane.ids[0])
-    assert prepared is not None
+    (prepared,) = await outbox.prepare_deliveries(strict.db, {"email": box}, PUBLIC_URL, lane, lane.ids)
     assert prepared.outgoing is not None
     sent = await box.send(prepared.outgoing)
     await admin.execute("update notification set taken_by = gen_random_uuid()")
-    assert not await deliveries.record_delivered(strict.db, actor, lane, prepared, sent)
+    late = deliveries.Delivered(lane=lane, message=prepared, receipt=sent)
+    for wait in (False, True):
+        assert await deliveries.record_delivered(strict.db, actor, [late], wait=wait) == [
+            deliveries.Recorded(False, False)
+        ]
     assert await deliveries.record_failed(strict.db, actor, lane, lane.ids[0], TryAgain("late")) is None
-    assert await outbox.prepare_delivery(strict.db, {"email": box}, PUBLIC_URL, lane, lane.ids[0]) is None
+    assert await outbox.prepare_deliveries(strict.db, {"email": box}, PUBLIC_URL, lane, lane.ids) == []
     kept = await delivery_of(strict, asked)
     assert (kept.status, kept.rendered_version, kept.last_error) == (DeliveryStatus.PENDING, 0, None)
     assert (await shown(strict, asked.id)).channels_dispatched == ["dashboard"]

@@ -192,10 +192,12 @@ from approval_request r
 where r.org_id = $1 and r.id = $3
 
 
--- name: insert_token
+-- name: insert_tokens
 insert into approval_token (org_id, id, approval_id, user_account_id, notification_id, token_hash, version, input_hash,
   expires_at, mac)
-values ($1, $2, $3, $4, $5, $6, $7, decode($8, 'hex'), $9, $10)
+select $1, t.id, t.approval, t.member, t.notification, t.hash, t.version, decode(t.input_hash, 'hex'), t.expires_at, t.mac
+from unnest($2::uuid[], $3::uuid[], $4::uuid[], $5::uuid[], $6::bytea[], $7::integer[], $8::text[], $9::timestamptz[], $10::bytea[])
+  t (id, approval, member, notification, hash, version, input_hash, expires_at, mac)
 
 
 -- name: is_key_used

@@ -349,19 +349,25 @@ def credential_person(row: Row, credential_id: UUID) -> Actor | None:
     return tenancy_store.session_person(row["org_id"], credential_id, row["member_id"], row["name"], row)
 
 
-async def insert_token(
+TokenRow = tuple[UUID, UUID, UUID, UUID | None, bytes, int, str, datetime, bytes]
+
+
+def token_row(
     tx: Transaction, id: UUID, *, approval_id: UUID, member_id: UUID, notification_id: UUID | None,
     token_hash: bytes, version: int, input_hash: str, expires_at: datetime,
-) -> None:  # fmt: skip
+) -> TokenRow:  # fmt: skip
     lookup = tx.credential_key.lookup(token_hash)
     written = {
         "org_id": tx.org, "id": id, "user_account_id": member_id, "approval_id": approval_id, "version": version,
         "input_hash": input_hash, "expires_at": expires_at, "token_hash": lookup,
     }  # fmt: skip
-    await tx.rows(
-        queries.insert_token, tx.org, id, approval_id, member_id, notification_id, lookup, version, input_hash,
-        expires_at, tx.credential_key.mac(MacKind.APPROVAL_TOKEN, written),
-    )  # fmt: skip
+    mac = tx.credential_key.mac(MacKind.APPROVAL_TOKEN, written)
+    return id, approval_id, member_id, notification_id, lookup, version, input_hash, expires_at, mac
+
+
+async def insert_tokens(tx: Transaction, rows: Sequence[TokenRow]) -> None:
+    if rows:
+        await tx.rows(queries.insert_tokens, tx.org, *map(list, zip(*rows, strict=True)))
 
 
 async def list_delegates(tx: Transaction, besides: UUID | None, name: str | None, limit: int) -> list[Delegate]:

@@ -19,8 +19,9 @@ from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTP, SMTPUTF8
 from email.utils import format_datetime
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import aiosmtplib
@@ -59,6 +60,14 @@ class Mail:
     content: bytes
     utf8: bool
     """Whether an address needs a server that knows SMTPUTF8."""
+
+
+class _Address(NamedTuple):
+    """The arguments of ``Address``, which cannot be a key."""
+
+    display_name: str
+    username: str
+    domain: str
 
 
 class _Conversation:
@@ -198,6 +207,7 @@ def _has_left(error: Exception) -> bool:
 
 
 MAX_SUBJECT = 140
+MAX_LINE = 78
 _HEADINGS = {
     Occasion.REQUESTED: "Approval needed",
     Occasion.ESCALATED: "Escalated to you",
@@ -223,7 +233,7 @@ class EmailChannel:
         self._pool = SmtpPool(smtp, timeout=timeout, idle_seconds=idle_seconds)
         self._where = f"{smtp.host}:{smtp.port}"
         name, address = read_sender(sender)
-        self._from = Address(display_name=name, addr_spec=address)
+        self._from = _Address(name, *_split(address))
         self._address = address
         self._host = address.rpartition("@")[2]
 
@@ -265,24 +275,36 @@ class EmailChannel:
         return Undeliverable(message, address=address) if error.code >= 550 else TryAgain(message)
 
     def _headers(self, outgoing: Outgoing, message_id: str, *, utf8: bool) -> bytes:
-        """Headers with text of others, or long ones, go through ``email``, which parses and folds them slowly."""
-        policy = SMTPUTF8 if utf8 else SMTP
-        message = EmailMessage(policy=policy)
-        message["Subject"] = one_line(_subject(outgoing), MAX_SUBJECT)
-        message["From"] = self._from
-        message["To"] = _recipient(outgoing)
-        message["Message-ID"] = message_id
+        names = {"Subject": one_line(_subject(outgoing), MAX_SUBJECT), "From": self._from, "To": _recipient(outgoing)}
+        headers = [_header(name, value, utf8) for name, value in names.items()]
+        thread = {"Message-ID": message_id}
         first = outgoing.shown.get("first")
         if outgoing.earlier:
-            message["In-Reply-To"] = outgoing.earlier
+            thread["In-Reply-To"] = outgoing.earlier
             # A mailbox that missed a mail in between still finds the first.
-            message["References"] = " ".join(dict.fromkeys(filter(None, (first, outgoing.earlier))))
-        headers = b"".join(policy.fold_binary(name, value) for name, value in message.raw_items())
+            thread["References"] = " ".join(dict.fromkeys(filter(None, (first, outgoing.earlier))))
+        headers += [_plain_header(name, value, utf8) for name, value in thread.items()]
         plain = (
             f"Date: {format_datetime(outgoing.timestamp)}\r\nAuto-Submitted: auto-generated\r\n"
             f"X-Auto-Response-Suppress: All\r\nX-Cortex-Org: {outgoing.org_id}\r\nMIME-Version: 1.0\r\n"
         )
-        return headers + plain.encode("ascii")
+        return b"".join(headers) + plain.encode("ascii")
+
+
+@lru_cache(maxsize=2048)
+def _header(name: str, value: str | _Address, utf8: bool) -> bytes:
+    """``email`` parses and folds a header slowly, and the same few come again and again."""
+    policy = SMTPUTF8 if utf8 else SMTP
+    message = EmailMessage(policy=policy)
+    message[name] = value if isinstance(value, str) else Address(*value)
+    return b"".join(policy.fold_binary(name, value) for name, value in message.raw_items())
+
+
+def _plain_header(name: str, value: str, utf8: bool) -> bytes:
+    """An id of ours needs no folding where it fits its line."""
+    if value.isascii() and value.isprintable() and len(name) + len(value) + 2 <= MAX_LINE:
+        return f"{name}: {value}\r\n".encode("ascii")
+    return _header.__wrapped__(name, value, utf8)
 
 
 def _body(outgoing: Outgoing) -> bytes:
@@ -337,12 +359,18 @@ def one_line(text: str, limit: int) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def _recipient(outgoing: Outgoing) -> Address:
-    local, _, domain = outgoing.target.address.rpartition("@")
+def _split(address: str) -> tuple[str, str]:
+    local, _, domain = address.rpartition("@")
+    return local, domain
+
+
+def _recipient(outgoing: Outgoing) -> _Address:
+    address = _Address(one_line(outgoing.target.member, 100), *_split(outgoing.target.address))
     try:
-        return Address(display_name=one_line(outgoing.target.member, 100), username=local, domain=domain)
+        Address(*address)
     except ValueError as error:
         raise Undeliverable(f"{outgoing.target.address!r} is not a mail address.") from error
+    return address
 
 
 def _shown(outgoing: Outgoing, message_id: str) -> dict[str, Any]:
@@ -383,6 +411,7 @@ _templates = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
     keep_trailing_newline=True,
+    auto_reload=False,
 )
 _templates.filters.update(visible=marked, stamp=stamp, indented=_indented, line=lambda text: one_line(text, 1000))
 

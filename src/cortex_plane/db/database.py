@@ -102,7 +102,7 @@ HEAVY_RETRY_SECONDS = 5
 EVENT_VERBS: Final = frozenset(
     {
         "adopt_job", "advance_job", "append_chunks", "authorize_call", "claim_jobs", "hear_signal", "ingest_message", "intend_call",
-        "post_message", "record_delivery", "release_job", "settle_call", "void_chunks",
+        "post_message", "record_deliveries", "release_job", "settle_call", "void_chunks",
     }
 )  # fmt: skip
 """The hot verbs that append events: readers of events get a hint after their commit."""

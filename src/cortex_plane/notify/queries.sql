@@ -10,7 +10,9 @@ returning true
 
 -- name: begin_delivery
 update notification n
-set tried_at = coalesce(n.tried_at, plane_now()), attempts = n.attempts + 1, taken_until = plane_now() + $4::interval
+set tried_at = coalesce(n.tried_at, plane_now()), attempts = n.attempts + 1,
+  -- A lease that is young stays as it is, so that no index has to learn of this.
+  taken_until = case when n.taken_until < plane_now() + $4::interval * 0.9 then plane_now() + $4::interval else n.taken_until end
 where n.id = $1 and n.lane = $3 and n.taken_by = $2
 returning exists (
   select from notification o
@@ -99,8 +101,8 @@ order by n.created_at desc, n.id desc
 limit $3
 
 
--- name: open_delivery
-select n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, n.user_account_id as member_id, n.address, n.data,
+-- name: open_deliveries
+select n.id, n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, n.user_account_id as member_id, n.address, n.data,
   n.mapping_id, n.desired_version, n.message_ref, n.shown, n.said, n.tried_at, n.sent_at, n.attempts, n.created_at,
   c.name as connection, c.config, c.sealed as connection_sealed, c.disabled_at is not null as disabled,
   m.verified_at is not null as verified, m.removed_at is not null as removed, m.mac as mapping_mac, m.suppressed_reason, coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward') as member,
@@ -120,7 +122,7 @@ left join approval_shown a on a.org_id = n.org_id and a.id = n.approval_id
 left join lateral (
   select (array_agg(p.display_name order by p.display_name))[1:20] as names, bool_or(p.id = n.user_account_id) as decides
   from approval_deciders(n.org_id, n.approval_id) p where a.status = 'pending') d on true
-where n.id = $1 and n.taken_by = $2 and n.taken_until > (select plane_now())
+where n.id = any ($1::uuid[]) and n.taken_by = $2 and n.taken_until > (select plane_now())
 
 
 -- name: postpone_delivery

@@ -23,6 +23,7 @@ from cortex_plane.kernel.meters import meters
 from cortex_plane.notify.model import Outgoing, Sent, TryAgain, Undeliverable
 from cortex_plane.notify.store import Lane
 from cortex_plane.notify.verbs import deliveries, outbox
+from cortex_plane.notify.verbs.deliveries import Delivered, Recorded
 from cortex_plane.notify.verbs.outbox import ChannelPort, Prepared
 from cortex_plane.tenancy.model.access import Actor, scheduler_actor
 from cortex_plane.worker.limits import ticks
@@ -30,6 +31,10 @@ from cortex_plane.worker.limits import ticks
 log = structlog.get_logger()
 
 POLL_SECONDS = 0.5
+BUSY_SECONDS = 0.02
+"""Between two looks while messages are sent."""
+LOOK_SHARE = 20
+"""A rest is at least so many times as long as the look before it."""
 CONCURRENCY = 16
 """Lanes at a time on each channel."""
 SEND_SECONDS = 30.0
@@ -65,8 +70,13 @@ class Notifier:
         self._served: dict[str, UUID] = {}
         self._busy: dict[asyncio.Task[None], tuple[str, UUID]] = {}
         """With the channel and the org that hold the place."""
+        self._sent: dict[UUID, list[tuple[Delivered, asyncio.Future[Recorded | None]]]] = {}
+        """By org, while it is written down what was sent: what goes with the next commit."""
+        self._writing: set[asyncio.Task[None]] = set()
         self._looking: asyncio.Task[None] | None = None
         self._leaving = False
+        self._look_seconds = 0.0
+        """How long the last look took that found nothing."""
 
     async def run(self) -> None:
         try:
@@ -95,19 +105,23 @@ class Notifier:
             log.exception("notifier failed")
 
     async def _rest(self) -> None:
-        """Until a place is free; where places are, until it is time to look again."""
+        """Until a place is free; where places are, until it is time to look again. Beside others that are sent it looks more often:
+        whoever has none under way does not wait for them."""
         rest = self._poll * random.uniform(0.8, 1.2)  # noqa: S311 -- jitter
         if not self._busy:
             await asyncio.sleep(rest)
             return
         full = len(self._busy) >= self._concurrency * len(self._channels)
-        await asyncio.wait(self._busy, timeout=None if full else rest, return_when=asyncio.FIRST_COMPLETED)
+        soon = min(rest, max(BUSY_SECONDS, LOOK_SHARE * self._look_seconds))
+        await asyncio.wait(self._busy, timeout=None if full else soon, return_when=asyncio.FIRST_COMPLETED)
 
     async def _start(self) -> bool:
         """Fill the free places: one lane of each org at a time, so that nobody takes them all before others were asked."""
         is_more = False
+        started = ticks()
         while not self._leaving and any([await self._fill(channel) for channel in self._channels]):
-            is_more = True
+            is_more, started = True, ticks()
+        self._look_seconds = ticks() - started
         return is_more
 
     async def _fill(self, channel: str) -> bool:
@@ -143,55 +157,89 @@ class Notifier:
         try:
             mine = True
             while ids and mine and not self._leaving and ticks() < ends:
-                mine = await self._message(lane, ids[0], actor)
-                ids.pop(0)
+                mine = await self._messages(lane, ids, actor, ends)
             if ids:
                 await outbox.release_deliveries(self.db, lane, ids)
         except (CortexError, TimeoutError) as error:
             log.warning("messages are left for later", org=str(lane.org_id), left=len(ids), error=str(error))
 
-    async def _message(self, lane: Lane, id: UUID, actor: Actor) -> bool:
-        """False where somebody else has it now, and may have the lane."""
+    async def _messages(self, lane: Lane, ids: list[UUID], actor: Actor, ends: float) -> bool:
+        """Prepare what comes next and send it, one after the other; ``ids`` loses what was dealt with. False where somebody else has
+        one of them now, and may have the lane."""
         try:
-            delivery = await outbox.prepare_delivery(self.db, self._channels, self._public_url, lane, id)
+            prepared = await outbox.prepare_deliveries(self.db, self._channels, self._public_url, lane, ids)
         except Undeliverable as error:
-            return await self._record_failure(lane, id, actor, error)
+            return await self._record_failure(lane, ids, actor, error)
         except Unavailable:
             raise
         except Exception:
             # A defect of ours, or a row that nobody foresaw: loud, and no harm to what is behind it.
-            log.exception("message not made", notification=str(id))
-            return await self._record_failure(lane, id, actor, TryAgain("The message could not be made; see the log."))
-        if delivery is None:
-            return False
-        if delivery.outgoing is None:
-            return await deliveries.record_delivered(self.db, actor, lane, delivery, None)
-        channel = self._channels[delivery.channel_type]
-        try:
-            receipt = await self._send(channel, delivery.outgoing)
-        except (TryAgain, Undeliverable) as error:
-            return await self._record_failure(lane, id, actor, error, delivery)
-        try:
-            is_ours = await self._record(lane, actor, delivery, receipt)
-        except CortexError:
-            raise
-        except Exception:
-            log.exception("message not written down", notification=str(id))
-            trouble = TryAgain("It was sent, but that could not be written down.")
-            return await self._record_failure(lane, id, actor, trouble, delivery)
-        meters().delivered(channel.channel_type, "ok")
-        return is_ours
-
-    async def _record(self, lane: Lane, actor: Actor, delivery: Prepared, receipt: Sent) -> bool:
-        """It has arrived: a database that is away for a moment must not make it arrive twice."""
-        until = ticks() + RECORD_SECONDS
-        while True:
+            log.exception("message not made", notification=str(ids[0]))
+            return await self._record_failure(lane, ids, actor, TryAgain("The message could not be made; see the log."))
+        for message, behind in zip(prepared, [*prepared[1:], None], strict=True):
+            receipt = None
+            if message.outgoing is not None:
+                try:
+                    receipt = await self._send(self._channels[message.channel_type], message.outgoing)
+                except (TryAgain, Undeliverable) as error:
+                    return await self._record_failure(lane, ids, actor, error, message)
+            following = None if self._leaving or ticks() >= ends else behind
+            delivered = Delivered(lane=lane, message=message, receipt=receipt, following=following)
             try:
-                return await deliveries.record_delivered(self.db, actor, lane, delivery, receipt)
+                recorded = await self._record(actor, delivered)
+            except CortexError:
+                raise
+            except Exception:
+                log.exception("message not written down", notification=str(message.id))
+                trouble = TryAgain("It was sent, but that could not be written down.")
+                return await self._record_failure(lane, ids, actor, trouble, message)
+            ids.pop(0)
+            if receipt is not None:
+                meters().delivered(message.channel_type, "ok")
+            if not recorded.is_ours:
+                return False
+            if following is None or (following.outgoing is not None and not recorded.is_next_begun):
+                return True
+        return False
+
+    async def _record(self, actor: Actor, delivered: Delivered) -> Recorded:
+        """It has arrived: a database that is away for a moment must not make it arrive twice."""
+        recorded = await self._record_with_others(actor, delivered)
+        until = ticks() + RECORD_SECONDS
+        while recorded is None:
+            try:
+                (recorded,) = await deliveries.record_delivered(self.db, actor, [delivered], wait=True)
             except (CortexError, TimeoutError):
                 if ticks() > until:
                     raise
-            await asyncio.sleep(self._poll * random.random())  # noqa: S311 -- jitter
+                await asyncio.sleep(self._poll * random.random())  # noqa: S311 -- jitter
+        return recorded
+
+    async def _record_with_others(self, actor: Actor, delivered: Delivered) -> Recorded | None:
+        """What lanes of an org bring while a commit of it is under way goes with the next one. None: it must be written down alone."""
+        result: asyncio.Future[Recorded | None] = asyncio.get_running_loop().create_future()
+        if actor.org_id in self._sent:
+            self._sent[actor.org_id].append((delivered, result))
+        else:
+            self._sent[actor.org_id] = [(delivered, result)]
+            writing = asyncio.create_task(self._write(actor))
+            self._writing.add(writing)
+            writing.add_done_callback(self._writing.discard)
+        return await result
+
+    async def _write(self, actor: Actor) -> None:
+        queue = self._sent[actor.org_id]
+        while queue:
+            batch, queue[:] = queue[:], []
+            records: Sequence[Recorded | None] = [None] * len(batch)
+            try:
+                records = await deliveries.record_delivered(self.db, actor, [delivered for delivered, _ in batch])
+            except Exception as error:
+                log.info("messages are written down one by one", org=str(actor.org_id), error=str(error))
+            for (_, result), recorded in zip(batch, records, strict=True):
+                if not result.done():
+                    result.set_result(recorded)
+        del self._sent[actor.org_id]
 
     async def _send(self, channel: ChannelPort, outgoing: Outgoing) -> Sent:
         try:
@@ -207,11 +255,18 @@ class Notifier:
             raise TryAgain(f"The channel failed: {type(error).__name__}.") from error
 
     async def _record_failure(
-        self, lane: Lane, id: UUID, actor: Actor, error: TryAgain | Undeliverable, delivery: Prepared | None = None
+        self,
+        lane: Lane,
+        ids: list[UUID],
+        actor: Actor,
+        error: TryAgain | Undeliverable,
+        message: Prepared | None = None,
     ) -> bool:
-        channel = self._channels[delivery.channel_type] if delivery is not None else None
+        """Of the first of ``ids``."""
+        channel = self._channels[message.channel_type] if message is not None else None
         schedule = outbox.schedule_of(channel)
-        outcome = await deliveries.record_failed(self.db, actor, lane, id, error, begun=delivery, schedule=schedule)
+        outcome = await deliveries.record_failed(self.db, actor, lane, ids[0], error, begun=message, schedule=schedule)
+        id = ids.pop(0)
         if outcome is None:
             return False
         if channel is not None:

@@ -49,12 +49,24 @@ async def mint(
     input_hash: str, expires_at: datetime,
 ) -> str:  # fmt: skip
     """A token for one approver and one message, which decides what that message shows. It is said here and never again."""
+    token, row = draft_token(
+        tx, approval_id=approval_id, member_id=member_id, notification_id=notification_id, version=version,
+        input_hash=input_hash, expires_at=expires_at,
+    )  # fmt: skip
+    await approvals_store.insert_tokens(tx, [row])
+    return token
+
+
+def draft_token(
+    tx: Transaction, *, approval_id: UUID, member_id: UUID, notification_id: UUID | None, version: int,
+    input_hash: str, expires_at: datetime,
+) -> tuple[str, approvals_store.TokenRow]:  # fmt: skip
+    """A token that decides nothing before its row is inserted."""
     token = new_approval_token()
-    await approvals_store.insert_token(
+    return token, approvals_store.token_row(
         tx, new_id(), approval_id=approval_id, member_id=member_id, notification_id=notification_id,
         token_hash=rules.digest(token), version=version, input_hash=input_hash, expires_at=expires_at,
     )  # fmt: skip
-    return token
 
 
 async def links(
@@ -62,7 +74,15 @@ async def links(
     public_url: str,
 ) -> dict[Choice, str]:  # fmt: skip
     """A signed address for each decision. It shows a page to the person it was made for, and decides nothing itself."""
-    secret = await _current(db, tx)
+    secret = await signing_secret(db, tx)
+    return sign_links(
+        secret, approval_id=approval_id, member_id=member_id, channel=channel, deadline=deadline, public_url=public_url
+    )
+
+
+def sign_links(
+    secret: SigningSecret, *, approval_id: UUID, member_id: UUID, channel: str, deadline: datetime, public_url: str
+) -> dict[Choice, str]:
     links = {}
     for choice in Choice:
         link = rules.Link(
@@ -72,7 +92,7 @@ async def links(
     return links
 
 
-async def _current(db: Database, tx: Transaction) -> SigningSecret:
+async def signing_secret(db: Database, tx: Transaction) -> SigningSecret:
     """What signs now; made where nothing was signed before."""
     row = await tx.row(queries.current_secret, CALLBACK)
     if row is None:

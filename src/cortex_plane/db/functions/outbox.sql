@@ -222,51 +222,115 @@ $$;
 
 call pg_temp.give_functions('cortex_scheduler', 'claim_notifications(uuid,text[],uuid,uuid[],integer,integer,integer,interval)');
 
--- What was sent is written down, by whoever still has it; false where somebody else took it over. With p_first the request
--- tells that it reached somebody. p_sent is false where there was nothing new to say.
-create or replace function record_delivery(
-  p_org uuid, p_id uuid, p_claim uuid, p_version integer, p_sent boolean, p_first boolean, p_ref text, p_shown jsonb,
-  p_said jsonb, p_payload jsonb, p_actions text[], p_bodies bytea[]) returns boolean
+-- They are written down together now.
+drop function if exists record_delivery(uuid, uuid, uuid, integer, boolean, boolean, text, jsonb, jsonb, jsonb, text[], bytea[]);
+
+-- What was sent is written down, by whoever still has it, and what comes next in its lane is begun with the same commit. p_actions and
+-- p_bodies are null except where the request tells that it reached somebody; p_sent is false where there was nothing new to say.
+-- p_next: null, or what is to be begun if it is still to say what p_next_versions says, to somebody who is still there.
+-- Of each it returns whether it was written down (false: somebody else took it over; null: it must be tried again alone), and
+-- whether the next was begun. Several wait for nobody: whoever waited for one while holding another could wait for somebody who
+-- ends both their requests. p_wait is for one alone.
+create or replace function record_deliveries(
+  p_org uuid, p_wait boolean, p_lease interval, p_ids uuid[], p_claims uuid[], p_versions integer[], p_sent boolean[], p_refs text[],
+  p_shown jsonb[], p_said jsonb[], p_payloads jsonb[], p_actions text[], p_bodies bytea[], p_next uuid[], p_next_versions integer[])
+  returns table (recorded boolean, begun boolean)
   language plpgsql set search_path = public, pg_temp as $$
 declare
-  kept notification%rowtype;
-  at timestamptz;
-  the_request record;
+  at timestamptz := plane_now();
+  kept record;
+  request record;
+  records boolean[] := array_fill(null::boolean, array[cardinality(p_ids)]);
+  starts boolean[] := array_fill(false, array[cardinality(p_ids)]);
+  sessions uuid[] := '{}';
+  trail_sessions uuid[] := '{}';
+  trail_jobs uuid[] := '{}';
+  trail_items integer[] := '{}';
+  the_session uuid;
+  items integer[];
 begin
   perform set_config('app.org_id', p_org::text, true);
-  select * into kept from notification n where n.org_id = p_org and n.id = p_id and n.taken_by = p_claim;
-  if not found then
-    return false;
-  end if;
-  if p_first and kept.approval_id is not null then
-    update approval_request r set channels_dispatched = r.channels_dispatched || kept.channel_type
-    where r.org_id = p_org and r.id = kept.approval_id and r.status = 'pending'
-      and not kept.channel_type = any (r.channels_dispatched);
-  end if;
-  at := plane_now();
-  update notification n
-  set rendered_version = p_version, attempts = 0, last_error = null, said = p_said,
-    status = case when n.desired_version = p_version then 'delivered' else 'pending' end,
-    next_attempt_at = case when n.desired_version = p_version then null else at end,
-    message_ref = case when p_sent then coalesce(p_ref, n.message_ref) else n.message_ref end,
-    shown = case when p_sent then p_shown else n.shown end, sent_at = case when p_sent then at else n.sent_at end,
-    taken_by = null, taken_until = null
-  where n.org_id = p_org and n.id = p_id and n.taken_by = p_claim;
-  if not found then
-    return false;
-  end if;
-  if p_sent then
-    update channel_connection c set failing_since = null
-    where c.org_id = p_org and c.id = kept.connection_id and c.failing_since is not null;
-  end if;
-  if p_first and kept.approval_id is not null then
-    insert into approval_event (org_id, approval_id, event_type, channel, payload, created_at)
-    values (p_org, kept.approval_id, 'dispatched', kept.channel_type, p_payload, at);
-    select r.session_id, r.job_id into the_request
-    from approval_request r where r.org_id = p_org and r.id = kept.approval_id;
-    perform session_append(p_org, the_request.session_id, 0, '{}', '{}', '{}', p_actions, p_bodies,
-      array_fill(the_request.job_id, array[cardinality(p_actions)]));
-  end if;
-  return true;
+  for i in 1 .. cardinality(p_ids) loop
+    select n.approval_id, n.connection_id, n.channel_type into kept
+    from notification n where n.org_id = p_org and n.id = p_ids[i] and n.taken_by = p_claims[i];
+    if not found then
+      records[i] := false;
+      continue;
+    end if;
+    -- In the order of everybody who changes a request: the request, its messages, and the head of its session at last.
+    if p_wait then
+      if p_actions[i] is not null then
+        select r.session_id, r.job_id, r.status, r.channels_dispatched into request
+        from approval_request r where r.org_id = p_org and r.id = kept.approval_id for no key update;
+      end if;
+    else
+      if p_actions[i] is not null then
+        select r.session_id, r.job_id, r.status, r.channels_dispatched into request
+        from approval_request r where r.org_id = p_org and r.id = kept.approval_id for no key update skip locked;
+        continue when not found;
+        if not request.session_id = any (sessions) then
+          perform from session_head h where h.org_id = p_org and h.session_id = request.session_id for update skip locked;
+          continue when not found;
+          sessions := sessions || request.session_id;
+        end if;
+      end if;
+      -- A connection that comes back is told so, for which it is locked.
+      continue when p_sent[i] and exists (
+        select from channel_connection c where c.org_id = p_org and c.id = kept.connection_id and c.failing_since is not null);
+      perform from notification n where n.org_id = p_org and n.id = p_ids[i] for no key update skip locked;
+      continue when not found;
+    end if;
+    update notification n
+    set rendered_version = p_versions[i], attempts = 0, last_error = null, said = p_said[i],
+      status = case when n.desired_version = p_versions[i] then 'delivered' else 'pending' end,
+      next_attempt_at = case when n.desired_version = p_versions[i] then null else at end,
+      message_ref = case when p_sent[i] then coalesce(p_refs[i], n.message_ref) else n.message_ref end,
+      shown = case when p_sent[i] then p_shown[i] else n.shown end,
+      sent_at = case when p_sent[i] then at else n.sent_at end, taken_by = null, taken_until = null
+    where n.org_id = p_org and n.id = p_ids[i] and n.taken_by = p_claims[i];
+    records[i] := found;
+    continue when not found;
+    if p_wait and p_sent[i] then
+      update channel_connection c set failing_since = null
+      where c.org_id = p_org and c.id = kept.connection_id and c.failing_since is not null;
+    end if;
+    if p_actions[i] is not null then
+      if request.status = 'pending' and not kept.channel_type = any (request.channels_dispatched) then
+        update approval_request r set channels_dispatched = r.channels_dispatched || kept.channel_type
+        where r.org_id = p_org and r.id = kept.approval_id;
+      end if;
+      insert into approval_event (org_id, approval_id, event_type, channel, payload, created_at)
+      values (p_org, kept.approval_id, 'dispatched', kept.channel_type, p_payloads[i], at);
+      trail_sessions := trail_sessions || request.session_id;
+      trail_jobs := trail_jobs || request.job_id;
+      trail_items := trail_items || i;
+    end if;
+  end loop;
+  foreach the_session in array array(select distinct unnest(trail_sessions)) loop
+    items := array_positions(trail_sessions, the_session);
+    perform session_append(p_org, the_session, 0, '{}', '{}', '{}',
+      array(select p_actions[trail_items[n]] from unnest(items) n), array(select p_bodies[trail_items[n]] from unnest(items) n),
+      array(select trail_jobs[n] from unnest(items) n));
+  end loop;
+  for i in 1 .. cardinality(p_ids) loop
+    continue when p_next[i] is null or records[i] is not true;
+    -- A lease that is not young any more is renewed by whoever prepares it anew.
+    perform from notification n
+    where n.org_id = p_org and n.id = p_next[i] and n.taken_by = p_claims[i] and n.desired_version = p_next_versions[i]
+      and n.taken_until > at + p_lease * 0.75
+      and not exists (select from channel_connection c
+        where c.org_id = p_org and c.id = n.connection_id and c.disabled_at is not null)
+      and not exists (select from user_account u
+        where u.org_id = p_org and u.id = n.user_account_id and u.deactivated_at is not null)
+      and (n.mapping_id is null or exists (select from channel_mapping m
+        where m.org_id = p_org and m.id = n.mapping_id and m.verified_at is not null and m.removed_at is null
+          and m.suppressed_at is null))
+    for no key update of n skip locked;
+    continue when not found;
+    update notification n set tried_at = coalesce(n.tried_at, at), attempts = n.attempts + 1
+    where n.org_id = p_org and n.id = p_next[i];
+    starts[i] := true;
+  end loop;
+  return query select * from unnest(records, starts);
 end
 $$;

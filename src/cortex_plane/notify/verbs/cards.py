@@ -12,7 +12,8 @@ from uuid import UUID
 
 from cortex_plane.approvals.model import approvals as approval_model
 from cortex_plane.approvals.model.approvals import Approval, ApprovalDetails, ApprovalKind, ApprovalStatus, Choice, Vote
-from cortex_plane.approvals.model.credentials import ASKS_FOR_LOGIN
+from cortex_plane.approvals.model.credentials import ASKS_FOR_LOGIN, SigningSecret
+from cortex_plane.approvals.store import TokenRow, insert_tokens
 from cortex_plane.approvals.verbs import credentials
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.text import escaped_json, marked, redact, redact_text
@@ -40,7 +41,7 @@ class CardSource:
 
 
 def card(source: CardSource, occasion: Occasion, public_url: str) -> Card:
-    """Without anything that decides: see ``deciding_card``."""
+    """Without anything that decides: see ``DecidingCards``."""
     approval, pen = source.approval, _Pen(source.redact or ())
     card_content = Card(
         approval_id=approval.id,
@@ -88,31 +89,38 @@ def card(source: CardSource, occasion: Occasion, public_url: str) -> Card:
     return replace(card_content, truncated=pen.cut, redacted=pen.hid)
 
 
-async def deciding_card(
-    db: Database,
-    tx: Transaction,
-    card: Card,
-    *,
-    member_id: UUID,
-    notification_id: UUID | None,
-    channel: str,
-    public_url: str,
-) -> Card:
-    """With links and a token for this one person, where a request can be decided from outside at all. A token decides
-    without another look, so it goes only where the card shows all that it would decide."""
-    if card.status is not ApprovalStatus.PENDING or card.kind is not ApprovalKind.CALL or card.deadline is None:
-        return card
-    links = await credentials.links(
-        db, tx, approval_id=card.approval_id, member_id=member_id, channel=channel, deadline=card.deadline,
-        public_url=public_url,
-    )  # fmt: skip
-    token = None
-    if card.template not in ASKS_FOR_LOGIN and not card.truncated and not card.redacted:
-        token = await credentials.mint(
-            tx, approval_id=card.approval_id, member_id=member_id, notification_id=notification_id,
-            version=card.version, input_hash=card.input_hash, expires_at=card.deadline,
+class DecidingCards:
+    """Cards that decide, for the messages of one transaction: the secret that signs is read once, and tokens are written together."""
+
+    def __init__(self, db: Database, tx: Transaction, public_url: str) -> None:
+        self._db, self._tx, self._public_url = db, tx, public_url
+        self._secret: SigningSecret | None = None
+        self._tokens: list[TokenRow] = []
+
+    async def make(self, card: Card, *, member_id: UUID, notification_id: UUID | None, channel: str) -> Card:
+        """With links and a token for this one person, where a request can be decided from outside at all. A token decides
+        without another look, so it goes only where the card shows all that it would decide."""
+        if card.status is not ApprovalStatus.PENDING or card.kind is not ApprovalKind.CALL or card.deadline is None:
+            return card
+        if self._secret is None:
+            self._secret = await credentials.signing_secret(self._db, self._tx)
+        links = credentials.sign_links(
+            self._secret, approval_id=card.approval_id, member_id=member_id, channel=channel, deadline=card.deadline,
+            public_url=self._public_url,
         )  # fmt: skip
-    return replace(card, approve_url=links[Choice.APPROVED], deny_url=links[Choice.DENIED], token=token)
+        token = None
+        if card.template not in ASKS_FOR_LOGIN and not card.truncated and not card.redacted:
+            token, row = credentials.draft_token(
+                self._tx, approval_id=card.approval_id, member_id=member_id, notification_id=notification_id,
+                version=card.version, input_hash=card.input_hash, expires_at=card.deadline,
+            )  # fmt: skip
+            self._tokens.append(row)
+        return replace(card, approve_url=links[Choice.APPROVED], deny_url=links[Choice.DENIED], token=token)
+
+    async def write_tokens(self) -> None:
+        """Before any of the cards is sent."""
+        await insert_tokens(self._tx, self._tokens)
+        self._tokens = []
 
 
 def redacted(details: ApprovalDetails, names: Sequence[str]) -> ApprovalDetails:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -15,7 +16,7 @@ from cortex_plane.notify import rules as delivery_rules
 from cortex_plane.notify import store as notify_store
 from cortex_plane.notify.model import Sent, TryAgain, Undeliverable
 from cortex_plane.notify.rules import SCHEDULE
-from cortex_plane.notify.store import Lane, queries
+from cortex_plane.notify.store import LEASE, Lane, queries
 from cortex_plane.notify.verbs.outbox import Prepared
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
@@ -26,24 +27,54 @@ from cortex_plane.tenancy.verbs.frame import get_verb, read_verb, require_found,
 LONGEST_ERROR = 500
 
 
-async def record_delivered(db: Database, actor: Actor, lane: Lane, prepared: Prepared, receipt: Sent | None) -> bool:
-    """Written down, with the audit trail of its request where it is the first; ``sent`` is None where there was nothing to
-    say. False where somebody else took it over meanwhile: then they may send it again."""
-    first = prepared.first and receipt is not None and prepared.kind is NotificationKind.APPROVAL
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Delivered:
+    """A message that was sent; without a receipt there was nothing to say."""
+
+    lane: Lane
+    message: Prepared
+    receipt: Sent | None
+    following: Prepared | None = None
+    """The message behind it, which is begun with the same commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    is_ours: bool
+    """False where somebody else took it over meanwhile: then they may send it again."""
+    is_next_begun: bool
+    """False: it must be prepared anew, because something of it has changed."""
+
+
+async def record_delivered(
+    db: Database, actor: Actor, delivered: Sequence[Delivered], *, wait: bool = False
+) -> list[Recorded | None]:
+    """Write them down, each with the audit trail of its request where it is the first. None: somebody works on its request at this
+    moment, and it is to be written down alone, with ``wait``."""
+    columns = zip(*(_row(actor, each) for each in delivered), strict=True)
+    rows = await db.call("record_deliveries", actor.org_id, wait, LEASE, *map(list, columns))
+    return [None if row["recorded"] is None else Recorded(row["recorded"], row["begun"]) for row in rows]
+
+
+def _row(actor: Actor, delivered: Delivered) -> tuple[Any, ...]:
+    message, receipt, following = delivered.message, delivered.receipt, delivered.following
     payload = {
-        "delivery": str(prepared.id),
-        "member_id": str(prepared.member_id),
-        "member": prepared.member,
-        "connection": prepared.connection,
+        "delivery": str(message.id),
+        "member_id": str(message.member_id),
+        "member": message.member,
+        "connection": message.connection,
     }
-    approval, channel = prepared.approval_id, prepared.channel_type
-    fact = Fact.of(actor, "approval_dispatched", approval=str(approval), channel=channel, **payload)
-    rows = await db.call(
-        "record_delivery", lane.org_id, prepared.id, lane.claim, prepared.version, receipt is not None, first,
-        receipt.message_ref if receipt else None, dict(receipt.shown) if receipt else {}, dict(prepared.state), payload,
-        [fact.action] if first else [], [fact.body] if first else [],
+    fact = None
+    if message.first and receipt is not None and message.kind is NotificationKind.APPROVAL:
+        fact = Fact.of(
+            actor, "approval_dispatched", approval=str(message.approval_id), channel=message.channel_type, **payload
+        )
+    return (
+        message.id, delivered.lane.claim, message.version, receipt is not None, receipt.message_ref if receipt else None,
+        dict(receipt.shown) if receipt else {}, dict(message.state), payload, fact.action if fact else None,
+        fact.body if fact else None, following.id if following else None,
+        following.version if following else None,
     )  # fmt: skip
-    return bool(rows[0]["record_delivery"])
 
 
 async def record_failed(

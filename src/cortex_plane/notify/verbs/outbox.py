@@ -12,6 +12,7 @@ from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Del
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import advised
 from cortex_plane.db.database import Database, Row, Transaction
+from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.text import redact
@@ -97,43 +98,84 @@ async def release_deliveries(db: Database, lane: Lane, ids: Sequence[UUID]) -> N
             await tx.rows(notify_store.queries.release_deliveries, id, lane.claim)
 
 
-async def prepare_delivery(
-    db: Database, channels: Mapping[str, ChannelPort], public_url: str, lane: Lane, id: UUID
-) -> Prepared | None:
-    """None where it is not for now, nor what is behind it: somebody else has taken it over, or its connection is disabled. Raises ``Undeliverable`` where it cannot reach its person any more."""
+async def prepare_deliveries(
+    db: Database, channels: Mapping[str, ChannelPort], public_url: str, lane: Lane, ids: Sequence[UUID]
+) -> list[Prepared]:
+    """The first of them, which is begun, and those behind it that can be sent after it. Nothing where it is not for now: somebody
+    else has taken it over, or its connection is disabled. Raises ``Undeliverable`` where the first cannot reach its person any more.
+    """
+    try:
+        return await _prepare_deliveries(db, channels, public_url, lane, ids)
+    except CortexError:
+        raise
+    except Exception:
+        if len(ids) == 1:
+            raise
+    # One of them is at fault: alone the first shows whether it is that one.
+    return await _prepare_deliveries(db, channels, public_url, lane, ids[:1])
+
+
+async def _prepare_deliveries(
+    db: Database, channels: Mapping[str, ChannelPort], public_url: str, lane: Lane, ids: Sequence[UUID]
+) -> list[Prepared]:
+    prepared: list[Prepared] = []
     async with forgery_refusal(db, _not_theirs), db.transaction(lane.org_id) as tx:
-        row = await tx.row(notify_store.queries.open_delivery, id, lane.claim)
-        if row is None:
-            return None
-        approval = parse(Approval, row["approval"]) if row["approval"] else None
-        over = approval is not None and approval.status is not ApprovalStatus.PENDING
-        if over and row["tried_at"] is None and row["call_id"] is None:
-            # Whoever was never asked is not told how it ended.
-            return _prepared(id, row, None, row["said"])
-        _require_reachable(row, channels[row["channel_type"]], approval)
-        notify_store.require_mapping(tx, row)
-        if row["disabled"]:
-            # The whole lane: everything in it goes over one connection.
-            await tx.rows(
-                notify_store.queries.postpone_delivery, lane.claim, lane.lane, row["connection_id"], _turned_off(row), LOOK_AGAIN
-            )  # fmt: skip
-            return None
-        state: Mapping[str, Any] = {}
-        content: Card | Invitation | Callback | Notice | None
-        if row["kind"] == NotificationKind.NOTICE:
-            data = {**row["data"], "data": redact(row["data"]["data"], row["redact"] or ())}
-            content = parse(Notice, {**data, "happened_at": row["created_at"]})
-        elif approval is None:
-            content = await invitations.make_invitation_code(tx, row["mapping_id"], row["data"], public_url)
-        elif row["call_id"] is not None:
-            content = await _callback(tx, row, approval)
-        else:
-            content, state = await _card(db, tx, channels[row["channel_type"]], public_url, id, row, approval)
-        if content is None:
-            return _prepared(id, row, None, state)
-        if not await notify_store.begin_delivery(tx, id, lane.claim, lane.lane):
-            return None
-        return _prepared(id, row, _outgoing(db, lane.org_id, id, row, content), state)
+        rows = {row["id"]: row for row in await tx.rows(notify_store.queries.open_deliveries, ids, lane.claim)}
+        deciding = cards.DecidingCards(db, tx, public_url)
+        for id in ids:
+            row = rows.get(id)
+            if row is None or (prepared and (row["disabled"] or row["kind"] == NotificationKind.INVITATION)):
+                break  # whatever writes something of its own comes first or not at all
+            try:
+                delivery = await _prepare(db, tx, channels, public_url, deciding, lane, row)
+            except Exception:
+                if not prepared:
+                    raise
+                break  # it is the first of the next ones
+            if delivery is None:
+                break
+            prepared.append(delivery)
+        await deciding.write_tokens()
+        if (
+            prepared
+            and prepared[0].outgoing is not None
+            and not await notify_store.begin_delivery(tx, prepared[0].id, lane.claim, lane.lane)
+        ):
+            return []
+    return prepared
+
+
+async def _prepare(
+    db: Database, tx: Transaction, channels: Mapping[str, ChannelPort], public_url: str, deciding: cards.DecidingCards,
+    lane: Lane, row: Row,
+) -> Prepared | None:  # fmt: skip
+    approval = parse(Approval, row["approval"]) if row["approval"] else None
+    over = approval is not None and approval.status is not ApprovalStatus.PENDING
+    if over and row["tried_at"] is None and row["call_id"] is None:
+        # Whoever was never asked is not told how it ended.
+        return _prepared(row, None, row["said"])
+    channel = channels[row["channel_type"]]
+    _require_reachable(row, channel, approval)
+    notify_store.require_mapping(tx, row)
+    if row["disabled"]:
+        # The whole lane: everything in it goes over one connection.
+        await tx.rows(
+            notify_store.queries.postpone_delivery, lane.claim, lane.lane, row["connection_id"], _turned_off(row), LOOK_AGAIN
+        )  # fmt: skip
+        return None
+    state: Mapping[str, Any] = {}
+    content: Card | Invitation | Callback | Notice | None
+    if row["kind"] == NotificationKind.NOTICE:
+        data = {**row["data"], "data": redact(row["data"]["data"], row["redact"] or ())}
+        content = parse(Notice, {**data, "happened_at": row["created_at"]})
+    elif approval is None:
+        content = await invitations.make_invitation_code(tx, row["mapping_id"], row["data"], public_url)
+    elif row["call_id"] is not None:
+        content = await _callback(tx, row, approval)
+    else:
+        content, state = await _card(deciding, channel, public_url, row, approval)
+    outgoing = None if content is None else _outgoing(db, lane.org_id, row, content)
+    return _prepared(row, outgoing, state)
 
 
 async def _callback(tx: Transaction, row: Row, approval: Approval) -> Callback:
@@ -148,7 +190,7 @@ async def _callback(tx: Transaction, row: Row, approval: Approval) -> Callback:
 
 
 async def _card(
-    db: Database, tx: Transaction, channel: ChannelPort, public_url: str, id: UUID, row: Row, approval: Approval
+    deciding: cards.DecidingCards, channel: ChannelPort, public_url: str, row: Row, approval: Approval
 ) -> tuple[Card | None, Mapping[str, Any]]:
     hops = [parse(Delegation, hop) for hop in row["delegations"]]
     source = cards.CardSource(
@@ -167,10 +209,9 @@ async def _card(
     if not unsure and not channel.concerns(card, row["shown"]):
         return None, state
     if row["decides"] and getattr(channel, "carries_credentials", True):
-        card = await cards.deciding_card(
-            db, tx, card, member_id=row["member_id"], notification_id=id, channel=row["channel_type"],
-            public_url=public_url,
-        )  # fmt: skip
+        card = await deciding.make(
+            card, member_id=row["member_id"], notification_id=row["id"], channel=row["channel_type"]
+        )
     return card, state
 
 
@@ -199,9 +240,9 @@ def _turned_off(row: Row) -> str:
     return f"The connection {row['connection']} is disabled."
 
 
-def _prepared(id: UUID, row: Row, outgoing: Outgoing | None, state: Mapping[str, Any]) -> Prepared:
+def _prepared(row: Row, outgoing: Outgoing | None, state: Mapping[str, Any]) -> Prepared:
     return Prepared(
-        id=id,
+        id=row["id"],
         version=row["desired_version"],
         kind=NotificationKind(row["kind"]),
         channel_type=row["channel_type"],
@@ -215,12 +256,10 @@ def _prepared(id: UUID, row: Row, outgoing: Outgoing | None, state: Mapping[str,
     )
 
 
-def _outgoing(
-    db: Database, org_id: UUID, id: UUID, row: Row, content: Card | Invitation | Callback | Notice
-) -> Outgoing:
+def _outgoing(db: Database, org_id: UUID, row: Row, content: Card | Invitation | Callback | Notice) -> Outgoing:
     sealed = row["connection_sealed"]
     return Outgoing(
-        id=id,
+        id=row["id"],
         org_id=org_id,
         version=row["desired_version"],
         target=Target(
