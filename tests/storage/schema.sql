@@ -885,6 +885,7 @@ CREATE FUNCTION public.chain_hash(previous bytea, seq bigint, at timestamp with 
 CREATE FUNCTION public.change_approval(p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_status text, p_arguments text, p_input_hash bytea, p_person jsonb, p_reason text, p_vote text, p_key text, p_calls jsonb, p_grant_seconds double precision, p_jobs jsonb, p_cancelled uuid[], p_events jsonb, p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_fact_jobs uuid[]) RETURNS jsonb
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
     AS $$
 declare
   decider uuid := p_person ->> 'id';
@@ -965,9 +966,14 @@ begin
   from jsonb_to_recordset(p_events) e (approval uuid, type text, keyed boolean, payload jsonb);
   perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies,
     p_fact_jobs);
-  return jsonb_build_object('approval', approval_record(p_org, p_approval, p_person), 'receipt',
-    case when p_vote is not null and p_status <> 'pending' then
-    receipt_facts(p_org, p_approval, array(select (c ->> 'id')::uuid from jsonb_array_elements(p_calls) c)) end);
+  -- A request that ended as it was asked has changed in what is told here alone: whoever opened it has the rest of it.
+  return jsonb_build_object(
+    'approval', case when p_status = 'pending' or p_arguments is not null then approval_record(p_org, p_approval, p_person) end,
+    'resolved_at', the_approval.resolved_at,
+    'votes_for', (select count(*) from approval_vote v
+      where v.org_id = p_org and v.approval_id = p_approval and v.version = p_version and v.decision = 'approved'),
+    'receipt', case when p_vote is not null and p_status <> 'pending' then
+      receipt_facts(p_org, p_approval, array(select (c ->> 'id')::uuid from jsonb_array_elements(p_calls) c)) end);
 end
 $$;
 
@@ -975,9 +981,13 @@ CREATE FUNCTION public.claim_jobs(p_worker uuid, p_apps text[], p_wanted integer
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_material TO 'off'
     AS $$
 #variable_conflict use_column
 declare
+  at_once constant integer := greatest(p_wanted, 64);
   free integer := p_wanted;
   due timestamptz := plane_now();
   at_org uuid := p_after;
@@ -989,13 +999,16 @@ declare
   slots integer;
   most integer;
   room integer;
-  found_jobs record;
-  found_id uuid;
+  ids uuid[];
+  is_busy boolean;
   others boolean := false;
+  of_org text;
   waits double precision[];
-  started uuid[];
-  moves jsonb := '[]';
-  moved record;
+  new_sessions uuid[];
+  new_jobs uuid[];
+  started_orgs uuid[] := '{}';
+  started_sessions uuid[] := '{}';
+  started_jobs uuid[] := '{}';
 begin
   -- Only a worker that is known can be found dead: a job of any other would be leased for good.
   if not exists (
@@ -1004,70 +1017,71 @@ begin
       message = 'The lease of this worker has run out.', hint = 'It claims again after its next heartbeat.';
   end if;
   while free > 0 loop
-    orgs := find_orgs_in_turn(p_apps, due, at_org, skip, greatest(free, 64));
+    orgs := find_orgs_in_turn(p_apps, due, at_org, skip, at_once);
     exit when orgs = '{}';
     before := free;
     most := greatest(1, (free - p_reserve) / least(free, cardinality(orgs)));
     foreach org in array orgs loop
       exit when free = 0;
-      select count(*) into slots from unnest(held) h where h = org;
+      slots := coalesce(cardinality(array_positions(held, org)), 0);
       -- The last slots of a worker are for orgs that run nothing on it.
       room := least(most, p_share - slots, greatest(free - p_reserve, (slots = 0)::integer));
       if room <= 0 then
         skip := skip || org;
         continue;
       end if;
-      select f.ids, f.busy into found_jobs from find_jobs_of_org(org, p_apps, due, room, p_org_jobs) f;
-      others := others or found_jobs.busy;
-      if found_jobs.ids = '{}' then
+      select f.ids, f.busy into ids, is_busy from find_jobs_of_org(org, p_apps, due, room, p_org_jobs) f;
+      others := others or is_busy;
+      if cardinality(ids) < room then
+        -- What is left of it cannot be claimed now.
         skip := skip || org;
-        continue;
+        continue when ids = '{}';
       end if;
       at_org := org;
-      free := free - cardinality(found_jobs.ids);
-      held := held || array_fill(org, array[cardinality(found_jobs.ids)]);
-      perform set_config('app.org_id', org::text, true);
+      free := free - cardinality(ids);
+      held := held || array_fill(org, array[cardinality(ids)]);
+      of_org := set_config('app.org_id', org::text, true);
       now := plane_now();
       select array_agg(case when j.epoch > 0 then extract(epoch from now - j.runnable_at)::double precision end order by f.number),
-        array_agg(j.id) filter (where j.status <> 'RUNNING'),
-        moves || coalesce(jsonb_agg(jsonb_build_object('org', org, 'session', j.session_id, 'job', j.id))
-          filter (where j.status <> 'RUNNING'), '[]')
-      into waits, started, moves
-      from unnest(found_jobs.ids) with ordinality f (id, number)
-      -- One by one, by key: a plan over all of them might read every job.
+        coalesce(array_agg(j.session_id) filter (where j.status <> 'RUNNING'), '{}'),
+        coalesce(array_agg(j.id) filter (where j.status <> 'RUNNING'), '{}')
+      into waits, new_sessions, new_jobs
+      from unnest(ids) with ordinality f (id, number)
       cross join lateral (select * from job j where j.org_id = org and j.id = f.id limit 1) j;
-      foreach found_id in array found_jobs.ids loop
-        if found_id = any (started) then
+      if new_jobs <> '{}' then
+        started_orgs := started_orgs || array_fill(org, array[cardinality(new_jobs)]);
+        started_sessions := started_sessions || new_sessions;
+        started_jobs := started_jobs || new_jobs;
+      end if;
+      policies := policies_version(org);
+      return query
+        with leased as (
           update job j
           set status = 'RUNNING', worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now,
             runnable_at = null, next_retry_at = null, wake_at = null
-          where j.org_id = org and j.id = found_id;
-        else
-          update job j
-          set worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now, runnable_at = null
-          where j.org_id = org and j.id = found_id;
-        end if;
-      end loop;
-      return query
+          from unnest(ids, waits) with ordinality f (id, waited, number)
+          cross join lateral (select k.ctid from job k where k.org_id = org and k.id = f.id limit 1) k
+          where j.ctid = k.ctid
+          returning j.*, f.waited, f.number)
         select j.org_id, j.id, j.session_id, j.agent_id, j.agent_version, j.kind, j.app, j.payload,
           j.checkpoint::text, j.checkpoint_mac, j.epoch, j.write_seq, j.retry_count, j.max_retries, j.running_seconds,
           v.model_config, v.skill_config, v.resource_limits, h.message_seq, now,
-          a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, policies_version(j.org_id), j.policies, f.waited,
+          a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, claim_jobs.policies, j.policies, j.waited,
           case when exists (select from session_atlas b where b.org_id = j.org_id and b.session_id = j.session_id)
             then session_bound(j.org_id, j.session_id) end, j.hand_backs
-        from unnest(found_jobs.ids, waits) with ordinality f (id, waited, number)
-        cross join lateral (select * from job j where j.org_id = org and j.id = f.id limit 1) j
+        from leased j
         join agent a on a.org_id = j.org_id and a.id = j.agent_id
         join team t on t.org_id = a.org_id and t.id = a.team_id
         join session s on s.org_id = j.org_id and s.id = j.session_id
         join agent_version v on v.org_id = j.org_id and v.agent_id = j.agent_id and v.version = j.agent_version
         join session_head h on h.org_id = j.org_id and h.session_id = j.session_id
-        order by f.number;
+        order by j.number;
     end loop;
     if free = before then
       -- None of them can be served now: the search goes on behind them.
       at_org := orgs[cardinality(orgs)];
     end if;
+    exit when cardinality(orgs) < at_once and orgs <@ skip;
   end loop;
   if others and free > 0 then
     return query select null::uuid, null::uuid, null::uuid, null::uuid, null::integer, null::text, null::text,
@@ -1076,13 +1090,12 @@ begin
       null::text, null::uuid[], null::text, null::text, null::jsonb, null::double precision, null::jsonb, null::integer;
   end if;
   -- Heads last, and in one order: two claims may meet in the same sessions.
-  for moved in
-    select m.org, m.session, m.job from jsonb_to_recordset(moves) m (org uuid, session uuid, job uuid)
-    order by m.org, m.session, m.job
+  for org, new_sessions, new_jobs in
+    select m.org, array_agg(m.session), array_agg(m.job)
+    from unnest(started_orgs, started_sessions, started_jobs) m (org, session, job) group by m.org order by m.org
   loop
-    perform set_config('app.org_id', moved.org::text, true);
-    perform session_append(moved.org, moved.session, 0, array['status'], array[moved.job],
-      array[jsonb_build_object('status', 'RUNNING')], '{}', '{}');
+    of_org := set_config('app.org_id', org::text, true);
+    perform sessions_append(org, new_sessions, new_jobs, 'status', '{"status": "RUNNING"}');
   end loop;
 end
 $$;
@@ -1611,6 +1624,8 @@ declare
   running integer;
   free integer := p_most;
   more uuid[];
+  agents uuid[] := '{}';
+  found_before integer;
 begin
   ids := '{}';
   busy := false;
@@ -1656,43 +1671,43 @@ begin
     order by first.queue, first.runnable_at
   loop
     exit when free <= 0;
-    select coalesce((v.resource_limits ->> 'max_concurrent_jobs')::integer, 5) into allowed
+    -- What this search has found already is not leased yet.
+    found_before := coalesce(cardinality(array_positions(agents, waiting.agent_id)), 0);
+    select coalesce((v.resource_limits ->> 'max_concurrent_jobs')::integer, 5) - found_before into allowed
     from agent g join agent_version v
       on v.org_id = g.org_id and v.agent_id = g.id and v.version = g.config_version
-    where g.org_id = p_org and g.id = waiting.agent_id;
-    select count(*) into running from job j
-    where j.org_id = p_org and j.agent_id = waiting.agent_id and j.worker_id is not null;
-    continue when running >= allowed;
+    where g.org_id = p_org and g.id = waiting.agent_id and (
+      select count(*) from job j
+      where j.org_id = p_org and j.agent_id = waiting.agent_id and j.worker_id is not null)
+      < coalesce((v.resource_limits ->> 'max_concurrent_jobs')::integer, 5) - found_before;
+    continue when not found;
     -- Only who may have room is worth a lock, and then it is counted again: nobody else can add to it now.
     if not pg_try_advisory_xact_lock(hashtextextended(waiting.agent_id::text, 1)) then
       busy := true;
       continue;
     end if;
-    select count(*) into running from job j
-    where j.org_id = p_org and j.agent_id = waiting.agent_id and j.worker_id is not null;
-    if ids <> '{}' then
-      -- What this search has found already is not leased yet.
-      running := running + (
-        select count(*) from job j where j.org_id = p_org and j.id = any (ids) and j.agent_id = waiting.agent_id);
-    end if;
-    continue when running >= allowed;
     more := array(
       select j.id from job j
       where j.app = waiting.app and j.org_id = p_org and j.agent_id = waiting.agent_id
         and j.queue = waiting.queue and j.runnable_at <= waiting.until
-      order by j.runnable_at limit least(free, allowed - running)
+      order by j.runnable_at limit (
+        select greatest(0, least(free, allowed - count(*))) from job r
+        where r.org_id = p_org and r.agent_id = waiting.agent_id and r.worker_id is not null)
       for no key update skip locked);
     if more = '{}' then
-      -- Somebody holds its first job: the ones behind that do not wait for it.
+      -- Somebody holds its first job, and the ones behind that do not wait for it; or has just taken the last place.
       busy := true;
       more := array(
         select j.id from job j
         where j.app = waiting.app and j.org_id = p_org and j.agent_id = waiting.agent_id
           and j.queue = waiting.queue and j.runnable_at <= p_due
-        order by j.runnable_at limit 1
+        order by j.runnable_at limit (
+          select greatest(0, least(1, allowed - count(*))) from job r
+          where r.org_id = p_org and r.agent_id = waiting.agent_id and r.worker_id is not null)
         for no key update skip locked);
     end if;
     ids := ids || more;
+    agents := agents || array_fill(waiting.agent_id, array[cardinality(more)]);
     free := free - cardinality(more);
   end loop;
 end
@@ -1725,43 +1740,47 @@ CREATE FUNCTION public.find_orgs_in_turn(p_apps text[], p_due timestamp with tim
     SET plan_cache_mode TO 'force_generic_plan'
     AS $$
 declare
-  few constant integer := 50;
+  few constant integer := 16;
+  none constant uuid := '00000000-0000-0000-0000-000000000000';
   orgs uuid[];
-  most integer;
-  at_org uuid := p_after;
-  next_org uuid;
-  wrapped boolean := false;
 begin
-  select array_agg(distinct d.org_id), coalesce(max(d.number), 0) into orgs, most
-  from unnest(p_apps) a (app) cross join lateral (
-    select j.org_id, row_number() over () as number from (
+  orgs := array(
+    select j.org_id from unnest(p_apps) a (app) cross join lateral (
       select j.org_id from job j
       where j.app = a.app and j.runnable_at <= p_due
-      order by j.runnable_at limit few) j) d;
-  if most < few then
+      order by j.runnable_at limit few) j
+    limit few);
+  if orgs = '{}' then
+    return orgs;
+  elsif cardinality(orgs) < few then
+    if orgs[1] = all (orgs) then
+      return case when orgs[1] = any (p_skip) then '{}' else orgs[1:1] end;
+    end if;
     return array(
-      select o from unnest(orgs) o where o <> all (p_skip) order by o <= p_after, o limit p_limit);
+      select o from (select distinct o from unnest(orgs) o) o (o)
+      where o <> all (p_skip) order by o <= p_after, o limit p_limit);
   end if;
-  orgs := '{}';
-  while cardinality(orgs) < p_limit loop
-    select q.org_id into next_org
-    from unnest(p_apps) a (app) cross join lateral (
-      select j.org_id from job j
-      where j.app = a.app and j.runnable_at is not null and j.org_id > at_org
-      order by j.org_id limit 1) q
-    order by q.org_id limit 1;
-    if next_org is null or (wrapped and next_org > p_after) then
-      exit when wrapped;
-      wrapped := true;
-      at_org := '00000000-0000-0000-0000-000000000000';
-      continue;
-    end if;
-    at_org := next_org;
-    if next_org <> all (p_skip) then
-      orgs := orgs || next_org;
-    end if;
-  end loop;
-  return orgs;
+  -- From one org to the next in the index, to the end, and from the beginning to where it started.
+  return array(
+    with recursive hops (org_id, has_wrapped, is_org) as (
+      select p_after, false, false
+      union all
+      select coalesce(next.org_id, none), h.has_wrapped or next.org_id is null, next.org_id is not null
+      from hops h cross join lateral (
+        select (
+          select q.org_id from unnest(p_apps) a (app) cross join lateral (
+            select j.org_id from job j
+            where j.app = a.app and j.runnable_at is not null and j.org_id > h.org_id
+            order by j.org_id limit 1) q
+          order by q.org_id limit 1) as org_id) next
+      where not h.has_wrapped or next.org_id <= p_after)
+    select h.org_id from hops h
+    -- In the order of the index of queues: that of what is due would lead through all orgs.
+    where h.is_org and h.org_id <> all (p_skip) and exists (
+      select from unnest(p_apps) a (app) cross join lateral (
+        select from job j where j.app = a.app and j.org_id = h.org_id and j.runnable_at <= p_due
+        order by j.agent_id, j.queue, j.runnable_at limit 1) j)
+    limit p_limit);
 end
 $$;
 
@@ -2427,10 +2446,11 @@ CREATE FUNCTION public.lock_approvals(p_org uuid, p_jobs uuid[], p_approval uuid
     SET search_path TO 'public', 'pg_temp'
     AS $$
 begin
+  -- An array, so that the planner looks these up and does not go through all that is open in the org.
   perform from approval_request r
-  where r.org_id = p_org and (r.status = 'pending' or r.id = p_approval) and r.id in (
+  where r.org_id = p_org and (r.status = 'pending' or r.id = p_approval) and r.id = any (array(
     select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (p_jobs)
-    union all select p_approval where p_approval is not null)
+    union all select p_approval where p_approval is not null))
   order by r.tool_name collate "C", r.input_hash, r.id for no key update;
 end
 $$;
@@ -2723,6 +2743,7 @@ $$;
 CREATE FUNCTION public.open_approval(p_org uuid, p_approval uuid, p_person jsonb, p_key text) RETURNS TABLE(approval jsonb, visible boolean, jobs jsonb, calls jsonb, siblings jsonb, votes jsonb, behind jsonb, earlier jsonb, policies text, now timestamp with time zone)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
     AS $$
 #variable_conflict use_column
 declare
@@ -2759,15 +2780,18 @@ begin
                where i.org_id = p_org and i.approval_id = r.id)) order by r.id), '[]')
   into siblings
   from approval_request r
-  where r.org_id = p_org and r.status = 'pending' and r.kind = 'call' and r.id <> p_approval and r.id in (
-    select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (concerned));
-  -- A vote counts as long as whoever gave it could still give it.
-  select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'roles', d.roles, 'answer', v.answer,
-      'behind', voters_of(p_org, v.user_account_id, v.channel, v.created_at)) order by v.created_at, v.user_account_id), '[]')
-  into votes
-  from approval_vote v join approval_request r on r.org_id = v.org_id and r.id = v.approval_id and r.version = v.version
-  join approval_deciders(p_org, p_approval) d on d.id = v.user_account_id
-  where v.org_id = p_org and v.approval_id = p_approval and v.decision = 'approved';
+  where r.org_id = p_org and r.status = 'pending' and r.kind = 'call' and r.id <> p_approval and r.id = any (array(
+    select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (concerned)));
+  -- A vote counts as long as whoever gave it could still give it. Without votes nobody is asked who could.
+  votes := '[]';
+  if exists (select from approval_vote v where v.org_id = p_org and v.approval_id = p_approval) then
+    select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'roles', d.roles, 'answer', v.answer,
+        'behind', voters_of(p_org, v.user_account_id, v.channel, v.created_at)) order by v.created_at, v.user_account_id), '[]')
+    into votes
+    from approval_vote v join approval_request r on r.org_id = v.org_id and r.id = v.approval_id and r.version = v.version
+    join approval_deciders(p_org, p_approval) d on d.id = v.user_account_id
+    where v.org_id = p_org and v.approval_id = p_approval and v.decision = 'approved';
+  end if;
   behind := case when p_person ->> 'id' is null then '[]'
     else to_jsonb(voters_of(p_org, (p_person ->> 'id')::uuid, p_person ->> 'channel', 'infinity')) end;
   select e.payload into earlier from approval_event e
@@ -3332,50 +3356,106 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.record_delivery(p_org uuid, p_id uuid, p_claim uuid, p_version integer, p_sent boolean, p_first boolean, p_ref text, p_shown jsonb, p_said jsonb, p_payload jsonb, p_actions text[], p_bodies bytea[]) RETURNS boolean
+CREATE FUNCTION public.record_deliveries(p_org uuid, p_wait boolean, p_lease interval, p_ids uuid[], p_claims uuid[], p_versions integer[], p_sent boolean[], p_refs text[], p_shown jsonb[], p_said jsonb[], p_payloads jsonb[], p_actions text[], p_bodies bytea[], p_next uuid[], p_next_versions integer[]) RETURNS TABLE(recorded boolean, begun boolean)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
 declare
-  kept notification%rowtype;
-  at timestamptz;
-  the_request record;
+  at timestamptz := plane_now();
+  kept record;
+  request record;
+  records boolean[] := array_fill(null::boolean, array[cardinality(p_ids)]);
+  starts boolean[] := array_fill(false, array[cardinality(p_ids)]);
+  sessions uuid[] := '{}';
+  trail_sessions uuid[] := '{}';
+  trail_jobs uuid[] := '{}';
+  trail_items integer[] := '{}';
+  the_session uuid;
+  items integer[];
 begin
   perform set_config('app.org_id', p_org::text, true);
-  select * into kept from notification n where n.org_id = p_org and n.id = p_id and n.taken_by = p_claim;
-  if not found then
-    return false;
-  end if;
-  if p_first and kept.approval_id is not null then
-    update approval_request r set channels_dispatched = r.channels_dispatched || kept.channel_type
-    where r.org_id = p_org and r.id = kept.approval_id and r.status = 'pending'
-      and not kept.channel_type = any (r.channels_dispatched);
-  end if;
-  at := plane_now();
-  update notification n
-  set rendered_version = p_version, attempts = 0, last_error = null, said = p_said,
-    status = case when n.desired_version = p_version then 'delivered' else 'pending' end,
-    next_attempt_at = case when n.desired_version = p_version then null else at end,
-    message_ref = case when p_sent then coalesce(p_ref, n.message_ref) else n.message_ref end,
-    shown = case when p_sent then p_shown else n.shown end, sent_at = case when p_sent then at else n.sent_at end,
-    taken_by = null, taken_until = null
-  where n.org_id = p_org and n.id = p_id and n.taken_by = p_claim;
-  if not found then
-    return false;
-  end if;
-  if p_sent then
-    update channel_connection c set failing_since = null
-    where c.org_id = p_org and c.id = kept.connection_id and c.failing_since is not null;
-  end if;
-  if p_first and kept.approval_id is not null then
-    insert into approval_event (org_id, approval_id, event_type, channel, payload, created_at)
-    values (p_org, kept.approval_id, 'dispatched', kept.channel_type, p_payload, at);
-    select r.session_id, r.job_id into the_request
-    from approval_request r where r.org_id = p_org and r.id = kept.approval_id;
-    perform session_append(p_org, the_request.session_id, 0, '{}', '{}', '{}', p_actions, p_bodies,
-      array_fill(the_request.job_id, array[cardinality(p_actions)]));
-  end if;
-  return true;
+  for i in 1 .. cardinality(p_ids) loop
+    select n.approval_id, n.connection_id, n.channel_type into kept
+    from notification n where n.org_id = p_org and n.id = p_ids[i] and n.taken_by = p_claims[i];
+    if not found then
+      records[i] := false;
+      continue;
+    end if;
+    -- In the order of everybody who changes a request: the request, its messages, and the head of its session at last.
+    if p_wait then
+      if p_actions[i] is not null then
+        select r.session_id, r.job_id, r.status, r.channels_dispatched into request
+        from approval_request r where r.org_id = p_org and r.id = kept.approval_id for no key update;
+      end if;
+    else
+      if p_actions[i] is not null then
+        select r.session_id, r.job_id, r.status, r.channels_dispatched into request
+        from approval_request r where r.org_id = p_org and r.id = kept.approval_id for no key update skip locked;
+        continue when not found;
+        if not request.session_id = any (sessions) then
+          perform from session_head h where h.org_id = p_org and h.session_id = request.session_id for update skip locked;
+          continue when not found;
+          sessions := sessions || request.session_id;
+        end if;
+      end if;
+      -- A connection that comes back is told so, for which it is locked.
+      continue when p_sent[i] and exists (
+        select from channel_connection c where c.org_id = p_org and c.id = kept.connection_id and c.failing_since is not null);
+      perform from notification n where n.org_id = p_org and n.id = p_ids[i] for no key update skip locked;
+      continue when not found;
+    end if;
+    update notification n
+    set rendered_version = p_versions[i], attempts = 0, last_error = null, said = p_said[i],
+      status = case when n.desired_version = p_versions[i] then 'delivered' else 'pending' end,
+      next_attempt_at = case when n.desired_version = p_versions[i] then null else at end,
+      message_ref = case when p_sent[i] then coalesce(p_refs[i], n.message_ref) else n.message_ref end,
+      shown = case when p_sent[i] then p_shown[i] else n.shown end,
+      sent_at = case when p_sent[i] then at else n.sent_at end, taken_by = null, taken_until = null
+    where n.org_id = p_org and n.id = p_ids[i] and n.taken_by = p_claims[i];
+    records[i] := found;
+    continue when not found;
+    if p_wait and p_sent[i] then
+      update channel_connection c set failing_since = null
+      where c.org_id = p_org and c.id = kept.connection_id and c.failing_since is not null;
+    end if;
+    if p_actions[i] is not null then
+      if request.status = 'pending' and not kept.channel_type = any (request.channels_dispatched) then
+        update approval_request r set channels_dispatched = r.channels_dispatched || kept.channel_type
+        where r.org_id = p_org and r.id = kept.approval_id;
+      end if;
+      insert into approval_event (org_id, approval_id, event_type, channel, payload, created_at)
+      values (p_org, kept.approval_id, 'dispatched', kept.channel_type, p_payloads[i], at);
+      trail_sessions := trail_sessions || request.session_id;
+      trail_jobs := trail_jobs || request.job_id;
+      trail_items := trail_items || i;
+    end if;
+  end loop;
+  foreach the_session in array array(select distinct unnest(trail_sessions)) loop
+    items := array_positions(trail_sessions, the_session);
+    perform session_append(p_org, the_session, 0, '{}', '{}', '{}',
+      array(select p_actions[trail_items[n]] from unnest(items) n), array(select p_bodies[trail_items[n]] from unnest(items) n),
+      array(select trail_jobs[n] from unnest(items) n));
+  end loop;
+  for i in 1 .. cardinality(p_ids) loop
+    continue when p_next[i] is null or records[i] is not true;
+    -- A lease that is not young any more is renewed by whoever prepares it anew.
+    perform from notification n
+    where n.org_id = p_org and n.id = p_next[i] and n.taken_by = p_claims[i] and n.desired_version = p_next_versions[i]
+      and n.taken_until > at + p_lease * 0.75
+      and not exists (select from channel_connection c
+        where c.org_id = p_org and c.id = n.connection_id and c.disabled_at is not null)
+      and not exists (select from user_account u
+        where u.org_id = p_org and u.id = n.user_account_id and u.deactivated_at is not null)
+      and (n.mapping_id is null or exists (select from channel_mapping m
+        where m.org_id = p_org and m.id = n.mapping_id and m.verified_at is not null and m.removed_at is null
+          and m.suppressed_at is null))
+    for no key update of n skip locked;
+    continue when not found;
+    update notification n set tried_at = coalesce(n.tried_at, at), attempts = n.attempts + 1
+    where n.org_id = p_org and n.id = p_next[i];
+    starts[i] := true;
+  end loop;
+  return query select * from unnest(records, starts);
 end
 $$;
 
@@ -3930,6 +4010,33 @@ $$;
 CREATE FUNCTION public.session_may_move(old_status text, new_status text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE old_status WHEN 'CREATED'::text THEN (new_status = ANY (ARRAY['ACTIVE'::text, 'TERMINATED'::text])) WHEN 'ACTIVE'::text THEN (new_status = ANY (ARRAY['PAUSED'::text, 'TERMINATED'::text])) WHEN 'PAUSED'::text THEN (new_status = ANY (ARRAY['ACTIVE'::text, 'TERMINATED'::text])) ELSE false END;
+
+CREATE FUNCTION public.sessions_append(p_org uuid, p_sessions uuid[], p_jobs uuid[], event_type text, event_data jsonb) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  at timestamptz;
+begin
+  perform from (select distinct s as id from unnest(p_sessions) s order by s) s
+  cross join lateral (select from session_head h where h.org_id = p_org and h.session_id = s.id for update) h;
+  at := plane_now();
+  with concerned as (
+    select e.session_id, e.job_id, row_number() over (partition by e.session_id order by e.job_id) as number
+    from unnest(p_sessions, p_jobs) e (session_id, job_id)),
+  happened as (
+    insert into event (org_id, session_id, seq, type, job_id, data, created_at)
+    select p_org, c.session_id, h.event_seq + c.number, event_type, c.job_id, event_data, at
+    from concerned c
+    cross join lateral (
+      select h.event_seq from session_head h where h.org_id = p_org and h.session_id = c.session_id limit 1) h)
+  update session_head h set event_seq = h.event_seq + c.events, last_activity_at = at
+  from (select c.session_id, count(*) as events from concerned c group by c.session_id) c
+  cross join lateral (
+    select k.ctid from session_head k where k.org_id = p_org and k.session_id = c.session_id limit 1) k
+  where h.ctid = k.ctid;
+end
+$$;
 
 CREATE FUNCTION public.settle_call(p_org uuid, p_call uuid, p_sees uuid, p_by uuid, p_attempt integer, p_outcome jsonb, p_result text, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS TABLE(session_id uuid, tool text, bound jsonb, at timestamp with time zone)
     LANGUAGE plpgsql

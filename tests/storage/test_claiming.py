@@ -567,6 +567,21 @@ async def test_the_cost_of_a_claim_does_not_grow_with_the_queue(
     assert max(large.values()) < 250, large
 
 
+@pytest.mark.parametrize("analyzed", [False, True], ids=["without statistics", "with statistics"])
+@pytest.mark.fresh_database
+async def test_looking_for_work_costs_the_same_however_many_orgs_wait_for_a_time(
+    urls: Urls, db: Database, admin: asyncpg.Connection, world: World, analyzed: bool
+) -> None:
+    worker = await make_worker(db)
+    later = await admin.fetchval("select plane_now() + interval '1 day'")
+    await queue(admin, world, 3, runnable_at=later)
+    alone = await blocks(urls.app, worker)
+    await _crowd_of_orgs(admin, 1000, later)
+    if analyzed:
+        await admin.execute("analyze")
+    assert await blocks(urls.app, worker) <= alone + 5
+
+
 # The claimer -------------------------------------------------------------------------------------------------
 
 

@@ -63,6 +63,92 @@ async def claim(world: World, *apps: str, wanted: int = 1, after: UUID = NOBODY)
             return claimed
 
 
+# Claimed ahead -----------------------------------------------------------------------------------------------------
+
+
+def look_app(gate: Gate) -> App:
+    app = App("tests")
+
+    @app.tool(read_only=True)
+    async def look() -> None:
+        await gate.passed()
+
+    return app
+
+
+async def two_run_and_two_are_ready(world: World, gate: Gate) -> tuple[JobRunner, list[UUID]]:
+    """A worker with two slots that claimed four jobs; nothing of it runs by itself but its attempts."""
+    agent = await make_agent(world, [turn(call("look"))])
+    ids = [await submit(world, agent) for _ in range(4)]
+    worker = JobRunner(world.db, [look_app(gate)], KEY, replace(FAST, concurrency=2))
+    await worker._register()
+    assert await worker._claim(4) == (4, False)
+    assert (len(worker._running), len(worker._ready)) == (2, 2)
+    return worker, ids
+
+
+async def test_what_was_claimed_ahead_begins_when_slots_become_free(world: World) -> None:
+    gate = Gate()
+    worker, ids = await two_run_and_two_are_ready(world, gate)
+    await worker._release_forgotten()
+    assert len(worker._ready) == 2, "they are not forgotten"
+    gate.opened.set()
+    for id in ids:
+        assert (await until(world, id, JobStatus.COMPLETED)).epoch == 1
+    assert not worker._ready
+
+
+async def test_what_was_claimed_ahead_and_finds_no_slot_is_left_to_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate()
+    worker, ids = await two_run_and_two_are_ready(world, gate)
+    monkeypatch.setattr("cortex_plane.worker.worker.PATIENCE_SECONDS", -1.0)
+    await worker._release_forgotten()
+    assert not worker._ready
+    others = await claim(world, wanted=4)
+    assert {each.job_id for each in others} == set(ids[2:])
+    assert {(each.epoch, each.hand_backs) for each in others} == {(2, 0)}
+    gate.opened.set()
+    for id in ids[:2]:
+        await until(world, id, JobStatus.COMPLETED)
+
+
+async def test_a_worker_that_stops_hands_back_what_it_claimed_ahead(world: World) -> None:
+    gate = Gate()
+    worker, ids = await two_run_and_two_are_ready(world, gate)
+    worker.stop()
+    draining = asyncio.create_task(worker._drain())
+    async with asyncio.timeout(10):
+        while not (others := await claim(world, wanted=4)):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert {each.job_id for each in others} <= set(ids[2:])
+    assert {each.hand_backs for each in others} == {0}
+    gate.opened.set()
+    await draining
+
+
+async def test_jobs_that_end_quickly_are_claimed_in_batches(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cortex_plane.worker.worker.MOMENT_SECONDS", 60.0)
+    claims, claim_jobs = list[int](), jobs_store.claim_jobs
+
+    async def counted(*args: Any) -> tuple[list[Assignment], bool]:
+        claimed, busy = await claim_jobs(*args)
+        claims.append(len(claimed))
+        return claimed, busy
+
+    monkeypatch.setattr(jobs_store, "claim_jobs", counted)
+    gate = Gate()
+    gate.opened.set()
+    agent = await make_agent(world, [turn(call("look"))], limits={"max_concurrent_jobs": 100})
+    ids = [await submit(world, agent) for _ in range(40)]
+    async with working(world.db, look_app(gate), concurrency=4, reserved_slots=0):
+        for id in ids:
+            await until(world, id, JobStatus.COMPLETED)
+    assert sum(claims) == 40
+    assert sum(count > 0 for count in claims) <= 20
+
+
 # Which job next ----------------------------------------------------------------------------------------------------
 
 

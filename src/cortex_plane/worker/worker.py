@@ -7,6 +7,7 @@ import contextlib
 import os
 import random
 import socket
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -42,6 +43,10 @@ FORGET_SECONDS = 3600
 STEADY_BEATS = 2
 FEW_SLOTS = 4
 """A worker with fewer keeps none free for others."""
+MOMENT_SECONDS = 0.05
+"""A worker claims ahead as many jobs as ended in this time: so it begins them within about as long."""
+PATIENCE_SECONDS = 0.5
+"""How long a job that was claimed ahead may wait: then others may have it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,6 +114,10 @@ class JobRunner:
         self._servers = Servers(db, self.id, list(self.apps.values()))
         self._master_key = master_key
         self._running: dict[asyncio.Task[None], Attempt | CodeAttempt] = {}
+        self._ready: deque[Attempt | CodeAttempt] = deque()
+        """Claimed ahead: begun when slots become free."""
+        self._ends: deque[float] = deque(maxlen=self.settings.concurrency)
+        """The ticks at which the last attempts ended."""
         self._refusing: set[asyncio.Task[None]] = set()
         self._claiming = asyncio.Lock()
         """Held while it is open what this worker runs."""
@@ -167,27 +176,36 @@ class JobRunner:
     async def _claim_until_stopped(self) -> None:
         while not self.stopping.is_set():
             self.work.clear()
-            free = self.settings.concurrency - len(self._running)
-            count, busy = await self._claim(free) if free else (0, False)
+            wanted = self.settings.concurrency + self._ahead() - len(self._leased())
+            count, busy = await self._claim(wanted) if wanted > 0 else (0, False)
             if busy:
                 # Somebody claims at this very moment. Their turn is over in a moment.
                 await asyncio.sleep(random.uniform(0.001, 0.01))  # noqa: S311 -- jitter
-            elif count < free or not free:
+            elif count < wanted or wanted <= 0:
                 await self._rest()
 
-    async def _claim(self, free: int) -> tuple[int, bool]:
-        """How many jobs were begun, and whether others were claiming at the same moment."""
+    def _ahead(self) -> int:
+        """How many jobs will find a free slot within a moment, as far as the last moment tells."""
+        since = ticks() - MOMENT_SECONDS
+        return sum(end > since for end in self._ends)
+
+    def _leased(self) -> list[Assignment]:
+        return [attempt.lease.assignment for attempt in (*self._running.values(), *self._ready)]
+
+    async def _claim(self, wanted: int) -> tuple[int, bool]:
+        """How many jobs were claimed, and whether others were claiming at the same moment."""
         async with self._claiming:
             try:
-                orgs = [attempt.lease.assignment.org_id for attempt in self._running.values()]
+                orgs = [assignment.org_id for assignment in self._leased()]
                 assignments, busy = await jobs_store.claim_jobs(
-                    self.db, self.id, list(self.apps), free, self._last_org, orgs, self.settings.shares
+                    self.db, self.id, list(self.apps), wanted, self._last_org, orgs, self.settings.shares
                 )
             except CortexError as error:
                 log.warning("cannot claim", error=str(error))
                 return 0, False
             for assignment in assignments:
-                self._start(assignment)
+                self._accept(assignment)
+            self._begin()
         if assignments:
             self._last_org = assignments[-1].org_id
         return len(assignments), busy
@@ -199,7 +217,7 @@ class JobRunner:
             async with asyncio.timeout(seconds):
                 await self.work.wait()
 
-    def _start(self, assignment: Assignment) -> None:
+    def _accept(self, assignment: Assignment) -> None:
         try:
             attempt = attempt_of(self._host, assignment)
         except Exception as error:
@@ -210,9 +228,19 @@ class JobRunner:
             return
         if assignment.waited_seconds is not None:
             meters().woken(assignment.org_id, assignment.waited_seconds)
-        task = asyncio.create_task(self._attempt(attempt), name=f"job {assignment.job_id}")
-        self._running[task] = attempt
-        task.add_done_callback(self._ended)
+        self._ready.append(attempt)
+
+    def _begin(self) -> None:
+        """Begin what is claimed, as far as slots are free. The last ones are for orgs that run nothing here."""
+        orgs = {attempt.lease.assignment.org_id for attempt in self._running.values()}
+        for attempt in list(self._ready):
+            free, org = self.settings.concurrency - len(self._running), attempt.lease.assignment.org_id
+            if free > self.settings.shares.reserve or (free > 0 and org not in orgs):
+                self._ready.remove(attempt)
+                orgs.add(org)
+                task = asyncio.create_task(self._attempt(attempt), name=f"job {attempt.lease.assignment.job_id}")
+                self._running[task] = attempt
+                task.add_done_callback(self._ended)
 
     async def _attempt(self, attempt: Attempt | CodeAttempt) -> None:
         try:
@@ -227,7 +255,10 @@ class JobRunner:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.pop(task, None)
-        self.work.set()
+        self._ends.append(ticks())
+        self._begin()
+        if 2 * len(self._ready) <= self._ahead():
+            self.work.set()
         if not task.cancelled() and task.exception() is not None:
             log.error("attempt crashed", error=repr(task.exception()))
 
@@ -264,7 +295,7 @@ class JobRunner:
             await self._register()
             return
         cancel_ids = set(beaten[1])
-        for attempt in list(self._running.values()):
+        for attempt in (*self._running.values(), *self._ready):
             if attempt.lease.assignment.job_id in cancel_ids and not attempt.lease.cancel_requested:
                 attempt.interrupt()
 
@@ -278,19 +309,28 @@ class JobRunner:
 
     async def _release_forgotten(self) -> None:
         """Hand back what is leased to this worker and not run by it: nobody takes a job from a living worker. The answer to
-        its claim was lost, or its attempt ended without a write; the next attempt finds out which."""
+        its claim was lost, or its attempt ended without a write; the next attempt finds out which. What was claimed ahead and
+        found no free slot is handed back too."""
         async with self._claiming:
-            assignments = [attempt.lease.assignment for attempt in self._running.values()]
-            run = {(assignment.job_id, assignment.epoch) for assignment in assignments}
+            late = {
+                attempt.lease.assignment.job_id
+                for attempt in self._ready
+                if self.stopping.is_set() or ticks() - attempt.lease.limits.start > PATIENCE_SECONDS
+            }
+            self._ready = deque(each for each in self._ready if each.lease.assignment.job_id not in late)
+            run = {(assignment.job_id, assignment.epoch) for assignment in self._leased()}
             for job in await jobs_store.find_leased(self.db, self.id):
                 if (job.id, job.epoch) not in run and await workers.release_job(
-                    self.db, job, self.id, self.name, counted=not self.stopping.is_set()
+                    self.db, job, self.id, self.name, counted=job.id not in late and not self.stopping.is_set()
                 ):
                     log.warning("handed back a job that nobody ran", job_id=str(job.id))
                     self.work.set()
 
     async def _drain(self) -> None:
         """Attempts stop by themselves at their next boundary; whoever does not within the grace time is stopped."""
+        if self._ready:
+            with contextlib.suppress(CortexError):  # whoever looks next adopts them
+                await self._release_forgotten()
         if not self._running:
             return
         _, late = await asyncio.wait(self._running, timeout=self.settings.grace_seconds)

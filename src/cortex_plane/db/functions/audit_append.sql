@@ -43,6 +43,34 @@ begin
 end
 $$;
 
+-- For verbs on many sessions of one org: the same event for each of these jobs. Heads are locked in the order of their sessions, so that
+-- two such verbs never wait for each other.
+create or replace function sessions_append(p_org uuid, p_sessions uuid[], p_jobs uuid[], event_type text, event_data jsonb)
+  returns void
+  language plpgsql set search_path = public, pg_temp as $$
+declare
+  at timestamptz;
+begin
+  perform from (select distinct s as id from unnest(p_sessions) s order by s) s
+  cross join lateral (select from session_head h where h.org_id = p_org and h.session_id = s.id for update) h;
+  at := plane_now();
+  with concerned as (
+    select e.session_id, e.job_id, row_number() over (partition by e.session_id order by e.job_id) as number
+    from unnest(p_sessions, p_jobs) e (session_id, job_id)),
+  happened as (
+    insert into event (org_id, session_id, seq, type, job_id, data, created_at)
+    select p_org, c.session_id, h.event_seq + c.number, event_type, c.job_id, event_data, at
+    from concerned c
+    cross join lateral (
+      select h.event_seq from session_head h where h.org_id = p_org and h.session_id = c.session_id limit 1) h)
+  update session_head h set event_seq = h.event_seq + c.events, last_activity_at = at
+  from (select c.session_id, count(*) as events from concerned c group by c.session_id) c
+  cross join lateral (
+    select k.ctid from session_head k where k.org_id = p_org and k.session_id = c.session_id limit 1) k
+  where h.ctid = k.ctid;
+end
+$$;
+
 -- For verbs on the org itself. Rare by design: this lock is shared by the whole org.
 create or replace function org_append(p_org uuid, actions text[], bodies bytea[]) returns void
   language plpgsql set search_path = public, pg_temp as $$

@@ -9,49 +9,54 @@
 -- A search ends when it has been around once: whoever stopped earlier would look at the same ones next time, and what
 -- lies behind them would never run. Planning a hop takes ten times as long as making it, so the plans are kept.
 
--- The orgs that have work, in turn: those after p_after first. Where little is due, only orgs with due work are named: looking
--- for work costs the same however many orgs wait for a later time. p_skip: orgs that are passed over.
+-- The orgs that have due work, in turn: those after p_after first. Looking for it costs the same however many orgs wait for a later
+-- time: where little is due it is all read, and where much is due an org that only waits costs a look into the index.
+-- p_skip: orgs that are passed over.
 create or replace function find_orgs_in_turn(p_apps text[], p_due timestamptz, p_after uuid, p_skip uuid[], p_limit integer)
   returns uuid[]
   language plpgsql security definer set search_path = public, pg_temp set plan_cache_mode = force_generic_plan as $$
 declare
-  few constant integer := 50;
+  few constant integer := 16;
+  none constant uuid := '00000000-0000-0000-0000-000000000000';
   orgs uuid[];
-  most integer;
-  at_org uuid := p_after;
-  next_org uuid;
-  wrapped boolean := false;
 begin
-  select array_agg(distinct d.org_id), coalesce(max(d.number), 0) into orgs, most
-  from unnest(p_apps) a (app) cross join lateral (
-    select j.org_id, row_number() over () as number from (
+  orgs := array(
+    select j.org_id from unnest(p_apps) a (app) cross join lateral (
       select j.org_id from job j
       where j.app = a.app and j.runnable_at <= p_due
-      order by j.runnable_at limit few) j) d;
-  if most < few then
+      order by j.runnable_at limit few) j
+    limit few);
+  if orgs = '{}' then
+    return orgs;
+  elsif cardinality(orgs) < few then
+    if orgs[1] = all (orgs) then
+      return case when orgs[1] = any (p_skip) then '{}' else orgs[1:1] end;
+    end if;
     return array(
-      select o from unnest(orgs) o where o <> all (p_skip) order by o <= p_after, o limit p_limit);
+      select o from (select distinct o from unnest(orgs) o) o (o)
+      where o <> all (p_skip) order by o <= p_after, o limit p_limit);
   end if;
-  orgs := '{}';
-  while cardinality(orgs) < p_limit loop
-    select q.org_id into next_org
-    from unnest(p_apps) a (app) cross join lateral (
-      select j.org_id from job j
-      where j.app = a.app and j.runnable_at is not null and j.org_id > at_org
-      order by j.org_id limit 1) q
-    order by q.org_id limit 1;
-    if next_org is null or (wrapped and next_org > p_after) then
-      exit when wrapped;
-      wrapped := true;
-      at_org := '00000000-0000-0000-0000-000000000000';
-      continue;
-    end if;
-    at_org := next_org;
-    if next_org <> all (p_skip) then
-      orgs := orgs || next_org;
-    end if;
-  end loop;
-  return orgs;
+  -- From one org to the next in the index, to the end, and from the beginning to where it started.
+  return array(
+    with recursive hops (org_id, has_wrapped, is_org) as (
+      select p_after, false, false
+      union all
+      select coalesce(next.org_id, none), h.has_wrapped or next.org_id is null, next.org_id is not null
+      from hops h cross join lateral (
+        select (
+          select q.org_id from unnest(p_apps) a (app) cross join lateral (
+            select j.org_id from job j
+            where j.app = a.app and j.runnable_at is not null and j.org_id > h.org_id
+            order by j.org_id limit 1) q
+          order by q.org_id limit 1) as org_id) next
+      where not h.has_wrapped or next.org_id <= p_after)
+    select h.org_id from hops h
+    -- In the order of the index of queues: that of what is due would lead through all orgs.
+    where h.is_org and h.org_id <> all (p_skip) and exists (
+      select from unnest(p_apps) a (app) cross join lateral (
+        select from job j where j.app = a.app and j.org_id = h.org_id and j.runnable_at <= p_due
+        order by j.agent_id, j.queue, j.runnable_at limit 1) j)
+    limit p_limit);
 end
 $$;
 
@@ -65,6 +70,8 @@ declare
   running integer;
   free integer := p_most;
   more uuid[];
+  agents uuid[] := '{}';
+  found_before integer;
 begin
   ids := '{}';
   busy := false;
@@ -110,43 +117,43 @@ begin
     order by first.queue, first.runnable_at
   loop
     exit when free <= 0;
-    select coalesce((v.resource_limits ->> 'max_concurrent_jobs')::integer, 5) into allowed
+    -- What this search has found already is not leased yet.
+    found_before := coalesce(cardinality(array_positions(agents, waiting.agent_id)), 0);
+    select coalesce((v.resource_limits ->> 'max_concurrent_jobs')::integer, 5) - found_before into allowed
     from agent g join agent_version v
       on v.org_id = g.org_id and v.agent_id = g.id and v.version = g.config_version
-    where g.org_id = p_org and g.id = waiting.agent_id;
-    select count(*) into running from job j
-    where j.org_id = p_org and j.agent_id = waiting.agent_id and j.worker_id is not null;
-    continue when running >= allowed;
+    where g.org_id = p_org and g.id = waiting.agent_id and (
+      select count(*) from job j
+      where j.org_id = p_org and j.agent_id = waiting.agent_id and j.worker_id is not null)
+      < coalesce((v.resource_limits ->> 'max_concurrent_jobs')::integer, 5) - found_before;
+    continue when not found;
     -- Only who may have room is worth a lock, and then it is counted again: nobody else can add to it now.
     if not pg_try_advisory_xact_lock(hashtextextended(waiting.agent_id::text, 1)) then
       busy := true;
       continue;
     end if;
-    select count(*) into running from job j
-    where j.org_id = p_org and j.agent_id = waiting.agent_id and j.worker_id is not null;
-    if ids <> '{}' then
-      -- What this search has found already is not leased yet.
-      running := running + (
-        select count(*) from job j where j.org_id = p_org and j.id = any (ids) and j.agent_id = waiting.agent_id);
-    end if;
-    continue when running >= allowed;
     more := array(
       select j.id from job j
       where j.app = waiting.app and j.org_id = p_org and j.agent_id = waiting.agent_id
         and j.queue = waiting.queue and j.runnable_at <= waiting.until
-      order by j.runnable_at limit least(free, allowed - running)
+      order by j.runnable_at limit (
+        select greatest(0, least(free, allowed - count(*))) from job r
+        where r.org_id = p_org and r.agent_id = waiting.agent_id and r.worker_id is not null)
       for no key update skip locked);
     if more = '{}' then
-      -- Somebody holds its first job: the ones behind that do not wait for it.
+      -- Somebody holds its first job, and the ones behind that do not wait for it; or has just taken the last place.
       busy := true;
       more := array(
         select j.id from job j
         where j.app = waiting.app and j.org_id = p_org and j.agent_id = waiting.agent_id
           and j.queue = waiting.queue and j.runnable_at <= p_due
-        order by j.runnable_at limit 1
+        order by j.runnable_at limit (
+          select greatest(0, least(1, allowed - count(*))) from job r
+          where r.org_id = p_org and r.agent_id = waiting.agent_id and r.worker_id is not null)
         for no key update skip locked);
     end if;
     ids := ids || more;
+    agents := agents || array_fill(waiting.agent_id, array[cardinality(more)]);
     free := free - cardinality(more);
   end loop;
 end
@@ -184,6 +191,9 @@ call pg_temp.give_functions('cortex_claimer',
 
 -- Lease up to p_wanted jobs to a worker with so many free slots: in each round the orgs that have work get the same number, so
 -- that it is as if they took turns. A last row without a job says that others were claiming at the same moment.
+--
+-- However many jobs of an org are claimed, each statement runs once for it. A lateral part with a limit finds each row by its key,
+-- whatever the planner thinks of the table: without statistics it would read all rows of the org, and plans are kept.
 create or replace function claim_jobs(
   p_worker uuid, p_apps text[], p_wanted integer, p_after uuid, p_held uuid[], p_share integer, p_reserve integer,
   p_org_jobs integer)
@@ -194,9 +204,11 @@ create or replace function claim_jobs(
     resource_limits jsonb, message_seq bigint, now timestamptz, agent text, teams uuid[], session_kind text,
     policies text, request_policies jsonb, waited_seconds double precision, bound jsonb,
     hand_backs integer)
-  language plpgsql set search_path = public, pg_temp set plan_cache_mode = force_generic_plan as $$
+  language plpgsql set search_path = public, pg_temp set plan_cache_mode = force_generic_plan
+  set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
 #variable_conflict use_column
 declare
+  at_once constant integer := greatest(p_wanted, 64);
   free integer := p_wanted;
   due timestamptz := plane_now();
   at_org uuid := p_after;
@@ -208,13 +220,16 @@ declare
   slots integer;
   most integer;
   room integer;
-  found_jobs record;
-  found_id uuid;
+  ids uuid[];
+  is_busy boolean;
   others boolean := false;
+  of_org text;
   waits double precision[];
-  started uuid[];
-  moves jsonb := '[]';
-  moved record;
+  new_sessions uuid[];
+  new_jobs uuid[];
+  started_orgs uuid[] := '{}';
+  started_sessions uuid[] := '{}';
+  started_jobs uuid[] := '{}';
 begin
   -- Only a worker that is known can be found dead: a job of any other would be leased for good.
   if not exists (
@@ -223,70 +238,71 @@ begin
       message = 'The lease of this worker has run out.', hint = 'It claims again after its next heartbeat.';
   end if;
   while free > 0 loop
-    orgs := find_orgs_in_turn(p_apps, due, at_org, skip, greatest(free, 64));
+    orgs := find_orgs_in_turn(p_apps, due, at_org, skip, at_once);
     exit when orgs = '{}';
     before := free;
     most := greatest(1, (free - p_reserve) / least(free, cardinality(orgs)));
     foreach org in array orgs loop
       exit when free = 0;
-      select count(*) into slots from unnest(held) h where h = org;
+      slots := coalesce(cardinality(array_positions(held, org)), 0);
       -- The last slots of a worker are for orgs that run nothing on it.
       room := least(most, p_share - slots, greatest(free - p_reserve, (slots = 0)::integer));
       if room <= 0 then
         skip := skip || org;
         continue;
       end if;
-      select f.ids, f.busy into found_jobs from find_jobs_of_org(org, p_apps, due, room, p_org_jobs) f;
-      others := others or found_jobs.busy;
-      if found_jobs.ids = '{}' then
+      select f.ids, f.busy into ids, is_busy from find_jobs_of_org(org, p_apps, due, room, p_org_jobs) f;
+      others := others or is_busy;
+      if cardinality(ids) < room then
+        -- What is left of it cannot be claimed now.
         skip := skip || org;
-        continue;
+        continue when ids = '{}';
       end if;
       at_org := org;
-      free := free - cardinality(found_jobs.ids);
-      held := held || array_fill(org, array[cardinality(found_jobs.ids)]);
-      perform set_config('app.org_id', org::text, true);
+      free := free - cardinality(ids);
+      held := held || array_fill(org, array[cardinality(ids)]);
+      of_org := set_config('app.org_id', org::text, true);
       now := plane_now();
       select array_agg(case when j.epoch > 0 then extract(epoch from now - j.runnable_at)::double precision end order by f.number),
-        array_agg(j.id) filter (where j.status <> 'RUNNING'),
-        moves || coalesce(jsonb_agg(jsonb_build_object('org', org, 'session', j.session_id, 'job', j.id))
-          filter (where j.status <> 'RUNNING'), '[]')
-      into waits, started, moves
-      from unnest(found_jobs.ids) with ordinality f (id, number)
-      -- One by one, by key: a plan over all of them might read every job.
+        coalesce(array_agg(j.session_id) filter (where j.status <> 'RUNNING'), '{}'),
+        coalesce(array_agg(j.id) filter (where j.status <> 'RUNNING'), '{}')
+      into waits, new_sessions, new_jobs
+      from unnest(ids) with ordinality f (id, number)
       cross join lateral (select * from job j where j.org_id = org and j.id = f.id limit 1) j;
-      foreach found_id in array found_jobs.ids loop
-        if found_id = any (started) then
+      if new_jobs <> '{}' then
+        started_orgs := started_orgs || array_fill(org, array[cardinality(new_jobs)]);
+        started_sessions := started_sessions || new_sessions;
+        started_jobs := started_jobs || new_jobs;
+      end if;
+      policies := policies_version(org);
+      return query
+        with leased as (
           update job j
           set status = 'RUNNING', worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now,
             runnable_at = null, next_retry_at = null, wake_at = null
-          where j.org_id = org and j.id = found_id;
-        else
-          update job j
-          set worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now, runnable_at = null
-          where j.org_id = org and j.id = found_id;
-        end if;
-      end loop;
-      return query
+          from unnest(ids, waits) with ordinality f (id, waited, number)
+          cross join lateral (select k.ctid from job k where k.org_id = org and k.id = f.id limit 1) k
+          where j.ctid = k.ctid
+          returning j.*, f.waited, f.number)
         select j.org_id, j.id, j.session_id, j.agent_id, j.agent_version, j.kind, j.app, j.payload,
           j.checkpoint::text, j.checkpoint_mac, j.epoch, j.write_seq, j.retry_count, j.max_retries, j.running_seconds,
           v.model_config, v.skill_config, v.resource_limits, h.message_seq, now,
-          a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, policies_version(j.org_id), j.policies, f.waited,
+          a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, claim_jobs.policies, j.policies, j.waited,
           case when exists (select from session_atlas b where b.org_id = j.org_id and b.session_id = j.session_id)
             then session_bound(j.org_id, j.session_id) end, j.hand_backs
-        from unnest(found_jobs.ids, waits) with ordinality f (id, waited, number)
-        cross join lateral (select * from job j where j.org_id = org and j.id = f.id limit 1) j
+        from leased j
         join agent a on a.org_id = j.org_id and a.id = j.agent_id
         join team t on t.org_id = a.org_id and t.id = a.team_id
         join session s on s.org_id = j.org_id and s.id = j.session_id
         join agent_version v on v.org_id = j.org_id and v.agent_id = j.agent_id and v.version = j.agent_version
         join session_head h on h.org_id = j.org_id and h.session_id = j.session_id
-        order by f.number;
+        order by j.number;
     end loop;
     if free = before then
       -- None of them can be served now: the search goes on behind them.
       at_org := orgs[cardinality(orgs)];
     end if;
+    exit when cardinality(orgs) < at_once and orgs <@ skip;
   end loop;
   if others and free > 0 then
     return query select null::uuid, null::uuid, null::uuid, null::uuid, null::integer, null::text, null::text,
@@ -295,13 +311,12 @@ begin
       null::text, null::uuid[], null::text, null::text, null::jsonb, null::double precision, null::jsonb, null::integer;
   end if;
   -- Heads last, and in one order: two claims may meet in the same sessions.
-  for moved in
-    select m.org, m.session, m.job from jsonb_to_recordset(moves) m (org uuid, session uuid, job uuid)
-    order by m.org, m.session, m.job
+  for org, new_sessions, new_jobs in
+    select m.org, array_agg(m.session), array_agg(m.job)
+    from unnest(started_orgs, started_sessions, started_jobs) m (org, session, job) group by m.org order by m.org
   loop
-    perform set_config('app.org_id', moved.org::text, true);
-    perform session_append(moved.org, moved.session, 0, array['status'], array[moved.job],
-      array[jsonb_build_object('status', 'RUNNING')], '{}', '{}');
+    of_org := set_config('app.org_id', org::text, true);
+    perform sessions_append(org, new_sessions, new_jobs, 'status', '{"status": "RUNNING"}');
   end loop;
 end
 $$;

@@ -58,7 +58,7 @@ class CodeAttempt:
         self.authorizer = CallAuthorizer(self.lease, self.gates)
         self.conversation = ModelConversation(self.lease, self.gates)
         self.cards = RequestCards(self.lease, self.gates, self.conversation, self.authorizer.demands)
-        self.journal = JournalWriter(self.lease, StepWriter(self.lease, self.gates, self.authorizer, self.conversation))
+        self.journal = JournalWriter(self.lease, StepWriter(self.lease, self.gates, self.conversation))
         self.ledger = CallLedger(self.lease, self.gates, self.authorizer, self.cards, self.journal)
         self.entries = JournalEntries(self.lease, self.journal)
         self.calls: dict[UUID, Call] = {}
