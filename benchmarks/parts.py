@@ -26,6 +26,7 @@ PARTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "code_agents": {"rounds": 1, "count": 2},
         "checkpoints": {"rounds": 1, "count": 5},
         "growth": {"steps": 40},
+        "scale": {"jobs": 2_000},
         "claims": {"rounds": 1, "jobs": 200, "starts": 5},
         "approvals": {"resumes": 5, "peer_resumes": 2, "decisions": 20, "few": 100, "many": 1_000, "each": 5},
         "credentials": {"rounds": 1, "each": 3},

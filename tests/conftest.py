@@ -25,8 +25,8 @@ from cortex_plane.kernel.shares import Throttle
 from cortex_plane.main.api_process import create_app
 from cortex_plane.sessions.verbs.events import EventFeed
 from tests.browser.chromium import tell
+from tests.fixtures.listeners import nowhere
 from tests.fixtures.people import World
-from tests.fixtures.receivers import nowhere
 from tests.fixtures.servers import TestServer, available, remove_data_of, running
 from tests.fixtures.warm_databases import WarmDatabase, WarmDatabases
 

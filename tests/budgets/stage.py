@@ -26,8 +26,8 @@ from cortex_plane.kernel.shares import Throttle
 from cortex_plane.main.api_process import create_app
 from cortex_plane.sessions.verbs.events import EventFeed
 from tests.budgets.operations import OPERATIONS, Stage
+from tests.fixtures.listeners import nowhere
 from tests.fixtures.people import World
-from tests.fixtures.receivers import nowhere
 from tests.fixtures.servers import VAULT, TestServer, prepare, roomy_memory
 
 CONNECTIONS = 4

@@ -38,8 +38,8 @@ from cortex_plane.kernel.shares import Throttle
 from cortex_plane.main.api_process import create_app
 from tests.conftest import PAGES
 from tests.fixtures.atlases import plain
+from tests.fixtures.listeners import nowhere
 from tests.fixtures.people import Person, World
-from tests.fixtures.receivers import nowhere
 from tests.fixtures.servers import VAULT, TestServer, available, fresh_database
 from tests.fixtures.stages import SHIP_HASH
 from tests.fixtures.tool_confirmations import DIGEST

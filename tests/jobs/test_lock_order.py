@@ -1,6 +1,6 @@
 """Workers, operators and people on the same few sessions at once: every verb locks in one order, so none deadlocks.
 
-The order stands in sql/migrations/0002_durable_core.sql. A short form runs with every `make test`, the long one with
+The order stands at the head of the migrations in db/migrations. A short form runs with every `make test`, the long one with
 `make soak`.
 """
 

@@ -24,8 +24,9 @@ def test_every_type_says_what_it_carries_and_is_documented() -> None:
 
 
 def test_an_inbox_hears_of_everything_that_concerns_it() -> None:
-    migration = (SQL / "migrations" / "0007_reach.sql").read_text()
-    for text in (every_query()["sessions/approval_events"], migration):
+    migrations = "".join(path.read_text() for path in sorted((SQL / "migrations").glob("*.sql")))
+    index = migrations[migrations.rindex("create index idx_event_approvals") :].partition(";")[0]
+    for text in (every_query()["sessions/approval_events"], index):
         listed = set(re.findall(r"'((?:approval|effect)_\w+)'", text))
         assert listed >= INBOX
 

@@ -35,6 +35,7 @@ from tests.storage.leases import Held, claim, make_worker
 from tests.storage.tenants import digest, populate, tables
 
 EVERYTHING = [script.name for script in scripts()]
+FIRST = EVERYTHING[0]
 ROOT = Path(__file__).parents[2]
 
 
@@ -115,6 +116,8 @@ async def test_a_new_migration_reaches_a_populated_database(
 
 
 # From 0001 to 0002 -------------------------------------------------------------------------------------------
+
+of_0001 = pytest.mark.skipif(FIRST != "0001_spine", reason="the baseline has replaced 0001")
 
 # A job in each state that 0001 let it have, with what becomes of it: whether and when it can be claimed, its holds.
 OF_0001 = {
@@ -215,6 +218,7 @@ async def check_upgraded(admin: asyncpg.Connection) -> None:
     assert await admin.fetchval(old) == 0
 
 
+@of_0001
 async def test_0002_reaches_a_populated_0001(server: TestServer, empty: str, at_0001: Path) -> None:
     await migrate(server.admin(empty), folder=at_0001)
     admin = await asyncpg.connect(server.admin(empty))
@@ -233,6 +237,7 @@ async def test_0002_reaches_a_populated_0001(server: TestServer, empty: str, at_
     assert len(claimed) == 4, "PENDING, RUNNING, RETRY and SLEEPING go on"
 
 
+@of_0001
 async def test_0002_reaches_a_populated_0001_of_an_owner_who_is_no_superuser(
     server: TestServer, empty: str, at_0001: Path
 ) -> None:
@@ -260,10 +265,10 @@ async def test_0002_reaches_a_populated_0001_of_an_owner_who_is_no_superuser(
 async def test_an_edited_migration_is_refused(
     urls: Urls, db: Database, admin: asyncpg.Connection, folder: Path
 ) -> None:
-    append(folder / "migrations" / "0001_spine.sql", "\ncreate table sneaked_in ();\n")
+    append(folder / "migrations" / f"{FIRST}.sql", "\ncreate table sneaked_in ();\n")
     append(folder / "functions" / "post_message.sql", "\n-- changed\n")
     before = await ledger(admin)
-    with pytest.raises(SetupError, match="0001_spine was edited") as raised:
+    with pytest.raises(SetupError, match=f"{FIRST} was edited") as raised:
         await migrate(urls.admin, folder=folder)
     assert raised.value.code == "edited_migration"
     assert "new migration" in raised.value.hint
@@ -306,7 +311,7 @@ async def test_an_old_database_is_refused_with_what_to_run(
     old = await Database.open(server.app(empty))
     try:
         assert await pending(old) == EVERYTHING
-        with pytest.raises(SetupError, match="lacks 0001_spine") as raised:
+        with pytest.raises(SetupError, match=f"lacks {FIRST}") as raised:
             await require_current(old)
         assert (raised.value.code, raised.value.hint) == ("schema_outdated", "Run `cortex db migrate` first.")
     finally:

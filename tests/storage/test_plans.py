@@ -8,6 +8,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from cortex_plane.db.database import every_query
 from cortex_plane.kernel.ids import new_id
 from tests.fixtures.people import World
 from tests.storage.leases import queue
@@ -203,3 +204,41 @@ async def test_deciding_does_not_look_at_what_is_merely_pending(
         for table in re.findall(r"Seq Scan on (\w+)", plan):
             assert table in ("agent", "team"), f"{name}:\n{plan}"
         assert used & indexes, f"{name}:\n{plan}"
+
+
+# Lists -------------------------------------------------------------------------------------------------------
+
+EXTERNAL = """
+insert into external_call (org_id, call_id, job_id, session_id, agent_id, opener, asker, claims_read_only, risk, timeout_seconds,
+  asked_hash, policies, created_at)
+select i.org_id, i.call_id, i.job_id, r.session_id, r.agent_id, i.org_id, i.org_id, false, 'high', 60, sha256(''), '0.1', r.requested_at
+from approval_invocation i join approval_request r on r.org_id = i.org_id and r.id = i.approval_id
+"""
+LISTS = {
+    "approvals/list_approvals": ("approval_request", {"idx_approval_request_list", "idx_approval_request_status"}),
+    "calls/list_calls": ("external_call", {"idx_external_call_list"}),
+}
+
+
+@pytest.mark.fresh_database
+async def test_a_page_of_a_list_reads_only_its_rows(
+    world: World, admin: asyncpg.Connection, app: asyncpg.Connection
+) -> None:
+    for table in ("session", "job", "approval_request", "approval_invocation", "tool_call", "external_call"):
+        await admin.execute(f"alter table {table} disable trigger all")
+    await queue(admin, world, ROWS)
+    for statement in (PENDING, INVOCATIONS, CALLS, EXTERNAL):
+        await admin.execute(statement)
+    await admin.execute("vacuum analyze")
+    await app.execute(f"set app.org_id = '{world.org_id}'")
+    for mode in ("force_generic_plan", "force_custom_plan"):
+        await app.execute(f"set plan_cache_mode = {mode}")
+        for name, (table, indexes) in LISTS.items():
+            prepared = await app.prepare(f"explain (analyze, buffers, timing off) {every_query()[name]}")
+            rest = len(prepared.get_parameters()) - 3
+            plan = "\n".join(row[0] for row in await prepared.fetch(None, None, 21, *[None] * rest))
+            used = set(re.findall(r"using (\w+)", plan))
+            assert f"Seq Scan on {table}" not in plan, f"{name}, {mode}:\n{plan}"
+            assert used & indexes, f"{name}, {mode}:\n{plan}"
+            pages = int(re.search(r"Buffers: shared hit=(\d+)", plan)[1])  # type: ignore[index]
+            assert pages < 1_000, f"{name}, {mode}:\n{plan}"

@@ -239,18 +239,24 @@ order by id
 
 
 -- name: list_approvals
-select p.*, d.refusal, d.shaped_by as same_human_as
-from (
-  select * from approval_shown a
-  where ($1::timestamptz is null or (a.created_at, a.id) < ($1, $2::uuid))
-    and sees_approval($4, (select u.roles from user_account u where u.id = $4), a.user_account_id, a.opened_by, a.approvers)
-    and ($5::text is null or a.status = $5)
-    and ($6::uuid is null or a.job_id = $6)
-    and ($7::uuid is null or a.session_id = $7)
-  order by a.created_at desc, a.id desc
-  limit $3) p
-left join lateral approval_refusal(p.org_id, p.id, $8) d on p.status = 'pending'
-order by p.created_at desc, p.id desc
+-- The page is found in the table itself, in the order of its index, and then looked up row by row: of the view the planner expects too
+-- few rows and would sort them all, of a page too many and would read whole tables.
+with page as materialized (
+  select r.org_id, r.id from approval_request r
+  where (r.requested_at, r.id) < (coalesce($1::timestamptz, 'infinity'), coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
+    and ($4::uuid is null or (
+      select sees_approval($4, (select u.roles from user_account u where u.id = $4), s.user_account_id, s.opened_by, r.approvers)
+      from session s where s.org_id = r.org_id and s.id = r.session_id))
+    and ($5::text is null or r.status = $5)
+    and ($6::uuid is null or r.job_id = $6)
+    and ($7::uuid is null or r.session_id = $7)
+  order by r.requested_at desc, r.id desc
+  limit $3)
+select a.*, d.refusal, d.shaped_by as same_human_as
+from page p
+cross join lateral (select * from approval_shown w where w.org_id = p.org_id and w.id = p.id limit 1) a
+left join lateral approval_refusal(a.org_id, a.id, $8) d on a.status = 'pending'
+order by a.created_at desc, a.id desc
 
 
 -- name: list_deciders

@@ -20,15 +20,22 @@ where g.call_id = $1 order by g.created_at desc limit 1
 
 
 -- name: list_calls
-select c.id, c.session_id, c.agent, c.tool, c.status, c.verdict, c.rule, c.attempt, c.key, c.error, c.created_at, c.finished_at
-from external_call_shown c
-where ($1::timestamptz is null or (c.created_at, c.id) < ($1, $2::uuid))
-  and ($4::uuid is null or c.session_id = any (array(
-    select s.id from session s where s.user_account_id = $4 or s.opened_by = $4)))
-  and ($5::uuid is null or c.session_id = $5)
-  and ($6::text is null or c.status = $6)
-order by c.created_at desc, c.id desc
-limit $3
+-- The page is found in the table itself, in the order of its index, and then looked up row by row (see list_approvals).
+with page as materialized (
+  select x.org_id, x.call_id, x.session_id, x.agent_id, x.key, x.created_at from external_call x
+  where (x.created_at, x.call_id) < (coalesce($1::timestamptz, 'infinity'), coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
+    and ($4::uuid is null or (
+      select $4 in (s.user_account_id, s.opened_by) from session s where s.org_id = x.org_id and s.id = x.session_id))
+    and ($5::uuid is null or x.session_id = $5)
+    and ($6::text is null or (select c.status = $6 from tool_call c where c.org_id = x.org_id and c.id = x.call_id))
+  order by x.created_at desc, x.call_id desc
+  limit $3)
+select x.call_id as id, x.session_id, a.slug as agent, c.tool_name as tool, c.status, c.verdict, c.rule, c.attempt, x.key, c.error,
+  x.created_at, c.finished_at
+from page x
+join agent a on a.org_id = x.org_id and a.id = x.agent_id
+cross join lateral (select * from tool_call c where c.org_id = x.org_id and c.id = x.call_id limit 1) c
+order by x.created_at desc, x.call_id desc
 
 
 -- name: lock_asking

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,10 @@ def _quoted(statement: str, *names: str) -> str:
 
 
 EVENT_MONTHS_AHEAD = 3
+Ledger = dict[tuple[str, str], str]
 _LEDGER = "select kind, name, checksum from schema_migration"
+BASELINE = "baseline.txt"
+"""Which migrations the first one of this release replaces, with their checksums. Written by `python -m scripts.baseline`."""
 _LOCK = 4_859_274_401  # any constant: whoever migrates this database holds it
 
 
@@ -89,10 +92,30 @@ def scripts(folder: Path = SQL) -> list[Script]:
     return [*files, *(Script(p.stem, "function", p.read_text()) for p in sorted((folder / "functions").glob("*.sql")))]
 
 
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """The migrations that became one, and the last commit that had them."""
+
+    commit: str = ""
+    checksums: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path) -> Replaced:
+        path = folder / BASELINE
+        lines = [line.split() for line in path.read_text().splitlines() if line[:1] != "#"] if path.exists() else []
+        commit = "".join(value for key, value in lines if key == "commit")
+        return cls(commit, {name: checksum for checksum, name in lines if checksum != "commit"})
+
+    def are(self, ledger: Ledger) -> bool:
+        """Whether these, all of them and no others, are what a database has."""
+        migrations = {name: checksum for (kind, name), checksum in ledger.items() if kind == "migration"}
+        return bool(migrations) and migrations == self.checksums
+
+
 @functools.cache
-def _release() -> list[Script]:
+def _release() -> tuple[list[Script], Replaced]:
     """This release's own, read once: readiness is asked every few seconds."""
-    return scripts()
+    return scripts(), Replaced.read(SQL)
 
 
 async def migrate(url: str, *, folder: Path = SQL, on_progress: Callable[[str], None] = lambda _: None) -> list[str]:
@@ -116,8 +139,20 @@ async def _migrate(
     await connection.execute((folder / "roles.sql").read_text())
     await connection.execute((folder / "ledger.sql").read_text())
     ledger = _ledger(await connection.fetch(_LEDGER))
-    _refuse_strange(release, ledger)
+    replaced = Replaced.read(folder)
+    _refuse_strange(release, ledger, replaced)
     names: list[str] = []
+    if replaced.are(ledger):
+        # Its schema is what the baseline makes, so only the record changes.
+        baseline = release[0]
+        on_progress(f"adopting the schema as {baseline.name}")
+        async with connection.transaction():
+            await connection.execute("delete from schema_migration where kind = 'migration'")
+            await connection.execute(
+                (folder / "record.sql").read_text(), baseline.name, baseline.kind, baseline.checksum
+            )
+        names.append(baseline.name)
+        ledger[baseline.key] = baseline.checksum
     doing = ""
     for script in release:
         if ledger.get(script.key) == script.checksum:
@@ -142,12 +177,24 @@ async def _migrate(
     return names
 
 
-def _ledger(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
+def _ledger(rows: Sequence[Mapping[str, Any]]) -> Ledger:
     return {(row["kind"], row["name"]): row["checksum"] for row in rows}
 
 
-def _refuse_strange(release: list[Script], ledger: dict[tuple[str, str], str]) -> None:
+def _refuse_strange(release: list[Script], ledger: Ledger, replaced: Replaced) -> None:
+    if replaced.are(ledger):
+        return
     keys = {script.key for script in release}
+    if any(("migration", name) in ledger and ("migration", name) not in keys for name in replaced.checksums):
+        differs = next(
+            (name for name, checksum in replaced.checksums.items() if ledger.get(("migration", name)) != checksum), ""
+        )
+        if differs:
+            raise SetupError(
+                f"The database does not have {differs} as it was when {release[0].name} replaced it.",
+                code="before_baseline",
+                hint=f"Run `cortex db migrate` of commit {replaced.commit[:12]} first, then of this release.",
+            )
     for kind, name in sorted(ledger):
         # Functions come and go with releases; what a migration made stays.
         if kind == "migration" and (kind, name) not in keys:
@@ -167,12 +214,12 @@ def _refuse_strange(release: list[Script], ledger: dict[tuple[str, str], str]) -
 
 async def pending(database: Database, *, folder: Path = SQL) -> list[str]:
     """What this database still lacks, asked with the app's own login."""
-    release = _release() if folder == SQL else scripts(folder)
+    release, replaced = _release() if folder == SQL else (scripts(folder), Replaced.read(folder))
     async with database.transaction(NOBODY) as tx:
         if not await tx.value("select to_regclass('schema_migration') is not null"):
             return [script.name for script in release]
         ledger = _ledger(await tx.rows(_LEDGER))
-    _refuse_strange(release, ledger)
+    _refuse_strange(release, ledger, replaced)
     return [script.name for script in release if ledger.get(script.key) != script.checksum]
 
 
