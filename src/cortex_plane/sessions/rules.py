@@ -191,6 +191,8 @@ class Thread(Sequence[Turn]):
 
     def __init__(self, entries: Iterable[Entry] = (), newest_user: Entry | None = None) -> None:
         self.entries: list[Entry] = []
+        self.entry_turns: list[Turn] = []
+        """The turns of the entries."""
         self.tokens = 0
         """Of all entries."""
         self.has_monologue = False
@@ -212,16 +214,17 @@ class Thread(Sequence[Turn]):
             self._add(entry)
 
     def _add(self, entry: Entry) -> None:
-        before = self.entries[-1].turn if self.entries else None
+        before = self.entry_turns[-1] if self.entry_turns else None
         if isinstance(before, AssistantTurn) and isinstance(entry.turn, AssistantTurn):
             self.has_monologue = True
         self.entries.append(entry)
+        self.entry_turns.append(entry.turn)
         self.tokens += entry.tokens
         self._user_turns += isinstance(entry.turn, UserTurn)
 
     def drop(self, count: int) -> list[Entry]:
         """The oldest entries leave: a memory covers them now."""
-        oldest, self.entries = self.entries[:count], self.entries[count:]
+        oldest, self.entries, self.entry_turns = self.entries[:count], self.entries[count:], self.entry_turns[count:]
         for entry in oldest:
             self.tokens -= entry.tokens
             self._user_turns -= isinstance(entry.turn, UserTurn)
@@ -231,7 +234,7 @@ class Thread(Sequence[Turn]):
     @property
     def turns(self) -> list[Turn]:
         newest = self.asked
-        return [entry.turn for entry in ([] if newest is None else [newest]) + self.entries]
+        return self.entry_turns if newest is None else [newest.turn, *self.entry_turns]
 
     def __len__(self) -> int:
         return len(self.entries) + (self.asked is not None)
@@ -298,7 +301,7 @@ def assembled(thread: Thread, memory: Memory, budget: Budget) -> list[Turn]:
     head, room = [], budget.tokens
     if memory.summary or memory.facts:
         head, room = [memory.turn()], room - memory.tokens
-    turns, size = [entry.turn for entry in thread.entries], thread.tokens
+    turns, size = thread.entry_turns.copy(), thread.tokens
     newest = thread.asked
     if newest is not None:
         spare = room - size

@@ -76,9 +76,9 @@ class Response:
     """Why it would not answer, where it said so."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TextChunk:
-    """A piece of a response's text, while the model is still speaking."""
+    """A piece of a response's text, while the model is still speaking. Not frozen: there are hundreds in a response."""
 
     text: str
 

@@ -26,8 +26,6 @@ _ASK = PolicyVerdict.REQUIRES_APPROVAL
 DEFAULT_READ_ONLY = "default:read_only"
 DEFAULT_OWNER = "default:owner"
 DEFAULT_UNSURE = "default:unsure"
-MAX_TARGETS = 256
-"""Whose rows a level remembers."""
 MAX_CONCLUSIONS = 4096
 """Conclusions that are remembered: by which rows matched, and not by calls."""
 MAX_KEY = 32
@@ -114,10 +112,31 @@ class CompiledPolicies:
         self._org = LevelIndex(policies.org)
         self._teams: dict[UUID, LevelIndex] = {id: LevelIndex(rows) for id, rows in policies.teams.items()}
         self._conclusions: dict[tuple[Any, ...], tuple[PolicyDecision, Origins]] = {}
+        self._decisions: dict[tuple[Any, ...], PolicyDecision] = {}
         self.rows = len(policies.platform) + len(policies.org) + sum(map(len, policies.teams.values()))
 
     def decide(self, facts: CallFacts, request: Sequence[PolicyRow] = ()) -> PolicyDecision:
-        return self._run(facts, request, None)[0]
+        """Remembered where no condition looks at arguments: agents call the same few tools again and again."""
+        if request:
+            return self._run(facts, request, None)[0]
+        key = (
+            facts.target, facts.action_type, facts.risk, facts.read_only, facts.agent, facts.session_kind, *facts.teams,
+        )  # fmt: skip
+        decision = self._decisions.get(key)
+        if decision is None:
+            decision = self._run(facts, (), None)[0]
+            if not self._looks_at_arguments(facts):
+                if len(self._decisions) >= MAX_CONCLUSIONS:
+                    self._decisions.clear()
+                self._decisions[key] = decision
+        return decision
+
+    def _looks_at_arguments(self, facts: CallFacts) -> bool:
+        return any(
+            row.condition is not None and "args" in row.condition.variables
+            for _, index in self._levels(facts)
+            for row in index.find(facts.action_type, facts.target)
+        )
 
     def explain(self, facts: CallFacts, request: Sequence[PolicyRow] = ()) -> policy_model.Explanation:
         trace = _Trace()
@@ -350,7 +369,7 @@ class CompiledRow:
 class LevelIndex:
     """The rows of one level, by action type and target."""
 
-    __slots__ = ("_by_action", "_rows")
+    __slots__ = ("_by_action",)
 
     def __init__(self, rows: Sequence[PolicyRow]) -> None:
         conditions = {text: Condition.of(text) for row in rows if (text := row.condition) is not None}
@@ -362,15 +381,8 @@ class LevelIndex:
         self._by_action: Mapping[str, GlobIndex[CompiledRow]] = {
             action: GlobIndex(entries) for action, entries in by_action.items()
         }
-        self._rows: dict[tuple[str, str], Sequence[CompiledRow]] = {}
-        """Those that were looked for last: agents call the same few tools again and again."""
 
     def find(self, action_type: str, target: str) -> Sequence[CompiledRow]:
         """The rows whose target matches, in the order of their file."""
-        rows = self._rows.get((action_type, target))
-        if rows is None:
-            index = self._by_action.get(action_type)
-            if len(self._rows) >= MAX_TARGETS:
-                self._rows.clear()
-            rows = self._rows[action_type, target] = index.find(target) if index is not None else ()
-        return rows
+        index = self._by_action.get(action_type)
+        return index.find(target) if index is not None else ()
