@@ -752,6 +752,8 @@ REQUIREMENTS = [
        " nothing beside it."),
     _R("D.700", "The layout holds: floors and the order of nouns in the import graph, no cycle, small folders, shallow inheritance;"
        " exceptions are listed and only become fewer."),
+    _R("D.720", "The outcome of a call that policy alone allowed and that may be repeated with its key goes with the next intent in one commit"
+       " where the model answers in time; else it is written by itself. A held or cancelled job stops between the two."),
 ]  # fmt: skip
 
 

@@ -41,7 +41,7 @@ from cortex_plane.worker.attempt import Attempt
 from cortex_plane.worker.code.attempt import CodeAttempt
 from cortex_plane.worker.models.backends import Backends, ScriptedModel
 from cortex_plane.worker.notifier import Notifier
-from cortex_plane.worker.worker import JobRunner, attempt_of
+from cortex_plane.worker.worker import JobRunner, WorkerSettings, attempt_of
 from tests.fixtures.approvals import decide, pending
 from tests.fixtures.atlases import plain, publish
 from tests.fixtures.macs import sign_mappings
@@ -148,9 +148,9 @@ def effects(name: str, pace: Pace) -> App:
 class Hands:
     """A worker that is only a row, so that nothing of it runs by itself."""
 
-    def __init__(self, world: World, app: App, backends: Backends | None = None) -> None:
+    def __init__(self, world: World, app: App, backends: Backends | None = None, **settings: Any) -> None:
         self._db, self._app = world.db, app.name
-        self.worker = JobRunner(world.db, [app], KEY, name="budgets")
+        self.worker = JobRunner(world.db, [app], KEY, WorkerSettings(**settings), name="budgets")
         self._host = replace(self.worker._host, backends=backends or Backends())
 
     async def register(self) -> None:
@@ -172,10 +172,13 @@ def unique(label: str) -> str:
 
 
 @asynccontextmanager
-async def _steps(world: World, label: str, calls: Sequence[dict[str, Any]], **skills: Any) -> AsyncIterator[Perform]:
+async def _steps(
+    world: World, label: str, calls: Sequence[dict[str, Any]], *, defer_seconds: float = 0.0, **skills: Any
+) -> AsyncIterator[Perform]:
     """One job without an end; each repetition is its next step."""
     pace, name = Pace(), unique(label)
-    hands = Hands(world, effects(name, pace), Backends({"scripted": PacedModel(pace)}))
+    backends = Backends({"scripted": PacedModel(pace)})
+    hands = Hands(world, effects(name, pace), backends, defer_seconds=defer_seconds)
     await hands.register()
     script = [turn(*calls, repeat=True)]
     agent = await make_agent(world, script, app=name, slug=name, limits={"max_iterations": STEPS}, **skills)
@@ -200,6 +203,12 @@ async def _steps(world: World, label: str, calls: Sequence[dict[str, Any]], **sk
 @asynccontextmanager
 async def step_with_effect(stage: Stage, times: int) -> AsyncIterator[Perform]:
     async with _steps(stage.world, "effect", [ACT]) as perform:
+        yield perform
+
+
+@asynccontextmanager
+async def step_in_one_commit(stage: Stage, times: int) -> AsyncIterator[Perform]:
+    async with _steps(stage.world, "deferred", [ACT], defer_seconds=60) as perform:
         yield perform
 
 
@@ -432,6 +441,7 @@ async def known_work(stage: Stage, times: int) -> AsyncIterator[Perform]:
 
 OPERATIONS: dict[str, Operation] = {
     "step_with_effect": step_with_effect,
+    "step_in_one_commit": step_in_one_commit,
     "step_that_reads": step_that_reads,
     "step_of_code": step_of_code,
     "step_with_gates": step_with_gates,

@@ -18,18 +18,19 @@ from tests.fixtures.workers import call, turn
 
 OTHERS = tuple(kind for kind in Kind if kind is not Kind.WITH_KEY)
 MATRIX = [
-    pytest.param((Kind.WITH_KEY,), True, id="act_with_key"),
-    pytest.param(OTHERS, False, id="others-short"),
-    pytest.param(OTHERS, True, id="others-whole", marks=pytest.mark.soak),
+    pytest.param((Kind.WITH_KEY,), True, False, id="act_with_key"),
+    pytest.param((Kind.WITH_KEY,), True, True, id="outcomes_deferred"),
+    pytest.param(OTHERS, False, False, id="others-short"),
+    pytest.param(OTHERS, True, False, id="others-whole", marks=pytest.mark.soak),
 ]
 """Every point for one kind of tool, which is killed while it starts and ends, too; the others where they are settled."""
 
 
-@pytest.mark.parametrize(("kinds", "whole"), MATRIX)
+@pytest.mark.parametrize(("kinds", "whole", "defers"), MATRIX)
 @pytest.mark.proves("D.38")
-async def test_killed_at_every_point(stage: Stage, kinds: Sequence[Kind], whole: bool) -> None:
+async def test_killed_at_every_point(stage: Stage, kinds: Sequence[Kind], whole: bool, defers: bool) -> None:
     async def kill_each(kind: Kind) -> None:
-        passed = await recorded(stage, await stage.submit(kind, "nothing"))
+        passed = await recorded(stage, await stage.submit(kind, "nothing", defer_outcomes=defers))
         points: Sequence[str] = worth_a_try(passed)
         if kind is not Kind.WITH_KEY:
             points = from_the_claim_on(points)
@@ -38,7 +39,7 @@ async def test_killed_at_every_point(stage: Stage, kinds: Sequence[Kind], whole:
             assert len(points) >= 3 * len(ACTS), "with the intent, sent, and without the outcome"
 
         async def kill(point: str) -> None:
-            run = await stage.submit(kind, point)
+            run = await stage.submit(kind, point, defer_outcomes=defers)
             await stage.killed(run, point)
             await stage.rescued(run)
 

@@ -31,6 +31,7 @@ SHORT = WorkerSettings(
     dispatch_seconds=1.0,
     grace_seconds=20,
     poison_deaths=10_000,
+    defer_seconds=60,  # for agents that ask for it; no response takes so long
 )
 TOOL_SECONDS = 1.0
 

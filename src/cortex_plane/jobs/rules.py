@@ -100,6 +100,8 @@ class StepWrite:
     dispatches: bool = False
     reads: bool = False
     """Calls that only read are next."""
+    past_boundary: bool = False
+    """It ends one step and begins the next: refused where somebody wants the job to stop between them."""
     stored: tuple[tuple[UUID, bytes], ...] = ()
     reply: str | None = None
     status: JobStatus | None = None

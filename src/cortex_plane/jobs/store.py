@@ -211,7 +211,7 @@ async def advance_job(
         write.done_step, write.calls.decode() if write.calls else None, write.arguments or None,
         write.outcomes.decode() if write.outcomes else None, write.results or None,
         write.intents.decode() if write.intents else None,
-        dispatch_seconds if write.dispatches else None,
+        dispatch_seconds if write.dispatches else None, write.past_boundary,
         *(map(list, zip(*write.stored, strict=True)) if write.stored else (None, None)),
         write.reply, write.status, write.error, write.delay_seconds, write.hold,
         write.result.decode() if write.result else None,

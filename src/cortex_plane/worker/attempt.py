@@ -23,13 +23,21 @@ checkpoint (resume.py), then repeats `_step` until a part raises `Ended` with ho
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cortex_plane.agents.model.agents import CheckpointGranularity
-from cortex_plane.agents.model.completions import AssistantTurn, ModelError, Response, StopReason, ToolTurn
+from cortex_plane.agents.model.completions import (
+    AssistantTurn,
+    ModelError,
+    ModelRequest,
+    Response,
+    StopReason,
+    ToolTurn,
+)
 from cortex_plane.gates.model.gates import GateInput
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus, Phase
 from cortex_plane.jobs.model.effects import CallStatus
@@ -46,7 +54,7 @@ from cortex_plane.worker.authorization import CallAuthorizer
 from cortex_plane.worker.context_window import ContextWindow
 from cortex_plane.worker.effects import CallLedger, RequestCards, awaiting_calls
 from cortex_plane.worker.ends import Ended, EndWriter, JobCancelled, JobFailed, JobHandedBack, JobRetried, LastWrite
-from cortex_plane.worker.lease import UNSURE, Lease, WorkerContext, WriteFailed
+from cortex_plane.worker.lease import UNSURE, Lease, Progress, WorkerContext, WriteFailed
 from cortex_plane.worker.limits import ticks
 from cortex_plane.worker.model_calls import ModelConversation
 from cortex_plane.worker.resume import ResumePoint, restore_calls, resume
@@ -58,6 +66,7 @@ IN_A_ROW = 3
 """So many tries follow at once; then each waits for a random moment."""
 Commit = Callable[[StepWrite, bool], Coroutine[Any, Any, WriteResult]]
 GATES_CHANGED = "gates_changed"
+STOPPED_AT_BOUNDARY = "stopped_at_boundary"
 UNGOVERNED = {"revision": 0, "atlases": 0}
 """What an attempt without atlases has evaluated."""
 
@@ -67,6 +76,45 @@ class StepWriter:
 
     def __init__(self, lease: Lease, gates: SessionGates, conversation: ModelConversation) -> None:
         self._lease, self._gates, self._conversation = lease, gates, conversation
+        self._deferred: tuple[StepWrite, Progress] | None = None
+        """The end of a step that goes with the next write, and where the job stood then."""
+        self._flush: asyncio.Task[WriteResult] | None = None
+
+    def defer(self, step: StepWrite) -> None:
+        """Write it with the next write, or by itself where `flush_later` finds that none came in time."""
+        self._deferred = step, copy.copy(self._lease.progress)
+
+    @property
+    def has_deferred(self) -> bool:
+        return self._deferred is not None
+
+    @property
+    def is_flushing(self) -> bool:
+        return self._flush is not None
+
+    def flush_later(self) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(self._lease.worker.defer_seconds, self._start_flush)
+
+    async def flush(self) -> WriteResult | None:
+        """What was deferred is durable when this returns; None where there was nothing, or another write had it."""
+        if self._flush is None:
+            if self._deferred is None:
+                return None
+            self._start_flush()
+        task, self._flush = self._flush, None
+        return await task if task is not None else None
+
+    def _start_flush(self) -> None:
+        if self._deferred is not None and self._flush is None:
+            self._flush = asyncio.get_running_loop().create_task(self._write_deferred())
+
+    async def _write_deferred(self) -> WriteResult:
+        if self._deferred is None:
+            raise AssertionError("somebody else wrote what was deferred")
+        step, progress = self._deferred
+        result = await self._lease.commit(step.copy(), progress=progress)
+        self._deferred = None
+        return result
 
     async def write(
         self, step: StepWrite, *, keep_checkpoint: bool = False, commit: Commit | None = None
@@ -76,11 +124,34 @@ class StepWriter:
         if lease.is_unsure:
             raise WriteFailed(UNSURE)
         try:
+            if self._deferred is not None or self._flush is not None:
+                return await self._write_with_deferred(step, keep_checkpoint)
             return await (commit or self.commit)(step, keep_checkpoint)
         finally:
             if lease.is_cut_off:
                 lease.is_cut_off = False
                 raise asyncio.CancelledError
+
+    async def _write_with_deferred(self, step: StepWrite, keep_checkpoint: bool) -> WriteResult:
+        """One commit for the end of a step and what comes next; two where the next write is about something else."""
+        deferred = self._deferred
+        if self._flush is None and deferred is not None and not keep_checkpoint and step.step is not None:
+            both = step_calls.merge_writes(deferred[0], step)
+            both.past_boundary = True
+            try:
+                result = await self.commit(both, keep_checkpoint)
+            except Conflict as error:
+                if error.code != STOPPED_AT_BOUNDARY:
+                    raise
+            else:
+                if is_applied(both, result):
+                    self._deferred = None
+                return result
+        end = await self.flush()
+        if end is not None and deferred is not None and step.step is not None and (end.held or end.cancelled):
+            self._lease.progress = deferred[1]  # the step that follows is not recorded
+            check_hold(self._lease, end)
+        return await self.commit(step, keep_checkpoint)
 
     async def commit(self, step: StepWrite, keep_checkpoint: bool) -> WriteResult:
         """The step with its usage, the state of the gates, and the sealed checkpoint."""
@@ -128,6 +199,7 @@ class StepWriter:
         raise AssertionError("the last try returns or raises")
 
     def drop_recorded(self) -> None:
+        self._deferred = None
         self._lease.notes = []
         if self._gates.bound is not None:
             self._gates.bound.drop()
@@ -222,16 +294,20 @@ class Attempt:
         self.step_start = ticks()
         self.conversation.check_limits()
         if (result := await self._evaluate_gates()) is not None:
-            await self._check_hold(result)
+            check_hold(self.lease, result)
         try:
             if (memory := await self.window.compact()) is not None:
                 # It took a while, so the boundary comes first.
-                await self._check_hold(await self.writer.write(memory))
+                check_hold(self.lease, await self.writer.write(memory))
                 return
             turns = self.window.turns()
             if self.gates.bound is not None and self.conversation.turns.has_monologue:
                 turns = merge_assistant_turns(turns)
-            response = await self.conversation.ask(self.conversation.request(turns, self.gates.notice))
+            request = self.conversation.request(turns, self.gates.notice)
+            if self.writer.has_deferred:
+                response = await self._ask_meanwhile(request)
+            else:
+                response = await self.conversation.ask(request)
         except ModelError as error:
             if self.gates.bound is not None:
                 self.gates.bound.session.boundary(GateInput(now=self.lease.time.now(), errors=(str(error),)))
@@ -257,6 +333,17 @@ class Attempt:
             pending.new(*(call for call in step.calls if call.settled))
             self.gates.require_open(pending.take())
         await self._resolve(step.calls, due)
+
+    async def _ask_meanwhile(self, request: ModelRequest) -> Response:
+        """While the end of the last step waits for this response, and is written by itself where it takes too long."""
+        timer = self.writer.flush_later()
+        try:
+            response = await self.conversation.ask(request)
+        finally:
+            timer.cancel()
+        if self.writer.is_flushing and (end := await self.writer.flush()) is not None:
+            check_hold(self.lease, end)
+        return response
 
     async def _evaluate_gates(self) -> WriteResult | None:
         """A trace that must be durable before anything else happens is written here."""
@@ -310,7 +397,7 @@ class Attempt:
         facts = [self.lease.fact("step_completed", step=index, calls=[])]
         write = StepWrite(step=step.record, done_step=index, events=events, facts=facts)
         self.gates.require_open(write)
-        await self._check_hold(await self.writer.write(write))
+        check_hold(self.lease, await self.writer.write(write))
 
     async def _answer(self, step: ResponseStep) -> None:
         """A response without calls ends the job, unless a newer message arrived."""
@@ -331,7 +418,7 @@ class Attempt:
         progress.status, progress.phase, progress.step = CheckpointStatus.IN_PROGRESS, Phase.MODEL, index + 1
         events = step_calls.with_model(step.response, step_calls.text_events(index, text))
         write = StepWrite(step=step.record, done_step=index, reply=reply, events=events, facts=[fact])
-        await self._check_hold(await self.writer.write(write))
+        check_hold(self.lease, await self.writer.write(write))
 
     # The calls of a step ---------------------------------------------------------------------------------------
 
@@ -390,15 +477,32 @@ class Attempt:
         write.done_step = index
         write.events = [*write.events, *step_calls.result_events(index, calls)]
         write.facts = [*write.facts, self.lease.fact("step_completed", step=index, calls=outcomes)]
-        await self._check_hold(await self.writer.write(write))
+        if self._may_defer(calls):
+            self.writer.defer(write)
+        else:
+            check_hold(self.lease, await self.writer.write(write))
 
-    async def _check_hold(self, result: WriteResult) -> None:
-        """A step is durable: does anybody want the job to stop here?"""
-        if result.cancelled:
-            raise Ended(JobCancelled())
-        if result.held:
-            meters().suspended(self.lease.assignment.org_id, result.held_seconds or 0.0)
-            raise Ended(pause(self.lease))
+    def _may_defer(self, calls: Sequence[step_calls.Call]) -> bool:
+        """Whether the outcomes may wait a moment for the next response: where it is lost, each call may be sent again by itself."""
+        skills, seconds = self.lease.limits.skills, self.lease.worker.defer_seconds
+        return (
+            seconds > 0
+            and skills.defer_outcomes
+            and skills.checkpoint_granularity is CheckpointGranularity.PER_STEP
+            and self.conversation.last_seconds <= seconds  # a model that takes longer is not waited for
+            and self.gates.bound is None
+            and not self.lease.worker.stopping.is_set()
+            and all(call.kind is step_calls.CallKind.READ or call.may_be_repeated for call in calls)
+        )
+
+
+def check_hold(lease: Lease, result: WriteResult) -> None:
+    """A step is durable: does anybody want the job to stop here?"""
+    if result.cancelled:
+        raise Ended(JobCancelled())
+    if result.held:
+        meters().suspended(lease.assignment.org_id, result.held_seconds or 0.0)
+        raise Ended(pause(lease))
 
 
 def pause(lease: Lease) -> LastWrite:

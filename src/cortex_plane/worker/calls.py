@@ -151,6 +151,18 @@ class Call:
             return None
         return self.declaration or self.code.on_uncertain or OnUncertain.ASK_HUMAN
 
+    @property
+    def may_be_repeated(self) -> bool:
+        """Whether it may be sent again with its key if its outcome is lost, because a policy alone allowed it and it was sent once."""
+        return (
+            self.on_uncertain is OnUncertain.RETRY_WITH_KEY
+            and self.attempt == 1
+            and not self.has_grant
+            and self.authorization is not None
+            and self.authorization.leaning is None
+            and self.authorization.verdict is PolicyVerdict.ALLOW
+        )
+
     def fail(self, error: str) -> None:
         self.status, self.error, self.result = CallStatus.FAILED, error[:MAX_ERROR], None
 

@@ -62,6 +62,7 @@ class WorkerContext:
     backends: Backends
     master_key: bytes
     dispatch_seconds: float
+    defer_seconds: float
     inline_result_bytes: int
     max_result_bytes: int
     stopping: asyncio.Event
@@ -195,14 +196,17 @@ class Lease:
     def fact(self, action: str, **data: Any) -> Fact:
         return Fact.of(self.actor, action, job=self._job, **data)
 
-    async def commit(self, write: StepWrite, *, keep_checkpoint: bool = False) -> WriteResult:
+    async def commit(
+        self, write: StepWrite, *, keep_checkpoint: bool = False, progress: Progress | None = None
+    ) -> WriteResult:
         """One numbered write with the sealed checkpoint, which is put into ``write``. ``keep_checkpoint``: the one that was
-        written last stays."""
-        write.message_seq, write.asked_by = self.progress.message_seq, self.actor
+        written last stays. ``progress``: where the job stood when the write was put together, if that was earlier."""
+        progress = progress or self.progress
+        write.message_seq, write.asked_by = progress.message_seq, self.actor
         write.policies = write.policies or self.policies_version
         if not keep_checkpoint:
             try:
-                checkpoint = self.progress.checkpoint(new_id(), self.time.now())
+                checkpoint = progress.checkpoint(new_id(), self.time.now())
                 envelope = checkpoints.seal(checkpoint, job_id=self.assignment.job_id, key=self.key)
             except TooLarge as error:
                 self.progress.active_tools, self.progress.working_data = (), {}

@@ -69,6 +69,8 @@ class ModelConversation:
         self._job_spent: usage_model.Spent | None = None
         """With the calls whose usage is not written yet; None until a budget needs it."""
         self._timers: set[ResponseTimer] = set()
+        self.last_seconds = float("inf")
+        """How long the last answer took."""
 
     def request(self, turns: Sequence[Turn], notice: str = "") -> ModelRequest:
         config = self._lease.assignment.model_config
@@ -121,7 +123,8 @@ class ModelConversation:
                 raise Ended(JobCancelled()) from error
             raise
         reached("model:after")
-        cost = await self._count(answering, response.usage, purpose, step, ticks() - start)
+        self.last_seconds = ticks() - start
+        cost = await self._count(answering, response.usage, purpose, step, self.last_seconds)
         if response.model != answering.label or response.cost_micros != cost:
             response = replace(response, model=answering.label, cost_micros=cost)
         if response.stop_reason is StopReason.REFUSAL and not (response.text or "").strip():

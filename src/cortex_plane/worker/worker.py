@@ -63,6 +63,8 @@ class WorkerSettings:
     poison_deaths: int = 3
     dispatch_seconds: float = 2.0
     """How long after its intent a call may still be sent."""
+    defer_seconds: float = 0.0
+    """How long the outcomes of a step may wait for the next response; 0: not at all."""
     inline_result_bytes: int = 16 * 1024
     max_result_bytes: int = 8 * 1024 * 1024
 
@@ -133,6 +135,7 @@ class JobRunner:
             backends=backends or Backends(keys=ProviderKeys(db, master_key)),
             master_key=master_key,
             dispatch_seconds=self.settings.dispatch_seconds,
+            defer_seconds=self.settings.defer_seconds,
             inline_result_bytes=self.settings.inline_result_bytes,
             max_result_bytes=self.settings.max_result_bytes,
             stopping=self.stopping,

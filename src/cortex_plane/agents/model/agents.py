@@ -114,6 +114,8 @@ class SkillSettings:
     """The function of the app that is the agent; None for an agent that follows its model."""
     atlases: tuple[str, ...] = ()
     """The atlases that its sessions are bound to."""
+    defer_outcomes: bool = True
+    """The outcome of a call that may be repeated with its key waits a few milliseconds for the next response."""
 
     @classmethod
     def of(cls, config: dict[str, Any]) -> SkillSettings:
@@ -127,6 +129,7 @@ class SkillSettings:
             approval=ApprovalTimes(**config.get("approval") or {}),
             run=config.get("run"),
             atlases=tuple(config.get("atlases") or ()),
+            defer_outcomes=config.get("defer_outcomes") is not False,
         )
 
 
@@ -150,6 +153,8 @@ def _settings_known(config: dict[str, Any]) -> dict[str, Any]:
         if value is not None and value not in choices:
             context = {"name": name, "choices": ", ".join(choices)}
             raise PydanticCustomError(name, "{name} must be one of {choices}", context)
+    if not isinstance(config.get("defer_outcomes", True), bool):
+        raise PydanticCustomError("defer_outcomes", "defer_outcomes must be true or false")
     for name in ("side_effect_tools", "tools"):
         value = config.get(name)
         if value is not None and not (isinstance(value, list) and all(isinstance(t, str) for t in value)):

@@ -10,6 +10,7 @@
 -- p_more holds what not every write has, each under its own key: see record_more. A job that sleeps with p_delay_seconds
 -- null wakes by a signal alone. A job that is handed back is claimed again after p_delay_seconds; `hand_backs` in p_more says
 -- how often in a row that happened without progress.
+-- p_past_boundary: the write ends one step and begins the next; it is refused where the job is to stop between them.
 -- A conversation is completed only if its job has read every message; otherwise nothing is written, and the answer
 -- says RUNNING.
 create or replace function advance_job(
@@ -18,7 +19,7 @@ create or replace function advance_job(
   p_step integer, p_message_seq bigint, p_response text, p_prompt_tokens integer, p_completion_tokens integer,
   p_step_seconds double precision,
   p_done_step integer, p_calls text, p_arguments text[], p_outcomes text, p_results text[], p_intents text,
-  p_dispatch_seconds double precision,
+  p_dispatch_seconds double precision, p_past_boundary boolean,
   p_stored_ids uuid[], p_stored bytea[],
   p_reply text, p_status text, p_error text, p_delay_seconds double precision, p_hold text, p_result text,
   p_policies text, p_open_approvals integer, p_more jsonb,
@@ -103,6 +104,10 @@ begin
   held := the_job.holds <> '{}';
   held_seconds := extract(epoch from now - the_job.held_at);
   cancelled := the_job.cancelled;
+  if p_past_boundary and (held or cancelled) then
+    raise exception using errcode = 'CX409', detail = 'stopped_at_boundary',
+      message = 'Somebody wants this job to stop between two steps.', hint = 'The step that is over is written by itself.';
+  end if;
 
   if p_reply is not null or (p_status = 'COMPLETED' and the_job.kind = 'conversation') then
     if p_more -> 'gates' ? 'state' then

@@ -1,0 +1,156 @@
+"""The outcome of a step that waits for the next response: one commit instead of two, and what must hold all the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from cortex_plane.agents.model.completions import ModelRequest, Response, TextChunk
+from cortex_plane.jobs.model.jobs import Cancellation, JobStatus, Pause, Resumption
+from cortex_plane.jobs.verbs import steering
+from cortex_plane.worker.models.backends import Backends, ScriptedModel
+from cortex_plane.worker.tools.app import App
+from cortex_plane.worker.tools.tool import ToolContext
+from tests.fixtures.people import World
+from tests.fixtures.workers import call, chains_whole, ended, job_of, make_agent, submit, turn, until, working
+
+LONG = 60.0
+"""Seconds that no response takes."""
+THREE = [turn(call("act", n=n)) for n in range(3)]
+
+
+class Acts:
+    """An app whose tool counts what it did, by key, and calls ``during`` in its second call."""
+
+    def __init__(self, on_uncertain: str = "retry_with_key", during: Any = None) -> None:
+        self.keys: list[str] = []
+        self.app = App("tests")
+
+        @self.app.tool(on_uncertain=on_uncertain)  # type: ignore[arg-type]
+        async def act(ctx: ToolContext, n: int) -> int:
+            """Acts."""
+            self.keys.append(str(ctx.invocation_id))
+            if during is not None and len(self.keys) == 2:
+                await during(ctx.job_id)
+            return n
+
+
+async def writes_of(admin: asyncpg.Connection, job: Any) -> int:
+    writes: int = await admin.fetchval("select write_seq from job where id = $1", job)
+    return writes
+
+
+@pytest.mark.parametrize(
+    ("on_uncertain", "skills", "seconds", "writes"),
+    [
+        ("retry_with_key", {}, LONG, 4),
+        ("retry_with_key", {"defer_outcomes": False}, LONG, 7),
+        ("retry_with_key", {"checkpoint_granularity": "per_tool_call"}, LONG, 10),
+        ("retry_with_key", {}, 0.0, 7),
+        ("ask_human", {}, LONG, 7),
+        ("fail", {}, LONG, 7),
+    ],
+)
+@pytest.mark.proves("D.720")
+async def test_an_outcome_goes_with_the_next_intent_where_the_call_may_be_repeated(
+    world: World, admin: asyncpg.Connection, on_uncertain: str, skills: dict[str, Any], seconds: float, writes: int
+) -> None:
+    acts = Acts(on_uncertain)
+    job = await submit(world, await make_agent(world, THREE, **skills))
+    async with working(world.db, acts.app, defer_seconds=seconds):
+        await ended(world, job)
+    assert (await job_of(world, job)).status is JobStatus.COMPLETED
+    assert await writes_of(admin, job) == writes
+    assert len(acts.keys) == len(set(acts.keys)) == 3
+    rows = await admin.fetch("select status, finished_at from tool_call where job_id = $1", job)
+    assert [row["status"] for row in rows] == ["completed"] * 3
+    entries = await admin.fetch(
+        "select action from audit_entry where job_id = $1 and action like 'step%' order by seq", job
+    )
+    assert [row["action"] for row in entries] == ["step_responded", "step_completed"] * 3 + ["step_completed"]
+    events = await admin.fetch("select type from event where job_id = $1 and type like 'tool%' order by seq", job)
+    assert [row["type"] for row in events] == ["tool_call", "tool_result"] * 3
+    assert await chains_whole(world)
+
+
+class HeldModel:
+    """The scripted model, whose third answer waits for ``go``."""
+
+    def __init__(self) -> None:
+        self.asked, self.go, self._answers = asyncio.Event(), asyncio.Event(), 0
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
+        self._answers += 1
+        if self._answers == 3:
+            self.asked.set()
+            await self.go.wait()
+        async for piece in ScriptedModel().stream(request):
+            yield piece
+
+
+@pytest.mark.proves("D.720")
+async def test_an_outcome_does_not_wait_for_a_slow_model(world: World, admin: asyncpg.Connection) -> None:
+    acts, model = Acts(), HeldModel()
+    job = await submit(world, await make_agent(world, THREE))
+    async with working(world.db, acts.app, backends=Backends({"scripted": model}), defer_seconds=LONG):
+        await asyncio.wait_for(model.asked.wait(), 10)
+        assert await writes_of(admin, job) == 2, "the second outcome waits for the third answer"
+        await steering.cancel(world.db, world.admin.actor, job, Cancellation())
+        await ended(world, job)
+    assert await writes_of(admin, job) == 4, "the outcome by itself, and the end"
+    rows = await admin.fetch("select status from tool_call where job_id = $1 order by step_index", job)
+    assert [row["status"] for row in rows] == ["completed"] * 2
+
+
+@pytest.mark.proves("D.720")
+async def test_an_outcome_is_written_by_itself_when_its_time_is_over(world: World, admin: asyncpg.Connection) -> None:
+    acts, model = Acts(), HeldModel()
+    job = await submit(world, await make_agent(world, THREE))
+    async with working(world.db, acts.app, backends=Backends({"scripted": model}), defer_seconds=0.1):
+        await asyncio.wait_for(model.asked.wait(), 10)
+        while (
+            await admin.fetchval("select count(*) from tool_call where job_id = $1 and status = 'completed'", job) < 2
+        ):
+            await asyncio.sleep(0.01)
+        model.go.set()
+        await ended(world, job)
+    assert (await job_of(world, job)).status is JobStatus.COMPLETED
+    assert len(acts.keys) == 3
+
+
+@pytest.mark.proves("D.720")
+async def test_a_job_that_is_held_stops_before_the_next_step(world: World, admin: asyncpg.Connection) -> None:
+    async def pause(job: Any) -> None:
+        await steering.pause(world.db, world.admin.actor, job, Pause())
+
+    acts = Acts(during=pause)
+    job = await submit(world, await make_agent(world, THREE))
+    async with working(world.db, acts.app, defer_seconds=LONG):
+        await until(world, job, JobStatus.PAUSED)
+        assert len(acts.keys) == 2
+        assert await admin.fetchval("select max(step_index) from step where job_id = $1", job) == 1
+        await steering.resume(world.db, world.admin.actor, job, Resumption())
+        await ended(world, job)
+    assert (await job_of(world, job)).status is JobStatus.COMPLETED
+    assert len(acts.keys) == len(set(acts.keys)) == 3
+    assert await chains_whole(world)
+
+
+@pytest.mark.proves("D.720")
+async def test_a_job_that_is_cancelled_stops_before_the_next_step(world: World, admin: asyncpg.Connection) -> None:
+    async def cancel(job: Any) -> None:
+        await steering.cancel(world.db, world.admin.actor, job, Cancellation())
+
+    acts = Acts(during=cancel)
+    job = await submit(world, await make_agent(world, THREE))
+    async with working(world.db, acts.app, defer_seconds=LONG):
+        await ended(world, job)
+    assert (await job_of(world, job)).status is JobStatus.CANCELLED
+    assert len(acts.keys) == 2
+    rows = await admin.fetch("select status from tool_call where job_id = $1", job)
+    assert [row["status"] for row in rows] == ["completed"] * 2
+    assert await chains_whole(world)
