@@ -931,6 +931,8 @@ CREATE FUNCTION public.chain_hash(previous bytea, seq bigint, at timestamp with 
 CREATE FUNCTION public.change_approval(p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_status text, p_arguments text, p_input_hash bytea, p_person jsonb, p_reason text, p_vote text, p_key text, p_calls jsonb, p_grant_seconds double precision, p_jobs jsonb, p_cancelled uuid[], p_events jsonb, p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_fact_jobs uuid[]) RETURNS jsonb
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET join_collapse_limit TO '1'
     AS $$
 declare
   decider uuid := p_person ->> 'id';
@@ -1011,9 +1013,14 @@ begin
   from jsonb_to_recordset(p_events) e (approval uuid, type text, keyed boolean, payload jsonb);
   perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies,
     p_fact_jobs);
-  return jsonb_build_object('approval', approval_record(p_org, p_approval, p_person), 'receipt',
-    case when p_vote is not null and p_status <> 'pending' then
-    receipt_facts(p_org, p_approval, array(select (c ->> 'id')::uuid from jsonb_array_elements(p_calls) c)) end);
+  -- A request that ended as it was asked has changed in what is told here alone: whoever opened it has the rest of it.
+  return jsonb_build_object(
+    'approval', case when p_status = 'pending' or p_arguments is not null then approval_record(p_org, p_approval, p_person) end,
+    'resolved_at', the_approval.resolved_at,
+    'votes_for', (select count(*) from approval_vote v
+      where v.org_id = p_org and v.approval_id = p_approval and v.version = p_version and v.decision = 'approved'),
+    'receipt', case when p_vote is not null and p_status <> 'pending' then
+      receipt_facts(p_org, p_approval, array(select (c ->> 'id')::uuid from jsonb_array_elements(p_calls) c)) end);
 end
 $$;
 
@@ -2462,10 +2469,11 @@ CREATE FUNCTION public.lock_approvals(p_org uuid, p_jobs uuid[], p_approval uuid
     SET search_path TO 'public', 'pg_temp'
     AS $$
 begin
+  -- An array, so that the planner looks these up and does not go through all that is open in the org.
   perform from approval_request r
-  where r.org_id = p_org and (r.status = 'pending' or r.id = p_approval) and r.id in (
+  where r.org_id = p_org and (r.status = 'pending' or r.id = p_approval) and r.id = any (array(
     select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (p_jobs)
-    union all select p_approval where p_approval is not null)
+    union all select p_approval where p_approval is not null))
   order by r.tool_name collate "C", r.input_hash, r.id for no key update;
 end
 $$;
@@ -2770,6 +2778,8 @@ $$;
 CREATE FUNCTION public.open_approval(p_org uuid, p_approval uuid, p_person jsonb, p_key text) RETURNS TABLE(approval jsonb, visible boolean, jobs jsonb, calls jsonb, siblings jsonb, votes jsonb, behind jsonb, earlier jsonb, policies text, now timestamp with time zone)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET join_collapse_limit TO '1'
     AS $$
 #variable_conflict use_column
 declare
@@ -2806,15 +2816,18 @@ begin
                where i.org_id = p_org and i.approval_id = r.id)) order by r.id), '[]')
   into siblings
   from approval_request r
-  where r.org_id = p_org and r.status = 'pending' and r.kind = 'call' and r.id <> p_approval and r.id in (
-    select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (concerned));
-  -- A vote counts as long as whoever gave it could still give it.
-  select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'roles', d.roles, 'answer', v.answer,
-      'behind', voters_of(p_org, v.user_account_id, v.channel, v.created_at)) order by v.created_at, v.user_account_id), '[]')
-  into votes
-  from approval_vote v join approval_request r on r.org_id = v.org_id and r.id = v.approval_id and r.version = v.version
-  join approval_deciders(p_org, p_approval) d on d.id = v.user_account_id
-  where v.org_id = p_org and v.approval_id = p_approval and v.decision = 'approved';
+  where r.org_id = p_org and r.status = 'pending' and r.kind = 'call' and r.id <> p_approval and r.id = any (array(
+    select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (concerned)));
+  -- A vote counts as long as whoever gave it could still give it. Without votes nobody is asked who could.
+  votes := '[]';
+  if exists (select from approval_vote v where v.org_id = p_org and v.approval_id = p_approval) then
+    select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'roles', d.roles, 'answer', v.answer,
+        'behind', voters_of(p_org, v.user_account_id, v.channel, v.created_at)) order by v.created_at, v.user_account_id), '[]')
+    into votes
+    from approval_vote v join approval_request r on r.org_id = v.org_id and r.id = v.approval_id and r.version = v.version
+    join approval_deciders(p_org, p_approval) d on d.id = v.user_account_id
+    where v.org_id = p_org and v.approval_id = p_approval and v.decision = 'approved';
+  end if;
   behind := case when p_person ->> 'id' is null then '[]'
     else to_jsonb(voters_of(p_org, (p_person ->> 'id')::uuid, p_person ->> 'channel', 'infinity')) end;
   select e.payload into earlier from approval_event e
