@@ -18,9 +18,10 @@ from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.notify import store as notify_store
 from cortex_plane.notify.store import Lane
 from cortex_plane.notify.verbs import outbox
+from cortex_plane.tenancy.model.orgs import Role
 from tests.channels.behaviour import link
 from tests.channels.postbox import connect
-from tests.fixtures.approvals import decide
+from tests.fixtures.approvals import Shipping, decide, waiting
 from tests.fixtures.people import World
 from tests.fixtures.waits import lock_waiters
 from tests.fixtures.workers import job_of, whole
@@ -176,3 +177,30 @@ async def _no_deadlocks(admin: asyncpg.Connection) -> None:
     await admin.execute("select pg_stat_force_next_flush()")
     found = await admin.fetchval("select deadlocks from pg_stat_database where datname = current_database()")
     assert found == 0
+
+
+ROWS_READ = "select coalesce(sum(coalesce(idx_tup_fetch, 0) + seq_tup_read), 0)::integer from pg_stat_xact_user_tables where relname = any ($1)"
+
+
+async def _rows_read(world: World, id: UUID) -> int:
+    """By opening a request under its locks."""
+    tables = ["approval_request", "approval_invocation", "agent", "session", "job", "tool_call", "user_account"]
+    async with world.db.transaction(world.org_id) as tx:
+        before: int = await tx.value(ROWS_READ, tables)  # of what this connection did until now
+        assert await stored.open_approval(tx, id, world.admin.actor) is not None
+        after: int = await tx.value(ROWS_READ, tables)
+        return after - before
+
+
+OTHERS = 5
+
+
+@pytest.mark.fresh_database
+async def test_opening_a_request_does_not_go_through_those_of_others(strict: World) -> None:
+    """Not even in a new plane. Without statistics the planner may look at all agents and all members of an org once, and no more."""
+    _, (asked,) = await waiting(strict, Shipping())
+    alone = await _rows_read(strict, asked.id)
+    for number in range(OTHERS):
+        await waiting(strict, Shipping(), slug=f"another-{number}")
+        await strict.person(Role.APPROVER, name=f"Approver {number}")
+    assert await _rows_read(strict, asked.id) <= alone + 2 * OTHERS

@@ -57,23 +57,21 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.advance_job(p_org uuid, p_job uuid, p_worker uuid, p_epoch bigint, p_write bigint, p_checkpoint text, p_mac bytea, p_step integer, p_message_seq bigint, p_response text, p_prompt_tokens integer, p_completion_tokens integer, p_step_seconds double precision, p_done_step integer, p_calls text, p_arguments text[], p_outcomes text, p_results text[], p_intents text, p_dispatch_seconds double precision, p_stored_ids uuid[], p_stored bytea[], p_reply text, p_status text, p_error text, p_delay_seconds double precision, p_hold text, p_result text, p_policies text, p_open_approvals integer, p_more jsonb, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[]) RETURNS TABLE(status text, session_id uuid, message_seq bigint, held boolean, cancelled boolean, dispatch_before timestamp with time zone, now timestamp with time zone, applied_before boolean, policies text, held_seconds double precision)
+CREATE FUNCTION public.advance_job(p_org uuid, p_job uuid, p_worker uuid, p_epoch bigint, p_write bigint, p_checkpoint text, p_mac bytea, p_step integer, p_message_seq bigint, p_response text, p_prompt_tokens integer, p_completion_tokens integer, p_step_seconds double precision, p_done_step integer, p_calls text, p_arguments text[], p_outcomes text, p_results text[], p_again uuid[], p_dispatch_seconds double precision, p_stored_ids uuid[], p_stored bytea[], p_reply text, p_status text, p_error text, p_delay_seconds double precision, p_hold text, p_result text, p_granted text, p_policies text, p_open_approvals integer, p_more jsonb, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[]) RETURNS TABLE(status text, session_id uuid, message_seq bigint, held boolean, cancelled boolean, dispatch_before timestamp with time zone, now timestamp with time zone, applied_before boolean, policies text, held_seconds double precision)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
 #variable_conflict use_column
 declare
   the_job record;
+  given record;
   lease_end timestamptz;
   ends timestamptz;
   new_messages integer := 0;
   new_holds text[];
   ends_as text;
-  answer jsonb;
-  atlases bigint;
 begin
-  -- Assignments, not queries: an expression without tables needs no executor.
-  status := set_config('app.org_id', p_org::text, true);
+  perform set_config('app.org_id', p_org::text, true);
   applied_before := false;
   if p_more is not null then
     perform lock_more(p_org, p_more);
@@ -86,13 +84,12 @@ begin
       hand_backs = case when p_done_step is null then j.hand_backs else 0 end, updated_at = plane_now()
     where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
       and j.write_seq = p_write - 1
-    returning j.session_id, j.agent_id, j.kind, j.holds, j.held_at, j.cancel_requested_at is not null as cancelled,
-      j.updated_at as at
+    returning j.session_id, j.kind, j.holds, j.held_at, j.cancel_requested_at is not null as cancelled, j.updated_at as at
     into the_job;
     now := the_job.at;
   else
-    select j.session_id, j.agent_id, j.kind, j.holds, j.held_at, j.cancel_requested_at is not null as cancelled,
-      j.cancel_reason, j.leased_at
+    select j.session_id, j.kind, j.holds, j.held_at, j.cancel_requested_at is not null as cancelled, j.cancel_reason,
+      j.leased_at
     into the_job
     from job j
     where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
@@ -114,21 +111,17 @@ begin
     return;
   end if;
 
-  -- One look at everything that a write depends on besides its job. `policies` is policies_version(), written out.
-  select o.policy_version::text || '.' || p.version::text
-      || case when o.confirmation_version > 0 then '.' || o.confirmation_version::text else '' end,
-    (select count(*) from session_atlas b where b.org_id = p_org and b.session_id = the_job.session_id), w.expires_at
-  into policies, atlases, lease_end
-  from org o cross join platform_policy_version p left join worker w on w.id = p_worker
-  where o.id = p_org;
+  policies := policies_version(p_org);
   if (p_dispatch_seconds is not null or p_open_approvals > 0) and policies is distinct from p_policies then
     raise exception using errcode = 'CX409', detail = 'policy_changed',
       message = 'The policies changed since this call was authorised.', hint = 'It is authorised again.';
   end if;
 
-  -- Whatever calls something, or is about to read, has looked at all atlases of its session.
-  if (p_dispatch_seconds is not null or p_more #> '{gates,atlases}' is not null)
-      and atlases <> coalesce((p_more #>> '{gates,atlases}')::integer, 0) then
+  -- Whatever calls something, or is about to read, has looked at all atlases of its session. Looked at here and not in a
+  -- function: jobs that nobody governs pay for one look into an index.
+  if (p_dispatch_seconds is not null or p_more #> '{gates,atlases}' is not null) and (
+      select count(*) from session_atlas b where b.org_id = p_org and b.session_id = the_job.session_id)
+      <> coalesce((p_more #>> '{gates,atlases}')::integer, 0) then
     perform require_atlases(p_org, the_job.session_id, (p_more #>> '{gates,atlases}')::integer);
   end if;
 
@@ -202,48 +195,117 @@ begin
   end if;
   status := coalesce(ends_as, 'RUNNING');
 
+  if ends_as in ('FAILED', 'CANCELLED') then
+    update tool_call c set status = 'rejected', error = 'its job ended', settled_by = 'cancelled', finished_at = now
+    where c.org_id = p_org and c.job_id = p_job and c.status in ('awaiting', 'approved');
+  end if;
   if p_step is not null then
-    -- The last thing that the model was asked is the answer of this step: what it cost stands with it.
-    answer := p_more #> '{usage,-1}';
-    if answer ->> 'purpose' in ('step', 'model') and (answer -> 'step_index')::integer = p_step then
-      p_more := case when jsonb_array_length(p_more -> 'usage') > 1 then p_more #- '{usage,-1}' else p_more - 'usage' end;
-      if p_more = '{}' then
-        p_more := null;
-      end if;
-    else
-      answer := null;
-    end if;
     insert into step (org_id, job_id, step_index, message_seq, response, prompt_tokens, completion_tokens, started_at,
-      created_at, agent_id, model, cache_read_tokens, cache_write_tokens, cost_micros, estimated, seconds)
+      created_at)
     values (p_org, p_job, p_step, p_message_seq, p_response::jsonb, p_prompt_tokens, p_completion_tokens,
-      now - make_interval(secs => p_step_seconds), now, the_job.agent_id, answer ->> 'model',
-      (answer -> 'cache_read_tokens')::bigint, (answer -> 'cache_write_tokens')::bigint, (answer ->> 'cost_micros')::bigint,
-      (answer -> 'estimated')::boolean, (answer -> 'seconds')::double precision);
+      now - make_interval(secs => p_step_seconds), now);
   end if;
   if p_stored_ids is not null then
     insert into stored_result (org_id, id, job_id, content, created_at)
     select p_org, s.id, p_job, s.content, now from unnest(p_stored_ids, p_stored) s (id, content);
   end if;
+  -- One by one, by key: a plan over all of them might read every call that the org ever made.
   if p_outcomes is not null then
-    perform record_outcomes(p_org, p_outcomes::jsonb, p_results, now);
+    for given in
+      select * from jsonb_to_recordset(p_outcomes::jsonb) o (
+        id uuid, status text, result integer, result_id uuid, error text, settled_by text)
+    loop
+      update tool_call c
+      set status = given.status, result = p_results[given.result]::jsonb, result_id = given.result_id,
+        error = given.error, settled_by = given.settled_by,
+        finished_at = case when given.status in ('completed', 'failed', 'rejected') then now end
+      where c.org_id = p_org and c.id = given.id;
+    end loop;
   end if;
   if p_dispatch_seconds is not null then
+    select w.expires_at into lease_end from worker w where w.id = p_worker;
     if lease_end is null or lease_end <= now then
       raise exception using errcode = 'CX409', detail = 'lease_expired',
         message = 'The lease of this worker has run out.', hint = 'Another worker takes its jobs over.';
     end if;
     dispatch_before := least(now + make_interval(secs => p_dispatch_seconds), lease_end);
   end if;
-  if p_intents is not null then
-    perform record_intents(p_org, p_job, the_job.session_id, p_intents::jsonb, dispatch_before, now);
+  if p_again is not null then
+    update tool_call c
+    set status = 'intended', attempt = c.attempt + 1, dispatch_before = advance_job.dispatch_before,
+      settle_after = advance_job.dispatch_before + (c.settle_after - c.dispatch_before), finished_at = null
+    where c.org_id = p_org and c.id = any (p_again) and c.job_id = p_job
+      and c.status in ('intended', 'uncertain', 'cleared');
+    if (select count(*) from tool_call c where c.org_id = p_org and c.id = any (p_again) and c.job_id = p_job
+        and c.status = 'intended') <> cardinality(p_again) then
+      raise exception using errcode = 'CX409', detail = 'not_authorised',
+        message = 'A call that is over cannot be sent again.', hint = 'This is a defect: report it.';
+    end if;
+  end if;
+  if p_granted is not null then
+    for given in
+      select * from jsonb_to_recordset(p_granted::jsonb) g (
+        id uuid, digest text, input_hash text, on_uncertain text, timeout_seconds double precision, standing_id uuid,
+        granter_revision integer)
+    loop
+      if given.standing_id is not null then
+        perform use_standing(p_org, the_job.session_id, given.standing_id, given.id, given.granter_revision);
+        continue;
+      end if;
+      update approval_grant g set consumed_at = now
+      from tool_call c
+      where g.org_id = p_org and g.call_id = given.id and g.consumed_at is null and g.expires_at > now
+        and g.tool_digest = given.digest and g.input_hash = decode(given.input_hash, 'hex')
+        and c.org_id = p_org and c.id = given.id and c.job_id = p_job and c.status = 'approved'
+        and c.input_hash = g.input_hash;
+      if not found then
+        raise exception using errcode = 'CX409', detail = 'grant_refused',
+          message = 'There is no grant for exactly this call.', hint = 'It needs a new approval.';
+      end if;
+      update tool_call c
+      set status = 'intended', granted = true, on_uncertain = given.on_uncertain, dispatch_before = advance_job.dispatch_before,
+        settle_after = advance_job.dispatch_before + make_interval(secs => given.timeout_seconds)
+      where c.org_id = p_org and c.id = given.id;
+    end loop;
   end if;
   if p_calls is not null then
-    perform record_calls(
-      p_org, p_job, the_job.session_id, p_calls::jsonb, p_arguments, p_results, dispatch_before, now);
-  end if;
-  if ends_as in ('FAILED', 'CANCELLED') then
-    update tool_call c set status = 'rejected', error = 'its job ended', settled_by = 'cancelled', finished_at = now
-    where c.org_id = p_org and c.job_id = p_job and c.status in ('awaiting', 'approved');
+    for given in
+      select * from jsonb_to_recordset(p_calls::jsonb) c (
+        id uuid, step integer, position integer, tool text, digest text, arguments integer, input_hash text,
+        read_only boolean, on_uncertain text, verdict text, rule text,
+        timeout_seconds double precision, status text, result integer, result_id uuid, error text,
+        standing_id uuid, granter_revision integer)
+    loop
+      if given.status = 'intended' and (given.verdict is distinct from 'allow'
+          or given.standing_id is distinct from case when given.rule like 'standing:%' then substr(given.rule, 10)::uuid end) then
+        raise exception using errcode = 'CX409', detail = 'not_authorised',
+          message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
+      end if;
+      insert into tool_call (org_id, id, job_id, step_index, position, tool_name, tool_digest, arguments, input_hash,
+        read_only, on_uncertain, verdict, rule, status, dispatch_before, settle_after, result, result_id, error,
+        created_at, finished_at)
+      values (p_org, given.id, p_job, given.step, given.position, given.tool, given.digest,
+        p_arguments[given.arguments]::jsonb, decode(given.input_hash, 'hex'), given.read_only, given.on_uncertain,
+        given.verdict, given.rule, given.status, case when given.status = 'intended' then dispatch_before end,
+        case when given.status = 'intended'
+          then dispatch_before + make_interval(secs => given.timeout_seconds) end,
+        p_results[given.result]::jsonb, given.result_id, given.error, now,
+        case when given.status in ('completed', 'failed', 'rejected') then now end)
+      -- An approval that no longer fits is asked for again, with the same row.
+      on conflict on constraint tool_call_pkey do update
+      set status = excluded.status, tool_digest = excluded.tool_digest, verdict = excluded.verdict,
+        rule = excluded.rule, granted = false, error = excluded.error, finished_at = excluded.finished_at, on_uncertain = excluded.on_uncertain,
+        dispatch_before = coalesce(excluded.dispatch_before, tool_call.dispatch_before),
+        settle_after = coalesce(excluded.settle_after, tool_call.settle_after)
+      where tool_call.status in ('approved', 'cleared') and tool_call.job_id = p_job;
+      if not found then
+        raise exception using errcode = 'CX409', detail = 'not_authorised',
+          message = 'A call that is over cannot be asked for again.', hint = 'This is a defect: report it.';
+      end if;
+      if given.standing_id is not null then
+        perform use_standing(p_org, the_job.session_id, given.standing_id, given.id, given.granter_revision);
+      end if;
+    end loop;
   end if;
   if p_more is not null then
     perform record_more(p_org, p_job, the_job.session_id, p_more, now);
@@ -496,18 +558,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.ask_again(p_org uuid, p_job uuid, p_session uuid, p_call jsonb, p_arguments text, p_policies text, p_approval uuid) RETURNS void
-    LANGUAGE plpgsql
-    SET search_path TO 'public', 'pg_temp'
-    AS $$
-begin
-  perform record_calls(p_org, p_job, p_session, jsonb_build_array(p_call), array[p_arguments], null, null, plane_now());
-  update external_call x set policies = p_policies, settle_at = null
-  where x.org_id = p_org and x.call_id = (p_call ->> 'id')::uuid;
-  perform wait_external(p_org, p_job, p_approval, (p_call ->> 'id')::uuid);
-end
-$$;
-
 CREATE FUNCTION public.authenticate(p_secret_hash bytea, p_org_slug text) RETURNS TABLE(org_id uuid, key_id uuid, kind text, name text, roles text[], user_account_id uuid, clearance integer, platform boolean, acts_elsewhere boolean, permissions text[], home_id uuid, holder_id uuid, own_roles text[], own_platform boolean, expires_at timestamp with time zone, mac bytea)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -609,71 +659,77 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.authorize_call(p_org uuid, p_job uuid, p_call jsonb, p_arguments text, p_declared jsonb, p_dispatch_seconds double precision, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS TABLE(id uuid, fresh boolean, step_index integer, at timestamp with time zone, dispatch_before timestamp with time zone, settle_after timestamp with time zone)
+CREATE FUNCTION public.authorize_call(p_org uuid, p_job uuid, p_call uuid, p_key text, p_asked bytea, p_sender text, p_tool text, p_digest text, p_schema text, p_arguments text, p_input_hash bytea, p_read_only boolean, p_risk text, p_on_uncertain text, p_timeout double precision, p_verdict text, p_rule text, p_policies text, p_status text, p_error text, p_dispatch_seconds double precision, p_standing uuid, p_granter_revision integer, p_says text, p_approval uuid, p_asker uuid, p_caused_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS TABLE(id uuid, fresh boolean)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
 #variable_conflict use_column
 declare
   the_job job%rowtype;
-  declared record;
+  at timestamptz;
+  number integer;
   whose uuid;
+  before timestamptz;
   event_data jsonb[];
 begin
   perform set_config('app.org_id', p_org::text, true);
-  select * into strict declared from jsonb_to_record(p_declared) d (
-    key text, asked_hash text, sender text, parameters text, read_only boolean, risk text, timeout_seconds double precision,
-    policies text, says text, approval_id uuid, callback_id uuid, asker uuid, caused_by uuid);
   the_job := lock_external(p_org, p_job, false);
   select coalesce(s.user_account_id, s.opened_by) into strict whose
   from session s where s.org_id = p_org and s.id = the_job.session_id;
   select x.call_id into id from external_call x
-  where x.org_id = p_org and x.agent_id = the_job.agent_id and x.opener = whose and x.key = declared.key;
-  fresh := not found;
-  if not fresh then
+  where x.org_id = p_org and x.agent_id = the_job.agent_id and x.opener = whose and x.key = p_key;
+  if found then
+    fresh := false;
     return next;
     return;
   end if;
-  perform require_open(the_job);
-  perform require_policies(p_org, declared.policies);
+  the_job := lock_external(p_org, p_job, true);
+  perform require_policies(p_org, p_policies);
   perform require_atlases(p_org, the_job.session_id, (p_more #>> '{gates,atlases}')::integer);
   at := plane_now();
-  id := p_call ->> 'id';
-  step_index := coalesce(the_job.step_index, -1) + 1;
-  if p_call ->> 'status' = 'intended' then
-    dispatch_before := at + make_interval(secs => p_dispatch_seconds);
-    settle_after := dispatch_before + make_interval(secs => declared.timeout_seconds);
-  end if;
-  update job j set step_index = authorize_call.step_index, updated_at = at where j.org_id = p_org and j.id = p_job;
+  number := coalesce(the_job.step_index, -1) + 1;
+  update job j set step_index = number, updated_at = at where j.org_id = p_org and j.id = p_job;
   insert into step (org_id, job_id, step_index, message_seq, response, prompt_tokens, completion_tokens, started_at, created_at)
-  values (p_org, p_job, step_index, 0, jsonb_build_object('text', declared.says, 'calls', '[]'::jsonb), 0, 0, at, at);
-  if declared.parameters is not null then
+  values (p_org, p_job, number, 0, jsonb_build_object('text', p_says, 'calls', '[]'::jsonb), 0, 0, at, at);
+  if p_schema is not null then
     insert into external_tool (org_id, name, digest, parameters, created_at)
-    values (p_org, p_call ->> 'tool', p_call ->> 'digest', declared.parameters::jsonb, at) on conflict do nothing;
+    values (p_org, p_tool, p_digest, p_schema::jsonb, at) on conflict do nothing;
   end if;
-  perform record_calls(
-    p_org, p_job, the_job.session_id, jsonb_build_array(p_call || jsonb_build_object('step', step_index)), array[p_arguments],
-    null, dispatch_before, at);
+  if p_status in ('allowed', 'intended') and (p_verdict <> 'allow' or p_standing is distinct from
+      case when p_rule like 'standing:%' and p_status = 'intended' then substr(p_rule, 10)::uuid end) then
+    raise exception using errcode = 'CX409', detail = 'not_authorised',
+      message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
+  end if;
+  before := case when p_status = 'intended' then at + make_interval(secs => p_dispatch_seconds) end;
+  insert into tool_call (org_id, id, job_id, step_index, position, tool_name, tool_digest, arguments, input_hash, read_only,
+    on_uncertain, verdict, rule, status, dispatch_before, settle_after, error, created_at, finished_at)
+  values (p_org, p_call, p_job, number, 0, p_tool, p_digest, p_arguments::jsonb, p_input_hash, false, p_on_uncertain,
+    p_verdict, p_rule, p_status, before, before + make_interval(secs => p_timeout), p_error, at,
+    case when p_status = 'rejected' then at end);
   insert into external_call (org_id, call_id, session_id, job_id, agent_id, opener, key, asker, begun_by, caused_by,
-    asked_hash, risk, claims_read_only, timeout_seconds, policies, sender, settle_at, callback_id, created_at)
-  values (p_org, id, the_job.session_id, p_job, the_job.agent_id, whose, declared.key, declared.asker,
-    case when dispatch_before is not null then declared.asker end, declared.caused_by, decode(declared.asked_hash, 'hex'),
-    declared.risk, declared.read_only, declared.timeout_seconds, declared.policies, declared.sender, settle_after,
-    declared.callback_id, at);
-  if declared.approval_id is not null then
-    perform wait_external(p_org, p_job, declared.approval_id, id);
+    asked_hash, risk, claims_read_only, timeout_seconds, policies, sender, settle_at, created_at)
+  values (p_org, p_call, the_job.session_id, p_job, the_job.agent_id, whose, p_key, p_asker,
+    case when p_status = 'intended' then p_asker end, p_caused_by, p_asked, p_risk, p_read_only, p_timeout,
+    p_policies, p_sender, before + make_interval(secs => p_timeout), at);
+  if p_standing is not null then
+    perform use_standing(p_org, the_job.session_id, p_standing, p_call, p_granter_revision);
+  end if;
+  if p_status = 'awaiting' then
+    perform wait_external(p_org, p_job, p_approval, p_call);
   end if;
   if p_more ? 'resolution' then
-    perform execute_resolution(p_org, (p_more ->> 'resolution')::uuid, id, at);
+    perform execute_resolution(p_org, (p_more ->> 'resolution')::uuid, p_call, at);
   end if;
   perform record_more(p_org, p_job, the_job.session_id, p_more, at);
   -- Only here is the number of the step known.
   event_data := array(
-    select case when d ? 'step' then d || jsonb_build_object('step', step_index) else d end
+    select case when d ? 'step' then d || jsonb_build_object('step', number) else d end
     from unnest(p_event_data) with ordinality e (d, n) order by e.n);
   perform session_append(p_org, the_job.session_id, 0, p_event_types,
     array_fill(p_job, array[coalesce(cardinality(p_event_types), 0)]), event_data, p_actions, p_bodies,
     array_fill(p_job, array[cardinality(p_actions)]));
+  id := p_call;
+  fresh := true;
   return next;
 end
 $$;
@@ -796,16 +852,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.call_changed() RETURNS void
-    LANGUAGE plpgsql
-    SET search_path TO 'public', 'pg_temp'
-    AS $$
-begin
-  raise exception using errcode = 'CX409', detail = 'call_changed',
-    message = 'The call changed meanwhile.', hint = 'Read it again, and do what its status allows.';
-end
-$$;
-
 CREATE FUNCTION public.call_context(p_org uuid, p_session uuid, p_sees uuid, p_key text, p_tool text, p_input_hash bytea, p_acts boolean, p_caller uuid, p_person uuid) RETURNS TABLE(job_id uuid, agent_id uuid, agent text, teams uuid[], kind text, skill_config jsonb, request_policies jsonb, policies text, earlier uuid, turned_down boolean, bound jsonb, known_risk text, at timestamp with time zone)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -886,6 +932,7 @@ CREATE FUNCTION public.change_approval(p_org uuid, p_approval uuid, p_seen integ
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
+    SET join_collapse_limit TO '1'
     AS $$
 declare
   decider uuid := p_person ->> 'id';
@@ -981,13 +1028,9 @@ CREATE FUNCTION public.claim_jobs(p_worker uuid, p_apps text[], p_wanted integer
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET enable_material TO 'off'
     AS $$
 #variable_conflict use_column
 declare
-  at_once constant integer := greatest(p_wanted, 64);
   free integer := p_wanted;
   due timestamptz := plane_now();
   at_org uuid := p_after;
@@ -999,16 +1042,13 @@ declare
   slots integer;
   most integer;
   room integer;
-  ids uuid[];
-  is_busy boolean;
+  found_jobs record;
+  found_id uuid;
   others boolean := false;
-  of_org text;
   waits double precision[];
-  new_sessions uuid[];
-  new_jobs uuid[];
-  started_orgs uuid[] := '{}';
-  started_sessions uuid[] := '{}';
-  started_jobs uuid[] := '{}';
+  started uuid[];
+  moves jsonb := '[]';
+  moved record;
 begin
   -- Only a worker that is known can be found dead: a job of any other would be leased for good.
   if not exists (
@@ -1017,71 +1057,70 @@ begin
       message = 'The lease of this worker has run out.', hint = 'It claims again after its next heartbeat.';
   end if;
   while free > 0 loop
-    orgs := find_orgs_in_turn(p_apps, due, at_org, skip, at_once);
+    orgs := find_orgs_in_turn(p_apps, due, at_org, skip, greatest(free, 64));
     exit when orgs = '{}';
     before := free;
     most := greatest(1, (free - p_reserve) / least(free, cardinality(orgs)));
     foreach org in array orgs loop
       exit when free = 0;
-      slots := coalesce(cardinality(array_positions(held, org)), 0);
+      select count(*) into slots from unnest(held) h where h = org;
       -- The last slots of a worker are for orgs that run nothing on it.
       room := least(most, p_share - slots, greatest(free - p_reserve, (slots = 0)::integer));
       if room <= 0 then
         skip := skip || org;
         continue;
       end if;
-      select f.ids, f.busy into ids, is_busy from find_jobs_of_org(org, p_apps, due, room, p_org_jobs) f;
-      others := others or is_busy;
-      if cardinality(ids) < room then
-        -- What is left of it cannot be claimed now.
+      select f.ids, f.busy into found_jobs from find_jobs_of_org(org, p_apps, due, room, p_org_jobs) f;
+      others := others or found_jobs.busy;
+      if found_jobs.ids = '{}' then
         skip := skip || org;
-        continue when ids = '{}';
+        continue;
       end if;
       at_org := org;
-      free := free - cardinality(ids);
-      held := held || array_fill(org, array[cardinality(ids)]);
-      of_org := set_config('app.org_id', org::text, true);
+      free := free - cardinality(found_jobs.ids);
+      held := held || array_fill(org, array[cardinality(found_jobs.ids)]);
+      perform set_config('app.org_id', org::text, true);
       now := plane_now();
       select array_agg(case when j.epoch > 0 then extract(epoch from now - j.runnable_at)::double precision end order by f.number),
-        coalesce(array_agg(j.session_id) filter (where j.status <> 'RUNNING'), '{}'),
-        coalesce(array_agg(j.id) filter (where j.status <> 'RUNNING'), '{}')
-      into waits, new_sessions, new_jobs
-      from unnest(ids) with ordinality f (id, number)
+        array_agg(j.id) filter (where j.status <> 'RUNNING'),
+        moves || coalesce(jsonb_agg(jsonb_build_object('org', org, 'session', j.session_id, 'job', j.id))
+          filter (where j.status <> 'RUNNING'), '[]')
+      into waits, started, moves
+      from unnest(found_jobs.ids) with ordinality f (id, number)
+      -- One by one, by key: a plan over all of them might read every job.
       cross join lateral (select * from job j where j.org_id = org and j.id = f.id limit 1) j;
-      if new_jobs <> '{}' then
-        started_orgs := started_orgs || array_fill(org, array[cardinality(new_jobs)]);
-        started_sessions := started_sessions || new_sessions;
-        started_jobs := started_jobs || new_jobs;
-      end if;
-      policies := policies_version(org);
-      return query
-        with leased as (
+      foreach found_id in array found_jobs.ids loop
+        if found_id = any (started) then
           update job j
           set status = 'RUNNING', worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now,
             runnable_at = null, next_retry_at = null, wake_at = null
-          from unnest(ids, waits) with ordinality f (id, waited, number)
-          cross join lateral (select k.ctid from job k where k.org_id = org and k.id = f.id limit 1) k
-          where j.ctid = k.ctid
-          returning j.*, f.waited, f.number)
+          where j.org_id = org and j.id = found_id;
+        else
+          update job j
+          set worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now, runnable_at = null
+          where j.org_id = org and j.id = found_id;
+        end if;
+      end loop;
+      return query
         select j.org_id, j.id, j.session_id, j.agent_id, j.agent_version, j.kind, j.app, j.payload,
           j.checkpoint::text, j.checkpoint_mac, j.epoch, j.write_seq, j.retry_count, j.max_retries, j.running_seconds,
           v.model_config, v.skill_config, v.resource_limits, h.message_seq, now,
-          a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, claim_jobs.policies, j.policies, j.waited,
+          a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, policies_version(j.org_id), j.policies, f.waited,
           case when exists (select from session_atlas b where b.org_id = j.org_id and b.session_id = j.session_id)
             then session_bound(j.org_id, j.session_id) end, j.hand_backs
-        from leased j
+        from unnest(found_jobs.ids, waits) with ordinality f (id, waited, number)
+        cross join lateral (select * from job j where j.org_id = org and j.id = f.id limit 1) j
         join agent a on a.org_id = j.org_id and a.id = j.agent_id
         join team t on t.org_id = a.org_id and t.id = a.team_id
         join session s on s.org_id = j.org_id and s.id = j.session_id
         join agent_version v on v.org_id = j.org_id and v.agent_id = j.agent_id and v.version = j.agent_version
         join session_head h on h.org_id = j.org_id and h.session_id = j.session_id
-        order by j.number;
+        order by f.number;
     end loop;
     if free = before then
       -- None of them can be served now: the search goes on behind them.
       at_org := orgs[cardinality(orgs)];
     end if;
-    exit when cardinality(orgs) < at_once and orgs <@ skip;
   end loop;
   if others and free > 0 then
     return query select null::uuid, null::uuid, null::uuid, null::uuid, null::integer, null::text, null::text,
@@ -1090,12 +1129,13 @@ begin
       null::text, null::uuid[], null::text, null::text, null::jsonb, null::double precision, null::jsonb, null::integer;
   end if;
   -- Heads last, and in one order: two claims may meet in the same sessions.
-  for org, new_sessions, new_jobs in
-    select m.org, array_agg(m.session), array_agg(m.job)
-    from unnest(started_orgs, started_sessions, started_jobs) m (org, session, job) group by m.org order by m.org
+  for moved in
+    select m.org, m.session, m.job from jsonb_to_recordset(moves) m (org uuid, session uuid, job uuid)
+    order by m.org, m.session, m.job
   loop
-    of_org := set_config('app.org_id', org::text, true);
-    perform sessions_append(org, new_sessions, new_jobs, 'status', '{"status": "RUNNING"}');
+    perform set_config('app.org_id', moved.org::text, true);
+    perform session_append(moved.org, moved.session, 0, array['status'], array[moved.job],
+      array[jsonb_build_object('status', 'RUNNING')], '{}', '{}');
   end loop;
 end
 $$;
@@ -1451,16 +1491,6 @@ CREATE FUNCTION public.edited_by(p_member uuid, p_name text) RETURNS jsonb
     SET search_path TO 'public', 'pg_temp'
     RETURN jsonb_build_array(jsonb_build_object('member_id', p_member, 'name', p_name, 'why', 'edited the arguments'));
 
-CREATE FUNCTION public.end_call(p_org uuid, p_outcome jsonb, p_result text) RETURNS void
-    LANGUAGE plpgsql
-    SET search_path TO 'public', 'pg_temp'
-    AS $$
-begin
-  perform record_outcomes(p_org, jsonb_build_array(p_outcome), array[p_result], plane_now());
-  update external_call x set settle_at = null where x.org_id = p_org and x.call_id = (p_outcome ->> 'id')::uuid;
-end
-$$;
-
 CREATE FUNCTION public.end_doubt(p_org uuid, p_call uuid, p_reason text) RETURNS uuid
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -1624,8 +1654,6 @@ declare
   running integer;
   free integer := p_most;
   more uuid[];
-  agents uuid[] := '{}';
-  found_before integer;
 begin
   ids := '{}';
   busy := false;
@@ -1671,43 +1699,43 @@ begin
     order by first.queue, first.runnable_at
   loop
     exit when free <= 0;
-    -- What this search has found already is not leased yet.
-    found_before := coalesce(cardinality(array_positions(agents, waiting.agent_id)), 0);
-    select coalesce((v.resource_limits ->> 'max_concurrent_jobs')::integer, 5) - found_before into allowed
+    select coalesce((v.resource_limits ->> 'max_concurrent_jobs')::integer, 5) into allowed
     from agent g join agent_version v
       on v.org_id = g.org_id and v.agent_id = g.id and v.version = g.config_version
-    where g.org_id = p_org and g.id = waiting.agent_id and (
-      select count(*) from job j
-      where j.org_id = p_org and j.agent_id = waiting.agent_id and j.worker_id is not null)
-      < coalesce((v.resource_limits ->> 'max_concurrent_jobs')::integer, 5) - found_before;
-    continue when not found;
+    where g.org_id = p_org and g.id = waiting.agent_id;
+    select count(*) into running from job j
+    where j.org_id = p_org and j.agent_id = waiting.agent_id and j.worker_id is not null;
+    continue when running >= allowed;
     -- Only who may have room is worth a lock, and then it is counted again: nobody else can add to it now.
     if not pg_try_advisory_xact_lock(hashtextextended(waiting.agent_id::text, 1)) then
       busy := true;
       continue;
     end if;
+    select count(*) into running from job j
+    where j.org_id = p_org and j.agent_id = waiting.agent_id and j.worker_id is not null;
+    if ids <> '{}' then
+      -- What this search has found already is not leased yet.
+      running := running + (
+        select count(*) from job j where j.org_id = p_org and j.id = any (ids) and j.agent_id = waiting.agent_id);
+    end if;
+    continue when running >= allowed;
     more := array(
       select j.id from job j
       where j.app = waiting.app and j.org_id = p_org and j.agent_id = waiting.agent_id
         and j.queue = waiting.queue and j.runnable_at <= waiting.until
-      order by j.runnable_at limit (
-        select greatest(0, least(free, allowed - count(*))) from job r
-        where r.org_id = p_org and r.agent_id = waiting.agent_id and r.worker_id is not null)
+      order by j.runnable_at limit least(free, allowed - running)
       for no key update skip locked);
     if more = '{}' then
-      -- Somebody holds its first job, and the ones behind that do not wait for it; or has just taken the last place.
+      -- Somebody holds its first job: the ones behind that do not wait for it.
       busy := true;
       more := array(
         select j.id from job j
         where j.app = waiting.app and j.org_id = p_org and j.agent_id = waiting.agent_id
           and j.queue = waiting.queue and j.runnable_at <= p_due
-        order by j.runnable_at limit (
-          select greatest(0, least(1, allowed - count(*))) from job r
-          where r.org_id = p_org and r.agent_id = waiting.agent_id and r.worker_id is not null)
+        order by j.runnable_at limit 1
         for no key update skip locked);
     end if;
     ids := ids || more;
-    agents := agents || array_fill(waiting.agent_id, array[cardinality(more)]);
     free := free - cardinality(more);
   end loop;
 end
@@ -1740,47 +1768,43 @@ CREATE FUNCTION public.find_orgs_in_turn(p_apps text[], p_due timestamp with tim
     SET plan_cache_mode TO 'force_generic_plan'
     AS $$
 declare
-  few constant integer := 16;
-  none constant uuid := '00000000-0000-0000-0000-000000000000';
+  few constant integer := 50;
   orgs uuid[];
+  most integer;
+  at_org uuid := p_after;
+  next_org uuid;
+  wrapped boolean := false;
 begin
-  orgs := array(
-    select j.org_id from unnest(p_apps) a (app) cross join lateral (
+  select array_agg(distinct d.org_id), coalesce(max(d.number), 0) into orgs, most
+  from unnest(p_apps) a (app) cross join lateral (
+    select j.org_id, row_number() over () as number from (
       select j.org_id from job j
       where j.app = a.app and j.runnable_at <= p_due
-      order by j.runnable_at limit few) j
-    limit few);
-  if orgs = '{}' then
-    return orgs;
-  elsif cardinality(orgs) < few then
-    if orgs[1] = all (orgs) then
-      return case when orgs[1] = any (p_skip) then '{}' else orgs[1:1] end;
-    end if;
+      order by j.runnable_at limit few) j) d;
+  if most < few then
     return array(
-      select o from (select distinct o from unnest(orgs) o) o (o)
-      where o <> all (p_skip) order by o <= p_after, o limit p_limit);
+      select o from unnest(orgs) o where o <> all (p_skip) order by o <= p_after, o limit p_limit);
   end if;
-  -- From one org to the next in the index, to the end, and from the beginning to where it started.
-  return array(
-    with recursive hops (org_id, has_wrapped, is_org) as (
-      select p_after, false, false
-      union all
-      select coalesce(next.org_id, none), h.has_wrapped or next.org_id is null, next.org_id is not null
-      from hops h cross join lateral (
-        select (
-          select q.org_id from unnest(p_apps) a (app) cross join lateral (
-            select j.org_id from job j
-            where j.app = a.app and j.runnable_at is not null and j.org_id > h.org_id
-            order by j.org_id limit 1) q
-          order by q.org_id limit 1) as org_id) next
-      where not h.has_wrapped or next.org_id <= p_after)
-    select h.org_id from hops h
-    -- In the order of the index of queues: that of what is due would lead through all orgs.
-    where h.is_org and h.org_id <> all (p_skip) and exists (
-      select from unnest(p_apps) a (app) cross join lateral (
-        select from job j where j.app = a.app and j.org_id = h.org_id and j.runnable_at <= p_due
-        order by j.agent_id, j.queue, j.runnable_at limit 1) j)
-    limit p_limit);
+  orgs := '{}';
+  while cardinality(orgs) < p_limit loop
+    select q.org_id into next_org
+    from unnest(p_apps) a (app) cross join lateral (
+      select j.org_id from job j
+      where j.app = a.app and j.runnable_at is not null and j.org_id > at_org
+      order by j.org_id limit 1) q
+    order by q.org_id limit 1;
+    if next_org is null or (wrapped and next_org > p_after) then
+      exit when wrapped;
+      wrapped := true;
+      at_org := '00000000-0000-0000-0000-000000000000';
+      continue;
+    end if;
+    at_org := next_org;
+    if next_org <> all (p_skip) then
+      orgs := orgs || next_org;
+    end if;
+  end loop;
+  return orgs;
 end
 $$;
 
@@ -2161,35 +2185,65 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.intend_call(p_org uuid, p_call uuid, p_seen text, p_attempt integer, p_sender text, p_policies text, p_dispatch_seconds double precision, p_intent jsonb, p_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS void
+CREATE FUNCTION public.intend_call(p_org uuid, p_call uuid, p_seen text, p_attempt integer, p_sender text, p_policies text, p_dispatch_seconds double precision, p_verdict text, p_rule text, p_grant boolean, p_standing uuid, p_granter_revision integer, p_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
 declare
+  the_job job%rowtype;
+  was tool_call%rowtype;
   declared external_call%rowtype;
   at timestamptz;
   before timestamptz;
 begin
   perform set_config('app.org_id', p_org::text, true);
   select * into strict declared from external_call x where x.org_id = p_org and x.call_id = p_call;
-  perform lock_external(p_org, declared.job_id, true);
+  the_job := lock_external(p_org, declared.job_id, true);
   perform require_policies(p_org, p_policies);
   perform require_atlases(p_org, declared.session_id, (p_more #>> '{gates,atlases}')::integer);
-  perform from tool_call c
-  where c.org_id = p_org and c.id = p_call and c.status = p_seen and c.attempt = p_attempt for no key update;
-  if not found then
-    perform call_changed();
+  select * into strict was from tool_call c where c.org_id = p_org and c.id = p_call for no key update;
+  if was.status <> p_seen or was.attempt <> p_attempt then
+    raise serialization_failure using message = 'the call changed meanwhile';
   end if;
   at := plane_now();
   before := at + make_interval(secs => p_dispatch_seconds);
-  perform record_intents(p_org, declared.job_id, declared.session_id, jsonb_build_array(p_intent), before, at);
+  if p_grant then
+    update approval_grant g set consumed_at = at
+    where g.org_id = p_org and g.call_id = p_call and g.consumed_at is null and g.expires_at > at
+      and g.tool_digest = was.tool_digest and g.input_hash = was.input_hash and was.status = 'approved';
+    if not found then
+      raise exception using errcode = 'CX409', detail = 'grant_refused',
+        message = 'There is no grant for exactly this call.', hint = 'Authorise it again, with a new key.';
+    end if;
+  elsif was.status not in ('allowed', 'intended', 'uncertain', 'cleared') then
+    raise exception using errcode = 'CX409', detail = 'not_authorised',
+      message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
+  end if;
+  if p_verdict is not null then
+    if p_verdict <> 'allow' or (p_standing is distinct from
+        case when p_rule like 'standing:%' then substr(p_rule, 10)::uuid end) then
+      raise exception using errcode = 'CX409', detail = 'not_authorised',
+        message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
+    end if;
+  end if;
+  update tool_call c
+  set status = 'intended', verdict = coalesce(p_verdict, c.verdict), rule = coalesce(p_rule, c.rule),
+    granted = c.granted or p_grant,
+    -- Whatever was sent before, also where somebody was asked again meanwhile: a late outcome is of that attempt.
+    attempt = c.attempt + (was.dispatch_before is not null)::integer,
+    dispatch_before = before, settle_after = before + make_interval(secs => declared.timeout_seconds),
+    error = null, settled_by = null
+  where c.org_id = p_org and c.id = p_call;
   update external_call x
   set sender = p_sender, begun_by = p_by, policies = p_policies, settle_at = before + make_interval(secs => declared.timeout_seconds)
   where x.org_id = p_org and x.call_id = p_call;
-  perform record_more(p_org, declared.job_id, declared.session_id, p_more, at);
+  if p_standing is not null then
+    perform use_standing(p_org, declared.session_id, p_standing, p_call, p_granter_revision);
+  end if;
+  perform record_more(p_org, was.job_id, declared.session_id, p_more, at);
   perform session_append(p_org, declared.session_id, 0, p_event_types,
-    array_fill(declared.job_id, array[coalesce(cardinality(p_event_types), 0)]), p_event_data, p_actions, p_bodies,
-    array_fill(declared.job_id, array[cardinality(p_actions)]));
+    array_fill(was.job_id, array[coalesce(cardinality(p_event_types), 0)]), p_event_data, p_actions, p_bodies,
+    array_fill(was.job_id, array[cardinality(p_actions)]));
 end
 $$;
 
@@ -2247,37 +2301,6 @@ begin
   new.updated_at := plane_now();
   if new.status in ('COMPLETED', 'FAILED', 'CANCELLED') then
     new.finished_at := new.updated_at;
-  end if;
-  return new;
-end
-$$;
-
-CREATE FUNCTION public.job_invariants() RETURNS trigger
-    LANGUAGE plpgsql
-    SET search_path TO 'public', 'pg_temp'
-    AS $$
-declare
-  broken text := case
-    when new.status not in ('PENDING', 'RUNNING', 'RETRY', 'WAITING_FOR_APPROVAL', 'SLEEPING', 'PAUSED', 'COMPLETED', 'FAILED',
-      'CANCELLED') then 'chk_job_status'
-    when new.kind not in ('conversation', 'task', 'external') then 'chk_job_kind'
-    when new.kind = 'external' and (new.worker_id is not null or new.runnable_at is not null) then 'chk_job_external'
-    when not (0 <= new.retry_count and new.retry_count <= new.max_retries and new.max_retries <= 100)
-      then 'chk_job_retry_bounds'
-    when new.status = 'RETRY' and new.next_retry_at is null then 'chk_job_retry_has_time'
-    when new.open_approvals < 0 then 'chk_job_open_approvals'
-    when new.status = 'WAITING_FOR_APPROVAL' and new.open_approvals = 0 then 'chk_job_waiting_has_approval'
-    when new.status = 'FAILED' and new.error_message is null then 'chk_job_failed_has_error'
-    when (new.status in ('COMPLETED', 'FAILED', 'CANCELLED')) <> (new.finished_at is not null) then 'chk_job_terminal_has_end'
-    when (new.worker_id is null) <> (new.leased_at is null)
-      or (new.worker_id is not null and (new.status <> 'RUNNING' or new.runnable_at is not null)) then 'chk_job_lease'
-    when (new.holds = '{}') <> (new.held_at is null) then 'chk_job_held_since'
-    when new.status = 'PAUSED' and new.holds = '{}' then 'chk_job_paused_is_held'
-    when new.runnable_at is not null
-      and (new.status not in ('PENDING', 'RUNNING', 'RETRY', 'SLEEPING') or new.holds <> '{}') then 'chk_job_runnable' end;
-begin
-  if broken is not null then
-    perform violate('job', broken);
   end if;
   return new;
 end
@@ -2500,7 +2523,20 @@ END) STORED NOT NULL,
     submitted_by uuid,
     hand_backs integer DEFAULT 0 NOT NULL,
     CONSTRAINT chk_job_checkpoint_is_signed CHECK (((checkpoint IS NULL) = (checkpoint_mac IS NULL))),
-    CONSTRAINT chk_job_hand_backs CHECK ((hand_backs >= 0))
+    CONSTRAINT chk_job_external CHECK (((kind <> 'external'::text) OR ((worker_id IS NULL) AND (runnable_at IS NULL)))),
+    CONSTRAINT chk_job_failed_has_error CHECK (((status <> 'FAILED'::text) OR (error_message IS NOT NULL))),
+    CONSTRAINT chk_job_hand_backs CHECK ((hand_backs >= 0)),
+    CONSTRAINT chk_job_held_since CHECK (((holds = '{}'::text[]) = (held_at IS NULL))),
+    CONSTRAINT chk_job_kind CHECK ((kind = ANY (ARRAY['conversation'::text, 'task'::text, 'external'::text]))),
+    CONSTRAINT chk_job_lease CHECK ((((worker_id IS NULL) = (leased_at IS NULL)) AND ((worker_id IS NULL) OR ((status = 'RUNNING'::text) AND (runnable_at IS NULL))))),
+    CONSTRAINT chk_job_open_approvals CHECK ((open_approvals >= 0)),
+    CONSTRAINT chk_job_paused_is_held CHECK (((status <> 'PAUSED'::text) OR (holds <> '{}'::text[]))),
+    CONSTRAINT chk_job_retry_bounds CHECK (((0 <= retry_count) AND (retry_count <= max_retries) AND (max_retries <= 100))),
+    CONSTRAINT chk_job_retry_has_time CHECK (((status <> 'RETRY'::text) OR (next_retry_at IS NOT NULL))),
+    CONSTRAINT chk_job_runnable CHECK (((runnable_at IS NULL) OR ((status = ANY (ARRAY['PENDING'::text, 'RUNNING'::text, 'RETRY'::text, 'SLEEPING'::text])) AND (holds = '{}'::text[])))),
+    CONSTRAINT chk_job_status CHECK ((status = ANY (ARRAY['PENDING'::text, 'RUNNING'::text, 'RETRY'::text, 'WAITING_FOR_APPROVAL'::text, 'SLEEPING'::text, 'PAUSED'::text, 'COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text]))),
+    CONSTRAINT chk_job_terminal_has_end CHECK (((status = ANY (ARRAY['COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text])) = (finished_at IS NOT NULL))),
+    CONSTRAINT chk_job_waiting_has_approval CHECK (((status <> 'WAITING_FOR_APPROVAL'::text) OR (open_approvals > 0)))
 )
 WITH (fillfactor='85');
 
@@ -2518,8 +2554,14 @@ begin
     raise exception using errcode = 'CX404', detail = 'job_not_found', message = 'There is no such job.',
       hint = 'Check the id; it must belong to the org of your key.';
   end if;
-  if p_open then
-    perform require_open(the_job);
+  if p_open and the_job.status in ('COMPLETED', 'FAILED', 'CANCELLED') then
+    raise exception using errcode = 'CX409', detail = 'external_over',
+      message = format('This session is over: its job is %s.', the_job.status),
+      hint = 'Do nothing more in it; open a new session where the agent is to go on.';
+  end if;
+  if p_open and the_job.holds <> '{}' then
+    raise exception using errcode = 'CX409', detail = 'external_held',
+      message = 'This session is held.', hint = 'Wait until somebody resumes it, then ask again.';
   end if;
   return the_job;
 end
@@ -2600,13 +2642,6 @@ begin
   perform lock_signals(p_org, array_agg(w.name), array_agg(w.key))
   from jsonb_to_recordset(p_waits) w (name text, key text);
 end
-$$;
-
-CREATE FUNCTION public.may_be_sent(p_verdict text, p_rule text, p_standing uuid) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select p_verdict is not distinct from 'allow'
-    and p_standing is not distinct from case when p_rule like 'standing:%' then substr(p_rule, 10)::uuid end
 $$;
 
 CREATE FUNCTION public.merge_caused(p_one jsonb, p_other jsonb) RETURNS jsonb
@@ -2744,6 +2779,7 @@ CREATE FUNCTION public.open_approval(p_org uuid, p_approval uuid, p_person jsonb
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
+    SET join_collapse_limit TO '1'
     AS $$
 #variable_conflict use_column
 declare
@@ -3075,30 +3111,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.tool_call_is_sound(status text, has_end boolean, hash_length integer, read_only boolean, verdict text, has_rule boolean, has_window boolean, on_uncertain text, granted boolean) RETURNS boolean
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
-    SET search_path TO 'public', 'pg_temp'
-    AS $$
-declare
-  broken text := case
-    when status not in ('awaiting', 'allowed', 'approved', 'intended', 'uncertain', 'cleared', 'completed', 'failed', 'rejected')
-      then 'chk_tool_call_status'
-    when (status in ('completed', 'failed', 'rejected')) <> has_end then 'chk_tool_call_end'
-    when hash_length <> 32 then 'chk_tool_call_hash'
-    when verdict not in ('allow', 'deny', 'requires_approval') then 'chk_tool_call_verdict'
-    when on_uncertain not in ('retry_with_key', 'probe', 'ask_human', 'fail') then 'chk_tool_call_on_uncertain'
-    when not (read_only or status = 'rejected' or (verdict is not null and has_rule and (
-        status in ('awaiting', 'allowed', 'approved')
-        or (has_window and on_uncertain is not null and (status <> 'intended' or verdict = 'allow' or granted)))))
-      then 'chk_tool_call_intent' end;
-begin
-  if broken is not null then
-    perform violate('tool_call', broken);
-  end if;
-  return true;
-end
-$$;
-
 CREATE TABLE public.agent (
     org_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -3197,7 +3209,12 @@ CREATE TABLE public.tool_call (
     verdict text,
     rule text,
     granted boolean DEFAULT false NOT NULL,
-    CONSTRAINT chk_tool_call CHECK (public.tool_call_is_sound(status, (finished_at IS NOT NULL), length(input_hash), read_only, verdict, (rule IS NOT NULL), ((dispatch_before IS NOT NULL) AND (settle_after IS NOT NULL)), on_uncertain, granted))
+    CONSTRAINT chk_tool_call_end CHECK (((status = ANY (ARRAY['completed'::text, 'failed'::text, 'rejected'::text])) = (finished_at IS NOT NULL))),
+    CONSTRAINT chk_tool_call_hash CHECK ((length(input_hash) = 32)),
+    CONSTRAINT chk_tool_call_intent CHECK ((read_only OR (status = 'rejected'::text) OR ((verdict IS NOT NULL) AND (rule IS NOT NULL) AND ((status = ANY (ARRAY['awaiting'::text, 'allowed'::text, 'approved'::text])) OR ((dispatch_before IS NOT NULL) AND (settle_after IS NOT NULL) AND (on_uncertain IS NOT NULL) AND ((status <> 'intended'::text) OR (verdict = 'allow'::text) OR granted)))))),
+    CONSTRAINT chk_tool_call_on_uncertain CHECK ((on_uncertain = ANY (ARRAY['retry_with_key'::text, 'probe'::text, 'ask_human'::text, 'fail'::text]))),
+    CONSTRAINT chk_tool_call_status CHECK ((status = ANY (ARRAY['awaiting'::text, 'allowed'::text, 'approved'::text, 'intended'::text, 'uncertain'::text, 'cleared'::text, 'completed'::text, 'failed'::text, 'rejected'::text]))),
+    CONSTRAINT chk_tool_call_verdict CHECK ((verdict = ANY (ARRAY['allow'::text, 'deny'::text, 'requires_approval'::text])))
 )
 WITH (fillfactor='80');
 
@@ -3312,150 +3329,50 @@ begin
 end
 $_$;
 
-CREATE FUNCTION public.record_calls(p_org uuid, p_job uuid, p_session uuid, p_calls jsonb, p_arguments text[], p_results text[], p_before timestamp with time zone, p_now timestamp with time zone) RETURNS void
+CREATE FUNCTION public.record_delivery(p_org uuid, p_id uuid, p_claim uuid, p_version integer, p_sent boolean, p_first boolean, p_ref text, p_shown jsonb, p_said jsonb, p_payload jsonb, p_actions text[], p_bodies bytea[]) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
 declare
-  call record;
-begin
-  for call in
-    select * from jsonb_to_recordset(p_calls) c (
-      id uuid, step integer, position integer, tool text, digest text, arguments integer, input_hash text,
-      read_only boolean, on_uncertain text, verdict text, rule text,
-      timeout_seconds double precision, status text, result integer, result_id uuid, error text,
-      standing_id uuid, granter_revision integer)
-  loop
-    if (call.status = 'intended' and not may_be_sent(call.verdict, call.rule, call.standing_id))
-        or (call.status = 'allowed' and call.verdict is distinct from 'allow') then
-      raise exception using errcode = 'CX409', detail = 'not_authorised',
-        message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
-    end if;
-    insert into tool_call (org_id, id, job_id, step_index, position, tool_name, tool_digest, arguments, input_hash,
-      read_only, on_uncertain, verdict, rule, status, dispatch_before, settle_after, result, result_id, error,
-      created_at, finished_at)
-    values (p_org, call.id, p_job, call.step, call.position, call.tool, call.digest,
-      p_arguments[call.arguments]::jsonb, decode(call.input_hash, 'hex'), call.read_only, call.on_uncertain,
-      call.verdict, call.rule, call.status, case when call.status = 'intended' then p_before end,
-      case when call.status = 'intended' then p_before + make_interval(secs => call.timeout_seconds) end,
-      p_results[call.result]::jsonb, call.result_id, call.error, p_now,
-      case when call.status in ('completed', 'failed', 'rejected') then p_now end)
-    on conflict on constraint tool_call_pkey do update
-    set status = excluded.status, tool_digest = excluded.tool_digest, verdict = excluded.verdict,
-      rule = excluded.rule, granted = false, error = excluded.error, settled_by = null, finished_at = excluded.finished_at,
-      on_uncertain = excluded.on_uncertain, dispatch_before = coalesce(excluded.dispatch_before, tool_call.dispatch_before),
-      settle_after = coalesce(excluded.settle_after, tool_call.settle_after)
-    where tool_call.status in ('allowed', 'approved', 'cleared') and tool_call.job_id = p_job;
-    if not found then
-      perform call_changed();
-    end if;
-    if call.standing_id is not null then
-      perform use_standing(p_org, p_session, call.standing_id, call.id, call.granter_revision);
-    end if;
-  end loop;
-end
-$$;
-
-CREATE FUNCTION public.record_deliveries(p_org uuid, p_wait boolean, p_lease interval, p_ids uuid[], p_claims uuid[], p_versions integer[], p_sent boolean[], p_refs text[], p_shown jsonb[], p_said jsonb[], p_payloads jsonb[], p_actions text[], p_bodies bytea[], p_next uuid[], p_next_versions integer[]) RETURNS TABLE(recorded boolean, begun boolean)
-    LANGUAGE plpgsql
-    SET search_path TO 'public', 'pg_temp'
-    AS $$
-declare
-  at timestamptz := plane_now();
-  kept record;
-  request record;
-  records boolean[] := array_fill(null::boolean, array[cardinality(p_ids)]);
-  starts boolean[] := array_fill(false, array[cardinality(p_ids)]);
-  sessions uuid[] := '{}';
-  trail_sessions uuid[] := '{}';
-  trail_jobs uuid[] := '{}';
-  trail_items integer[] := '{}';
-  the_session uuid;
-  items integer[];
+  kept notification%rowtype;
+  at timestamptz;
+  the_request record;
 begin
   perform set_config('app.org_id', p_org::text, true);
-  for i in 1 .. cardinality(p_ids) loop
-    select n.approval_id, n.connection_id, n.channel_type into kept
-    from notification n where n.org_id = p_org and n.id = p_ids[i] and n.taken_by = p_claims[i];
-    if not found then
-      records[i] := false;
-      continue;
-    end if;
-    -- In the order of everybody who changes a request: the request, its messages, and the head of its session at last.
-    if p_wait then
-      if p_actions[i] is not null then
-        select r.session_id, r.job_id, r.status, r.channels_dispatched into request
-        from approval_request r where r.org_id = p_org and r.id = kept.approval_id for no key update;
-      end if;
-    else
-      if p_actions[i] is not null then
-        select r.session_id, r.job_id, r.status, r.channels_dispatched into request
-        from approval_request r where r.org_id = p_org and r.id = kept.approval_id for no key update skip locked;
-        continue when not found;
-        if not request.session_id = any (sessions) then
-          perform from session_head h where h.org_id = p_org and h.session_id = request.session_id for update skip locked;
-          continue when not found;
-          sessions := sessions || request.session_id;
-        end if;
-      end if;
-      -- A connection that comes back is told so, for which it is locked.
-      continue when p_sent[i] and exists (
-        select from channel_connection c where c.org_id = p_org and c.id = kept.connection_id and c.failing_since is not null);
-      perform from notification n where n.org_id = p_org and n.id = p_ids[i] for no key update skip locked;
-      continue when not found;
-    end if;
-    update notification n
-    set rendered_version = p_versions[i], attempts = 0, last_error = null, said = p_said[i],
-      status = case when n.desired_version = p_versions[i] then 'delivered' else 'pending' end,
-      next_attempt_at = case when n.desired_version = p_versions[i] then null else at end,
-      message_ref = case when p_sent[i] then coalesce(p_refs[i], n.message_ref) else n.message_ref end,
-      shown = case when p_sent[i] then p_shown[i] else n.shown end,
-      sent_at = case when p_sent[i] then at else n.sent_at end, taken_by = null, taken_until = null
-    where n.org_id = p_org and n.id = p_ids[i] and n.taken_by = p_claims[i];
-    records[i] := found;
-    continue when not found;
-    if p_wait and p_sent[i] then
-      update channel_connection c set failing_since = null
-      where c.org_id = p_org and c.id = kept.connection_id and c.failing_since is not null;
-    end if;
-    if p_actions[i] is not null then
-      if request.status = 'pending' and not kept.channel_type = any (request.channels_dispatched) then
-        update approval_request r set channels_dispatched = r.channels_dispatched || kept.channel_type
-        where r.org_id = p_org and r.id = kept.approval_id;
-      end if;
-      insert into approval_event (org_id, approval_id, event_type, channel, payload, created_at)
-      values (p_org, kept.approval_id, 'dispatched', kept.channel_type, p_payloads[i], at);
-      trail_sessions := trail_sessions || request.session_id;
-      trail_jobs := trail_jobs || request.job_id;
-      trail_items := trail_items || i;
-    end if;
-  end loop;
-  foreach the_session in array array(select distinct unnest(trail_sessions)) loop
-    items := array_positions(trail_sessions, the_session);
-    perform session_append(p_org, the_session, 0, '{}', '{}', '{}',
-      array(select p_actions[trail_items[n]] from unnest(items) n), array(select p_bodies[trail_items[n]] from unnest(items) n),
-      array(select trail_jobs[n] from unnest(items) n));
-  end loop;
-  for i in 1 .. cardinality(p_ids) loop
-    continue when p_next[i] is null or records[i] is not true;
-    -- A lease that is not young any more is renewed by whoever prepares it anew.
-    perform from notification n
-    where n.org_id = p_org and n.id = p_next[i] and n.taken_by = p_claims[i] and n.desired_version = p_next_versions[i]
-      and n.taken_until > at + p_lease * 0.75
-      and not exists (select from channel_connection c
-        where c.org_id = p_org and c.id = n.connection_id and c.disabled_at is not null)
-      and not exists (select from user_account u
-        where u.org_id = p_org and u.id = n.user_account_id and u.deactivated_at is not null)
-      and (n.mapping_id is null or exists (select from channel_mapping m
-        where m.org_id = p_org and m.id = n.mapping_id and m.verified_at is not null and m.removed_at is null
-          and m.suppressed_at is null))
-    for no key update of n skip locked;
-    continue when not found;
-    update notification n set tried_at = coalesce(n.tried_at, at), attempts = n.attempts + 1
-    where n.org_id = p_org and n.id = p_next[i];
-    starts[i] := true;
-  end loop;
-  return query select * from unnest(records, starts);
+  select * into kept from notification n where n.org_id = p_org and n.id = p_id and n.taken_by = p_claim;
+  if not found then
+    return false;
+  end if;
+  if p_first and kept.approval_id is not null then
+    update approval_request r set channels_dispatched = r.channels_dispatched || kept.channel_type
+    where r.org_id = p_org and r.id = kept.approval_id and r.status = 'pending'
+      and not kept.channel_type = any (r.channels_dispatched);
+  end if;
+  at := plane_now();
+  update notification n
+  set rendered_version = p_version, attempts = 0, last_error = null, said = p_said,
+    status = case when n.desired_version = p_version then 'delivered' else 'pending' end,
+    next_attempt_at = case when n.desired_version = p_version then null else at end,
+    message_ref = case when p_sent then coalesce(p_ref, n.message_ref) else n.message_ref end,
+    shown = case when p_sent then p_shown else n.shown end, sent_at = case when p_sent then at else n.sent_at end,
+    taken_by = null, taken_until = null
+  where n.org_id = p_org and n.id = p_id and n.taken_by = p_claim;
+  if not found then
+    return false;
+  end if;
+  if p_sent then
+    update channel_connection c set failing_since = null
+    where c.org_id = p_org and c.id = kept.connection_id and c.failing_since is not null;
+  end if;
+  if p_first and kept.approval_id is not null then
+    insert into approval_event (org_id, approval_id, event_type, channel, payload, created_at)
+    values (p_org, kept.approval_id, 'dispatched', kept.channel_type, p_payload, at);
+    select r.session_id, r.job_id into the_request
+    from approval_request r where r.org_id = p_org and r.id = kept.approval_id;
+    perform session_append(p_org, the_request.session_id, 0, '{}', '{}', '{}', p_actions, p_bodies,
+      array_fill(the_request.job_id, array[cardinality(p_actions)]));
+  end if;
+  return true;
 end
 $$;
 
@@ -3494,49 +3411,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.record_intents(p_org uuid, p_job uuid, p_session uuid, p_intents jsonb, p_before timestamp with time zone, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql
-    SET search_path TO 'public', 'pg_temp'
-    AS $$
-declare
-  intent record;
-begin
-  for intent in
-    select * from jsonb_to_recordset(p_intents) i (
-      id uuid, "grant" boolean, digest text, input_hash text, attempt integer, on_uncertain text, timeout_seconds double precision,
-      verdict text, rule text, standing_id uuid, granter_revision integer)
-  loop
-    if intent."grant" then
-      update approval_grant g set consumed_at = p_now
-      from tool_call c
-      where g.org_id = p_org and g.call_id = intent.id and g.consumed_at is null and g.expires_at > p_now
-        and g.tool_digest = intent.digest and g.input_hash = decode(intent.input_hash, 'hex')
-        and c.org_id = p_org and c.id = intent.id and c.job_id = p_job and c.status = 'approved'
-        and c.input_hash = g.input_hash;
-      if not found then
-        raise exception using errcode = 'CX409', detail = 'grant_refused',
-          message = 'There is no grant for exactly this call.', hint = 'It needs a new approval.';
-      end if;
-    end if;
-    update tool_call c
-    set status = 'intended', granted = c.granted or intent."grant", attempt = intent.attempt,
-      verdict = coalesce(intent.verdict, c.verdict), rule = coalesce(intent.rule, c.rule),
-      on_uncertain = intent.on_uncertain, dispatch_before = p_before,
-      settle_after = p_before + make_interval(secs => intent.timeout_seconds), error = null, settled_by = null
-    where c.org_id = p_org and c.id = intent.id and c.job_id = p_job
-      and (intent."grant" or c.status in ('allowed', 'intended', 'uncertain', 'cleared'))
-      and (intent.verdict is null or may_be_sent(intent.verdict, intent.rule, intent.standing_id));
-    if not found then
-      raise exception using errcode = 'CX409', detail = 'not_authorised',
-        message = 'A call that is over, or that was not allowed, cannot be sent.', hint = 'This is a defect: report it.';
-    end if;
-    if intent.standing_id is not null then
-      perform use_standing(p_org, p_session, intent.standing_id, intent.id, intent.granter_revision);
-    end if;
-  end loop;
-end
-$$;
-
 CREATE FUNCTION public.record_journal(p_org uuid, p_job uuid, p_entries jsonb, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -3545,10 +3419,9 @@ begin
   insert into journal_entry (org_id, job_id, key, position, kind, name, input_hash, status, result, result_id, error,
     created_at, finished_at)
   select p_org, p_job, e.key, e.position, e.kind, e.name, decode(e.input_hash, 'hex'), e.status, e.result, e.result_id, e.error,
-    p_now - make_interval(secs => coalesce(e.seconds, 0)), case when e.status <> 'open' then p_now end
+    p_now, case when e.status <> 'open' then p_now end
   from jsonb_to_recordset(p_entries) e (
-    key text, position integer, kind text, name text, input_hash text, status text, result jsonb, result_id uuid, error jsonb,
-    seconds double precision)
+    key text, position integer, kind text, name text, input_hash text, status text, result jsonb, result_id uuid, error jsonb)
   on conflict on constraint journal_entry_pkey do update
   set status = excluded.status, result = excluded.result, result_id = excluded.result_id, error = excluded.error,
     finished_at = excluded.finished_at
@@ -3587,32 +3460,6 @@ begin
   if p_more ? 'waits' then
     perform record_waits(p_org, p_job, p_session, p_more -> 'waits', p_now);
   end if;
-end
-$$;
-
-CREATE FUNCTION public.record_outcomes(p_org uuid, p_outcomes jsonb, p_results text[], p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql
-    SET search_path TO 'public', 'pg_temp'
-    AS $$
-declare
-  outcome record;
-begin
-  for outcome in
-    select * from jsonb_to_recordset(p_outcomes) o (
-      id uuid, status text, result integer, result_id uuid, error text, settled_by text)
-  loop
-    update tool_call c
-    set status = outcome.status, result = p_results[outcome.result]::jsonb, result_id = outcome.result_id,
-      error = outcome.error, settled_by = outcome.settled_by,
-      finished_at = case when outcome.status <> 'uncertain' then p_now end
-    where c.org_id = p_org and c.id = outcome.id and c.status = any (case outcome.status
-      when 'rejected' then array['awaiting', 'allowed', 'approved', 'cleared']
-      when 'uncertain' then array['intended', 'uncertain']
-      else array['intended', 'uncertain', 'cleared'] end);
-    if not found then
-      perform call_changed();
-    end if;
-  end loop;
 end
 $$;
 
@@ -3806,23 +3653,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.require_open(p_job public.job) RETURNS void
-    LANGUAGE plpgsql
-    SET search_path TO 'public', 'pg_temp'
-    AS $$
-begin
-  if p_job.status in ('COMPLETED', 'FAILED', 'CANCELLED') then
-    raise exception using errcode = 'CX409', detail = 'external_over',
-      message = format('This session is over: its job is %s.', p_job.status),
-      hint = 'Do nothing more in it; open a new session where the agent is to go on.';
-  end if;
-  if p_job.holds <> '{}' then
-    raise exception using errcode = 'CX409', detail = 'external_held',
-      message = 'This session is held.', hint = 'Wait until somebody resumes it, then ask again.';
-  end if;
-end
-$$;
-
 CREATE FUNCTION public.require_policies(p_org uuid, p_policies text) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -3942,27 +3772,31 @@ CREATE FUNCTION public.session_append(p_org uuid, p_session uuid, new_messages i
 declare
   head session_head%rowtype;
   at timestamptz;
-  digest bytea;
+  body_hashes bytea[] := '{}';
+  hashes bytea[] := '{}';
+  latest bytea;
 begin
   select * into strict head from session_head where org_id = p_org and session_id = p_session for update;
   at := plane_now();
-  for i in 1 .. coalesce(cardinality(event_types), 0) loop
-    head.event_seq := head.event_seq + 1;
-    if event_types[i] is not null then
-      insert into event (org_id, session_id, seq, type, job_id, data, created_at)
-      values (p_org, p_session, head.event_seq, event_types[i], event_jobs[i], event_data[i], at);
-    end if;
-  end loop;
+  latest := head.audit_hash;
   for i in 1 .. coalesce(cardinality(actions), 0) loop
-    digest := sha256(bodies[i]);
-    head.audit_seq := head.audit_seq + 1;
-    head.audit_hash := chain_hash(head.audit_hash, head.audit_seq, at, actions[i], jobs[i], digest);
-    insert into audit_entry (org_id, session_id, seq, format, action, job_id, body, body_hash, hash, created_at)
-    values (p_org, p_session, head.audit_seq, 2, actions[i], jobs[i], bodies[i], digest, head.audit_hash, at);
+    body_hashes[i] := sha256(bodies[i]);
+    latest := chain_hash(latest, head.audit_seq + i, at, actions[i], jobs[i], body_hashes[i]);
+    hashes[i] := latest;
   end loop;
+  with happened as (
+    insert into event (org_id, session_id, seq, type, job_id, data, created_at)
+    select p_org, p_session, head.event_seq + e.number, e.type, e.job, e.data, at
+    from unnest(event_types, event_jobs, event_data) with ordinality e (type, job, data, number)
+    where e.type is not null),
+  proven as (
+    insert into audit_entry (org_id, session_id, seq, format, action, job_id, body, body_hash, hash, created_at)
+    select p_org, p_session, head.audit_seq + a.number, 2, a.action, a.job, a.body, a.body_hash, a.hash, at
+    from unnest(actions, jobs[:cardinality(actions)], bodies, body_hashes, hashes)
+      with ordinality a (action, job, body, body_hash, hash, number))
   update session_head
-  set message_seq = head.message_seq + new_messages, event_seq = head.event_seq, audit_seq = head.audit_seq,
-      audit_hash = head.audit_hash, last_activity_at = at
+  set message_seq = head.message_seq + new_messages, event_seq = head.event_seq + coalesce(cardinality(event_types), 0),
+      audit_seq = head.audit_seq + coalesce(cardinality(actions), 0), audit_hash = latest, last_activity_at = at
   where org_id = p_org and session_id = p_session;
   return head.message_seq + new_messages;
 end
@@ -4011,34 +3845,7 @@ CREATE FUNCTION public.session_may_move(old_status text, new_status text) RETURN
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE old_status WHEN 'CREATED'::text THEN (new_status = ANY (ARRAY['ACTIVE'::text, 'TERMINATED'::text])) WHEN 'ACTIVE'::text THEN (new_status = ANY (ARRAY['PAUSED'::text, 'TERMINATED'::text])) WHEN 'PAUSED'::text THEN (new_status = ANY (ARRAY['ACTIVE'::text, 'TERMINATED'::text])) ELSE false END;
 
-CREATE FUNCTION public.sessions_append(p_org uuid, p_sessions uuid[], p_jobs uuid[], event_type text, event_data jsonb) RETURNS void
-    LANGUAGE plpgsql
-    SET search_path TO 'public', 'pg_temp'
-    AS $$
-declare
-  at timestamptz;
-begin
-  perform from (select distinct s as id from unnest(p_sessions) s order by s) s
-  cross join lateral (select from session_head h where h.org_id = p_org and h.session_id = s.id for update) h;
-  at := plane_now();
-  with concerned as (
-    select e.session_id, e.job_id, row_number() over (partition by e.session_id order by e.job_id) as number
-    from unnest(p_sessions, p_jobs) e (session_id, job_id)),
-  happened as (
-    insert into event (org_id, session_id, seq, type, job_id, data, created_at)
-    select p_org, c.session_id, h.event_seq + c.number, event_type, c.job_id, event_data, at
-    from concerned c
-    cross join lateral (
-      select h.event_seq from session_head h where h.org_id = p_org and h.session_id = c.session_id limit 1) h)
-  update session_head h set event_seq = h.event_seq + c.events, last_activity_at = at
-  from (select c.session_id, count(*) as events from concerned c group by c.session_id) c
-  cross join lateral (
-    select k.ctid from session_head k where k.org_id = p_org and k.session_id = c.session_id limit 1) k
-  where h.ctid = k.ctid;
-end
-$$;
-
-CREATE FUNCTION public.settle_call(p_org uuid, p_call uuid, p_sees uuid, p_by uuid, p_attempt integer, p_outcome jsonb, p_result text, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS TABLE(session_id uuid, tool text, bound jsonb, at timestamp with time zone)
+CREATE FUNCTION public.settle_call(p_org uuid, p_call uuid, p_sees uuid, p_by uuid, p_attempt integer, p_status text, p_result text, p_error text, p_settled_by text, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS TABLE(session_id uuid, tool text, bound jsonb, at timestamp with time zone)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -4060,8 +3867,8 @@ begin
   perform lock_external(p_org, declared.job_id, false);
   perform require_its_agent(p_org, p_call, p_by);
   select * into strict was from tool_call c where c.org_id = p_org and c.id = p_call;
-  if was.attempt = coalesce(p_attempt, was.attempt) and was.status = p_outcome ->> 'status'
-      and was.result is not distinct from p_result::jsonb and was.error is not distinct from p_outcome ->> 'error' then
+  if was.attempt = coalesce(p_attempt, was.attempt) and was.status = p_status
+      and was.result is not distinct from p_result::jsonb and was.error is not distinct from p_error then
     return;
   end if;
   if was.status in ('completed', 'failed', 'rejected') then
@@ -4085,11 +3892,14 @@ begin
     return;
   end if;
   card := end_doubt(p_org, p_call, 'its agent reported the outcome');
-  perform end_call(p_org, p_outcome, p_result);
+  update tool_call c
+  set status = p_status, result = p_result::jsonb, error = p_error, settled_by = p_settled_by, finished_at = plane_now()
+  where c.org_id = p_org and c.id = p_call;
+  update external_call x set settle_at = null where x.org_id = p_org and x.call_id = p_call;
   perform record_more(p_org, was.job_id, declared.session_id, p_more, plane_now());
   types := array['tool_result'];
   data := array[jsonb_strip_nulls(jsonb_build_object(
-    'step', was.step_index, 'id', was.id, 'tool', was.tool_name, 'status', p_outcome -> 'status', 'error', left(p_outcome ->> 'error', 500)))];
+    'step', was.step_index, 'id', was.id, 'tool', was.tool_name, 'status', p_status, 'error', left(p_error, 500)))];
   if card is not null then
     types := types || 'approval_cancelled'::text;
     data := data || jsonb_build_object('approval_id', card);
@@ -4350,16 +4160,6 @@ begin
     from channel_mapping m
     where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_sender
       and m.verified_at is not null;
-end
-$$;
-
-CREATE FUNCTION public.violate(p_table text, p_constraint text) RETURNS void
-    LANGUAGE plpgsql
-    SET search_path TO 'public', 'pg_temp'
-    AS $$
-begin
-  raise check_violation using table = p_table, constraint = p_constraint,
-    message = format('new row for relation "%s" violates check constraint "%s"', p_table, p_constraint);
 end
 $$;
 
@@ -4979,14 +4779,7 @@ CREATE TABLE public.step (
     prompt_tokens integer NOT NULL,
     completion_tokens integer NOT NULL,
     started_at timestamp with time zone NOT NULL,
-    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    agent_id uuid,
-    model text,
-    cache_read_tokens bigint,
-    cache_write_tokens bigint,
-    cost_micros bigint,
-    estimated boolean,
-    seconds double precision
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL
 );
 
 ALTER TABLE ONLY public.step FORCE ROW LEVEL SECURITY;
@@ -5126,43 +4919,6 @@ CREATE TABLE public.model_key (
 );
 
 ALTER TABLE ONLY public.model_key FORCE ROW LEVEL SECURITY;
-
-CREATE VIEW public.model_usage WITH (security_invoker='true') AS
- SELECT m.org_id,
-    m.job_id,
-    m.agent_id,
-    m.session_id,
-    m.step_index,
-    m.purpose,
-    m.model,
-    m.prompt_tokens,
-    m.completion_tokens,
-    m.cache_read_tokens,
-    m.cache_write_tokens,
-    m.cost_micros,
-    m.estimated,
-    m.seconds,
-    m.created_at
-   FROM public.model_call m
-UNION ALL
- SELECT s.org_id,
-    s.job_id,
-    s.agent_id,
-    j.session_id,
-    s.step_index,
-    'step'::text AS purpose,
-    s.model,
-    (s.prompt_tokens)::bigint AS prompt_tokens,
-    (s.completion_tokens)::bigint AS completion_tokens,
-    s.cache_read_tokens,
-    s.cache_write_tokens,
-    s.cost_micros,
-    s.estimated,
-    s.seconds,
-    s.created_at
-   FROM (public.step s
-     JOIN public.job j ON (((j.org_id = s.org_id) AND (j.id = s.job_id))))
-  WHERE (s.model IS NOT NULL);
 
 CREATE TABLE public.notification (
     org_id uuid NOT NULL,
@@ -6085,8 +5841,6 @@ CREATE INDEX idx_standing_approval_session ON public.standing_approval USING btr
 
 CREATE INDEX idx_standing_use_call ON public.standing_use USING btree (org_id, call_id);
 
-CREATE INDEX idx_step_usage ON public.step USING btree (org_id, agent_id, created_at) INCLUDE (prompt_tokens, completion_tokens, cost_micros) WHERE (model IS NOT NULL);
-
 CREATE INDEX idx_team_list ON public.team USING btree (org_id, created_at DESC, id DESC);
 
 CREATE INDEX idx_team_member_account ON public.team_member USING btree (org_id, user_account_id);
@@ -6152,8 +5906,6 @@ CREATE TRIGGER job_binds AFTER INSERT ON public.job FOR EACH ROW EXECUTE FUNCTIO
 CREATE TRIGGER job_external BEFORE INSERT OR UPDATE OF runnable_at ON public.job FOR EACH ROW WHEN ((new.kind = 'external'::text)) EXECUTE FUNCTION public.job_external();
 
 CREATE TRIGGER job_guard BEFORE UPDATE OF status ON public.job FOR EACH ROW EXECUTE FUNCTION public.job_guard();
-
-CREATE TRIGGER job_invariants BEFORE INSERT OR UPDATE OF status, kind, worker_id, leased_at, runnable_at, holds, held_at, error_message, finished_at, retry_count, max_retries, next_retry_at, open_approvals ON public.job FOR EACH ROW EXECUTE FUNCTION public.job_invariants();
 
 CREATE TRIGGER job_record AFTER INSERT OR UPDATE OF status ON public.job FOR EACH ROW EXECUTE FUNCTION public.job_record();
 
@@ -7346,8 +7098,6 @@ GRANT UPDATE(last_characters) ON TABLE public.model_key TO cortex_app;
 GRANT UPDATE(set_by) ON TABLE public.model_key TO cortex_app;
 
 GRANT UPDATE(updated_at) ON TABLE public.model_key TO cortex_app;
-
-GRANT SELECT ON TABLE public.model_usage TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.notification TO cortex_app;
 

@@ -33,9 +33,6 @@ class Shares:
         # By the number of an org's id: the hash of a UUID is a function of Python's, and this is counted for every request.
         self._held: dict[int, int] = {}
 
-    def held_by(self, org: UUID) -> int:
-        return self._held.get(org.int, 0)
-
     def has_room(self, org: UUID) -> bool:
         places = self._held.get(org.int, 0)
         return places < self._share and self.free > (self._reserve if places else 0)
