@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -46,6 +47,7 @@ def create_app(
 
 
 GRACE_SECONDS = 5
+OPEN_FILES = 8192
 KEEP_ALIVE_SECONDS = 75
 """How long an idle connection stays open: longer than clients and proxies keep theirs (httpx 5 seconds, nginx 60), so
 that none of them sends a request into a connection that closes at that moment."""
@@ -88,6 +90,7 @@ async def serve(
     sink: MailSink | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM; requests in flight get a moment to finish. ``url``: of the database, for hints."""
+    _allow_open_streams()
     metrics = Metrics()
     feed = EventFeed(db)
     reach = reach_of(settings, address(listener), sink)
@@ -120,6 +123,14 @@ async def serve(
         notifier = Notifier(db.own(PoolPurpose.NOTIFIER), reach.channels, reach.public_url)
         await stack.enter_async_context(in_background(notifier.run()))
         await _Server(config, on_ready, feed.close).serve(sockets=[listener])
+
+
+def _allow_open_streams() -> None:
+    """Every stream is an open file, of which many systems give a process 1,024 until it asks for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < OPEN_FILES:
+        most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 class _Server(uvicorn.Server):
