@@ -637,8 +637,8 @@ async def test_another_orgs_secret_signs_nothing_here(strict: World, other: Worl
     member = strict.admin.actor.user_account_id
     assert isinstance(member, UUID)
     async with other.db.transaction(other.org_id) as tx:
-        forged = await credentials.links(
-            other.db, tx, approval_id=approval.id, member_id=member, channel="email",
+        forged = credentials.sign_links(
+            await credentials.signing_secret(other.db, tx), approval_id=approval.id, member_id=member, channel="email",
             deadline=approval.deadline, public_url="http://plane",
         )  # fmt: skip
     assert await refused(visit(strict, forged[Choice.APPROVED])) == "link_invalid"

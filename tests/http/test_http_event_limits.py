@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from cortex_plane.http import streams as streaming
 from cortex_plane.http.streams import OpenStreams, stream
-from cortex_plane.kernel.errors import TooMany, Unauthenticated, Unavailable
+from cortex_plane.kernel.errors import NotFound, TooMany, Unauthenticated, Unavailable
 from cortex_plane.sessions.verbs import events
 from cortex_plane.sessions.verbs.events import EventFeed
 from cortex_plane.tenancy.model.orgs import Role
@@ -109,3 +109,42 @@ async def test_access_that_ends_during_a_replay_ends_it(
         told = b"".join([part async for part in parts])
     assert ids_in(told) == list(range(1, min(page, 30) + 1))
     assert told.endswith(streaming.control("end", reason="access_ended"))
+
+
+async def test_an_event_is_encoded_once_for_all_its_readers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = await a_session(world)
+    page = await events.of_session(world.db, world.admin.actor, session, 0)
+    first, second = page.events[:2]
+    assert streaming.encoded(first) is streaming.encoded(first)
+    assert streaming.encoded(first) != streaming.encoded(second)
+    # A place in memory that another event has by now is not the same event.
+    monkeypatch.setitem(streaming._ENCODED, id(first), (second, streaming.encoded(second)))
+    assert streaming.encoded(first).startswith(b"id: %d\n" % first.seq)
+    monkeypatch.setattr(streaming, "MOST_ENCODED", 1)
+    streaming._ENCODED.clear()
+    streaming.encoded(first)
+    streaming.encoded(second)
+    assert list(streaming._ENCODED) == [id(second)]
+
+
+async def test_streams_that_are_opened_together_ask_for_their_access_one_after_the_other(world: World) -> None:
+    session = await a_session(world)
+    read = partial(events.of_session, world.db, world.admin.actor, session)
+    first = await read(0)
+
+    async def allowed() -> None:
+        return
+
+    feed = EventFeed(world.db)
+    readers = [streaming._Reader(feed, read, allowed, 0, 15.0) for _ in range(200)]
+    dues = [reader._due for reader in readers]
+    assert max(dues) - min(dues) > 10
+    assert first.events
+
+
+async def test_whether_a_session_may_be_read_is_asked_without_reading_it(world: World, other: World) -> None:
+    session = await a_session(world)
+    page = await events.of_session(world.db, world.admin.actor, session, 7, 0)
+    assert (page.events, page.more, page.latest) == ([], False, 7)
+    with pytest.raises(NotFound):
+        await events.of_session(other.db, other.admin.actor, session, 7, 0)

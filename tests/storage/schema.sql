@@ -3329,50 +3329,133 @@ begin
 end
 $_$;
 
-CREATE FUNCTION public.record_delivery(p_org uuid, p_id uuid, p_claim uuid, p_version integer, p_sent boolean, p_first boolean, p_ref text, p_shown jsonb, p_said jsonb, p_payload jsonb, p_actions text[], p_bodies bytea[]) RETURNS boolean
+CREATE FUNCTION public.record_deliveries(p_org uuid, p_wait boolean, p_lease interval, p_ids uuid[], p_claims uuid[], p_versions integer[], p_sent boolean[], p_refs text[], p_shown jsonb[], p_said jsonb[], p_payloads jsonb[], p_actions text[], p_bodies bytea[], p_next uuid[], p_next_versions integer[]) RETURNS TABLE(recorded boolean, begun boolean)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
 declare
-  kept notification%rowtype;
-  at timestamptz;
-  the_request record;
+  at timestamptz := plane_now();
+  kept record;
+  request record;
+  records boolean[] := array_fill(null::boolean, array[cardinality(p_ids)]);
+  starts boolean[] := array_fill(false, array[cardinality(p_ids)]);
+  heads uuid[] := '{}';
+  -- What is changed: messages, with the number of the item that was sent, null where the message is begun.
+  messages uuid[] := '{}';
+  numbers integer[] := '{}';
+  -- What is told: of each item its number, request, channel, session and job.
+  trail integer[] := '{}';
+  requests uuid[] := '{}';
+  ways text[] := '{}';
+  sessions uuid[] := '{}';
+  jobs uuid[] := '{}';
+  news uuid[] := '{}';
+  the_session uuid;
 begin
   perform set_config('app.org_id', p_org::text, true);
-  select * into kept from notification n where n.org_id = p_org and n.id = p_id and n.taken_by = p_claim;
-  if not found then
-    return false;
-  end if;
-  if p_first and kept.approval_id is not null then
-    update approval_request r set channels_dispatched = r.channels_dispatched || kept.channel_type
-    where r.org_id = p_org and r.id = kept.approval_id and r.status = 'pending'
-      and not kept.channel_type = any (r.channels_dispatched);
-  end if;
-  at := plane_now();
+  for i in 1 .. cardinality(p_ids) loop
+    select n.approval_id, n.connection_id, n.channel_type, c.failing_since is not null as failing into kept
+    from notification n join channel_connection c on c.org_id = p_org and c.id = n.connection_id
+    where n.org_id = p_org and n.id = p_ids[i] and n.taken_by = p_claims[i];
+    if not found then
+      records[i] := false;
+      continue;
+    end if;
+    -- In the order of everybody who changes a request: the request, its messages, and the head of its session at last.
+    if p_wait then
+      if p_actions[i] is not null then
+        select r.session_id, r.job_id, r.status, r.channels_dispatched into request
+        from approval_request r where r.org_id = p_org and r.id = kept.approval_id for no key update;
+      end if;
+      perform from notification n where n.org_id = p_org and n.id = p_ids[i] and n.taken_by = p_claims[i] for no key update;
+      if not found then
+        records[i] := false;
+        continue;
+      end if;
+      if p_sent[i] and kept.failing then
+        update channel_connection c set failing_since = null where c.org_id = p_org and c.id = kept.connection_id;
+      end if;
+    else
+      -- A connection that comes back is told so, for which it is locked.
+      continue when p_sent[i] and kept.failing;
+      if p_actions[i] is not null then
+        select r.session_id, r.job_id, r.status, r.channels_dispatched into request
+        from approval_request r where r.org_id = p_org and r.id = kept.approval_id for no key update skip locked;
+        continue when not found;
+        if not request.session_id = any (heads) then
+          perform from session_head h where h.org_id = p_org and h.session_id = request.session_id for update skip locked;
+          continue when not found;
+          heads := heads || request.session_id;
+        end if;
+      end if;
+      perform from notification n
+      where n.org_id = p_org and n.id = p_ids[i] and n.taken_by = p_claims[i] for no key update skip locked;
+      continue when not found;
+      -- A lease that is not young any more is renewed by whoever prepares it anew.
+      perform from notification n
+      where n.org_id = p_org and n.id = p_next[i] and n.taken_by = p_claims[i] and n.desired_version = p_next_versions[i]
+        and n.taken_until > at + p_lease * 0.75
+        and not exists (select from channel_connection c
+          where c.org_id = p_org and c.id = n.connection_id and c.disabled_at is not null)
+        and not exists (select from user_account u
+          where u.org_id = p_org and u.id = n.user_account_id and u.deactivated_at is not null)
+        and (n.mapping_id is null or exists (select from channel_mapping m
+          where m.org_id = p_org and m.id = n.mapping_id and m.verified_at is not null and m.removed_at is null
+            and m.suppressed_at is null))
+      for no key update of n skip locked;
+      if found then
+        messages := messages || p_next[i];
+        numbers := numbers || null::integer;
+        starts[i] := true;
+      end if;
+    end if;
+    messages := messages || p_ids[i];
+    numbers := numbers || i;
+    records[i] := true;
+    if p_actions[i] is not null then
+      trail := trail || i;
+      requests := requests || kept.approval_id;
+      ways := ways || kept.channel_type;
+      sessions := sessions || request.session_id;
+      jobs := jobs || request.job_id;
+      if request.status = 'pending' and not kept.channel_type = any (request.channels_dispatched) then
+        news := news || kept.approval_id;
+      end if;
+    end if;
+  end loop;
+  -- One statement for all: each reads the constraints of the table anew.
   update notification n
-  set rendered_version = p_version, attempts = 0, last_error = null, said = p_said,
-    status = case when n.desired_version = p_version then 'delivered' else 'pending' end,
-    next_attempt_at = case when n.desired_version = p_version then null else at end,
-    message_ref = case when p_sent then coalesce(p_ref, n.message_ref) else n.message_ref end,
-    shown = case when p_sent then p_shown else n.shown end, sent_at = case when p_sent then at else n.sent_at end,
-    taken_by = null, taken_until = null
-  where n.org_id = p_org and n.id = p_id and n.taken_by = p_claim;
-  if not found then
-    return false;
+  set tried_at = case when t.i is null then coalesce(n.tried_at, at) else n.tried_at end,
+    attempts = case when t.i is null then n.attempts + 1 else 0 end,
+    rendered_version = coalesce(p_versions[t.i], n.rendered_version), said = coalesce(p_said[t.i], n.said),
+    last_error = case when t.i is null then n.last_error end,
+    status = case when n.desired_version = p_versions[t.i] then 'delivered' else 'pending' end,
+    next_attempt_at = case when t.i is null then n.next_attempt_at when n.desired_version <> p_versions[t.i] then at end,
+    message_ref = case when p_sent[t.i] then coalesce(p_refs[t.i], n.message_ref) else n.message_ref end,
+    shown = case when p_sent[t.i] then p_shown[t.i] else n.shown end,
+    sent_at = case when p_sent[t.i] then at else n.sent_at end,
+    taken_by = case when t.i is null then n.taken_by end, taken_until = case when t.i is null then n.taken_until end
+  from unnest(messages, numbers) t (id, i)
+  where n.org_id = p_org and n.id = any (messages) and n.id = t.id;
+  if cardinality(news) > 0 then
+    update approval_request r
+    set channels_dispatched = r.channels_dispatched || array(
+      select distinct t.channel from unnest(requests, ways) t (request, channel)
+      where t.request = r.id and not t.channel = any (r.channels_dispatched))
+    where r.org_id = p_org and r.id = any (news);
   end if;
-  if p_sent then
-    update channel_connection c set failing_since = null
-    where c.org_id = p_org and c.id = kept.connection_id and c.failing_since is not null;
-  end if;
-  if p_first and kept.approval_id is not null then
+  if cardinality(trail) > 0 then
     insert into approval_event (org_id, approval_id, event_type, channel, payload, created_at)
-    values (p_org, kept.approval_id, 'dispatched', kept.channel_type, p_payload, at);
-    select r.session_id, r.job_id into the_request
-    from approval_request r where r.org_id = p_org and r.id = kept.approval_id;
-    perform session_append(p_org, the_request.session_id, 0, '{}', '{}', '{}', p_actions, p_bodies,
-      array_fill(the_request.job_id, array[cardinality(p_actions)]));
+    select p_org, t.request, 'dispatched', t.channel, p_payloads[t.i], at
+    from unnest(trail, requests, ways) t (i, request, channel);
   end if;
-  return true;
+  foreach the_session in array array(select distinct unnest(sessions)) loop
+    perform session_append(p_org, the_session, 0, '{}', '{}', '{}',
+      array(select p_actions[t.i] from unnest(trail, sessions) t (i, session) where t.session = the_session),
+      array(select p_bodies[t.i] from unnest(trail, sessions) t (i, session) where t.session = the_session),
+      array(select t.job from unnest(jobs, sessions) t (job, session) where t.session = the_session));
+  end loop;
+  return query select * from unnest(records, starts);
 end
 $$;
 

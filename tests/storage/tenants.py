@@ -12,6 +12,7 @@ from uuid import UUID
 import asyncpg
 
 from cortex_plane.agents.model.completions import ModelUsage
+from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import ApprovalDecision, Channel, Choice, DelegationDraft
 from cortex_plane.approvals.verbs import approvals, credentials, decisions
 from cortex_plane.calls.model import CallDraft, ResolutionRequest
@@ -188,14 +189,12 @@ async def _credentials_for(world: World, approval_id: UUID) -> None:
     assert approval.deadline is not None
     assert member_id is not None
     async with world.db.transaction(world.org_id) as tx:
-        await credentials.mint(
+        _, row = credentials.draft_token(
             tx, approval_id=approval_id, member_id=member_id, notification_id=None, version=approval.version,
             input_hash=approval.input_hash, expires_at=approval.deadline,
         )  # fmt: skip
-        await credentials.links(
-            world.db, tx, approval_id=approval_id, member_id=member_id, channel="email",
-            deadline=approval.deadline, public_url="http://plane",
-        )  # fmt: skip
+        await approvals_store.insert_tokens(tx, [row])
+        await credentials.signing_secret(world.db, tx)
 
 
 async def tables(admin: asyncpg.Connection, *, partitions: bool = False) -> list[str]:

@@ -14,8 +14,10 @@ from structlog.testing import capture_logs
 from cortex_plane.approvals.model.approvals import Approval
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.notify.model import Card, Outgoing
-from cortex_plane.notify.verbs import deliveries
+from cortex_plane.notify.verbs import deliveries, outbox
+from cortex_plane.tenancy.model.access import scheduler_actor
 from cortex_plane.tenancy.model.identities import DeliveryStatus
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.notifier import Notifier
@@ -382,3 +384,92 @@ async def test_what_no_process_can_speak_waits_for_one_that_can(strict: World, a
     assert box.received == [], "who was never asked is not told how it ended"
     kept = await delivery_of(strict, asked)
     assert (kept.status, kept.sent_at) == (DeliveryStatus.DELIVERED, None)
+
+
+@pytest.mark.proves("D.121")
+async def test_what_changes_while_the_message_before_it_is_sent_is_told_as_it_is(
+    strict: World, admin: asyncpg.Connection
+) -> None:
+    """Messages of a lane are prepared together, and each is looked at again when it is begun."""
+    await approvers(strict, admin, "Ann")
+    asked = await asked_of(strict)
+    first, second, third = await copies(admin, asked, 1, 3)
+
+    async def change(outgoing: Outgoing) -> None:
+        if said(outgoing) == "number 1":
+            await admin.execute("update approval_request set version = version + 1 where id = $1", second)
+        if said(outgoing) == "number 2":
+            await admin.execute("update user_account set deactivated_at = plane_now() where display_name = 'Ann'")
+
+    box = Postbox(before=change)
+    with capture_logs():
+        await drain(notifier(strict.db, box))
+    received = [each.content for each in box.received]
+    assert [card.approval_id for card in received if isinstance(card, Card)] == [asked.id, first, second]
+    assert [card.version for card in received if isinstance(card, Card)] == [1, 1, 2]
+    assert await admin.fetchval("select last_error from notification where approval_id = $1", third) == (
+        "Ann is deactivated."
+    )
+    assert await admin.fetchval("select count(*) from notification where tried_at is not null") == 3
+
+
+async def test_lanes_that_write_together_wait_for_nobody_who_holds_one_of_their_requests(
+    strict: World, urls: Urls, admin: asyncpg.Connection
+) -> None:
+    await approvers(strict, admin, "Ann")
+    asked = await asked_of(strict)
+    ids = [asked.id, *(await copies(admin, asked, 1, 2))]
+    actor = scheduler_actor(strict.org_id, new_id(), "notifier")
+    (lane,) = await outbox.claim_deliveries(strict.db, ["email"], after=None, full=[], lanes=1)
+    box = Postbox()
+    prepared = await outbox.prepare_deliveries(strict.db, {"email": box}, PUBLIC_URL, lane, lane.ids)
+    assert [each.approval_id for each in prepared] == ids
+    await admin.execute("update notification set tried_at = plane_now()")
+    sent = [
+        deliveries.Delivered(lane=lane, message=each, receipt=await box.send(each.outgoing))
+        for each in prepared
+        if each.outgoing is not None
+    ]
+    other = await asyncpg.connect(urls.admin)
+    try:
+        async with asyncio.timeout(20):
+            for lock in (
+                "select from approval_request where id = $1 for update",
+                "select from notification where approval_id = $1 for update",
+                "select from session_head h join approval_request r using (session_id) where r.id = $1 for update of h",
+            ):
+                holding = other.transaction()
+                await holding.start()
+                await other.execute(lock, ids[1])
+                records = await deliveries.record_delivered(strict.db, actor, sent[1:2])
+                assert records == [None], lock
+                alone = asyncio.create_task(deliveries.record_delivered(strict.db, actor, sent[1:2], wait=True))
+                await until_waiting(admin)
+                alone.cancel()
+                await asyncio.wait([alone])
+                await holding.rollback()
+            async with other.transaction():
+                await other.execute("select from approval_request where id = $1 for update", ids[1])
+                records = await deliveries.record_delivered(strict.db, actor, sent)
+                assert records == [deliveries.Recorded(True, False), None, deliveries.Recorded(True, False)]
+            assert await deliveries.record_delivered(strict.db, actor, sent[1:2], wait=True) == [
+                deliveries.Recorded(True, False)
+            ]
+    finally:
+        await other.close()
+    assert await admin.fetchval("select count(*) from notification where status = 'delivered'") == 3
+    assert (
+        await admin.fetchval(
+            "select count(*) from approval_event where event_type = 'dispatched' and channel = 'email'"
+        )
+        == 3
+    )
+    assert await whole(strict)
+
+
+async def until_waiting(admin: asyncpg.Connection) -> None:
+    """Until somebody waits for a lock."""
+    while not await admin.fetchval(  # noqa: ASYNC110 -- only the database knows
+        "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    ):
+        await asyncio.sleep(0.01)

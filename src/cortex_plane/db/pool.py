@@ -223,8 +223,8 @@ def _is_lost(connection: Any) -> bool:
 WORK = "cortex_work"
 EVENTS = "cortex_events"
 
-EVENTS_PAUSE = 0.03
-"""Events are told at most this often: a reader fetches all of them at once."""
+EVENTS_PAUSE = 0.02
+"""Events are told at most this often: a reader fetches all of them at once, and looks no more often."""
 
 # The commit of a hint is not waited for: if the server dies with it, everybody polls again anyway.
 _NOTIFY = "select set_config('synchronous_commit', 'off', true), pg_notify($1, '')"

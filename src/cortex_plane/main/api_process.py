@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -47,6 +48,7 @@ def create_app(
 
 
 GRACE_SECONDS = 5
+OPEN_FILES = 8192
 KEEP_ALIVE_SECONDS = 75
 """How long an idle connection stays open: longer than clients and proxies keep theirs (httpx 5 seconds, nginx 60), so
 that none of them sends a request into a connection that closes at that moment."""
@@ -63,6 +65,7 @@ async def serve(
 ) -> None:
     """Serve until SIGINT or SIGTERM, or until ``parent``, where one is named, is gone; requests in flight get a moment to
     finish. ``url``: of the database, for hints."""
+    _allow_open_streams()
     metrics = Metrics()
     feed = EventFeed(db)
     reach = reach_of(settings, address(listener), sink)
@@ -99,6 +102,14 @@ async def serve(
             end = functools.partial(server.handle_exit, signal.SIGTERM, None)
             await stack.enter_async_context(in_background(stop_without(parent, end)))
         await server.serve(sockets=[listener])
+
+
+def _allow_open_streams() -> None:
+    """Every stream is an open file, of which many systems give a process 1,024 until it asks for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < OPEN_FILES:
+        most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 class _Server(uvicorn.Server):

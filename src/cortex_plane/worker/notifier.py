@@ -183,8 +183,10 @@ class Notifier:
                     receipt = await self._send(self._channels[message.channel_type], message.outgoing)
                 except (TryAgain, Undeliverable) as error:
                     return await self._record_failure(lane, ids, actor, error, message)
-            following = None if self._leaving or ticks() >= ends else behind
-            delivered = Delivered(lane=lane, message=message, receipt=receipt, following=following)
+            # Where there is nothing to say nothing is begun: it is written down in its turn.
+            following = behind if behind is not None and behind.outgoing is not None else None
+            goes_on = behind is not None and not self._leaving and ticks() < ends
+            delivered = Delivered(lane=lane, message=message, receipt=receipt, following=following if goes_on else None)
             try:
                 recorded = await self._record(actor, delivered)
             except CortexError:
@@ -198,7 +200,7 @@ class Notifier:
                 meters().delivered(message.channel_type, "ok")
             if not recorded.is_ours:
                 return False
-            if following is None or (following.outgoing is not None and not recorded.is_next_begun):
+            if not goes_on or (following is not None and not recorded.is_next_begun):
                 return True
         return False
 

@@ -44,24 +44,12 @@ _OUTCOMES = {
 """What spec 4's metric calls a refusal, by its code; any other is the person's and not the link's: `refused`."""
 
 
-async def mint(
-    tx: Transaction, *, approval_id: UUID, member_id: UUID, notification_id: UUID | None, version: int,
-    input_hash: str, expires_at: datetime,
-) -> str:  # fmt: skip
-    """A token for one approver and one message, which decides what that message shows. It is said here and never again."""
-    token, row = draft_token(
-        tx, approval_id=approval_id, member_id=member_id, notification_id=notification_id, version=version,
-        input_hash=input_hash, expires_at=expires_at,
-    )  # fmt: skip
-    await approvals_store.insert_tokens(tx, [row])
-    return token
-
-
 def draft_token(
     tx: Transaction, *, approval_id: UUID, member_id: UUID, notification_id: UUID | None, version: int,
     input_hash: str, expires_at: datetime,
 ) -> tuple[str, approvals_store.TokenRow]:  # fmt: skip
-    """A token that decides nothing before its row is inserted."""
+    """A token for one approver and one message, which decides what that message shows, once its row is inserted. It is said here
+    and never again."""
     token = new_approval_token()
     return token, approvals_store.token_row(
         tx, new_id(), approval_id=approval_id, member_id=member_id, notification_id=notification_id,
@@ -69,20 +57,10 @@ def draft_token(
     )  # fmt: skip
 
 
-async def links(
-    db: Database, tx: Transaction, *, approval_id: UUID, member_id: UUID, channel: str, deadline: datetime,
-    public_url: str,
-) -> dict[Choice, str]:  # fmt: skip
-    """A signed address for each decision. It shows a page to the person it was made for, and decides nothing itself."""
-    secret = await signing_secret(db, tx)
-    return sign_links(
-        secret, approval_id=approval_id, member_id=member_id, channel=channel, deadline=deadline, public_url=public_url
-    )
-
-
 def sign_links(
     secret: SigningSecret, *, approval_id: UUID, member_id: UUID, channel: str, deadline: datetime, public_url: str
 ) -> dict[Choice, str]:
+    """An address for each decision. It shows a page to the person it was made for, and decides nothing itself."""
     links = {}
     for choice in Choice:
         link = rules.Link(

@@ -87,7 +87,7 @@ async def _send_events(
 
     async def check_access() -> None:
         """The key still works, and its holder still sees what is streamed."""
-        await verb(exchange.db, await exchanges.key_holder(request, org), id, _LAST, 1)
+        await verb(exchange.db, await exchanges.key_holder(request, org), id, _LAST, 0)
 
     first = await read_page(after)
     streams: OpenStreams = exchange.state.streams

@@ -47,7 +47,7 @@ class EventReplay:
 
 @transaction_verb(Permission.SESSION_READ)
 async def of_session(tx: Transaction, actor: Actor, session_id: UUID, after: int, limit: int = PAGE) -> EventReplay:
-    """Everything that happened in a session after number ``after``."""
+    """Everything that happened in a session after number ``after``. With a limit of 0 it only tells whether it may be read."""
     require_found(await sessions_store.get_session(tx, session_id, actor.sees), "session")
     return await _replay(tx, session_id, None, after, limit, over=None)
 
@@ -79,10 +79,12 @@ async def of_gates(tx: Transaction, actor: Actor, job_id: UUID, limit: int = PAG
 async def _replay(
     tx: Transaction, session_id: UUID, job_id: UUID | None, after: int, limit: int, *, over: JobStatus | None
 ) -> EventReplay:
-    # Before the events: a reader that follows from there on misses nothing.
-    latest = await sessions_store.latest_event(tx, session_id)
-    events = await sessions_store.list_events_after(tx, session_id, job_id, after, limit)
-    more = len(events) >= limit
+    latest, events = after, list[Event]()
+    if limit:
+        # Before the events: a reader that follows from there on misses nothing.
+        latest = await sessions_store.latest_event(tx, session_id)
+        events = await sessions_store.list_events_after(tx, session_id, job_id, after, limit)
+    more = bool(limit) and len(events) >= limit
     return EventReplay(
         org_id=tx.org, session_id=session_id, job_id=job_id, events=events, latest=latest, more=more, over=over
     )
