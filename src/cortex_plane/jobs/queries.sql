@@ -94,6 +94,9 @@ from agent a
 join agent_version v on v.org_id = a.org_id and v.agent_id = a.id and v.version = a.config_version
 join session s on s.org_id = a.org_id and s.id = $3
 where a.id = $4
+returning id, session_id, agent_id, agent_version, kind, app, status, holds, false as pending_pause, false as pending_cancel, payload,
+  result, step_index, running_seconds, epoch, deaths, wake_at, retry_count, max_retries, next_retry_at, open_approvals,
+  error_message, resubmitted_from, caused_by, policies, created_at, updated_at, finished_at
 
 
 -- name: lift_job_hold

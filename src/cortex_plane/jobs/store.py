@@ -41,11 +41,12 @@ class NewJob:
     policies: Sequence[PolicyRow] = ()
 
 
-async def insert_job(tx: Transaction, id: UUID, job: NewJob, submitted_by: UUID) -> None:
-    await tx.rows(
+async def insert_job(tx: Transaction, id: UUID, job: NewJob, submitted_by: UUID) -> Job:
+    (row,) = await tx.rows(
         queries.insert_job, tx.org, id, job.session_id, job.agent_id, job.payload, job.max_retries,
         job.resubmitted_from, job.kind, job.caused_by, [row_as_json(row) for row in job.policies] or None, submitted_by,
     )  # fmt: skip
+    return parse(Job, row)
 
 
 async def insert_external_job(

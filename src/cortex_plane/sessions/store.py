@@ -28,9 +28,11 @@ async def insert_session(
     title: str | None,
     context: dict[str, Any],
     opened_by: Actor,
+    status: session_model.SessionStatus = session_model.SessionStatus.CREATED,
 ) -> None:
     await tx.rows(
-        queries.insert_session, tx.org, id, kind, user_account_id, agent_id, title, context, opened_by.key_id, opened_by.identity
+        queries.insert_session, tx.org, id, kind, user_account_id, agent_id, title, context, opened_by.key_id,
+        opened_by.identity, status,
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
 from uuid import UUID
 
@@ -28,11 +28,14 @@ T = TypeVar("T")
 
 @verb(Permission.JOB_SUBMIT)
 async def submit(db: Database, actor: Actor, draft: JobDraft, once: IdempotencyKey | None = None) -> Job:
+    jobs: list[Job] = []
     async with db.transaction(actor.org_id) as tx:
 
         async def make() -> UUID:
+            facts: list[Fact] = []
             if draft.session_id is None:
-                agent, session_id = await open_programmatic_session(tx, actor, draft.agent)
+                agent, session_id, fact = await open_programmatic_session(tx, actor, draft.agent)
+                facts.append(fact)
             else:
                 agent = require_found(await agents_store.get_agent(tx, draft.agent), "agent")
                 session_id = draft.session_id
@@ -44,26 +47,24 @@ async def submit(db: Database, actor: Actor, draft: JobDraft, once: IdempotencyK
                 session_id=session_id, agent_id=agent.id, payload=draft.payload, max_retries=draft.max_retries,
                 kind=JobKind.TASK, caused_by=actor.user_account_id, policies=policies,
             )  # fmt: skip
-            return await _insert_job(tx, actor, job)
+            jobs.append(await _insert_job(tx, actor, job, facts))
+            return jobs[0].id
 
         id, _ = await once_only(tx, actor, "jobs.submit", once, make)
-        job = require_found(await jobs_store.get_job(tx, id, None), "job")
+        job = jobs[0] if jobs else require_found(await jobs_store.get_job(tx, id, None), "job")
     db.hints.work()
     return job
 
 
-async def _insert_job(tx: Transaction, actor: Actor, job: NewJob) -> UUID:
-    id = new_id()
-    await jobs_store.insert_job(tx, id, job, actor.identity)
+async def _insert_job(tx: Transaction, actor: Actor, job: NewJob, facts: Sequence[Fact] = ()) -> Job:
+    """``facts`` go before its own."""
+    new_job = await jobs_store.insert_job(tx, new_id(), job, actor.identity)
     await agents.require_atlas_access(tx, actor, job.session_id)
     origin = str(job.resubmitted_from) if job.resubmitted_from else None
-    await proof_store.append_to_session(
-        tx,
-        job.session_id,
-        [Fact.of(actor, "job_created", job=str(id), resubmitted_from=origin)],
-        [("status", id, {"status": JobStatus.PENDING})],
-    )
-    return id
+    fact = Fact.of(actor, "job_created", job=str(new_job.id), resubmitted_from=origin)
+    events = [("status", new_job.id, {"status": JobStatus.PENDING})]
+    await proof_store.append_to_session(tx, job.session_id, [*facts, fact], events)
+    return new_job
 
 
 @transaction_verb(Permission.JOB_READ)
@@ -127,7 +128,7 @@ async def resubmit(db: Database, actor: Actor, id: UUID, once: IdempotencyKey | 
                 kind=old.kind, caused_by=old.caused_by or actor.user_account_id, resubmitted_from=old.id,
                 policies=old.policies or (),
             )  # fmt: skip
-            return await _insert_job(tx, actor, job)
+            return (await _insert_job(tx, actor, job)).id
 
         new, _ = await once_only(tx, actor, "jobs.resubmit", once, make)
         job = require_found(await jobs_store.get_job(tx, new, None), "job")

@@ -49,17 +49,14 @@ async def agent_for_new_session(tx: Transaction, ref: str) -> Agent:
     return agent
 
 
-async def open_programmatic_session(tx: Transaction, actor: Actor, agent_ref: str) -> tuple[Agent, UUID]:
+async def open_programmatic_session(tx: Transaction, actor: Actor, agent_ref: str) -> tuple[Agent, UUID, Fact]:
+    """Active from the start. The fact is for its first audit entry, which the caller appends."""
     agent = await agent_for_new_session(tx, agent_ref)
     id = new_id()
     await sessions_store.insert_session(
-        tx, id, SessionKind.PROGRAMMATIC, actor.user_account_id, agent.id, None, {}, actor
+        tx, id, SessionKind.PROGRAMMATIC, actor.user_account_id, agent.id, None, {}, actor, SessionStatus.ACTIVE
     )
-    await sessions_store.set_session_status(tx, id, SessionStatus.ACTIVE)
-    await proof_store.append_to_session(
-        tx, id, [Fact.of(actor, "session_created", session=str(id), agent=str(agent.id))]
-    )
-    return agent, id
+    return agent, id, Fact.of(actor, "session_created", session=str(id), agent=str(agent.id))
 
 
 async def require_open_session(tx: Transaction, actor: Actor, session_id: UUID, agent_id: UUID) -> None:
