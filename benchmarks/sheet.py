@@ -53,19 +53,8 @@ Line = tuple[str, list[tuple[float, float]]]
 
 # Plots ------------------------------------------------------------------------------------------------------------
 
-_WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 760, 400, 64, 40, 220, 48
-_COLOURS = (
-    "#3b82f6",
-    "#f59e0b",
-    "#10b981",
-    "#ef4444",
-    "#8b5cf6",
-    "#14b8a6",
-    "#ec4899",
-    "#84cc16",
-    "#6b7280",
-    "#a16207",
-)
+_WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 760, 400, 64, 56, 220, 48
+_COLOURS = ("#3b82f6", "#f59e0b", "#10b981", "#ef4444", "#8b5cf6", "#a16207", "#ec4899", "#6b7280", "#06b6d4", "#84cc16")  # fmt: skip
 _STYLE = """\
 <style>
   text { font: 12px system-ui, sans-serif; fill: #1f2328 }
@@ -122,15 +111,16 @@ def draw(plot: Plot, lines: Sequence[Line]) -> str:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{html.escape(plot.title)}">',
             _STYLE,
             f'<text class="title" x="{_LEFT}" y="22">{html.escape(plot.title)}</text>',
-            *_axes(plot, across, up),
+            *_axes(plot, across, up, sorted({x for x, _ in points})),
             *(part for number, known in enumerate(lines) for part in _line(number, known, across, up)),
             "</svg>\n",
         ]
     )
 
 
-def _axes(plot: Plot, across: Scale, up: Scale) -> Iterator[str]:
-    for tick in across.ticks():
+def _axes(plot: Plot, across: Scale, up: Scale, measured: Sequence[float]) -> Iterator[str]:
+    # Where only a few values were measured, they are the ticks.
+    for tick in across.ticks() if len(measured) > 5 or 0 in measured else measured:
         x = across.place(tick)
         yield f'<line class="grid" x1="{x:.0f}" x2="{x:.0f}" y1="{_TOP}" y2="{up.start}"/>'
         yield f'<text x="{x:.0f}" y="{up.start + 16}" text-anchor="middle">{_number(tick)}</text>'
@@ -141,7 +131,7 @@ def _axes(plot: Plot, across: Scale, up: Scale) -> Iterator[str]:
     yield f'<path class="axis" fill="none" d="M{_LEFT} {_TOP}V{up.start}H{across.end}"/>'
     middle = (_LEFT + across.end) / 2
     yield f'<text x="{middle:.0f}" y="{_HEIGHT - 10}" text-anchor="middle">{html.escape(plot.x)}</text>'
-    yield f'<text x="{_LEFT}" y="{_TOP - 4}">{html.escape(plot.y)}</text>'
+    yield f'<text x="{_LEFT}" y="{_TOP - 10}">{html.escape(plot.y)}</text>'
 
 
 def _line(number: int, line: Line, across: Scale, up: Scale) -> Iterator[str]:
