@@ -49,7 +49,7 @@ browser:
 	      $(INSTALL) chromium >/dev/null 2>&1; }; } || true
 
 bench: $(BENCH)/.ready ## Measure against the floor (the same rows, written bare) and against peers
-	@$(BENCH)/bin/python -m benchmarks $(if $(SMOKE),--smoke) $(PARTS)
+	@$(BENCH)/bin/python -m benchmarks $(if $(SMOKE),--smoke) $(if $(OUT),--out $(OUT)) $(PARTS)
 
 profile: $(VENV)/.develops ## CPU by function for each operation that has a budget: make profile, or NAME=decision for one
 	@$(RUN)/python -m scripts.profiles $(NAME)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import asyncpg
@@ -34,7 +34,11 @@ from cortex_plane.tenancy.verbs import frame, keys, orgs
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.worker import JobRunner, WorkerSettings
 
+HERE = Path(__file__).parent
 KEY = bytes(32)
+OUTCOME_WITH_NEXT_INTENT: str | None = None
+"""The key of an agent's ``skill_config`` that lets an outcome ride with the next intent (true) or not (false). None: this release
+has no such mode, every step is two commits, and the bench leaves its row out."""
 CALL = {"tool": "effect", "arguments": TOOL_ARGUMENTS}
 
 
@@ -61,9 +65,13 @@ class Plane:
         run: str | None = None,
         model: str = "scripted",
         atlases: Sequence[str] = (),
+        deferral: bool = False,
         **limits: int,
     ) -> Agent:
-        """``run`` names the function of an agent that is written as code."""
+        """``run`` names the function of an agent that is written as code; ``deferral``: see ``OUTCOME_WITH_NEXT_INTENT``."""
+        skills: dict[str, Any] = {"app": app} | ({"run": run} if run else {})
+        skills |= {"atlases": list(atlases)} if atlases else {}
+        skills |= {OUTCOME_WITH_NEXT_INTENT: deferral} if OUTCOME_WITH_NEXT_INTENT else {}
         bounds = {"max_concurrent_jobs": 10_000, "max_iterations": 100_000, **limits}
         draft = AgentDraft(
             name=slug,
@@ -71,7 +79,7 @@ class Plane:
             role="Bench",
             team="main",
             model_config=adapter(ModelConfig).validate_python({"model": model, "script": list(script)}),
-            skill_config={"app": app} | ({"run": run} if run else {}) | ({"atlases": list(atlases)} if atlases else {}),
+            skill_config=skills,
             resource_limits=adapter(ResourceLimits).validate_python(bounds),
         )
         return await agents.create_agent(self.db, self.actor, draft)
@@ -125,10 +133,10 @@ class Counter:
             self.reached.set()
 
 
-def counting_app(counter: Counter) -> App:
+def counting_app(counter: Counter, on_uncertain: Literal["retry_with_key", "ask_human"] = "retry_with_key") -> App:
     app = App("bench")
 
-    @app.tool(name="effect", on_uncertain="retry_with_key")
+    @app.tool(name="effect", on_uncertain=on_uncertain)
     async def act(tool: str, region: str, count: int, dry_run: bool, note: str) -> dict[str, Any]:
         """The side effect of the measured steps."""
         counter.add()

@@ -27,7 +27,7 @@ from benchmarks.plane import EVERYTHING_GOES, Plane, plane, working
 from cortex_plane.policies.model.versions import PolicyFile
 from cortex_plane.policies.verbs import policies
 from cortex_plane.tenancy.model.orgs import OrgDraft
-from cortex_plane.tenancy.verbs import keys, orgs
+from cortex_plane.tenancy.verbs import frame, orgs
 from cortex_plane.worker.tools.app import App
 
 STREAMS, ORGS = 2000, 4
@@ -110,7 +110,7 @@ async def _prepare_orgs(made: Plane, streams: int) -> list[tuple[str, UUID]]:
     for number in range(ORGS):
         new = await orgs.bootstrap_plane(made.db, OrgDraft(slug=f"streams-{number}", name="Streams"))
         secret = str(new.key.secret)
-        there = replace(made, actor=await keys.authenticate_key(made.db, secret))
+        there = replace(made, actor=await frame.authenticate_key(made.db, secret))
         await policies.apply_policies(there.db, there.actor, PolicyFile(text=EVERYTHING_GOES))
         await there.agent("streams", [*script, {"text": "done"}], app="streams")
         for first in range(number, streams, ORGS * SUBMITTED_AT_ONCE):
