@@ -590,7 +590,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.authorize_call(p_org uuid, p_job uuid, p_call jsonb, p_arguments text, p_declared jsonb, p_dispatch_seconds double precision, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS TABLE(id uuid, fresh boolean, step_index integer, at timestamp with time zone, dispatch_before timestamp with time zone, settle_after timestamp with time zone)
+CREATE FUNCTION public.authorize_call(p_org uuid, p_job uuid, p_call jsonb, p_arguments text, p_declared jsonb, p_dispatch_seconds double precision, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS TABLE(id uuid, fresh boolean, step_index integer, job_status text, at timestamp with time zone, dispatch_before timestamp with time zone, settle_after timestamp with time zone)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -621,6 +621,7 @@ begin
   at := plane_now();
   id := p_call ->> 'id';
   step_index := coalesce(the_job.step_index, -1) + 1;
+  job_status := the_job.status;
   if p_call ->> 'status' = 'intended' then
     dispatch_before := at + make_interval(secs => p_dispatch_seconds);
     settle_after := dispatch_before + make_interval(secs => declared.timeout_seconds);
