@@ -20,6 +20,11 @@ from cortex_plane.tenancy.model.orgs import Role
 from tests.fixtures.people import Person, World, apply_policies
 
 REFUND = {"order": "A-1", "cents": 500}
+MAIL_DENIED = """
+policies:
+  - {name: no, target: "mail.*", effect: deny}
+  - {name: rest, target: "*", effect: allow}
+"""
 
 
 async def opened(http: httpx.AsyncClient, person: Person, agent: str = "deployer") -> str:
@@ -398,3 +403,63 @@ async def test_bad_input_changes_nothing(
     answer = await asked(http, world.service, session, status=422, **more)
     assert answer["hint"]
     assert await admin.fetchval("select count(*) from tool_call") == 0
+
+
+@pytest.mark.proves("D.270")
+@pytest.mark.parametrize("dispatch", [False, True])
+async def test_the_answer_to_a_new_call_is_what_reading_it_shows(
+    http: httpx.AsyncClient, world: World, dispatch: bool
+) -> None:
+    await apply_policies(world.db, world.admin.actor, MAIL_DENIED)
+    session = await opened(http, world.service)
+    parameters = {"type": "object"}
+    for number, tool in enumerate(("refunds.create", "mail.send")):
+        more: dict[str, Any] = {
+            "key": f"k-{number}",
+            "says": "why",
+            "risk": "low",
+            "timeout_seconds": 7.5,
+            "parameters": parameters,
+        }
+        call = await asked(http, world.service, session, tool=tool, dispatch=dispatch, sender="s", **more)
+        seen = await looked(http, world.service, call["id"])
+        passing = {"next": None, "reason": None, "now": None}
+        assert call | passing == seen | passing
+        assert call["next"] == ("stop" if tool == "mail.send" else "run" if dispatch else "begin")
+        assert call["step_index"] == number
+
+
+@pytest.mark.proves("D.270")
+async def test_a_batch_is_answered_call_by_call(http: httpx.AsyncClient, world: World) -> None:
+    await apply_policies(world.db, world.admin.actor, MAIL_DENIED)
+    session = await opened(http, world.service)
+    await asked(http, world.service, session, key="used", arguments={"order": "B"})
+    calls = [
+        {"tool": "refunds.create", "arguments": REFUND, "key": "a", "dispatch": True},
+        {"tool": "mail.send", "key": "b"},
+        {"tool": "refunds.create", "arguments": REFUND, "key": "used"},
+        {"tool": "refunds.create", "arguments": {"order": "C"}, "key": "c"},
+    ]
+    path = f"/v1/sessions/{session}/calls/batch"
+    first = await post(http, world.service, path, calls=calls)
+    answers = first["answers"]
+    assert [answer["call"] and answer["call"]["next"] for answer in answers] == ["run", "stop", None, "begin"]
+    assert answers[2]["error"]["code"] == "call_key_reused"
+    assert [answer["error"] is None for answer in answers] == [True, True, False, True]
+    again = await post(http, world.service, path, calls=calls)
+    ids = [[answer["call"] and answer["call"]["id"] for answer in each["answers"]] for each in (first, again)]
+    assert ids[0] == ids[1], "repeated, it makes no second call"
+    assert again["answers"][0]["call"]["next"] == "wait", "whoever has no name of the try is not its sender"
+
+
+@pytest.mark.proves("D.270")
+@pytest.mark.parametrize(
+    "calls", [[], [{"tool": "a.b"}], [{"tool": "a.b", "key": f"k{n}"} for n in range(21)], [{"tool": "A", "key": "k"}]]
+)
+async def test_a_batch_that_cannot_be_repeated_is_refused(
+    http: httpx.AsyncClient, world: World, calls: list[dict[str, Any]]
+) -> None:
+    session = await opened(http, world.service)
+    await post(http, world.service, f"/v1/sessions/{session}/calls/batch", calls=calls, status=422)
+    page = (await http.get(f"/v1/calls?session_id={session}", headers=world.service.headers)).json()
+    assert page["items"] == []

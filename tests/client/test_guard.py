@@ -20,7 +20,7 @@ from cortex_plane import Client, ToolError
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.approvals.model.approvals import ApprovalDecision, ApprovalStatus, Channel, Choice
 from cortex_plane.approvals.verbs import approvals, decisions
-from cortex_plane.calls.model import CallShown
+from cortex_plane.calls.model import CallDraft, CallShown
 from cortex_plane.calls.verbs import calls
 from cortex_plane.client.dialogue import ApprovalPending, Denied, NotJson, TimedOut
 from cortex_plane.client.guarding import current_call, default_name
@@ -427,3 +427,46 @@ async def test_a_guard_cannot_choose_its_risk(plane: Client, world: World) -> No
 
     with pytest.raises(Denied, match="org:no"):
         await pay(500)
+
+
+@pytest.mark.proves("D.280")
+async def test_outcomes_that_are_reported_later_come_before_the_next_call(
+    server: Apart, plane: Client, world: World
+) -> None:
+    @plane.guard("refunds.create", agent="deployer", report="later")
+    def refund(n: int) -> int:
+        return n
+
+    @plane.guard("refunds.check", agent="deployer", report="later")
+    async def check(n: int) -> int:
+        return n
+
+    assert [await asyncio.to_thread(refund, n) for n in range(3)] == [0, 1, 2]
+    paths = [path for path in server.requests if path.endswith(("/calls", "/outcome"))]
+    assert [path.rpartition("/")[2] for path in paths[:5]] == ["calls", "outcome", "calls", "outcome", "calls"]
+    assert [await check(n) for n in range(3)] == [0, 1, 2]
+    await plane.close()
+    assert [call.status for call in await ledger(world)] == [CallStatus.COMPLETED] * 6
+    assert server.made("/outcome") == 6
+
+
+@pytest.mark.proves("D.280")
+async def test_a_failure_is_reported_before_the_caller_sees_it(plane: Client, world: World) -> None:
+    @plane.guard("refunds.create", agent="deployer", report="later")
+    async def refund(n: int) -> int:
+        raise ToolError("no such order")
+
+    with pytest.raises(ToolError):
+        await refund(1)
+    (call,) = await ledger(world)
+    assert call.status is CallStatus.FAILED
+
+
+@pytest.mark.proves("D.280")
+async def test_the_client_asks_about_several_calls_at_once(plane: Client, server: Apart) -> None:
+    session = await plane.sessions.open_external("deployer")
+    drafts = [CallDraft(tool="refunds.create", arguments={"n": n}, key=f"batch-{n}", dispatch=True) for n in range(3)]
+    answers = await session.authorize_batch(*drafts)
+    assert [answer.call and answer.call.arguments for answer in answers] == [{"n": n} for n in range(3)]
+    assert all(answer.call is not None and answer.call.next == "run" for answer in answers)
+    assert server.made("/calls/batch") == 1

@@ -470,6 +470,11 @@ def examples(s: Stage) -> list[Example]:
                 "callback": s.hook,
             },
         ),
+        Example(
+            "POST /v1/sessions/{session_id}/calls/batch",
+            {"session_id": s.elsewhere},
+            body={"calls": [{"tool": "ship.later", "arguments": {"version": "3"}, "key": "stage-batch"}]},
+        ),
         Example("GET /v1/calls", query={**limit, "session_id": s.elsewhere, "status": "intended"}),
         Example("GET /v1/calls/{call_id}", {"call_id": s.elsewhere_call}, {"wait": "0"}),
         Example(

@@ -57,14 +57,13 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.advance_job(p_org uuid, p_job uuid, p_worker uuid, p_epoch bigint, p_write bigint, p_checkpoint text, p_mac bytea, p_step integer, p_message_seq bigint, p_response text, p_prompt_tokens integer, p_completion_tokens integer, p_step_seconds double precision, p_done_step integer, p_calls text, p_arguments text[], p_outcomes text, p_results text[], p_again uuid[], p_dispatch_seconds double precision, p_stored_ids uuid[], p_stored bytea[], p_reply text, p_status text, p_error text, p_delay_seconds double precision, p_hold text, p_result text, p_granted text, p_policies text, p_open_approvals integer, p_more jsonb, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[]) RETURNS TABLE(status text, session_id uuid, message_seq bigint, held boolean, cancelled boolean, dispatch_before timestamp with time zone, now timestamp with time zone, applied_before boolean, policies text, held_seconds double precision)
+CREATE FUNCTION public.advance_job(p_org uuid, p_job uuid, p_worker uuid, p_epoch bigint, p_write bigint, p_checkpoint text, p_mac bytea, p_step integer, p_message_seq bigint, p_response text, p_prompt_tokens integer, p_completion_tokens integer, p_step_seconds double precision, p_done_step integer, p_calls text, p_arguments text[], p_outcomes text, p_results text[], p_intents text, p_dispatch_seconds double precision, p_stored_ids uuid[], p_stored bytea[], p_reply text, p_status text, p_error text, p_delay_seconds double precision, p_hold text, p_result text, p_policies text, p_open_approvals integer, p_more jsonb, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[]) RETURNS TABLE(status text, session_id uuid, message_seq bigint, held boolean, cancelled boolean, dispatch_before timestamp with time zone, now timestamp with time zone, applied_before boolean, policies text, held_seconds double precision)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
 #variable_conflict use_column
 declare
   the_job record;
-  given record;
   lease_end timestamptz;
   ends timestamptz;
   new_messages integer := 0;
@@ -195,10 +194,6 @@ begin
   end if;
   status := coalesce(ends_as, 'RUNNING');
 
-  if ends_as in ('FAILED', 'CANCELLED') then
-    update tool_call c set status = 'rejected', error = 'its job ended', settled_by = 'cancelled', finished_at = now
-    where c.org_id = p_org and c.job_id = p_job and c.status in ('awaiting', 'approved');
-  end if;
   if p_step is not null then
     insert into step (org_id, job_id, step_index, message_seq, response, prompt_tokens, completion_tokens, started_at,
       created_at)
@@ -209,18 +204,8 @@ begin
     insert into stored_result (org_id, id, job_id, content, created_at)
     select p_org, s.id, p_job, s.content, now from unnest(p_stored_ids, p_stored) s (id, content);
   end if;
-  -- One by one, by key: a plan over all of them might read every call that the org ever made.
   if p_outcomes is not null then
-    for given in
-      select * from jsonb_to_recordset(p_outcomes::jsonb) o (
-        id uuid, status text, result integer, result_id uuid, error text, settled_by text)
-    loop
-      update tool_call c
-      set status = given.status, result = p_results[given.result]::jsonb, result_id = given.result_id,
-        error = given.error, settled_by = given.settled_by,
-        finished_at = case when given.status in ('completed', 'failed', 'rejected') then now end
-      where c.org_id = p_org and c.id = given.id;
-    end loop;
+    perform record_outcomes(p_org, p_outcomes::jsonb, p_results, now);
   end if;
   if p_dispatch_seconds is not null then
     select w.expires_at into lease_end from worker w where w.id = p_worker;
@@ -230,82 +215,16 @@ begin
     end if;
     dispatch_before := least(now + make_interval(secs => p_dispatch_seconds), lease_end);
   end if;
-  if p_again is not null then
-    update tool_call c
-    set status = 'intended', attempt = c.attempt + 1, dispatch_before = advance_job.dispatch_before,
-      settle_after = advance_job.dispatch_before + (c.settle_after - c.dispatch_before), finished_at = null
-    where c.org_id = p_org and c.id = any (p_again) and c.job_id = p_job
-      and c.status in ('intended', 'uncertain', 'cleared');
-    if (select count(*) from tool_call c where c.org_id = p_org and c.id = any (p_again) and c.job_id = p_job
-        and c.status = 'intended') <> cardinality(p_again) then
-      raise exception using errcode = 'CX409', detail = 'not_authorised',
-        message = 'A call that is over cannot be sent again.', hint = 'This is a defect: report it.';
-    end if;
-  end if;
-  if p_granted is not null then
-    for given in
-      select * from jsonb_to_recordset(p_granted::jsonb) g (
-        id uuid, digest text, input_hash text, on_uncertain text, timeout_seconds double precision, standing_id uuid,
-        granter_revision integer)
-    loop
-      if given.standing_id is not null then
-        perform use_standing(p_org, the_job.session_id, given.standing_id, given.id, given.granter_revision);
-        continue;
-      end if;
-      update approval_grant g set consumed_at = now
-      from tool_call c
-      where g.org_id = p_org and g.call_id = given.id and g.consumed_at is null and g.expires_at > now
-        and g.tool_digest = given.digest and g.input_hash = decode(given.input_hash, 'hex')
-        and c.org_id = p_org and c.id = given.id and c.job_id = p_job and c.status = 'approved'
-        and c.input_hash = g.input_hash;
-      if not found then
-        raise exception using errcode = 'CX409', detail = 'grant_refused',
-          message = 'There is no grant for exactly this call.', hint = 'It needs a new approval.';
-      end if;
-      update tool_call c
-      set status = 'intended', granted = true, on_uncertain = given.on_uncertain, dispatch_before = advance_job.dispatch_before,
-        settle_after = advance_job.dispatch_before + make_interval(secs => given.timeout_seconds)
-      where c.org_id = p_org and c.id = given.id;
-    end loop;
+  if p_intents is not null then
+    perform record_intents(p_org, p_job, the_job.session_id, p_intents::jsonb, dispatch_before, now);
   end if;
   if p_calls is not null then
-    for given in
-      select * from jsonb_to_recordset(p_calls::jsonb) c (
-        id uuid, step integer, position integer, tool text, digest text, arguments integer, input_hash text,
-        read_only boolean, on_uncertain text, verdict text, rule text,
-        timeout_seconds double precision, status text, result integer, result_id uuid, error text,
-        standing_id uuid, granter_revision integer)
-    loop
-      if given.status = 'intended' and (given.verdict is distinct from 'allow'
-          or given.standing_id is distinct from case when given.rule like 'standing:%' then substr(given.rule, 10)::uuid end) then
-        raise exception using errcode = 'CX409', detail = 'not_authorised',
-          message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
-      end if;
-      insert into tool_call (org_id, id, job_id, step_index, position, tool_name, tool_digest, arguments, input_hash,
-        read_only, on_uncertain, verdict, rule, status, dispatch_before, settle_after, result, result_id, error,
-        created_at, finished_at)
-      values (p_org, given.id, p_job, given.step, given.position, given.tool, given.digest,
-        p_arguments[given.arguments]::jsonb, decode(given.input_hash, 'hex'), given.read_only, given.on_uncertain,
-        given.verdict, given.rule, given.status, case when given.status = 'intended' then dispatch_before end,
-        case when given.status = 'intended'
-          then dispatch_before + make_interval(secs => given.timeout_seconds) end,
-        p_results[given.result]::jsonb, given.result_id, given.error, now,
-        case when given.status in ('completed', 'failed', 'rejected') then now end)
-      -- An approval that no longer fits is asked for again, with the same row.
-      on conflict on constraint tool_call_pkey do update
-      set status = excluded.status, tool_digest = excluded.tool_digest, verdict = excluded.verdict,
-        rule = excluded.rule, granted = false, error = excluded.error, finished_at = excluded.finished_at, on_uncertain = excluded.on_uncertain,
-        dispatch_before = coalesce(excluded.dispatch_before, tool_call.dispatch_before),
-        settle_after = coalesce(excluded.settle_after, tool_call.settle_after)
-      where tool_call.status in ('approved', 'cleared') and tool_call.job_id = p_job;
-      if not found then
-        raise exception using errcode = 'CX409', detail = 'not_authorised',
-          message = 'A call that is over cannot be asked for again.', hint = 'This is a defect: report it.';
-      end if;
-      if given.standing_id is not null then
-        perform use_standing(p_org, the_job.session_id, given.standing_id, given.id, given.granter_revision);
-      end if;
-    end loop;
+    perform record_calls(
+      p_org, p_job, the_job.session_id, p_calls::jsonb, p_arguments, p_results, dispatch_before, now);
+  end if;
+  if ends_as in ('FAILED', 'CANCELLED') then
+    update tool_call c set status = 'rejected', error = 'its job ended', settled_by = 'cancelled', finished_at = now
+    where c.org_id = p_org and c.job_id = p_job and c.status in ('awaiting', 'approved');
   end if;
   if p_more is not null then
     perform record_more(p_org, p_job, the_job.session_id, p_more, now);
@@ -558,6 +477,18 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.ask_again(p_org uuid, p_job uuid, p_session uuid, p_call jsonb, p_arguments text, p_policies text, p_approval uuid) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  perform record_calls(p_org, p_job, p_session, jsonb_build_array(p_call), array[p_arguments], null, null, plane_now());
+  update external_call x set policies = p_policies, settle_at = null
+  where x.org_id = p_org and x.call_id = (p_call ->> 'id')::uuid;
+  perform wait_external(p_org, p_job, p_approval, (p_call ->> 'id')::uuid);
+end
+$$;
+
 CREATE FUNCTION public.authenticate(p_secret_hash bytea, p_org_slug text) RETURNS TABLE(org_id uuid, key_id uuid, kind text, name text, roles text[], user_account_id uuid, clearance integer, platform boolean, acts_elsewhere boolean, permissions text[], home_id uuid, holder_id uuid, own_roles text[], own_platform boolean, expires_at timestamp with time zone, mac bytea)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -659,77 +590,72 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.authorize_call(p_org uuid, p_job uuid, p_call uuid, p_key text, p_asked bytea, p_sender text, p_tool text, p_digest text, p_schema text, p_arguments text, p_input_hash bytea, p_read_only boolean, p_risk text, p_on_uncertain text, p_timeout double precision, p_verdict text, p_rule text, p_policies text, p_status text, p_error text, p_dispatch_seconds double precision, p_standing uuid, p_granter_revision integer, p_says text, p_approval uuid, p_asker uuid, p_caused_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS TABLE(id uuid, fresh boolean)
+CREATE FUNCTION public.authorize_call(p_org uuid, p_job uuid, p_call jsonb, p_arguments text, p_declared jsonb, p_dispatch_seconds double precision, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS TABLE(id uuid, fresh boolean, step_index integer, job_status text, at timestamp with time zone, dispatch_before timestamp with time zone, settle_after timestamp with time zone)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
 #variable_conflict use_column
 declare
   the_job job%rowtype;
-  at timestamptz;
-  number integer;
+  declared record;
   whose uuid;
-  before timestamptz;
   event_data jsonb[];
 begin
   perform set_config('app.org_id', p_org::text, true);
+  select * into strict declared from jsonb_to_record(p_declared) d (
+    key text, asked_hash text, sender text, parameters text, read_only boolean, risk text, timeout_seconds double precision,
+    policies text, says text, approval_id uuid, callback_id uuid, asker uuid, caused_by uuid);
   the_job := lock_external(p_org, p_job, false);
   select coalesce(s.user_account_id, s.opened_by) into strict whose
   from session s where s.org_id = p_org and s.id = the_job.session_id;
   select x.call_id into id from external_call x
-  where x.org_id = p_org and x.agent_id = the_job.agent_id and x.opener = whose and x.key = p_key;
-  if found then
-    fresh := false;
+  where x.org_id = p_org and x.agent_id = the_job.agent_id and x.opener = whose and x.key = declared.key;
+  fresh := not found;
+  if not fresh then
     return next;
     return;
   end if;
-  the_job := lock_external(p_org, p_job, true);
-  perform require_policies(p_org, p_policies);
+  perform require_open(the_job);
+  perform require_policies(p_org, declared.policies);
   perform require_atlases(p_org, the_job.session_id, (p_more #>> '{gates,atlases}')::integer);
   at := plane_now();
-  number := coalesce(the_job.step_index, -1) + 1;
-  update job j set step_index = number, updated_at = at where j.org_id = p_org and j.id = p_job;
+  id := p_call ->> 'id';
+  step_index := coalesce(the_job.step_index, -1) + 1;
+  job_status := the_job.status;
+  if p_call ->> 'status' = 'intended' then
+    dispatch_before := at + make_interval(secs => p_dispatch_seconds);
+    settle_after := dispatch_before + make_interval(secs => declared.timeout_seconds);
+  end if;
+  update job j set step_index = authorize_call.step_index, updated_at = at where j.org_id = p_org and j.id = p_job;
   insert into step (org_id, job_id, step_index, message_seq, response, prompt_tokens, completion_tokens, started_at, created_at)
-  values (p_org, p_job, number, 0, jsonb_build_object('text', p_says, 'calls', '[]'::jsonb), 0, 0, at, at);
-  if p_schema is not null then
+  values (p_org, p_job, step_index, 0, jsonb_build_object('text', declared.says, 'calls', '[]'::jsonb), 0, 0, at, at);
+  if declared.parameters is not null then
     insert into external_tool (org_id, name, digest, parameters, created_at)
-    values (p_org, p_tool, p_digest, p_schema::jsonb, at) on conflict do nothing;
+    values (p_org, p_call ->> 'tool', p_call ->> 'digest', declared.parameters::jsonb, at) on conflict do nothing;
   end if;
-  if p_status in ('allowed', 'intended') and (p_verdict <> 'allow' or p_standing is distinct from
-      case when p_rule like 'standing:%' and p_status = 'intended' then substr(p_rule, 10)::uuid end) then
-    raise exception using errcode = 'CX409', detail = 'not_authorised',
-      message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
-  end if;
-  before := case when p_status = 'intended' then at + make_interval(secs => p_dispatch_seconds) end;
-  insert into tool_call (org_id, id, job_id, step_index, position, tool_name, tool_digest, arguments, input_hash, read_only,
-    on_uncertain, verdict, rule, status, dispatch_before, settle_after, error, created_at, finished_at)
-  values (p_org, p_call, p_job, number, 0, p_tool, p_digest, p_arguments::jsonb, p_input_hash, false, p_on_uncertain,
-    p_verdict, p_rule, p_status, before, before + make_interval(secs => p_timeout), p_error, at,
-    case when p_status = 'rejected' then at end);
+  perform record_calls(
+    p_org, p_job, the_job.session_id, jsonb_build_array(p_call || jsonb_build_object('step', step_index)), array[p_arguments],
+    null, dispatch_before, at);
   insert into external_call (org_id, call_id, session_id, job_id, agent_id, opener, key, asker, begun_by, caused_by,
-    asked_hash, risk, claims_read_only, timeout_seconds, policies, sender, settle_at, created_at)
-  values (p_org, p_call, the_job.session_id, p_job, the_job.agent_id, whose, p_key, p_asker,
-    case when p_status = 'intended' then p_asker end, p_caused_by, p_asked, p_risk, p_read_only, p_timeout,
-    p_policies, p_sender, before + make_interval(secs => p_timeout), at);
-  if p_standing is not null then
-    perform use_standing(p_org, the_job.session_id, p_standing, p_call, p_granter_revision);
-  end if;
-  if p_status = 'awaiting' then
-    perform wait_external(p_org, p_job, p_approval, p_call);
+    asked_hash, risk, claims_read_only, timeout_seconds, policies, sender, settle_at, callback_id, created_at)
+  values (p_org, id, the_job.session_id, p_job, the_job.agent_id, whose, declared.key, declared.asker,
+    case when dispatch_before is not null then declared.asker end, declared.caused_by, decode(declared.asked_hash, 'hex'),
+    declared.risk, declared.read_only, declared.timeout_seconds, declared.policies, declared.sender, settle_after,
+    declared.callback_id, at);
+  if declared.approval_id is not null then
+    perform wait_external(p_org, p_job, declared.approval_id, id);
   end if;
   if p_more ? 'resolution' then
-    perform execute_resolution(p_org, (p_more ->> 'resolution')::uuid, p_call, at);
+    perform execute_resolution(p_org, (p_more ->> 'resolution')::uuid, id, at);
   end if;
   perform record_more(p_org, p_job, the_job.session_id, p_more, at);
   -- Only here is the number of the step known.
   event_data := array(
-    select case when d ? 'step' then d || jsonb_build_object('step', number) else d end
+    select case when d ? 'step' then d || jsonb_build_object('step', step_index) else d end
     from unnest(p_event_data) with ordinality e (d, n) order by e.n);
   perform session_append(p_org, the_job.session_id, 0, p_event_types,
     array_fill(p_job, array[coalesce(cardinality(p_event_types), 0)]), event_data, p_actions, p_bodies,
     array_fill(p_job, array[cardinality(p_actions)]));
-  id := p_call;
-  fresh := true;
   return next;
 end
 $$;
@@ -852,6 +778,16 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.call_changed() RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  raise exception using errcode = 'CX409', detail = 'call_changed',
+    message = 'The call changed meanwhile.', hint = 'Read it again, and do what its status allows.';
+end
+$$;
+
 CREATE FUNCTION public.call_context(p_org uuid, p_session uuid, p_sees uuid, p_key text, p_tool text, p_input_hash bytea, p_acts boolean, p_caller uuid, p_person uuid) RETURNS TABLE(job_id uuid, agent_id uuid, agent text, teams uuid[], kind text, skill_config jsonb, request_policies jsonb, policies text, earlier uuid, turned_down boolean, bound jsonb, known_risk text, at timestamp with time zone)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -931,8 +867,6 @@ CREATE FUNCTION public.chain_hash(previous bytea, seq bigint, at timestamp with 
 CREATE FUNCTION public.change_approval(p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_status text, p_arguments text, p_input_hash bytea, p_person jsonb, p_reason text, p_vote text, p_key text, p_calls jsonb, p_grant_seconds double precision, p_jobs jsonb, p_cancelled uuid[], p_events jsonb, p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_fact_jobs uuid[]) RETURNS jsonb
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET join_collapse_limit TO '1'
     AS $$
 declare
   decider uuid := p_person ->> 'id';
@@ -1013,14 +947,9 @@ begin
   from jsonb_to_recordset(p_events) e (approval uuid, type text, keyed boolean, payload jsonb);
   perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies,
     p_fact_jobs);
-  -- A request that ended as it was asked has changed in what is told here alone: whoever opened it has the rest of it.
-  return jsonb_build_object(
-    'approval', case when p_status = 'pending' or p_arguments is not null then approval_record(p_org, p_approval, p_person) end,
-    'resolved_at', the_approval.resolved_at,
-    'votes_for', (select count(*) from approval_vote v
-      where v.org_id = p_org and v.approval_id = p_approval and v.version = p_version and v.decision = 'approved'),
-    'receipt', case when p_vote is not null and p_status <> 'pending' then
-      receipt_facts(p_org, p_approval, array(select (c ->> 'id')::uuid from jsonb_array_elements(p_calls) c)) end);
+  return jsonb_build_object('approval', approval_record(p_org, p_approval, p_person), 'receipt',
+    case when p_vote is not null and p_status <> 'pending' then
+    receipt_facts(p_org, p_approval, array(select (c ->> 'id')::uuid from jsonb_array_elements(p_calls) c)) end);
 end
 $$;
 
@@ -1490,6 +1419,16 @@ CREATE FUNCTION public.edited_by(p_member uuid, p_name text) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     SET search_path TO 'public', 'pg_temp'
     RETURN jsonb_build_array(jsonb_build_object('member_id', p_member, 'name', p_name, 'why', 'edited the arguments'));
+
+CREATE FUNCTION public.end_call(p_org uuid, p_outcome jsonb, p_result text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  perform record_outcomes(p_org, jsonb_build_array(p_outcome), array[p_result], plane_now());
+  update external_call x set settle_at = null where x.org_id = p_org and x.call_id = (p_outcome ->> 'id')::uuid;
+end
+$$;
 
 CREATE FUNCTION public.end_doubt(p_org uuid, p_call uuid, p_reason text) RETURNS uuid
     LANGUAGE plpgsql
@@ -2185,65 +2124,35 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.intend_call(p_org uuid, p_call uuid, p_seen text, p_attempt integer, p_sender text, p_policies text, p_dispatch_seconds double precision, p_verdict text, p_rule text, p_grant boolean, p_standing uuid, p_granter_revision integer, p_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS void
+CREATE FUNCTION public.intend_call(p_org uuid, p_call uuid, p_seen text, p_attempt integer, p_sender text, p_policies text, p_dispatch_seconds double precision, p_intent jsonb, p_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
 declare
-  the_job job%rowtype;
-  was tool_call%rowtype;
   declared external_call%rowtype;
   at timestamptz;
   before timestamptz;
 begin
   perform set_config('app.org_id', p_org::text, true);
   select * into strict declared from external_call x where x.org_id = p_org and x.call_id = p_call;
-  the_job := lock_external(p_org, declared.job_id, true);
+  perform lock_external(p_org, declared.job_id, true);
   perform require_policies(p_org, p_policies);
   perform require_atlases(p_org, declared.session_id, (p_more #>> '{gates,atlases}')::integer);
-  select * into strict was from tool_call c where c.org_id = p_org and c.id = p_call for no key update;
-  if was.status <> p_seen or was.attempt <> p_attempt then
-    raise serialization_failure using message = 'the call changed meanwhile';
+  perform from tool_call c
+  where c.org_id = p_org and c.id = p_call and c.status = p_seen and c.attempt = p_attempt for no key update;
+  if not found then
+    perform call_changed();
   end if;
   at := plane_now();
   before := at + make_interval(secs => p_dispatch_seconds);
-  if p_grant then
-    update approval_grant g set consumed_at = at
-    where g.org_id = p_org and g.call_id = p_call and g.consumed_at is null and g.expires_at > at
-      and g.tool_digest = was.tool_digest and g.input_hash = was.input_hash and was.status = 'approved';
-    if not found then
-      raise exception using errcode = 'CX409', detail = 'grant_refused',
-        message = 'There is no grant for exactly this call.', hint = 'Authorise it again, with a new key.';
-    end if;
-  elsif was.status not in ('allowed', 'intended', 'uncertain', 'cleared') then
-    raise exception using errcode = 'CX409', detail = 'not_authorised',
-      message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
-  end if;
-  if p_verdict is not null then
-    if p_verdict <> 'allow' or (p_standing is distinct from
-        case when p_rule like 'standing:%' then substr(p_rule, 10)::uuid end) then
-      raise exception using errcode = 'CX409', detail = 'not_authorised',
-        message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
-    end if;
-  end if;
-  update tool_call c
-  set status = 'intended', verdict = coalesce(p_verdict, c.verdict), rule = coalesce(p_rule, c.rule),
-    granted = c.granted or p_grant,
-    -- Whatever was sent before, also where somebody was asked again meanwhile: a late outcome is of that attempt.
-    attempt = c.attempt + (was.dispatch_before is not null)::integer,
-    dispatch_before = before, settle_after = before + make_interval(secs => declared.timeout_seconds),
-    error = null, settled_by = null
-  where c.org_id = p_org and c.id = p_call;
+  perform record_intents(p_org, declared.job_id, declared.session_id, jsonb_build_array(p_intent), before, at);
   update external_call x
   set sender = p_sender, begun_by = p_by, policies = p_policies, settle_at = before + make_interval(secs => declared.timeout_seconds)
   where x.org_id = p_org and x.call_id = p_call;
-  if p_standing is not null then
-    perform use_standing(p_org, declared.session_id, p_standing, p_call, p_granter_revision);
-  end if;
-  perform record_more(p_org, was.job_id, declared.session_id, p_more, at);
+  perform record_more(p_org, declared.job_id, declared.session_id, p_more, at);
   perform session_append(p_org, declared.session_id, 0, p_event_types,
-    array_fill(was.job_id, array[coalesce(cardinality(p_event_types), 0)]), p_event_data, p_actions, p_bodies,
-    array_fill(was.job_id, array[cardinality(p_actions)]));
+    array_fill(declared.job_id, array[coalesce(cardinality(p_event_types), 0)]), p_event_data, p_actions, p_bodies,
+    array_fill(declared.job_id, array[cardinality(p_actions)]));
 end
 $$;
 
@@ -2469,11 +2378,10 @@ CREATE FUNCTION public.lock_approvals(p_org uuid, p_jobs uuid[], p_approval uuid
     SET search_path TO 'public', 'pg_temp'
     AS $$
 begin
-  -- An array, so that the planner looks these up and does not go through all that is open in the org.
   perform from approval_request r
-  where r.org_id = p_org and (r.status = 'pending' or r.id = p_approval) and r.id = any (array(
+  where r.org_id = p_org and (r.status = 'pending' or r.id = p_approval) and r.id in (
     select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (p_jobs)
-    union all select p_approval where p_approval is not null))
+    union all select p_approval where p_approval is not null)
   order by r.tool_name collate "C", r.input_hash, r.id for no key update;
 end
 $$;
@@ -2554,14 +2462,8 @@ begin
     raise exception using errcode = 'CX404', detail = 'job_not_found', message = 'There is no such job.',
       hint = 'Check the id; it must belong to the org of your key.';
   end if;
-  if p_open and the_job.status in ('COMPLETED', 'FAILED', 'CANCELLED') then
-    raise exception using errcode = 'CX409', detail = 'external_over',
-      message = format('This session is over: its job is %s.', the_job.status),
-      hint = 'Do nothing more in it; open a new session where the agent is to go on.';
-  end if;
-  if p_open and the_job.holds <> '{}' then
-    raise exception using errcode = 'CX409', detail = 'external_held',
-      message = 'This session is held.', hint = 'Wait until somebody resumes it, then ask again.';
+  if p_open then
+    perform require_open(the_job);
   end if;
   return the_job;
 end
@@ -2642,6 +2544,13 @@ begin
   perform lock_signals(p_org, array_agg(w.name), array_agg(w.key))
   from jsonb_to_recordset(p_waits) w (name text, key text);
 end
+$$;
+
+CREATE FUNCTION public.may_be_sent(p_verdict text, p_rule text, p_standing uuid) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select p_verdict is not distinct from 'allow'
+    and p_standing is not distinct from case when p_rule like 'standing:%' then substr(p_rule, 10)::uuid end
 $$;
 
 CREATE FUNCTION public.merge_caused(p_one jsonb, p_other jsonb) RETURNS jsonb
@@ -2778,8 +2687,6 @@ $$;
 CREATE FUNCTION public.open_approval(p_org uuid, p_approval uuid, p_person jsonb, p_key text) RETURNS TABLE(approval jsonb, visible boolean, jobs jsonb, calls jsonb, siblings jsonb, votes jsonb, behind jsonb, earlier jsonb, policies text, now timestamp with time zone)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET join_collapse_limit TO '1'
     AS $$
 #variable_conflict use_column
 declare
@@ -2816,18 +2723,15 @@ begin
                where i.org_id = p_org and i.approval_id = r.id)) order by r.id), '[]')
   into siblings
   from approval_request r
-  where r.org_id = p_org and r.status = 'pending' and r.kind = 'call' and r.id <> p_approval and r.id = any (array(
-    select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (concerned)));
-  -- A vote counts as long as whoever gave it could still give it. Without votes nobody is asked who could.
-  votes := '[]';
-  if exists (select from approval_vote v where v.org_id = p_org and v.approval_id = p_approval) then
-    select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'roles', d.roles, 'answer', v.answer,
-        'behind', voters_of(p_org, v.user_account_id, v.channel, v.created_at)) order by v.created_at, v.user_account_id), '[]')
-    into votes
-    from approval_vote v join approval_request r on r.org_id = v.org_id and r.id = v.approval_id and r.version = v.version
-    join approval_deciders(p_org, p_approval) d on d.id = v.user_account_id
-    where v.org_id = p_org and v.approval_id = p_approval and v.decision = 'approved';
-  end if;
+  where r.org_id = p_org and r.status = 'pending' and r.kind = 'call' and r.id <> p_approval and r.id in (
+    select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (concerned));
+  -- A vote counts as long as whoever gave it could still give it.
+  select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'roles', d.roles, 'answer', v.answer,
+      'behind', voters_of(p_org, v.user_account_id, v.channel, v.created_at)) order by v.created_at, v.user_account_id), '[]')
+  into votes
+  from approval_vote v join approval_request r on r.org_id = v.org_id and r.id = v.approval_id and r.version = v.version
+  join approval_deciders(p_org, p_approval) d on d.id = v.user_account_id
+  where v.org_id = p_org and v.approval_id = p_approval and v.decision = 'approved';
   behind := case when p_person ->> 'id' is null then '[]'
     else to_jsonb(voters_of(p_org, (p_person ->> 'id')::uuid, p_person ->> 'channel', 'infinity')) end;
   select e.payload into earlier from approval_event e
@@ -3329,133 +3233,94 @@ begin
 end
 $_$;
 
-CREATE FUNCTION public.record_deliveries(p_org uuid, p_wait boolean, p_lease interval, p_ids uuid[], p_claims uuid[], p_versions integer[], p_sent boolean[], p_refs text[], p_shown jsonb[], p_said jsonb[], p_payloads jsonb[], p_actions text[], p_bodies bytea[], p_next uuid[], p_next_versions integer[]) RETURNS TABLE(recorded boolean, begun boolean)
+CREATE FUNCTION public.record_calls(p_org uuid, p_job uuid, p_session uuid, p_calls jsonb, p_arguments text[], p_results text[], p_before timestamp with time zone, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
 declare
-  at timestamptz := plane_now();
-  kept record;
-  request record;
-  records boolean[] := array_fill(null::boolean, array[cardinality(p_ids)]);
-  starts boolean[] := array_fill(false, array[cardinality(p_ids)]);
-  heads uuid[] := '{}';
-  -- What is changed: messages, with the number of the item that was sent, null where the message is begun.
-  messages uuid[] := '{}';
-  numbers integer[] := '{}';
-  -- What is told: of each item its number, request, channel, session and job.
-  trail integer[] := '{}';
-  requests uuid[] := '{}';
-  ways text[] := '{}';
-  sessions uuid[] := '{}';
-  jobs uuid[] := '{}';
-  news uuid[] := '{}';
-  the_session uuid;
+  call record;
+begin
+  for call in
+    select * from jsonb_to_recordset(p_calls) c (
+      id uuid, step integer, position integer, tool text, digest text, arguments integer, input_hash text,
+      read_only boolean, on_uncertain text, verdict text, rule text,
+      timeout_seconds double precision, status text, result integer, result_id uuid, error text,
+      standing_id uuid, granter_revision integer)
+  loop
+    if (call.status = 'intended' and not may_be_sent(call.verdict, call.rule, call.standing_id))
+        or (call.status = 'allowed' and call.verdict is distinct from 'allow') then
+      raise exception using errcode = 'CX409', detail = 'not_authorised',
+        message = 'A call that was not allowed cannot be sent.', hint = 'This is a defect: report it.';
+    end if;
+    insert into tool_call (org_id, id, job_id, step_index, position, tool_name, tool_digest, arguments, input_hash,
+      read_only, on_uncertain, verdict, rule, status, dispatch_before, settle_after, result, result_id, error,
+      created_at, finished_at)
+    values (p_org, call.id, p_job, call.step, call.position, call.tool, call.digest,
+      p_arguments[call.arguments]::jsonb, decode(call.input_hash, 'hex'), call.read_only, call.on_uncertain,
+      call.verdict, call.rule, call.status, case when call.status = 'intended' then p_before end,
+      case when call.status = 'intended' then p_before + make_interval(secs => call.timeout_seconds) end,
+      p_results[call.result]::jsonb, call.result_id, call.error, p_now,
+      case when call.status in ('completed', 'failed', 'rejected') then p_now end)
+    on conflict on constraint tool_call_pkey do update
+    set status = excluded.status, tool_digest = excluded.tool_digest, verdict = excluded.verdict,
+      rule = excluded.rule, granted = false, error = excluded.error, settled_by = null, finished_at = excluded.finished_at,
+      on_uncertain = excluded.on_uncertain, dispatch_before = coalesce(excluded.dispatch_before, tool_call.dispatch_before),
+      settle_after = coalesce(excluded.settle_after, tool_call.settle_after)
+    where tool_call.status in ('allowed', 'approved', 'cleared') and tool_call.job_id = p_job;
+    if not found then
+      perform call_changed();
+    end if;
+    if call.standing_id is not null then
+      perform use_standing(p_org, p_session, call.standing_id, call.id, call.granter_revision);
+    end if;
+  end loop;
+end
+$$;
+
+CREATE FUNCTION public.record_delivery(p_org uuid, p_id uuid, p_claim uuid, p_version integer, p_sent boolean, p_first boolean, p_ref text, p_shown jsonb, p_said jsonb, p_payload jsonb, p_actions text[], p_bodies bytea[]) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  kept notification%rowtype;
+  at timestamptz;
+  the_request record;
 begin
   perform set_config('app.org_id', p_org::text, true);
-  for i in 1 .. cardinality(p_ids) loop
-    select n.approval_id, n.connection_id, n.channel_type, c.failing_since is not null as failing into kept
-    from notification n join channel_connection c on c.org_id = p_org and c.id = n.connection_id
-    where n.org_id = p_org and n.id = p_ids[i] and n.taken_by = p_claims[i];
-    if not found then
-      records[i] := false;
-      continue;
-    end if;
-    -- In the order of everybody who changes a request: the request, its messages, and the head of its session at last.
-    if p_wait then
-      if p_actions[i] is not null then
-        select r.session_id, r.job_id, r.status, r.channels_dispatched into request
-        from approval_request r where r.org_id = p_org and r.id = kept.approval_id for no key update;
-      end if;
-      perform from notification n where n.org_id = p_org and n.id = p_ids[i] and n.taken_by = p_claims[i] for no key update;
-      if not found then
-        records[i] := false;
-        continue;
-      end if;
-      if p_sent[i] and kept.failing then
-        update channel_connection c set failing_since = null where c.org_id = p_org and c.id = kept.connection_id;
-      end if;
-    else
-      -- A connection that comes back is told so, for which it is locked.
-      continue when p_sent[i] and kept.failing;
-      if p_actions[i] is not null then
-        select r.session_id, r.job_id, r.status, r.channels_dispatched into request
-        from approval_request r where r.org_id = p_org and r.id = kept.approval_id for no key update skip locked;
-        continue when not found;
-        if not request.session_id = any (heads) then
-          perform from session_head h where h.org_id = p_org and h.session_id = request.session_id for update skip locked;
-          continue when not found;
-          heads := heads || request.session_id;
-        end if;
-      end if;
-      perform from notification n
-      where n.org_id = p_org and n.id = p_ids[i] and n.taken_by = p_claims[i] for no key update skip locked;
-      continue when not found;
-      -- A lease that is not young any more is renewed by whoever prepares it anew.
-      perform from notification n
-      where n.org_id = p_org and n.id = p_next[i] and n.taken_by = p_claims[i] and n.desired_version = p_next_versions[i]
-        and n.taken_until > at + p_lease * 0.75
-        and not exists (select from channel_connection c
-          where c.org_id = p_org and c.id = n.connection_id and c.disabled_at is not null)
-        and not exists (select from user_account u
-          where u.org_id = p_org and u.id = n.user_account_id and u.deactivated_at is not null)
-        and (n.mapping_id is null or exists (select from channel_mapping m
-          where m.org_id = p_org and m.id = n.mapping_id and m.verified_at is not null and m.removed_at is null
-            and m.suppressed_at is null))
-      for no key update of n skip locked;
-      if found then
-        messages := messages || p_next[i];
-        numbers := numbers || null::integer;
-        starts[i] := true;
-      end if;
-    end if;
-    messages := messages || p_ids[i];
-    numbers := numbers || i;
-    records[i] := true;
-    if p_actions[i] is not null then
-      trail := trail || i;
-      requests := requests || kept.approval_id;
-      ways := ways || kept.channel_type;
-      sessions := sessions || request.session_id;
-      jobs := jobs || request.job_id;
-      if request.status = 'pending' and not kept.channel_type = any (request.channels_dispatched) then
-        news := news || kept.approval_id;
-      end if;
-    end if;
-  end loop;
-  -- One statement for all: each reads the constraints of the table anew.
+  select * into kept from notification n where n.org_id = p_org and n.id = p_id and n.taken_by = p_claim;
+  if not found then
+    return false;
+  end if;
+  if p_first and kept.approval_id is not null then
+    update approval_request r set channels_dispatched = r.channels_dispatched || kept.channel_type
+    where r.org_id = p_org and r.id = kept.approval_id and r.status = 'pending'
+      and not kept.channel_type = any (r.channels_dispatched);
+  end if;
+  at := plane_now();
   update notification n
-  set tried_at = case when t.i is null then coalesce(n.tried_at, at) else n.tried_at end,
-    attempts = case when t.i is null then n.attempts + 1 else 0 end,
-    rendered_version = coalesce(p_versions[t.i], n.rendered_version), said = coalesce(p_said[t.i], n.said),
-    last_error = case when t.i is null then n.last_error end,
-    status = case when n.desired_version = p_versions[t.i] then 'delivered' else 'pending' end,
-    next_attempt_at = case when t.i is null then n.next_attempt_at when n.desired_version <> p_versions[t.i] then at end,
-    message_ref = case when p_sent[t.i] then coalesce(p_refs[t.i], n.message_ref) else n.message_ref end,
-    shown = case when p_sent[t.i] then p_shown[t.i] else n.shown end,
-    sent_at = case when p_sent[t.i] then at else n.sent_at end,
-    taken_by = case when t.i is null then n.taken_by end, taken_until = case when t.i is null then n.taken_until end
-  from unnest(messages, numbers) t (id, i)
-  where n.org_id = p_org and n.id = any (messages) and n.id = t.id;
-  if cardinality(news) > 0 then
-    update approval_request r
-    set channels_dispatched = r.channels_dispatched || array(
-      select distinct t.channel from unnest(requests, ways) t (request, channel)
-      where t.request = r.id and not t.channel = any (r.channels_dispatched))
-    where r.org_id = p_org and r.id = any (news);
+  set rendered_version = p_version, attempts = 0, last_error = null, said = p_said,
+    status = case when n.desired_version = p_version then 'delivered' else 'pending' end,
+    next_attempt_at = case when n.desired_version = p_version then null else at end,
+    message_ref = case when p_sent then coalesce(p_ref, n.message_ref) else n.message_ref end,
+    shown = case when p_sent then p_shown else n.shown end, sent_at = case when p_sent then at else n.sent_at end,
+    taken_by = null, taken_until = null
+  where n.org_id = p_org and n.id = p_id and n.taken_by = p_claim;
+  if not found then
+    return false;
   end if;
-  if cardinality(trail) > 0 then
+  if p_sent then
+    update channel_connection c set failing_since = null
+    where c.org_id = p_org and c.id = kept.connection_id and c.failing_since is not null;
+  end if;
+  if p_first and kept.approval_id is not null then
     insert into approval_event (org_id, approval_id, event_type, channel, payload, created_at)
-    select p_org, t.request, 'dispatched', t.channel, p_payloads[t.i], at
-    from unnest(trail, requests, ways) t (i, request, channel);
+    values (p_org, kept.approval_id, 'dispatched', kept.channel_type, p_payload, at);
+    select r.session_id, r.job_id into the_request
+    from approval_request r where r.org_id = p_org and r.id = kept.approval_id;
+    perform session_append(p_org, the_request.session_id, 0, '{}', '{}', '{}', p_actions, p_bodies,
+      array_fill(the_request.job_id, array[cardinality(p_actions)]));
   end if;
-  foreach the_session in array array(select distinct unnest(sessions)) loop
-    perform session_append(p_org, the_session, 0, '{}', '{}', '{}',
-      array(select p_actions[t.i] from unnest(trail, sessions) t (i, session) where t.session = the_session),
-      array(select p_bodies[t.i] from unnest(trail, sessions) t (i, session) where t.session = the_session),
-      array(select t.job from unnest(jobs, sessions) t (job, session) where t.session = the_session));
-  end loop;
-  return query select * from unnest(records, starts);
+  return true;
 end
 $$;
 
@@ -3491,6 +3356,49 @@ begin
   if p_gates ? 'notices' then
     perform notify_stewards(p_org, p_session, p_gates -> 'notices', p_now);
   end if;
+end
+$$;
+
+CREATE FUNCTION public.record_intents(p_org uuid, p_job uuid, p_session uuid, p_intents jsonb, p_before timestamp with time zone, p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  intent record;
+begin
+  for intent in
+    select * from jsonb_to_recordset(p_intents) i (
+      id uuid, "grant" boolean, digest text, input_hash text, attempt integer, on_uncertain text, timeout_seconds double precision,
+      verdict text, rule text, standing_id uuid, granter_revision integer)
+  loop
+    if intent."grant" then
+      update approval_grant g set consumed_at = p_now
+      from tool_call c
+      where g.org_id = p_org and g.call_id = intent.id and g.consumed_at is null and g.expires_at > p_now
+        and g.tool_digest = intent.digest and g.input_hash = decode(intent.input_hash, 'hex')
+        and c.org_id = p_org and c.id = intent.id and c.job_id = p_job and c.status = 'approved'
+        and c.input_hash = g.input_hash;
+      if not found then
+        raise exception using errcode = 'CX409', detail = 'grant_refused',
+          message = 'There is no grant for exactly this call.', hint = 'It needs a new approval.';
+      end if;
+    end if;
+    update tool_call c
+    set status = 'intended', granted = c.granted or intent."grant", attempt = intent.attempt,
+      verdict = coalesce(intent.verdict, c.verdict), rule = coalesce(intent.rule, c.rule),
+      on_uncertain = intent.on_uncertain, dispatch_before = p_before,
+      settle_after = p_before + make_interval(secs => intent.timeout_seconds), error = null, settled_by = null
+    where c.org_id = p_org and c.id = intent.id and c.job_id = p_job
+      and (intent."grant" or c.status in ('allowed', 'intended', 'uncertain', 'cleared'))
+      and (intent.verdict is null or may_be_sent(intent.verdict, intent.rule, intent.standing_id));
+    if not found then
+      raise exception using errcode = 'CX409', detail = 'not_authorised',
+        message = 'A call that is over, or that was not allowed, cannot be sent.', hint = 'This is a defect: report it.';
+    end if;
+    if intent.standing_id is not null then
+      perform use_standing(p_org, p_session, intent.standing_id, intent.id, intent.granter_revision);
+    end if;
+  end loop;
 end
 $$;
 
@@ -3543,6 +3451,32 @@ begin
   if p_more ? 'waits' then
     perform record_waits(p_org, p_job, p_session, p_more -> 'waits', p_now);
   end if;
+end
+$$;
+
+CREATE FUNCTION public.record_outcomes(p_org uuid, p_outcomes jsonb, p_results text[], p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  outcome record;
+begin
+  for outcome in
+    select * from jsonb_to_recordset(p_outcomes) o (
+      id uuid, status text, result integer, result_id uuid, error text, settled_by text)
+  loop
+    update tool_call c
+    set status = outcome.status, result = p_results[outcome.result]::jsonb, result_id = outcome.result_id,
+      error = outcome.error, settled_by = outcome.settled_by,
+      finished_at = case when outcome.status <> 'uncertain' then p_now end
+    where c.org_id = p_org and c.id = outcome.id and c.status = any (case outcome.status
+      when 'rejected' then array['awaiting', 'allowed', 'approved', 'cleared']
+      when 'uncertain' then array['intended', 'uncertain']
+      else array['intended', 'uncertain', 'cleared'] end);
+    if not found then
+      perform call_changed();
+    end if;
+  end loop;
 end
 $$;
 
@@ -3732,6 +3666,23 @@ begin
     raise exception using errcode = 'CX403', detail = 'not_its_agent',
       message = 'Only the agent that opened its session or began this call says what became of it.',
       hint = 'Where nobody knows whether it happened, answer the card that asks: `cortex approval answer`.';
+  end if;
+end
+$$;
+
+CREATE FUNCTION public.require_open(p_job public.job) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  if p_job.status in ('COMPLETED', 'FAILED', 'CANCELLED') then
+    raise exception using errcode = 'CX409', detail = 'external_over',
+      message = format('This session is over: its job is %s.', p_job.status),
+      hint = 'Do nothing more in it; open a new session where the agent is to go on.';
+  end if;
+  if p_job.holds <> '{}' then
+    raise exception using errcode = 'CX409', detail = 'external_held',
+      message = 'This session is held.', hint = 'Wait until somebody resumes it, then ask again.';
   end if;
 end
 $$;
@@ -3928,7 +3879,7 @@ CREATE FUNCTION public.session_may_move(old_status text, new_status text) RETURN
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE old_status WHEN 'CREATED'::text THEN (new_status = ANY (ARRAY['ACTIVE'::text, 'TERMINATED'::text])) WHEN 'ACTIVE'::text THEN (new_status = ANY (ARRAY['PAUSED'::text, 'TERMINATED'::text])) WHEN 'PAUSED'::text THEN (new_status = ANY (ARRAY['ACTIVE'::text, 'TERMINATED'::text])) ELSE false END;
 
-CREATE FUNCTION public.settle_call(p_org uuid, p_call uuid, p_sees uuid, p_by uuid, p_attempt integer, p_status text, p_result text, p_error text, p_settled_by text, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS TABLE(session_id uuid, tool text, bound jsonb, at timestamp with time zone)
+CREATE FUNCTION public.settle_call(p_org uuid, p_call uuid, p_sees uuid, p_by uuid, p_attempt integer, p_outcome jsonb, p_result text, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS TABLE(session_id uuid, tool text, bound jsonb, at timestamp with time zone)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -3950,8 +3901,8 @@ begin
   perform lock_external(p_org, declared.job_id, false);
   perform require_its_agent(p_org, p_call, p_by);
   select * into strict was from tool_call c where c.org_id = p_org and c.id = p_call;
-  if was.attempt = coalesce(p_attempt, was.attempt) and was.status = p_status
-      and was.result is not distinct from p_result::jsonb and was.error is not distinct from p_error then
+  if was.attempt = coalesce(p_attempt, was.attempt) and was.status = p_outcome ->> 'status'
+      and was.result is not distinct from p_result::jsonb and was.error is not distinct from p_outcome ->> 'error' then
     return;
   end if;
   if was.status in ('completed', 'failed', 'rejected') then
@@ -3975,14 +3926,11 @@ begin
     return;
   end if;
   card := end_doubt(p_org, p_call, 'its agent reported the outcome');
-  update tool_call c
-  set status = p_status, result = p_result::jsonb, error = p_error, settled_by = p_settled_by, finished_at = plane_now()
-  where c.org_id = p_org and c.id = p_call;
-  update external_call x set settle_at = null where x.org_id = p_org and x.call_id = p_call;
+  perform end_call(p_org, p_outcome, p_result);
   perform record_more(p_org, was.job_id, declared.session_id, p_more, plane_now());
   types := array['tool_result'];
   data := array[jsonb_strip_nulls(jsonb_build_object(
-    'step', was.step_index, 'id', was.id, 'tool', was.tool_name, 'status', p_status, 'error', left(p_error, 500)))];
+    'step', was.step_index, 'id', was.id, 'tool', was.tool_name, 'status', p_outcome -> 'status', 'error', left(p_outcome ->> 'error', 500)))];
   if card is not null then
     types := types || 'approval_cancelled'::text;
     data := data || jsonb_build_object('approval_id', card);

@@ -28,6 +28,8 @@ DISPATCH_SECONDS = 30.0
 """How long after its intent a call may still begin."""
 DEFAULT_TIMEOUT = 300.0
 MAX_WAIT = 60.0
+MAX_BATCH = 20
+"""Calls of one batch."""
 _PRINTABLE = r"^[\x21-\x7e]+$"
 
 
@@ -83,6 +85,19 @@ class CallDraft:
     def settlement(self) -> OnUncertain:
         """What only reads may simply be read again, whoever was asked about it."""
         return OnUncertain.RETRY_WITH_KEY if self.read_only else self.on_uncertain
+
+
+def _keyed(value: list[CallDraft]) -> list[CallDraft]:
+    if any(call.key is None for call in value):
+        raise PydanticCustomError("keys", "need a key each, so that the request can be repeated")
+    return value
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class CallBatch:
+    """Several calls of one response."""
+
+    calls: Annotated[list[CallDraft], Field(min_length=1, max_length=MAX_BATCH), AfterValidator(_keyed)]
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -189,6 +204,32 @@ class ExternalCall:
     def is_asked(self) -> bool:
         """Whether a person is being asked whether it happened."""
         return self.approval_kind is ApprovalKind.UNCERTAIN_EFFECT and self.approval_status is ApprovalStatus.PENDING
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallProblem:
+    """Why a call of a batch was not written: as the same call alone would be answered."""
+
+    status: int
+    code: str
+    detail: str
+    hint: str | None
+    questions: list[dict[str, Any]] = field(default_factory=list)
+    """Of gates that the agent must answer first."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallAnswer:
+    """Either the call, or why there is none."""
+
+    call: ExternalCall | None = None
+    error: CallProblem | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchAnswer:
+    answers: list[CallAnswer]
+    """In the order of the calls."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -29,6 +29,14 @@ AUTHORIZE_CALL = Route(
     tag="calls",
 )
 """Ask before acting. Act only where the answer says `run`; its `next` says what to do otherwise."""
+AUTHORIZE_CALLS = Route(
+    "POST /v1/sessions/{session_id}/calls/batch",
+    model.BatchAnswer,
+    body=model.CallBatch,
+    max_body=MAX_BODY_BYTES,
+    tag="calls",
+)
+"""Ask about several calls of one response at once. Each needs a key, and is answered as if it were sent alone, in their order."""
 LIST_CALLS = ListRoute(
     "GET /v1/calls",
     model.CallShown,

@@ -8,7 +8,7 @@ from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import httpx
 
@@ -148,6 +148,7 @@ class Client:
         leave_out: Sequence[str] = (),
         answers: Answers | None = None,
         on_gate: OnGate | None = None,
+        report: Literal["now", "later"] = "now",
     ) -> Callable[[F], F]:
         """Put a function behind the plane: each call is authorised first, and its outcome is kept.
 
@@ -158,13 +159,15 @@ class Client:
         ``leave_out``: parameters that nobody is shown; all others reach the function as plain JSON copies of what was shown.
         ``answers``: what to answer to gates, by gate and question. ``on_gate`` is asked instead, with the questions of one
         gate, and returns the answers, or None; without an answer the call raises `GateClosed`.
+        ``report="later"``: the caller does not wait until a result is recorded. It is on its way at once, and recorded before the next
+        call of the same session begins and before `close()` returns; if the process dies before that, the call is in doubt.
         """
         from cortex_plane.client.guarding import GuardOptions, guard
 
         options = GuardOptions(
             tool=name or "", agent=agent, risk=Risk(risk), read_only=read_only, on_uncertain=OnUncertain(on_uncertain),
             timeout=timeout, wait=wait, patience=patience, key=key, probe=probe, leave_out=frozenset(leave_out),
-            answers=answers or {}, on_gate=on_gate,
+            answers=answers or {}, on_gate=on_gate, report=report,
         )  # fmt: skip
         return guard(self._lines, options)
 

@@ -1,6 +1,6 @@
 """What a guard says to the plane, and when it lets the function run: written once, without any I/O.
 
-A dialogue is a generator. It yields what must be done next (`Send`, `Run`, `Probe`, `Ask`, `Delay`) and gets the answer; a driver does
+A dialogue is a generator. It yields what must be done next (`Send`, `Run`, `Later`, …) and gets the answer; a driver does
 it, in a thread or in an event loop. Every request may be repeated: the key, the name of this try and the number of the attempt
 see to it that it counts once.
 """
@@ -135,7 +135,22 @@ class Delay:
     seconds: float
 
 
-Step = Send | Run | Probe | Ask | Delay
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Tell this while the caller goes on."""
+
+    session: str
+    report: Dialogue
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Wait for what is still to be told in a session."""
+
+    session: str
+
+
+Step = Send | Run | Probe | Ask | Delay | Later | Flush
 Dialogue = Generator[Step, Any, Any]
 Insist = Callable[[Send], Dialogue]
 
@@ -153,6 +168,7 @@ class Invocation:
     answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By gate, as it is named plainly or with its atlas."""
     has_answerer: bool = False
+    reports_later: bool = False
     sender: str = field(default_factory=lambda: uuid4().hex)
     pid: int = field(default_factory=os.getpid)
     ends: float = 0.0
@@ -202,6 +218,7 @@ class Invocation:
 
     def _authorize(self) -> Dialogue:
         session = yield from self.session(self._insist)
+        yield Flush(session)
         body = {**self.draft, "dispatch": True, "sender": self.sender}
         while True:
             try:
@@ -331,7 +348,11 @@ class Invocation:
         except BaseException as error:
             yield from self._report(call, raised(error))
             raise
-        yield from self._report(call, returned(value, call["tool"]))
+        report = self._report(call, returned(value, call["tool"]))
+        if self.reports_later:
+            yield Later(call["session_id"], report)
+        else:
+            yield from report
         return value
 
     def _report(self, call: dict[str, Any], outcome: dict[str, Any]) -> Dialogue:

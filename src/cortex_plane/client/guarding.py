@@ -20,7 +20,8 @@ import threading
 import time
 import typing
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 from uuid import uuid4
@@ -32,7 +33,19 @@ from pydantic import TypeAdapter
 from cortex_plane.agents.model.tools import OnUncertain, Risk, is_tool_name
 from cortex_plane.calls import routes as call_routes
 from cortex_plane.client import dialogue as dialogues
-from cortex_plane.client.dialogue import Ask, Delay, Dialogue, Invocation, NotJson, Run, Send, Step, raised
+from cortex_plane.client.dialogue import (
+    Ask,
+    Delay,
+    Dialogue,
+    Flush,
+    Invocation,
+    Later,
+    NotJson,
+    Run,
+    Send,
+    Step,
+    raised,
+)
 from cortex_plane.client.transport import certificates, problem
 from cortex_plane.kernel.canonical import canonical, check_json
 from cortex_plane.kernel.errors import CortexError, InvalidInput, Unavailable
@@ -47,6 +60,8 @@ OnGate = Callable[[dict[str, Any]], Any]
 NO_TIMEOUT = 86_400.0
 """What is declared of a function that may take as long as it likes: so long nobody begins it again."""
 UNDO_SECONDS = 2.0
+REPORTERS = 4
+"""Threads that report outcomes while their callers go on."""
 _undoing: set[asyncio.Future[None]] = set()
 _OWN = ("self", "cls")
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
@@ -90,6 +105,7 @@ class GuardOptions:
     leave_out: frozenset[str]
     answers: Answers
     on_gate: OnGate | None
+    report: str
 
 
 def guard(lines: Lines, declaration: GuardOptions) -> Callable[[F], F]:
@@ -149,6 +165,8 @@ def _require_sense(options: GuardOptions) -> None:
             "A guard with a `probe` needs a `timeout`: before it is over, nobody can look whether it happened.",
             hint="Give the longest time that the function may take, such as `timeout=60`.",
         )
+    if options.report not in ("now", "later"):
+        raise InvalidInput("`report` must be `now` or `later`.", hint="Leave it out to wait for each report.")
     if options.timeout is not None and not 0 < options.timeout <= 86_400:
         raise InvalidInput("`timeout` must be between 0 and 86400 seconds.", hint="Leave it out for none.")
 
@@ -180,9 +198,9 @@ class Guarded:
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         bound, invocation = self._open(args, kwargs)
-        return self._drive(invocation.dialogue(), bound)
+        return self.drive(invocation.dialogue(), bound)
 
-    def _drive(self, dialogue: Dialogue, bound: inspect.BoundArguments | None) -> Any:
+    def drive(self, dialogue: Dialogue, bound: inspect.BoundArguments | None) -> Any:
         step: Step = next(dialogue)
         while True:
             try:
@@ -204,6 +222,10 @@ class Guarded:
             case Delay(seconds=seconds):
                 time.sleep(seconds)
                 return None
+            case Later(session=session, report=report):
+                return self._lines.reports.start(session, functools.partial(self.drive, report, None))
+            case Flush(session=session):
+                return self._lines.reports.wait(session)
             case dialogues.Probe(arguments=arguments):
                 return _require_value(self._probe(cast("inspect.BoundArguments", bound), arguments))
             case Ask(questions=questions):
@@ -226,7 +248,7 @@ class Guarded:
     def _late(self, step: Run, outcome: dict[str, Any]) -> None:
         """Somebody may be asked whether it happened by now: they need not be."""
         if outcome["status"] != "unknown":
-            self._drive(step.late(outcome), None)
+            self.drive(step.late(outcome), None)
 
     def _probe(self, bound: inspect.BoundArguments, arguments: dict[str, Any]) -> Any:
         call = self._with(bound, arguments)
@@ -237,7 +259,9 @@ class Guarded:
 
     async def call_async(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         bound, invocation = self._open(args, kwargs)
-        dialogue = invocation.dialogue()
+        return await self._drive_async(invocation.dialogue(), bound)
+
+    async def _drive_async(self, dialogue: Dialogue, bound: inspect.BoundArguments | None) -> Any:
         step: Step = next(dialogue)
         while True:
             try:
@@ -251,21 +275,25 @@ class Guarded:
             except StopIteration as end:
                 return end.value
 
-    async def _do_async(self, step: Step, bound: inspect.BoundArguments) -> Any:
+    async def _do_async(self, step: Step, bound: inspect.BoundArguments | None) -> Any:
         match step:
             case Send():
                 return await self._send_async(step)
             case Delay(seconds=seconds):
                 await asyncio.sleep(seconds)
                 return None
+            case Later(session=session, report=report):
+                return self._lines.reports.start_async(session, self._drive_async(report, None))
+            case Flush(session=session):
+                return await self._lines.reports.wait_async(session)
             case dialogues.Probe(arguments=arguments):
-                outcome = self._probe(bound, arguments)
+                outcome = self._probe(cast("inspect.BoundArguments", bound), arguments)
                 return await outcome if inspect.isawaitable(outcome) else outcome
             case Ask(questions=questions):
                 answers = cast("OnGate", self._options.on_gate)(questions)
                 return await answers if inspect.isawaitable(answers) else answers
             case Run():
-                call = self._arguments(bound, step)
+                call = self._arguments(cast("inspect.BoundArguments", bound), step)
                 token = _current.set(CurrentCall(step.call_id, step.attempt))
                 try:
                     return await self._in_time_async(self._function(*call.args, **call.kwargs))
@@ -329,7 +357,7 @@ class Guarded:
         invocation = Invocation(
             session=functools.partial(self._lines.session, options.agent), draft=draft, wait=options.wait,
             patience=options.patience, has_probe=options.probe is not None, answers=options.answers,
-            has_answerer=options.on_gate is not None,
+            has_answerer=options.on_gate is not None, reports_later=options.report == "later",
         )  # fmt: skip
         return self._with(bound, orjson.loads(exact)), invocation
 
@@ -429,6 +457,49 @@ def schema_of(function: Callable[..., Any], signature: inspect.Signature, hidden
 # Connections ------------------------------------------------------------------------------------------------------
 
 
+class Reports:
+    """Outcomes that are on their way while their callers go on, by session. Threads of this process and tasks of its event loops."""
+
+    def __init__(self) -> None:
+        self._threads: ThreadPoolExecutor | None = None
+        self._pid = 0
+        self._futures: dict[str, set[Future[Any]]] = {}
+        self._tasks: dict[tuple[asyncio.AbstractEventLoop, str], set[asyncio.Task[Any]]] = {}
+
+    def start(self, session: str, report: Callable[[], Any]) -> None:
+        if self._threads is None or self._pid != os.getpid():
+            # A forked child has neither the threads nor the reports of its parent.
+            self._threads, self._pid, self._futures = ThreadPoolExecutor(REPORTERS, "guard report"), os.getpid(), {}
+        future = self._threads.submit(report)
+        waiting = self._futures.setdefault(session, set())
+        waiting.add(future)
+        future.add_done_callback(waiting.discard)
+
+    def wait(self, *sessions: str) -> None:
+        """Until the reports of these sessions are over, or of all; one that failed has said so in the log."""
+        if self._pid == os.getpid():
+            wait([future for key in sessions or tuple(self._futures) for future in tuple(self._futures.get(key, ()))])
+
+    def start_async(self, session: str, report: Coroutine[Any, Any, Any]) -> None:
+        key = asyncio.get_running_loop(), session
+        task = asyncio.create_task(report)
+        self._tasks.setdefault(key, set()).add(task)
+        task.add_done_callback(functools.partial(self._over, key))
+
+    def _over(self, key: tuple[asyncio.AbstractEventLoop, str], task: asyncio.Task[Any]) -> None:
+        self._tasks[key].discard(task)
+        if not self._tasks[key]:
+            del self._tasks[key]
+
+    async def wait_async(self, *sessions: str) -> None:
+        if not self._tasks:
+            return
+        loop = asyncio.get_running_loop()
+        keys = [key for key in tuple(self._tasks) if key[0] is loop and (not sessions or key[1] in sessions)]
+        if tasks := [task for key in keys for task in self._tasks[key]]:
+            await asyncio.wait(tasks)
+
+
 class Lines:
     """Connections to the plane: one pool per process for threads, one per event loop. A forked child makes its own."""
 
@@ -439,6 +510,7 @@ class Lines:
         self._loops = weakref.WeakKeyDictionary()
         self._sessions: dict[tuple[int, str], str] = {}
         self._names: dict[tuple[int, str], str] = {}
+        self.reports = Reports()
         atexit.register(_at_exit, weakref.ref(self))
 
     def _settings(self) -> dict[str, Any]:
@@ -476,6 +548,7 @@ class Lines:
 
     def end_sessions(self, seconds: float) -> None:
         """Those of this process that have nothing open. The plane refuses the others: a person decides, or their yes waits."""
+        self.reports.wait()
         ends = time.monotonic() + seconds
         for at in [at for at in self._sessions if at[0] == os.getpid()]:
             rest = ends - time.monotonic()
@@ -493,6 +566,7 @@ class Lines:
             pool.close()
 
     async def aclose(self) -> None:
+        await self.reports.wait_async()
         if self._transport is None:
             await asyncio.to_thread(self.close)
         line = self._loops.pop(asyncio.get_running_loop(), None)

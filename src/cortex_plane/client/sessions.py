@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -95,6 +95,11 @@ class Calls(Noun):
         """Ask before acting; the answer's `next` says what to do."""
         return await self._plane.call(call_routes.AUTHORIZE_CALL, session_id, body=draft)
 
+    async def authorize_batch(self, session_id: UUID, drafts: Sequence[calls.CallDraft]) -> Sequence[calls.CallAnswer]:
+        """Several calls of one response in one request, each with a key and an answer of its own."""
+        batch = calls.CallBatch(calls=[*drafts])
+        return (await self._plane.call(call_routes.AUTHORIZE_CALLS, session_id, body=batch)).answers
+
     async def get(self, id: UUID, *, wait: float = 0) -> calls.ExternalCall:
         """With ``wait``, once there is something to do, or after so many seconds (at most 60)."""
         return await self._plane.call(call_routes.GET_CALL, id, query={"wait": wait} if wait else None)
@@ -140,6 +145,9 @@ class ExternalSession:
     async def authorize(self, tool: str, arguments: dict[str, Any] | None = None, **more: Any) -> calls.ExternalCall:
         """``more`` are the fields of `CallDraft`: risk, key, on_uncertain, dispatch …"""
         return await self._calls.authorize(self.id, calls.CallDraft(tool=tool, arguments=arguments or {}, **more))
+
+    async def authorize_batch(self, *drafts: calls.CallDraft) -> Sequence[calls.CallAnswer]:
+        return await self._calls.authorize_batch(self.id, drafts)
 
     async def resolve(
         self, goal: str | None = None, action: str | None = None, arguments: dict[str, Any] | None = None, **more: Any

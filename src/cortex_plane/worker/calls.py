@@ -285,9 +285,8 @@ def apply_authorization(call: Call, authorization: Authorization) -> None:
     if call.kind is CallKind.READ and (asks or authorization.leaning is not None):
         # What people are asked about leaves a row before it is sent. Reading twice harms nobody.
         call.kind, call.declaration = CallKind.EFFECT, OnUncertain.RETRY_WITH_KEY
-    status, error = status_of(call.name, authorization)
-    if status is not None:
-        call.status, call.error = status, error
+    if authorization.verdict is not PolicyVerdict.ALLOW:
+        call.status, call.error = status_of(call.name, authorization)
 
 
 def apply_row(call: Call, row: ToolCall) -> None:
@@ -442,7 +441,7 @@ def text_events(step: int, text: str | None) -> Events:
 
 def call_events(step: int, text: str | None, calls: Sequence[Call]) -> Events:
     """The response is recorded, and none of its calls was sent yet."""
-    return [*text_events(step, text), *(call_event(step, call) for call in calls)]
+    return text_events(step, text) + [call_event(step, call) for call in calls]
 
 
 def result_events(step: int, calls: Sequence[Call]) -> Events:

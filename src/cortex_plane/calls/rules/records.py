@@ -7,16 +7,17 @@ A worker writes these with its steps, an agent that runs elsewhere with requests
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents.model.tools import OnUncertain
 from cortex_plane.approvals.model.approvals import ApprovalKind, Cause, NewRequest
-from cortex_plane.calls.model import CallDraft, RequestedCall
+from cortex_plane.calls.model import CallDraft, ExternalCall, RequestedCall
 from cortex_plane.gates.rules.authorization import Authorization, StandingUse, UnsentCall
 from cortex_plane.jobs.model.effects import CallStatus
+from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.policies.model.policies import PolicyVerdict, Terms
 from cortex_plane.proof.model import Fact
@@ -213,6 +214,21 @@ class PlannedCall:
             "policies": self.policies, "says": draft.says, "asker": str(actor.identity),
             **{name: str(id) for name, id in others.items() if id is not None},
         }  # fmt: skip
+
+    def shown(self, session_id: UUID, job_id: UUID, agent: str, row: Mapping[str, Any]) -> ExternalCall:
+        """The call as it was just written, unless people are asked about it. ``row``: what only the write knows."""
+        draft, request, decision = self.draft, self.request, self.authorization.decision
+        is_over = self.status is CallStatus.REJECTED
+        return ExternalCall(
+            id=request.id, session_id=session_id, job_id=job_id, agent=agent, step_index=row["step_index"],
+            tool=request.name, tool_digest=request.digest, arguments=draft.arguments, input_hash=request.input_hash,
+            edited=False, read_only=draft.read_only, risk=request.risk, on_uncertain=draft.settlement,
+            timeout_seconds=draft.timeout_seconds, key=draft.key, status=self.status, verdict=decision.verdict,
+            rule=decision.rule, held=False, approval_id=None, approval_status=None, approval_kind=None, deadline=None,
+            attempt=1, dispatch_before=row["dispatch_before"], settle_after=row["settle_after"], result=None,
+            error=self.error, settled_by=None, job_status=JobStatus(row["job_status"]), now=row["at"],
+            created_at=row["at"], finished_at=row["at"] if is_over else None,
+        )  # fmt: skip
 
     def facts(self, fact: Facts) -> list[Fact]:
         request, callback = self.request, str(self.callback_id) if self.callback_id else None

@@ -19,16 +19,17 @@ from cortex_plane.calls.verbs import intents
 from cortex_plane.calls.verbs.authorization import decide_call
 from cortex_plane.calls.verbs.call_approvals import Asked, ask_people, terms_of
 from cortex_plane.calls.verbs.context import call_context, read_call, retry_under_session_lock, shown_call, tool_digest
-from cortex_plane.db.database import Database, Transaction
+from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.jobs.model.effects import CallStatus
+from cortex_plane.jobs.model.journal import GateClosed
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.errors import Conflict
+from cortex_plane.kernel.errors import Conflict, CortexError, Unavailable
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.connections import require_webhook
-from cortex_plane.tenancy.verbs.frame import verb
+from cortex_plane.tenancy.verbs.frame import require_found, verb
 
 
 @verb(Permission.JOB_READ)
@@ -66,6 +67,27 @@ async def authorize_call(
     return await authorize_in(db, actor, session_id, draft)
 
 
+@verb(Permission.JOB_SUBMIT)
+async def authorize_calls(
+    db: Database, actor: Actor, session_id: UUID, batch: call_model.CallBatch
+) -> call_model.BatchAnswer:
+    """Several calls of one response, in their order: each has a commit, a verdict and an answer of its own."""
+    answers = []
+    for draft in batch.calls:
+        try:
+            answers.append(call_model.CallAnswer(call=await authorize_in(db, actor, session_id, draft)))
+        except Unavailable:
+            # The whole batch may be sent again: each call has a key.
+            raise
+        except CortexError as error:
+            questions = list(error.questions) if isinstance(error, GateClosed) else []
+            refusal = call_model.CallProblem(
+                status=error.http_status, code=error.code, detail=error.message, hint=error.hint, questions=questions
+            )
+            answers.append(call_model.CallAnswer(error=refusal))
+    return call_model.BatchAnswer(answers=answers)
+
+
 @dataclass(frozen=True, slots=True)
 class ResolutionScope:
     id: UUID
@@ -83,12 +105,14 @@ def expired() -> Conflict:
 async def authorize_in(
     db: Database, actor: Actor, session_id: UUID, draft: call_model.CallDraft, under: ResolutionScope | None = None
 ) -> call_model.ExternalCall:
-    id, fresh = await retry_under_session_lock(
+    call, earlier = await retry_under_session_lock(
         db, actor, lambda db: _authorize(db, actor, session_id, draft, under), session=session_id
     )
-    stored_call = await read_call(db, actor, id)
-    call = call_model.advised(stored_call.call, is_sender=True) if fresh else shown_call(stored_call, draft.sender)
-    if not fresh and draft.dispatch and call.next is call_model.Next.BEGIN and not call.edited:
+    if call is not None:
+        return call_model.advised(call, is_sender=True)
+    id = require_found(earlier, "call")
+    call = shown_call(await read_call(db, actor, id), draft.sender)
+    if draft.dispatch and call.next is call_model.Next.BEGIN and not call.edited:
         if under is not None and call.now >= under.expires_at:
             # What has begun goes on, and nothing more begins under it.
             raise expired()
@@ -99,8 +123,8 @@ async def authorize_in(
 
 async def _authorize(
     db: Database, actor: Actor, session_id: UUID, draft: call_model.CallDraft, under: ResolutionScope | None
-) -> tuple[UUID, bool]:
-    """The call's id, and whether it is new."""
+) -> tuple[call_model.ExternalCall | None, UUID | None]:
+    """The new call, or the id of the one that this key stands for."""
     arguments = canonical(draft.arguments)
     request = call_model.RequestedCall(
         id=new_id(), name=draft.tool, digest=tool_digest(draft), arguments=arguments,
@@ -113,7 +137,7 @@ async def _authorize(
     if under is not None:
         await under.check(db, context, request)
     if context.earlier is not None:
-        return await _same(db, actor, context.earlier, request_hash), False
+        return None, await _same(db, actor, context.earlier, request_hash)
     callback_id = await _callback(db, actor, draft.callback)
     verdict = await decide_call(db, actor, context, request, covering=True)
     status, error = status_of(request.name, verdict.answer, verdict.reason)
@@ -129,13 +153,16 @@ async def _authorize(
         if possible.terms is None:
             error = nobody_can(request.name, verdict.answer.decision, possible.excluded)
             call, possible = replace(call, status=CallStatus.REJECTED, error=error), None
-    id, fresh = await _write_call(db, actor, context, call, verdict, more, possible)
-    if fresh:
-        return id, True
+    row = await _write_call(db, actor, context, call, verdict, more, possible)
+    id = row["id"]
+    if row["fresh"] and possible is None:
+        return call.shown(session_id, context.job_id, context.agent, row), None
+    if row["fresh"]:
+        return (await read_call(db, actor, id)).call, None
     if under is not None:
         # Another request had the key first, maybe under another resolution.
         await under.check(db, replace(context, earlier=id), request)
-    return await _same(db, actor, id, request_hash), False
+    return None, await _same(db, actor, id, request_hash)
 
 
 async def _callback(db: Database, actor: Actor, name: str | None) -> UUID | None:
@@ -156,33 +183,32 @@ async def _callback(db: Database, actor: Actor, name: str | None) -> UUID | None
 async def _write_call(
     db: Database, actor: Actor, context: CallContext, call: PlannedCall, verdict: CallVerdict, under: dict[str, Any],
     possible: Possible | None,
-) -> tuple[UUID, bool]:  # fmt: skip
+) -> Row:  # fmt: skip
     """One commit: the call, and the request that it waits for (``possible``: by these terms)."""
     request = call.request
 
-    async def insert(at: Database | Transaction, asked: Asked | None = None) -> tuple[UUID, bool]:
+    async def insert(at: Database | Transaction, asked: Asked | None = None) -> Row:
         sends = call.status is CallStatus.INTENDED
         record = verdict.record(actor, request if sends else None, shown=request if asked is not None else None)
         events, facts = [*record.events, *call.events()], [*record.facts, *call.facts(facts_by(actor))]
         if asked is not None:
             events, facts = [*events, *asked[1]], [*facts, *asked[0].facts]
-        row = await calls_store.authorize_call(
+        return await calls_store.authorize_call(
             at, actor.org_id, context.job_id, call.row(), request.arguments,
             call.declaration(actor, asked[0].id if asked is not None else None), call_model.DISPATCH_SECONDS,
             events, facts, verdict.more(record, **under),
         )  # fmt: skip
-        return row["id"], row["fresh"]
 
     if possible is None:
         return await insert(db)
     async with db.transaction(actor.org_id) as tx:
         asked = await ask_people(tx, actor, context, request, verdict, possible)
-        id, fresh = await insert(tx, asked)
-        if not fresh:
+        row = await insert(tx, asked)
+        if not row["fresh"]:
             # Another session of the agent had the key first: what was asked here is rolled back, and that call is the answer.
             raise Conflict("Another request has this key.", code="retry")
     count(actor.org_id, [asked[0]])
-    return id, fresh
+    return row
 
 
 async def _same(db: Database, actor: Actor, id: UUID, request_hash: bytes) -> UUID:

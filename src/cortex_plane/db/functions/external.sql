@@ -145,7 +145,9 @@ $$;
 create or replace function authorize_call(
   p_org uuid, p_job uuid, p_call jsonb, p_arguments text, p_declared jsonb, p_dispatch_seconds double precision,
   p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb)
-  returns table (id uuid, fresh boolean, step_index integer, at timestamptz, dispatch_before timestamptz, settle_after timestamptz)
+  returns table (
+    id uuid, fresh boolean, step_index integer, job_status text, at timestamptz, dispatch_before timestamptz,
+    settle_after timestamptz)
   language plpgsql set search_path = public, pg_temp as $$
 #variable_conflict use_column
 declare
@@ -174,6 +176,7 @@ begin
   at := plane_now();
   id := p_call ->> 'id';
   step_index := coalesce(the_job.step_index, -1) + 1;
+  job_status := the_job.status;
   if p_call ->> 'status' = 'intended' then
     dispatch_before := at + make_interval(secs => p_dispatch_seconds);
     settle_after := dispatch_before + make_interval(secs => declared.timeout_seconds);

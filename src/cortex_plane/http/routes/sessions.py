@@ -175,6 +175,7 @@ BINDINGS: tuple[exchanges.Binding, ...] = (
     answer(job_routes.GET_JOB_USAGE, steering.list_job_usage),
     whole(job_routes.LIST_WORKERS, workers.list_workers),
     answer(call_routes.AUTHORIZE_CALL, calls.authorize_call),
+    answer(call_routes.AUTHORIZE_CALLS, calls.authorize_calls),
     pages(call_routes.LIST_CALLS, calls.list_calls, "calls"),
     handle(call_routes.GET_CALL, calls.get_call, get_call),
     answer(call_routes.INTEND_CALL, calls.begin_call),
