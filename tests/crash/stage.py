@@ -118,7 +118,9 @@ class Stage:
         """An agent with an app of its own, so that only the workers that are meant to take its jobs."""
         app = app or self.new_app()
         slug = slug or app
-        return await make_agent(self.world, turns, app=app, slug=slug, limits=limits, defer_outcomes=defer_outcomes), app
+        return await make_agent(
+            self.world, turns, app=app, slug=slug, limits=limits, defer_outcomes=defer_outcomes
+        ), app
 
     async def submit(self, kind: Kind, label: str, **more: Any) -> Run:
         return await self.submit_script(kind, script(kind), ACTS, label, **more)

@@ -57,7 +57,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.advance_job(p_org uuid, p_job uuid, p_worker uuid, p_epoch bigint, p_write bigint, p_checkpoint text, p_mac bytea, p_step integer, p_message_seq bigint, p_response text, p_prompt_tokens integer, p_completion_tokens integer, p_step_seconds double precision, p_done_step integer, p_calls text, p_arguments text[], p_outcomes text, p_results text[], p_intents text, p_dispatch_seconds double precision, p_stored_ids uuid[], p_stored bytea[], p_reply text, p_status text, p_error text, p_delay_seconds double precision, p_hold text, p_result text, p_policies text, p_open_approvals integer, p_more jsonb, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[]) RETURNS TABLE(status text, session_id uuid, message_seq bigint, held boolean, cancelled boolean, dispatch_before timestamp with time zone, now timestamp with time zone, applied_before boolean, policies text, held_seconds double precision)
+CREATE FUNCTION public.advance_job(p_org uuid, p_job uuid, p_worker uuid, p_epoch bigint, p_write bigint, p_checkpoint text, p_mac bytea, p_step integer, p_message_seq bigint, p_response text, p_prompt_tokens integer, p_completion_tokens integer, p_step_seconds double precision, p_done_step integer, p_calls text, p_arguments text[], p_outcomes text, p_results text[], p_intents text, p_dispatch_seconds double precision, p_past_boundary boolean, p_stored_ids uuid[], p_stored bytea[], p_reply text, p_status text, p_error text, p_delay_seconds double precision, p_hold text, p_result text, p_policies text, p_open_approvals integer, p_more jsonb, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[]) RETURNS TABLE(status text, session_id uuid, message_seq bigint, held boolean, cancelled boolean, dispatch_before timestamp with time zone, now timestamp with time zone, applied_before boolean, policies text, held_seconds double precision)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -69,8 +69,11 @@ declare
   new_messages integer := 0;
   new_holds text[];
   ends_as text;
+  answer jsonb;
+  atlases bigint;
 begin
-  perform set_config('app.org_id', p_org::text, true);
+  -- Assignments, not queries: an expression without tables needs no executor.
+  status := set_config('app.org_id', p_org::text, true);
   applied_before := false;
   if p_more is not null then
     perform lock_more(p_org, p_more);
@@ -83,12 +86,13 @@ begin
       hand_backs = case when p_done_step is null then j.hand_backs else 0 end, updated_at = plane_now()
     where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
       and j.write_seq = p_write - 1
-    returning j.session_id, j.kind, j.holds, j.held_at, j.cancel_requested_at is not null as cancelled, j.updated_at as at
+    returning j.session_id, j.agent_id, j.kind, j.holds, j.held_at, j.cancel_requested_at is not null as cancelled,
+      j.updated_at as at
     into the_job;
     now := the_job.at;
   else
-    select j.session_id, j.kind, j.holds, j.held_at, j.cancel_requested_at is not null as cancelled, j.cancel_reason,
-      j.leased_at
+    select j.session_id, j.agent_id, j.kind, j.holds, j.held_at, j.cancel_requested_at is not null as cancelled,
+      j.cancel_reason, j.leased_at
     into the_job
     from job j
     where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
@@ -110,17 +114,21 @@ begin
     return;
   end if;
 
-  policies := policies_version(p_org);
+  -- One look at everything that a write depends on besides its job. `policies` is policies_version(), written out.
+  select o.policy_version::text || '.' || p.version::text
+      || case when o.confirmation_version > 0 then '.' || o.confirmation_version::text else '' end,
+    (select count(*) from session_atlas b where b.org_id = p_org and b.session_id = the_job.session_id), w.expires_at
+  into policies, atlases, lease_end
+  from org o cross join platform_policy_version p left join worker w on w.id = p_worker
+  where o.id = p_org;
   if (p_dispatch_seconds is not null or p_open_approvals > 0) and policies is distinct from p_policies then
     raise exception using errcode = 'CX409', detail = 'policy_changed',
       message = 'The policies changed since this call was authorised.', hint = 'It is authorised again.';
   end if;
 
-  -- Whatever calls something, or is about to read, has looked at all atlases of its session. Looked at here and not in a
-  -- function: jobs that nobody governs pay for one look into an index.
-  if (p_dispatch_seconds is not null or p_more #> '{gates,atlases}' is not null) and (
-      select count(*) from session_atlas b where b.org_id = p_org and b.session_id = the_job.session_id)
-      <> coalesce((p_more #>> '{gates,atlases}')::integer, 0) then
+  -- Whatever calls something, or is about to read, has looked at all atlases of its session.
+  if (p_dispatch_seconds is not null or p_more #> '{gates,atlases}' is not null)
+      and atlases <> coalesce((p_more #>> '{gates,atlases}')::integer, 0) then
     perform require_atlases(p_org, the_job.session_id, (p_more #>> '{gates,atlases}')::integer);
   end if;
 
@@ -128,6 +136,10 @@ begin
   held := the_job.holds <> '{}';
   held_seconds := extract(epoch from now - the_job.held_at);
   cancelled := the_job.cancelled;
+  if p_past_boundary and (held or cancelled) then
+    raise exception using errcode = 'CX409', detail = 'stopped_at_boundary',
+      message = 'Somebody wants this job to stop between two steps.', hint = 'The step that is over is written by itself.';
+  end if;
 
   if p_reply is not null or (p_status = 'COMPLETED' and the_job.kind = 'conversation') then
     if p_more -> 'gates' ? 'state' then
@@ -195,10 +207,22 @@ begin
   status := coalesce(ends_as, 'RUNNING');
 
   if p_step is not null then
+    -- The last thing that the model was asked is the answer of this step: what it cost stands with it.
+    answer := p_more #> '{usage,-1}';
+    if answer ->> 'purpose' in ('step', 'model') and (answer -> 'step_index')::integer = p_step then
+      p_more := case when jsonb_array_length(p_more -> 'usage') > 1 then p_more #- '{usage,-1}' else p_more - 'usage' end;
+      if p_more = '{}' then
+        p_more := null;
+      end if;
+    else
+      answer := null;
+    end if;
     insert into step (org_id, job_id, step_index, message_seq, response, prompt_tokens, completion_tokens, started_at,
-      created_at)
+      created_at, agent_id, model, cache_read_tokens, cache_write_tokens, cost_micros, estimated, seconds)
     values (p_org, p_job, p_step, p_message_seq, p_response::jsonb, p_prompt_tokens, p_completion_tokens,
-      now - make_interval(secs => p_step_seconds), now);
+      now - make_interval(secs => p_step_seconds), now, the_job.agent_id, answer ->> 'model',
+      (answer -> 'cache_read_tokens')::bigint, (answer -> 'cache_write_tokens')::bigint, (answer ->> 'cost_micros')::bigint,
+      (answer -> 'estimated')::boolean, (answer -> 'seconds')::double precision);
   end if;
   if p_stored_ids is not null then
     insert into stored_result (org_id, id, job_id, content, created_at)
@@ -208,7 +232,6 @@ begin
     perform record_outcomes(p_org, p_outcomes::jsonb, p_results, now);
   end if;
   if p_dispatch_seconds is not null then
-    select w.expires_at into lease_end from worker w where w.id = p_worker;
     if lease_end is null or lease_end <= now then
       raise exception using errcode = 'CX409', detail = 'lease_expired',
         message = 'The lease of this worker has run out.', hint = 'Another worker takes its jobs over.';
@@ -867,6 +890,8 @@ CREATE FUNCTION public.chain_hash(previous bytea, seq bigint, at timestamp with 
 CREATE FUNCTION public.change_approval(p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_status text, p_arguments text, p_input_hash bytea, p_person jsonb, p_reason text, p_vote text, p_key text, p_calls jsonb, p_grant_seconds double precision, p_jobs jsonb, p_cancelled uuid[], p_events jsonb, p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_fact_jobs uuid[]) RETURNS jsonb
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET join_collapse_limit TO '1'
     AS $$
 declare
   decider uuid := p_person ->> 'id';
@@ -947,9 +972,14 @@ begin
   from jsonb_to_recordset(p_events) e (approval uuid, type text, keyed boolean, payload jsonb);
   perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies,
     p_fact_jobs);
-  return jsonb_build_object('approval', approval_record(p_org, p_approval, p_person), 'receipt',
-    case when p_vote is not null and p_status <> 'pending' then
-    receipt_facts(p_org, p_approval, array(select (c ->> 'id')::uuid from jsonb_array_elements(p_calls) c)) end);
+  -- A request that ended as it was asked has changed in what is told here alone: whoever opened it has the rest of it.
+  return jsonb_build_object(
+    'approval', case when p_status = 'pending' or p_arguments is not null then approval_record(p_org, p_approval, p_person) end,
+    'resolved_at', the_approval.resolved_at,
+    'votes_for', (select count(*) from approval_vote v
+      where v.org_id = p_org and v.approval_id = p_approval and v.version = p_version and v.decision = 'approved'),
+    'receipt', case when p_vote is not null and p_status <> 'pending' then
+      receipt_facts(p_org, p_approval, array(select (c ->> 'id')::uuid from jsonb_array_elements(p_calls) c)) end);
 end
 $$;
 
@@ -957,9 +987,13 @@ CREATE FUNCTION public.claim_jobs(p_worker uuid, p_apps text[], p_wanted integer
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_material TO 'off'
     AS $$
 #variable_conflict use_column
 declare
+  at_once constant integer := greatest(p_wanted, 64);
   free integer := p_wanted;
   due timestamptz := plane_now();
   at_org uuid := p_after;
@@ -971,13 +1005,16 @@ declare
   slots integer;
   most integer;
   room integer;
-  found_jobs record;
-  found_id uuid;
+  ids uuid[];
+  is_busy boolean;
   others boolean := false;
+  of_org text;
   waits double precision[];
-  started uuid[];
-  moves jsonb := '[]';
-  moved record;
+  new_sessions uuid[];
+  new_jobs uuid[];
+  started_orgs uuid[] := '{}';
+  started_sessions uuid[] := '{}';
+  started_jobs uuid[] := '{}';
 begin
   -- Only a worker that is known can be found dead: a job of any other would be leased for good.
   if not exists (
@@ -986,70 +1023,71 @@ begin
       message = 'The lease of this worker has run out.', hint = 'It claims again after its next heartbeat.';
   end if;
   while free > 0 loop
-    orgs := find_orgs_in_turn(p_apps, due, at_org, skip, greatest(free, 64));
+    orgs := find_orgs_in_turn(p_apps, due, at_org, skip, at_once);
     exit when orgs = '{}';
     before := free;
     most := greatest(1, (free - p_reserve) / least(free, cardinality(orgs)));
     foreach org in array orgs loop
       exit when free = 0;
-      select count(*) into slots from unnest(held) h where h = org;
+      slots := coalesce(cardinality(array_positions(held, org)), 0);
       -- The last slots of a worker are for orgs that run nothing on it.
       room := least(most, p_share - slots, greatest(free - p_reserve, (slots = 0)::integer));
       if room <= 0 then
         skip := skip || org;
         continue;
       end if;
-      select f.ids, f.busy into found_jobs from find_jobs_of_org(org, p_apps, due, room, p_org_jobs) f;
-      others := others or found_jobs.busy;
-      if found_jobs.ids = '{}' then
+      select f.ids, f.busy into ids, is_busy from find_jobs_of_org(org, p_apps, due, room, p_org_jobs) f;
+      others := others or is_busy;
+      if cardinality(ids) < room then
+        -- What is left of it cannot be claimed now.
         skip := skip || org;
-        continue;
+        continue when ids = '{}';
       end if;
       at_org := org;
-      free := free - cardinality(found_jobs.ids);
-      held := held || array_fill(org, array[cardinality(found_jobs.ids)]);
-      perform set_config('app.org_id', org::text, true);
+      free := free - cardinality(ids);
+      held := held || array_fill(org, array[cardinality(ids)]);
+      of_org := set_config('app.org_id', org::text, true);
       now := plane_now();
       select array_agg(case when j.epoch > 0 then extract(epoch from now - j.runnable_at)::double precision end order by f.number),
-        array_agg(j.id) filter (where j.status <> 'RUNNING'),
-        moves || coalesce(jsonb_agg(jsonb_build_object('org', org, 'session', j.session_id, 'job', j.id))
-          filter (where j.status <> 'RUNNING'), '[]')
-      into waits, started, moves
-      from unnest(found_jobs.ids) with ordinality f (id, number)
-      -- One by one, by key: a plan over all of them might read every job.
+        coalesce(array_agg(j.session_id) filter (where j.status <> 'RUNNING'), '{}'),
+        coalesce(array_agg(j.id) filter (where j.status <> 'RUNNING'), '{}')
+      into waits, new_sessions, new_jobs
+      from unnest(ids) with ordinality f (id, number)
       cross join lateral (select * from job j where j.org_id = org and j.id = f.id limit 1) j;
-      foreach found_id in array found_jobs.ids loop
-        if found_id = any (started) then
+      if new_jobs <> '{}' then
+        started_orgs := started_orgs || array_fill(org, array[cardinality(new_jobs)]);
+        started_sessions := started_sessions || new_sessions;
+        started_jobs := started_jobs || new_jobs;
+      end if;
+      policies := policies_version(org);
+      return query
+        with leased as (
           update job j
           set status = 'RUNNING', worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now,
             runnable_at = null, next_retry_at = null, wake_at = null
-          where j.org_id = org and j.id = found_id;
-        else
-          update job j
-          set worker_id = p_worker, epoch = j.epoch + 1, write_seq = 0, leased_at = now, runnable_at = null
-          where j.org_id = org and j.id = found_id;
-        end if;
-      end loop;
-      return query
+          from unnest(ids, waits) with ordinality f (id, waited, number)
+          cross join lateral (select k.ctid from job k where k.org_id = org and k.id = f.id limit 1) k
+          where j.ctid = k.ctid
+          returning j.*, f.waited, f.number)
         select j.org_id, j.id, j.session_id, j.agent_id, j.agent_version, j.kind, j.app, j.payload,
           j.checkpoint::text, j.checkpoint_mac, j.epoch, j.write_seq, j.retry_count, j.max_retries, j.running_seconds,
           v.model_config, v.skill_config, v.resource_limits, h.message_seq, now,
-          a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, policies_version(j.org_id), j.policies, f.waited,
+          a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, claim_jobs.policies, j.policies, j.waited,
           case when exists (select from session_atlas b where b.org_id = j.org_id and b.session_id = j.session_id)
             then session_bound(j.org_id, j.session_id) end, j.hand_backs
-        from unnest(found_jobs.ids, waits) with ordinality f (id, waited, number)
-        cross join lateral (select * from job j where j.org_id = org and j.id = f.id limit 1) j
+        from leased j
         join agent a on a.org_id = j.org_id and a.id = j.agent_id
         join team t on t.org_id = a.org_id and t.id = a.team_id
         join session s on s.org_id = j.org_id and s.id = j.session_id
         join agent_version v on v.org_id = j.org_id and v.agent_id = j.agent_id and v.version = j.agent_version
         join session_head h on h.org_id = j.org_id and h.session_id = j.session_id
-        order by f.number;
+        order by j.number;
     end loop;
     if free = before then
       -- None of them can be served now: the search goes on behind them.
       at_org := orgs[cardinality(orgs)];
     end if;
+    exit when cardinality(orgs) < at_once and orgs <@ skip;
   end loop;
   if others and free > 0 then
     return query select null::uuid, null::uuid, null::uuid, null::uuid, null::integer, null::text, null::text,
@@ -1058,13 +1096,12 @@ begin
       null::text, null::uuid[], null::text, null::text, null::jsonb, null::double precision, null::jsonb, null::integer;
   end if;
   -- Heads last, and in one order: two claims may meet in the same sessions.
-  for moved in
-    select m.org, m.session, m.job from jsonb_to_recordset(moves) m (org uuid, session uuid, job uuid)
-    order by m.org, m.session, m.job
+  for org, new_sessions, new_jobs in
+    select m.org, array_agg(m.session), array_agg(m.job)
+    from unnest(started_orgs, started_sessions, started_jobs) m (org, session, job) group by m.org order by m.org
   loop
-    perform set_config('app.org_id', moved.org::text, true);
-    perform session_append(moved.org, moved.session, 0, array['status'], array[moved.job],
-      array[jsonb_build_object('status', 'RUNNING')], '{}', '{}');
+    of_org := set_config('app.org_id', org::text, true);
+    perform sessions_append(org, new_sessions, new_jobs, 'status', '{"status": "RUNNING"}');
   end loop;
 end
 $$;
@@ -1593,6 +1630,8 @@ declare
   running integer;
   free integer := p_most;
   more uuid[];
+  agents uuid[] := '{}';
+  found_before integer;
 begin
   ids := '{}';
   busy := false;
@@ -1638,43 +1677,43 @@ begin
     order by first.queue, first.runnable_at
   loop
     exit when free <= 0;
-    select coalesce((v.resource_limits ->> 'max_concurrent_jobs')::integer, 5) into allowed
+    -- What this search has found already is not leased yet.
+    found_before := coalesce(cardinality(array_positions(agents, waiting.agent_id)), 0);
+    select coalesce((v.resource_limits ->> 'max_concurrent_jobs')::integer, 5) - found_before into allowed
     from agent g join agent_version v
       on v.org_id = g.org_id and v.agent_id = g.id and v.version = g.config_version
-    where g.org_id = p_org and g.id = waiting.agent_id;
-    select count(*) into running from job j
-    where j.org_id = p_org and j.agent_id = waiting.agent_id and j.worker_id is not null;
-    continue when running >= allowed;
+    where g.org_id = p_org and g.id = waiting.agent_id and (
+      select count(*) from job j
+      where j.org_id = p_org and j.agent_id = waiting.agent_id and j.worker_id is not null)
+      < coalesce((v.resource_limits ->> 'max_concurrent_jobs')::integer, 5) - found_before;
+    continue when not found;
     -- Only who may have room is worth a lock, and then it is counted again: nobody else can add to it now.
     if not pg_try_advisory_xact_lock(hashtextextended(waiting.agent_id::text, 1)) then
       busy := true;
       continue;
     end if;
-    select count(*) into running from job j
-    where j.org_id = p_org and j.agent_id = waiting.agent_id and j.worker_id is not null;
-    if ids <> '{}' then
-      -- What this search has found already is not leased yet.
-      running := running + (
-        select count(*) from job j where j.org_id = p_org and j.id = any (ids) and j.agent_id = waiting.agent_id);
-    end if;
-    continue when running >= allowed;
     more := array(
       select j.id from job j
       where j.app = waiting.app and j.org_id = p_org and j.agent_id = waiting.agent_id
         and j.queue = waiting.queue and j.runnable_at <= waiting.until
-      order by j.runnable_at limit least(free, allowed - running)
+      order by j.runnable_at limit (
+        select greatest(0, least(free, allowed - count(*))) from job r
+        where r.org_id = p_org and r.agent_id = waiting.agent_id and r.worker_id is not null)
       for no key update skip locked);
     if more = '{}' then
-      -- Somebody holds its first job: the ones behind that do not wait for it.
+      -- Somebody holds its first job, and the ones behind that do not wait for it; or has just taken the last place.
       busy := true;
       more := array(
         select j.id from job j
         where j.app = waiting.app and j.org_id = p_org and j.agent_id = waiting.agent_id
           and j.queue = waiting.queue and j.runnable_at <= p_due
-        order by j.runnable_at limit 1
+        order by j.runnable_at limit (
+          select greatest(0, least(1, allowed - count(*))) from job r
+          where r.org_id = p_org and r.agent_id = waiting.agent_id and r.worker_id is not null)
         for no key update skip locked);
     end if;
     ids := ids || more;
+    agents := agents || array_fill(waiting.agent_id, array[cardinality(more)]);
     free := free - cardinality(more);
   end loop;
 end
@@ -1707,43 +1746,47 @@ CREATE FUNCTION public.find_orgs_in_turn(p_apps text[], p_due timestamp with tim
     SET plan_cache_mode TO 'force_generic_plan'
     AS $$
 declare
-  few constant integer := 50;
+  few constant integer := 16;
+  none constant uuid := '00000000-0000-0000-0000-000000000000';
   orgs uuid[];
-  most integer;
-  at_org uuid := p_after;
-  next_org uuid;
-  wrapped boolean := false;
 begin
-  select array_agg(distinct d.org_id), coalesce(max(d.number), 0) into orgs, most
-  from unnest(p_apps) a (app) cross join lateral (
-    select j.org_id, row_number() over () as number from (
+  orgs := array(
+    select j.org_id from unnest(p_apps) a (app) cross join lateral (
       select j.org_id from job j
       where j.app = a.app and j.runnable_at <= p_due
-      order by j.runnable_at limit few) j) d;
-  if most < few then
+      order by j.runnable_at limit few) j
+    limit few);
+  if orgs = '{}' then
+    return orgs;
+  elsif cardinality(orgs) < few then
+    if orgs[1] = all (orgs) then
+      return case when orgs[1] = any (p_skip) then '{}' else orgs[1:1] end;
+    end if;
     return array(
-      select o from unnest(orgs) o where o <> all (p_skip) order by o <= p_after, o limit p_limit);
+      select o from (select distinct o from unnest(orgs) o) o (o)
+      where o <> all (p_skip) order by o <= p_after, o limit p_limit);
   end if;
-  orgs := '{}';
-  while cardinality(orgs) < p_limit loop
-    select q.org_id into next_org
-    from unnest(p_apps) a (app) cross join lateral (
-      select j.org_id from job j
-      where j.app = a.app and j.runnable_at is not null and j.org_id > at_org
-      order by j.org_id limit 1) q
-    order by q.org_id limit 1;
-    if next_org is null or (wrapped and next_org > p_after) then
-      exit when wrapped;
-      wrapped := true;
-      at_org := '00000000-0000-0000-0000-000000000000';
-      continue;
-    end if;
-    at_org := next_org;
-    if next_org <> all (p_skip) then
-      orgs := orgs || next_org;
-    end if;
-  end loop;
-  return orgs;
+  -- From one org to the next in the index, to the end, and from the beginning to where it started.
+  return array(
+    with recursive hops (org_id, has_wrapped, is_org) as (
+      select p_after, false, false
+      union all
+      select coalesce(next.org_id, none), h.has_wrapped or next.org_id is null, next.org_id is not null
+      from hops h cross join lateral (
+        select (
+          select q.org_id from unnest(p_apps) a (app) cross join lateral (
+            select j.org_id from job j
+            where j.app = a.app and j.runnable_at is not null and j.org_id > h.org_id
+            order by j.org_id limit 1) q
+          order by q.org_id limit 1) as org_id) next
+      where not h.has_wrapped or next.org_id <= p_after)
+    select h.org_id from hops h
+    -- In the order of the index of queues: that of what is due would lead through all orgs.
+    where h.is_org and h.org_id <> all (p_skip) and exists (
+      select from unnest(p_apps) a (app) cross join lateral (
+        select from job j where j.app = a.app and j.org_id = h.org_id and j.runnable_at <= p_due
+        order by j.agent_id, j.queue, j.runnable_at limit 1) j)
+    limit p_limit);
 end
 $$;
 
@@ -2215,6 +2258,37 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.job_invariants() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  broken text := case
+    when new.status not in ('PENDING', 'RUNNING', 'RETRY', 'WAITING_FOR_APPROVAL', 'SLEEPING', 'PAUSED', 'COMPLETED', 'FAILED',
+      'CANCELLED') then 'chk_job_status'
+    when new.kind not in ('conversation', 'task', 'external') then 'chk_job_kind'
+    when new.kind = 'external' and (new.worker_id is not null or new.runnable_at is not null) then 'chk_job_external'
+    when not (0 <= new.retry_count and new.retry_count <= new.max_retries and new.max_retries <= 100)
+      then 'chk_job_retry_bounds'
+    when new.status = 'RETRY' and new.next_retry_at is null then 'chk_job_retry_has_time'
+    when new.open_approvals < 0 then 'chk_job_open_approvals'
+    when new.status = 'WAITING_FOR_APPROVAL' and new.open_approvals = 0 then 'chk_job_waiting_has_approval'
+    when new.status = 'FAILED' and new.error_message is null then 'chk_job_failed_has_error'
+    when (new.status in ('COMPLETED', 'FAILED', 'CANCELLED')) <> (new.finished_at is not null) then 'chk_job_terminal_has_end'
+    when (new.worker_id is null) <> (new.leased_at is null)
+      or (new.worker_id is not null and (new.status <> 'RUNNING' or new.runnable_at is not null)) then 'chk_job_lease'
+    when (new.holds = '{}') <> (new.held_at is null) then 'chk_job_held_since'
+    when new.status = 'PAUSED' and new.holds = '{}' then 'chk_job_paused_is_held'
+    when new.runnable_at is not null
+      and (new.status not in ('PENDING', 'RUNNING', 'RETRY', 'SLEEPING') or new.holds <> '{}') then 'chk_job_runnable' end;
+begin
+  if broken is not null then
+    perform violate('job', broken);
+  end if;
+  return new;
+end
+$$;
+
 CREATE FUNCTION public.job_journal(p_org uuid, p_job uuid) RETURNS TABLE(entries jsonb, arrived jsonb)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -2378,10 +2452,11 @@ CREATE FUNCTION public.lock_approvals(p_org uuid, p_jobs uuid[], p_approval uuid
     SET search_path TO 'public', 'pg_temp'
     AS $$
 begin
+  -- An array, so that the planner looks these up and does not go through all that is open in the org.
   perform from approval_request r
-  where r.org_id = p_org and (r.status = 'pending' or r.id = p_approval) and r.id in (
+  where r.org_id = p_org and (r.status = 'pending' or r.id = p_approval) and r.id = any (array(
     select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (p_jobs)
-    union all select p_approval where p_approval is not null)
+    union all select p_approval where p_approval is not null))
   order by r.tool_name collate "C", r.input_hash, r.id for no key update;
 end
 $$;
@@ -2431,20 +2506,7 @@ END) STORED NOT NULL,
     submitted_by uuid,
     hand_backs integer DEFAULT 0 NOT NULL,
     CONSTRAINT chk_job_checkpoint_is_signed CHECK (((checkpoint IS NULL) = (checkpoint_mac IS NULL))),
-    CONSTRAINT chk_job_external CHECK (((kind <> 'external'::text) OR ((worker_id IS NULL) AND (runnable_at IS NULL)))),
-    CONSTRAINT chk_job_failed_has_error CHECK (((status <> 'FAILED'::text) OR (error_message IS NOT NULL))),
-    CONSTRAINT chk_job_hand_backs CHECK ((hand_backs >= 0)),
-    CONSTRAINT chk_job_held_since CHECK (((holds = '{}'::text[]) = (held_at IS NULL))),
-    CONSTRAINT chk_job_kind CHECK ((kind = ANY (ARRAY['conversation'::text, 'task'::text, 'external'::text]))),
-    CONSTRAINT chk_job_lease CHECK ((((worker_id IS NULL) = (leased_at IS NULL)) AND ((worker_id IS NULL) OR ((status = 'RUNNING'::text) AND (runnable_at IS NULL))))),
-    CONSTRAINT chk_job_open_approvals CHECK ((open_approvals >= 0)),
-    CONSTRAINT chk_job_paused_is_held CHECK (((status <> 'PAUSED'::text) OR (holds <> '{}'::text[]))),
-    CONSTRAINT chk_job_retry_bounds CHECK (((0 <= retry_count) AND (retry_count <= max_retries) AND (max_retries <= 100))),
-    CONSTRAINT chk_job_retry_has_time CHECK (((status <> 'RETRY'::text) OR (next_retry_at IS NOT NULL))),
-    CONSTRAINT chk_job_runnable CHECK (((runnable_at IS NULL) OR ((status = ANY (ARRAY['PENDING'::text, 'RUNNING'::text, 'RETRY'::text, 'SLEEPING'::text])) AND (holds = '{}'::text[])))),
-    CONSTRAINT chk_job_status CHECK ((status = ANY (ARRAY['PENDING'::text, 'RUNNING'::text, 'RETRY'::text, 'WAITING_FOR_APPROVAL'::text, 'SLEEPING'::text, 'PAUSED'::text, 'COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text]))),
-    CONSTRAINT chk_job_terminal_has_end CHECK (((status = ANY (ARRAY['COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text])) = (finished_at IS NOT NULL))),
-    CONSTRAINT chk_job_waiting_has_approval CHECK (((status <> 'WAITING_FOR_APPROVAL'::text) OR (open_approvals > 0)))
+    CONSTRAINT chk_job_hand_backs CHECK ((hand_backs >= 0))
 )
 WITH (fillfactor='85');
 
@@ -2687,6 +2749,8 @@ $$;
 CREATE FUNCTION public.open_approval(p_org uuid, p_approval uuid, p_person jsonb, p_key text) RETURNS TABLE(approval jsonb, visible boolean, jobs jsonb, calls jsonb, siblings jsonb, votes jsonb, behind jsonb, earlier jsonb, policies text, now timestamp with time zone)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET join_collapse_limit TO '1'
     AS $$
 #variable_conflict use_column
 declare
@@ -2723,15 +2787,18 @@ begin
                where i.org_id = p_org and i.approval_id = r.id)) order by r.id), '[]')
   into siblings
   from approval_request r
-  where r.org_id = p_org and r.status = 'pending' and r.kind = 'call' and r.id <> p_approval and r.id in (
-    select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (concerned));
-  -- A vote counts as long as whoever gave it could still give it.
-  select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'roles', d.roles, 'answer', v.answer,
-      'behind', voters_of(p_org, v.user_account_id, v.channel, v.created_at)) order by v.created_at, v.user_account_id), '[]')
-  into votes
-  from approval_vote v join approval_request r on r.org_id = v.org_id and r.id = v.approval_id and r.version = v.version
-  join approval_deciders(p_org, p_approval) d on d.id = v.user_account_id
-  where v.org_id = p_org and v.approval_id = p_approval and v.decision = 'approved';
+  where r.org_id = p_org and r.status = 'pending' and r.kind = 'call' and r.id <> p_approval and r.id = any (array(
+    select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (concerned)));
+  -- A vote counts as long as whoever gave it could still give it. Without votes nobody is asked who could.
+  votes := '[]';
+  if exists (select from approval_vote v where v.org_id = p_org and v.approval_id = p_approval) then
+    select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'roles', d.roles, 'answer', v.answer,
+        'behind', voters_of(p_org, v.user_account_id, v.channel, v.created_at)) order by v.created_at, v.user_account_id), '[]')
+    into votes
+    from approval_vote v join approval_request r on r.org_id = v.org_id and r.id = v.approval_id and r.version = v.version
+    join approval_deciders(p_org, p_approval) d on d.id = v.user_account_id
+    where v.org_id = p_org and v.approval_id = p_approval and v.decision = 'approved';
+  end if;
   behind := case when p_person ->> 'id' is null then '[]'
     else to_jsonb(voters_of(p_org, (p_person ->> 'id')::uuid, p_person ->> 'channel', 'infinity')) end;
   select e.payload into earlier from approval_event e
@@ -3015,6 +3082,30 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.tool_call_is_sound(status text, has_end boolean, hash_length integer, read_only boolean, verdict text, has_rule boolean, has_window boolean, on_uncertain text, granted boolean) RETURNS boolean
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  broken text := case
+    when status not in ('awaiting', 'allowed', 'approved', 'intended', 'uncertain', 'cleared', 'completed', 'failed', 'rejected')
+      then 'chk_tool_call_status'
+    when (status in ('completed', 'failed', 'rejected')) <> has_end then 'chk_tool_call_end'
+    when hash_length <> 32 then 'chk_tool_call_hash'
+    when verdict not in ('allow', 'deny', 'requires_approval') then 'chk_tool_call_verdict'
+    when on_uncertain not in ('retry_with_key', 'probe', 'ask_human', 'fail') then 'chk_tool_call_on_uncertain'
+    when not (read_only or status = 'rejected' or (verdict is not null and has_rule and (
+        status in ('awaiting', 'allowed', 'approved')
+        or (has_window and on_uncertain is not null and (status <> 'intended' or verdict = 'allow' or granted)))))
+      then 'chk_tool_call_intent' end;
+begin
+  if broken is not null then
+    perform violate('tool_call', broken);
+  end if;
+  return true;
+end
+$$;
+
 CREATE TABLE public.agent (
     org_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -3113,12 +3204,7 @@ CREATE TABLE public.tool_call (
     verdict text,
     rule text,
     granted boolean DEFAULT false NOT NULL,
-    CONSTRAINT chk_tool_call_end CHECK (((status = ANY (ARRAY['completed'::text, 'failed'::text, 'rejected'::text])) = (finished_at IS NOT NULL))),
-    CONSTRAINT chk_tool_call_hash CHECK ((length(input_hash) = 32)),
-    CONSTRAINT chk_tool_call_intent CHECK ((read_only OR (status = 'rejected'::text) OR ((verdict IS NOT NULL) AND (rule IS NOT NULL) AND ((status = ANY (ARRAY['awaiting'::text, 'allowed'::text, 'approved'::text])) OR ((dispatch_before IS NOT NULL) AND (settle_after IS NOT NULL) AND (on_uncertain IS NOT NULL) AND ((status <> 'intended'::text) OR (verdict = 'allow'::text) OR granted)))))),
-    CONSTRAINT chk_tool_call_on_uncertain CHECK ((on_uncertain = ANY (ARRAY['retry_with_key'::text, 'probe'::text, 'ask_human'::text, 'fail'::text]))),
-    CONSTRAINT chk_tool_call_status CHECK ((status = ANY (ARRAY['awaiting'::text, 'allowed'::text, 'approved'::text, 'intended'::text, 'uncertain'::text, 'cleared'::text, 'completed'::text, 'failed'::text, 'rejected'::text]))),
-    CONSTRAINT chk_tool_call_verdict CHECK ((verdict = ANY (ARRAY['allow'::text, 'deny'::text, 'requires_approval'::text])))
+    CONSTRAINT chk_tool_call CHECK (public.tool_call_is_sound(status, (finished_at IS NOT NULL), length(input_hash), read_only, verdict, (rule IS NOT NULL), ((dispatch_before IS NOT NULL) AND (settle_after IS NOT NULL)), on_uncertain, granted))
 )
 WITH (fillfactor='80');
 
@@ -3188,6 +3274,7 @@ CREATE VIEW public.external_call_shown WITH (security_invoker='true') AS
 CREATE FUNCTION public.read_call(p_org uuid, p_call uuid, p_sees uuid) RETURNS SETOF public.external_call_shown
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
+    SET join_collapse_limit TO '1'
     AS $$
 begin
   perform set_config('app.org_id', p_org::text, true);
@@ -3277,50 +3364,133 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.record_delivery(p_org uuid, p_id uuid, p_claim uuid, p_version integer, p_sent boolean, p_first boolean, p_ref text, p_shown jsonb, p_said jsonb, p_payload jsonb, p_actions text[], p_bodies bytea[]) RETURNS boolean
+CREATE FUNCTION public.record_deliveries(p_org uuid, p_wait boolean, p_lease interval, p_ids uuid[], p_claims uuid[], p_versions integer[], p_sent boolean[], p_refs text[], p_shown jsonb[], p_said jsonb[], p_payloads jsonb[], p_actions text[], p_bodies bytea[], p_next uuid[], p_next_versions integer[]) RETURNS TABLE(recorded boolean, begun boolean)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
 declare
-  kept notification%rowtype;
-  at timestamptz;
-  the_request record;
+  at timestamptz := plane_now();
+  kept record;
+  request record;
+  records boolean[] := array_fill(null::boolean, array[cardinality(p_ids)]);
+  starts boolean[] := array_fill(false, array[cardinality(p_ids)]);
+  heads uuid[] := '{}';
+  -- What is changed: messages, with the number of the item that was sent, null where the message is begun.
+  messages uuid[] := '{}';
+  numbers integer[] := '{}';
+  -- What is told: of each item its number, request, channel, session and job.
+  trail integer[] := '{}';
+  requests uuid[] := '{}';
+  ways text[] := '{}';
+  sessions uuid[] := '{}';
+  jobs uuid[] := '{}';
+  news uuid[] := '{}';
+  the_session uuid;
 begin
   perform set_config('app.org_id', p_org::text, true);
-  select * into kept from notification n where n.org_id = p_org and n.id = p_id and n.taken_by = p_claim;
-  if not found then
-    return false;
-  end if;
-  if p_first and kept.approval_id is not null then
-    update approval_request r set channels_dispatched = r.channels_dispatched || kept.channel_type
-    where r.org_id = p_org and r.id = kept.approval_id and r.status = 'pending'
-      and not kept.channel_type = any (r.channels_dispatched);
-  end if;
-  at := plane_now();
+  for i in 1 .. cardinality(p_ids) loop
+    select n.approval_id, n.connection_id, n.channel_type, c.failing_since is not null as failing into kept
+    from notification n join channel_connection c on c.org_id = p_org and c.id = n.connection_id
+    where n.org_id = p_org and n.id = p_ids[i] and n.taken_by = p_claims[i];
+    if not found then
+      records[i] := false;
+      continue;
+    end if;
+    -- In the order of everybody who changes a request: the request, its messages, and the head of its session at last.
+    if p_wait then
+      if p_actions[i] is not null then
+        select r.session_id, r.job_id, r.status, r.channels_dispatched into request
+        from approval_request r where r.org_id = p_org and r.id = kept.approval_id for no key update;
+      end if;
+      perform from notification n where n.org_id = p_org and n.id = p_ids[i] and n.taken_by = p_claims[i] for no key update;
+      if not found then
+        records[i] := false;
+        continue;
+      end if;
+      if p_sent[i] and kept.failing then
+        update channel_connection c set failing_since = null where c.org_id = p_org and c.id = kept.connection_id;
+      end if;
+    else
+      -- A connection that comes back is told so, for which it is locked.
+      continue when p_sent[i] and kept.failing;
+      if p_actions[i] is not null then
+        select r.session_id, r.job_id, r.status, r.channels_dispatched into request
+        from approval_request r where r.org_id = p_org and r.id = kept.approval_id for no key update skip locked;
+        continue when not found;
+        if not request.session_id = any (heads) then
+          perform from session_head h where h.org_id = p_org and h.session_id = request.session_id for update skip locked;
+          continue when not found;
+          heads := heads || request.session_id;
+        end if;
+      end if;
+      perform from notification n
+      where n.org_id = p_org and n.id = p_ids[i] and n.taken_by = p_claims[i] for no key update skip locked;
+      continue when not found;
+      -- A lease that is not young any more is renewed by whoever prepares it anew.
+      perform from notification n
+      where n.org_id = p_org and n.id = p_next[i] and n.taken_by = p_claims[i] and n.desired_version = p_next_versions[i]
+        and n.taken_until > at + p_lease * 0.75
+        and not exists (select from channel_connection c
+          where c.org_id = p_org and c.id = n.connection_id and c.disabled_at is not null)
+        and not exists (select from user_account u
+          where u.org_id = p_org and u.id = n.user_account_id and u.deactivated_at is not null)
+        and (n.mapping_id is null or exists (select from channel_mapping m
+          where m.org_id = p_org and m.id = n.mapping_id and m.verified_at is not null and m.removed_at is null
+            and m.suppressed_at is null))
+      for no key update of n skip locked;
+      if found then
+        messages := messages || p_next[i];
+        numbers := numbers || null::integer;
+        starts[i] := true;
+      end if;
+    end if;
+    messages := messages || p_ids[i];
+    numbers := numbers || i;
+    records[i] := true;
+    if p_actions[i] is not null then
+      trail := trail || i;
+      requests := requests || kept.approval_id;
+      ways := ways || kept.channel_type;
+      sessions := sessions || request.session_id;
+      jobs := jobs || request.job_id;
+      if request.status = 'pending' and not kept.channel_type = any (request.channels_dispatched) then
+        news := news || kept.approval_id;
+      end if;
+    end if;
+  end loop;
+  -- One statement for all: each reads the constraints of the table anew.
   update notification n
-  set rendered_version = p_version, attempts = 0, last_error = null, said = p_said,
-    status = case when n.desired_version = p_version then 'delivered' else 'pending' end,
-    next_attempt_at = case when n.desired_version = p_version then null else at end,
-    message_ref = case when p_sent then coalesce(p_ref, n.message_ref) else n.message_ref end,
-    shown = case when p_sent then p_shown else n.shown end, sent_at = case when p_sent then at else n.sent_at end,
-    taken_by = null, taken_until = null
-  where n.org_id = p_org and n.id = p_id and n.taken_by = p_claim;
-  if not found then
-    return false;
+  set tried_at = case when t.i is null then coalesce(n.tried_at, at) else n.tried_at end,
+    attempts = case when t.i is null then n.attempts + 1 else 0 end,
+    rendered_version = coalesce(p_versions[t.i], n.rendered_version), said = coalesce(p_said[t.i], n.said),
+    last_error = case when t.i is null then n.last_error end,
+    status = case when n.desired_version = p_versions[t.i] then 'delivered' else 'pending' end,
+    next_attempt_at = case when t.i is null then n.next_attempt_at when n.desired_version <> p_versions[t.i] then at end,
+    message_ref = case when p_sent[t.i] then coalesce(p_refs[t.i], n.message_ref) else n.message_ref end,
+    shown = case when p_sent[t.i] then p_shown[t.i] else n.shown end,
+    sent_at = case when p_sent[t.i] then at else n.sent_at end,
+    taken_by = case when t.i is null then n.taken_by end, taken_until = case when t.i is null then n.taken_until end
+  from unnest(messages, numbers) t (id, i)
+  where n.org_id = p_org and n.id = any (messages) and n.id = t.id;
+  if cardinality(news) > 0 then
+    update approval_request r
+    set channels_dispatched = r.channels_dispatched || array(
+      select distinct t.channel from unnest(requests, ways) t (request, channel)
+      where t.request = r.id and not t.channel = any (r.channels_dispatched))
+    where r.org_id = p_org and r.id = any (news);
   end if;
-  if p_sent then
-    update channel_connection c set failing_since = null
-    where c.org_id = p_org and c.id = kept.connection_id and c.failing_since is not null;
-  end if;
-  if p_first and kept.approval_id is not null then
+  if cardinality(trail) > 0 then
     insert into approval_event (org_id, approval_id, event_type, channel, payload, created_at)
-    values (p_org, kept.approval_id, 'dispatched', kept.channel_type, p_payload, at);
-    select r.session_id, r.job_id into the_request
-    from approval_request r where r.org_id = p_org and r.id = kept.approval_id;
-    perform session_append(p_org, the_request.session_id, 0, '{}', '{}', '{}', p_actions, p_bodies,
-      array_fill(the_request.job_id, array[cardinality(p_actions)]));
+    select p_org, t.request, 'dispatched', t.channel, p_payloads[t.i], at
+    from unnest(trail, requests, ways) t (i, request, channel);
   end if;
-  return true;
+  foreach the_session in array array(select distinct unnest(sessions)) loop
+    perform session_append(p_org, the_session, 0, '{}', '{}', '{}',
+      array(select p_actions[t.i] from unnest(trail, sessions) t (i, session) where t.session = the_session),
+      array(select p_bodies[t.i] from unnest(trail, sessions) t (i, session) where t.session = the_session),
+      array(select t.job from unnest(jobs, sessions) t (job, session) where t.session = the_session));
+  end loop;
+  return query select * from unnest(records, starts);
 end
 $$;
 
@@ -3410,9 +3580,10 @@ begin
   insert into journal_entry (org_id, job_id, key, position, kind, name, input_hash, status, result, result_id, error,
     created_at, finished_at)
   select p_org, p_job, e.key, e.position, e.kind, e.name, decode(e.input_hash, 'hex'), e.status, e.result, e.result_id, e.error,
-    p_now, case when e.status <> 'open' then p_now end
+    p_now - make_interval(secs => coalesce(e.seconds, 0)), case when e.status <> 'open' then p_now end
   from jsonb_to_recordset(p_entries) e (
-    key text, position integer, kind text, name text, input_hash text, status text, result jsonb, result_id uuid, error jsonb)
+    key text, position integer, kind text, name text, input_hash text, status text, result jsonb, result_id uuid, error jsonb,
+    seconds double precision)
   on conflict on constraint journal_entry_pkey do update
   set status = excluded.status, result = excluded.result, result_id = excluded.result_id, error = excluded.error,
     finished_at = excluded.finished_at
@@ -3806,31 +3977,27 @@ CREATE FUNCTION public.session_append(p_org uuid, p_session uuid, new_messages i
 declare
   head session_head%rowtype;
   at timestamptz;
-  body_hashes bytea[] := '{}';
-  hashes bytea[] := '{}';
-  latest bytea;
+  digest bytea;
 begin
   select * into strict head from session_head where org_id = p_org and session_id = p_session for update;
   at := plane_now();
-  latest := head.audit_hash;
-  for i in 1 .. coalesce(cardinality(actions), 0) loop
-    body_hashes[i] := sha256(bodies[i]);
-    latest := chain_hash(latest, head.audit_seq + i, at, actions[i], jobs[i], body_hashes[i]);
-    hashes[i] := latest;
+  for i in 1 .. coalesce(cardinality(event_types), 0) loop
+    head.event_seq := head.event_seq + 1;
+    if event_types[i] is not null then
+      insert into event (org_id, session_id, seq, type, job_id, data, created_at)
+      values (p_org, p_session, head.event_seq, event_types[i], event_jobs[i], event_data[i], at);
+    end if;
   end loop;
-  with happened as (
-    insert into event (org_id, session_id, seq, type, job_id, data, created_at)
-    select p_org, p_session, head.event_seq + e.number, e.type, e.job, e.data, at
-    from unnest(event_types, event_jobs, event_data) with ordinality e (type, job, data, number)
-    where e.type is not null),
-  proven as (
+  for i in 1 .. coalesce(cardinality(actions), 0) loop
+    digest := sha256(bodies[i]);
+    head.audit_seq := head.audit_seq + 1;
+    head.audit_hash := chain_hash(head.audit_hash, head.audit_seq, at, actions[i], jobs[i], digest);
     insert into audit_entry (org_id, session_id, seq, format, action, job_id, body, body_hash, hash, created_at)
-    select p_org, p_session, head.audit_seq + a.number, 2, a.action, a.job, a.body, a.body_hash, a.hash, at
-    from unnest(actions, jobs[:cardinality(actions)], bodies, body_hashes, hashes)
-      with ordinality a (action, job, body, body_hash, hash, number))
+    values (p_org, p_session, head.audit_seq, 2, actions[i], jobs[i], bodies[i], digest, head.audit_hash, at);
+  end loop;
   update session_head
-  set message_seq = head.message_seq + new_messages, event_seq = head.event_seq + coalesce(cardinality(event_types), 0),
-      audit_seq = head.audit_seq + coalesce(cardinality(actions), 0), audit_hash = latest, last_activity_at = at
+  set message_seq = head.message_seq + new_messages, event_seq = head.event_seq, audit_seq = head.audit_seq,
+      audit_hash = head.audit_hash, last_activity_at = at
   where org_id = p_org and session_id = p_session;
   return head.message_seq + new_messages;
 end
@@ -3878,6 +4045,33 @@ $$;
 CREATE FUNCTION public.session_may_move(old_status text, new_status text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE old_status WHEN 'CREATED'::text THEN (new_status = ANY (ARRAY['ACTIVE'::text, 'TERMINATED'::text])) WHEN 'ACTIVE'::text THEN (new_status = ANY (ARRAY['PAUSED'::text, 'TERMINATED'::text])) WHEN 'PAUSED'::text THEN (new_status = ANY (ARRAY['ACTIVE'::text, 'TERMINATED'::text])) ELSE false END;
+
+CREATE FUNCTION public.sessions_append(p_org uuid, p_sessions uuid[], p_jobs uuid[], event_type text, event_data jsonb) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  at timestamptz;
+begin
+  perform from (select distinct s as id from unnest(p_sessions) s order by s) s
+  cross join lateral (select from session_head h where h.org_id = p_org and h.session_id = s.id for update) h;
+  at := plane_now();
+  with concerned as (
+    select e.session_id, e.job_id, row_number() over (partition by e.session_id order by e.job_id) as number
+    from unnest(p_sessions, p_jobs) e (session_id, job_id)),
+  happened as (
+    insert into event (org_id, session_id, seq, type, job_id, data, created_at)
+    select p_org, c.session_id, h.event_seq + c.number, event_type, c.job_id, event_data, at
+    from concerned c
+    cross join lateral (
+      select h.event_seq from session_head h where h.org_id = p_org and h.session_id = c.session_id limit 1) h)
+  update session_head h set event_seq = h.event_seq + c.events, last_activity_at = at
+  from (select c.session_id, count(*) as events from concerned c group by c.session_id) c
+  cross join lateral (
+    select k.ctid from session_head k where k.org_id = p_org and k.session_id = c.session_id limit 1) k
+  where h.ctid = k.ctid;
+end
+$$;
 
 CREATE FUNCTION public.settle_call(p_org uuid, p_call uuid, p_sees uuid, p_by uuid, p_attempt integer, p_outcome jsonb, p_result text, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb) RETURNS TABLE(session_id uuid, tool text, bound jsonb, at timestamp with time zone)
     LANGUAGE plpgsql
@@ -4191,6 +4385,16 @@ begin
     from channel_mapping m
     where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_sender
       and m.verified_at is not null;
+end
+$$;
+
+CREATE FUNCTION public.violate(p_table text, p_constraint text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  raise check_violation using table = p_table, constraint = p_constraint,
+    message = format('new row for relation "%s" violates check constraint "%s"', p_table, p_constraint);
 end
 $$;
 
@@ -4810,7 +5014,14 @@ CREATE TABLE public.step (
     prompt_tokens integer NOT NULL,
     completion_tokens integer NOT NULL,
     started_at timestamp with time zone NOT NULL,
-    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    agent_id uuid,
+    model text,
+    cache_read_tokens bigint,
+    cache_write_tokens bigint,
+    cost_micros bigint,
+    estimated boolean,
+    seconds double precision
 );
 
 ALTER TABLE ONLY public.step FORCE ROW LEVEL SECURITY;
@@ -4950,6 +5161,43 @@ CREATE TABLE public.model_key (
 );
 
 ALTER TABLE ONLY public.model_key FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW public.model_usage WITH (security_invoker='true') AS
+ SELECT m.org_id,
+    m.job_id,
+    m.agent_id,
+    m.session_id,
+    m.step_index,
+    m.purpose,
+    m.model,
+    m.prompt_tokens,
+    m.completion_tokens,
+    m.cache_read_tokens,
+    m.cache_write_tokens,
+    m.cost_micros,
+    m.estimated,
+    m.seconds,
+    m.created_at
+   FROM public.model_call m
+UNION ALL
+ SELECT s.org_id,
+    s.job_id,
+    s.agent_id,
+    j.session_id,
+    s.step_index,
+    'step'::text AS purpose,
+    s.model,
+    (s.prompt_tokens)::bigint AS prompt_tokens,
+    (s.completion_tokens)::bigint AS completion_tokens,
+    s.cache_read_tokens,
+    s.cache_write_tokens,
+    s.cost_micros,
+    s.estimated,
+    s.seconds,
+    s.created_at
+   FROM (public.step s
+     JOIN public.job j ON (((j.org_id = s.org_id) AND (j.id = s.job_id))))
+  WHERE (s.model IS NOT NULL);
 
 CREATE TABLE public.notification (
     org_id uuid NOT NULL,
@@ -5872,6 +6120,8 @@ CREATE INDEX idx_standing_approval_session ON public.standing_approval USING btr
 
 CREATE INDEX idx_standing_use_call ON public.standing_use USING btree (org_id, call_id);
 
+CREATE INDEX idx_step_usage ON public.step USING btree (org_id, agent_id, created_at) INCLUDE (prompt_tokens, completion_tokens, cost_micros) WHERE (model IS NOT NULL);
+
 CREATE INDEX idx_team_list ON public.team USING btree (org_id, created_at DESC, id DESC);
 
 CREATE INDEX idx_team_member_account ON public.team_member USING btree (org_id, user_account_id);
@@ -5937,6 +6187,8 @@ CREATE TRIGGER job_binds AFTER INSERT ON public.job FOR EACH ROW EXECUTE FUNCTIO
 CREATE TRIGGER job_external BEFORE INSERT OR UPDATE OF runnable_at ON public.job FOR EACH ROW WHEN ((new.kind = 'external'::text)) EXECUTE FUNCTION public.job_external();
 
 CREATE TRIGGER job_guard BEFORE UPDATE OF status ON public.job FOR EACH ROW EXECUTE FUNCTION public.job_guard();
+
+CREATE TRIGGER job_invariants BEFORE INSERT OR UPDATE OF status, kind, worker_id, leased_at, runnable_at, holds, held_at, error_message, finished_at, retry_count, max_retries, next_retry_at, open_approvals ON public.job FOR EACH ROW EXECUTE FUNCTION public.job_invariants();
 
 CREATE TRIGGER job_record AFTER INSERT OR UPDATE OF status ON public.job FOR EACH ROW EXECUTE FUNCTION public.job_record();
 
@@ -7129,6 +7381,8 @@ GRANT UPDATE(last_characters) ON TABLE public.model_key TO cortex_app;
 GRANT UPDATE(set_by) ON TABLE public.model_key TO cortex_app;
 
 GRANT UPDATE(updated_at) ON TABLE public.model_key TO cortex_app;
+
+GRANT SELECT ON TABLE public.model_usage TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.notification TO cortex_app;
 

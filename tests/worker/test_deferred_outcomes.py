@@ -30,7 +30,7 @@ class Acts:
         self.keys: list[str] = []
         self.app = App("tests")
 
-        @self.app.tool(on_uncertain=on_uncertain)  # type: ignore[arg-type]
+        @self.app.tool(on_uncertain=on_uncertain)
         async def act(ctx: ToolContext, n: int) -> int:
             """Acts."""
             self.keys.append(str(ctx.invocation_id))
