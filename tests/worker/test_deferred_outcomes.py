@@ -112,9 +112,8 @@ async def test_an_outcome_is_written_by_itself_when_its_time_is_over(world: Worl
     job = await submit(world, await make_agent(world, THREE))
     async with working(world.db, acts.app, backends=Backends({"scripted": model}), defer_seconds=0.1):
         await asyncio.wait_for(model.asked.wait(), 10)
-        while (
-            await admin.fetchval("select count(*) from tool_call where job_id = $1 and status = 'completed'", job) < 2
-        ):
+        done = "select count(*) = 2 from tool_call where job_id = $1 and status = 'completed'"
+        while not await admin.fetchval(done, job):  # noqa: ASYNC110 -- it is the database that changes
             await asyncio.sleep(0.01)
         model.go.set()
         await ended(world, job)
