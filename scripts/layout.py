@@ -103,13 +103,13 @@ def sizes() -> None:
 
 
 def graph() -> None:
-    pairs = {
-        module: len({place_of(target) for target in targets} - {None})
-        for module, targets in imports().items()
-        if (SOURCE.parent / f"{module.replace('.', '/')}.py").exists()
-    }
+    pairs = {module: len({place_of(target) for target in targets} - {None}) for module, targets in imports().items()}
+    files = [count for module, count in pairs.items() if (SOURCE.parent / f"{module.replace('.', '/')}.py").exists()]
     worst = max(pairs, key=lambda module: pairs[module])
-    print(f"places imported {sum(pairs.values()) / len(pairs):>7.1f}  in the mean, {pairs[worst]} by {worst}")
+    print(
+        f"places imported {sum(pairs.values()) / len(pairs):>7.2f}  in the mean, {pairs[worst]} by {worst};"
+        f" without packages {sum(files) / len(files):.2f}"
+    )
     print(f"cycles          {len(knots(imports())):>7}")
 
 
