@@ -36,9 +36,6 @@ from cortex_plane.worker.worker import JobRunner, WorkerSettings
 
 HERE = Path(__file__).parent
 KEY = bytes(32)
-OUTCOME_WITH_NEXT_INTENT: str | None = None
-"""The key of an agent's ``skill_config`` that lets an outcome ride with the next intent (true) or not (false). None: this release
-has no such mode, every step is two commits, and the bench leaves its row out."""
 CALL = {"tool": "effect", "arguments": TOOL_ARGUMENTS}
 
 
@@ -68,10 +65,9 @@ class Plane:
         deferral: bool = False,
         **limits: int,
     ) -> Agent:
-        """``run`` names the function of an agent that is written as code; ``deferral``: see ``OUTCOME_WITH_NEXT_INTENT``."""
-        skills: dict[str, Any] = {"app": app} | ({"run": run} if run else {})
+        """``run`` names the function of an agent that is written as code; ``deferral``: outcomes go with the next intent."""
+        skills: dict[str, Any] = {"app": app, "defer_outcomes": deferral} | ({"run": run} if run else {})
         skills |= {"atlases": list(atlases)} if atlases else {}
-        skills |= {OUTCOME_WITH_NEXT_INTENT: deferral} if OUTCOME_WITH_NEXT_INTENT else {}
         bounds = {"max_concurrent_jobs": 10_000, "max_iterations": 100_000, **limits}
         draft = AgentDraft(
             name=slug,
@@ -147,7 +143,7 @@ def counting_app(counter: Counter, on_uncertain: Literal["retry_with_key", "ask_
 
 @asynccontextmanager
 async def working(made: Plane, app: App, concurrency: int) -> AsyncIterator[JobRunner]:
-    settings = WorkerSettings(concurrency=concurrency, poll_seconds=0.2, grace_seconds=10)
+    settings = WorkerSettings(concurrency=concurrency, poll_seconds=0.2, grace_seconds=10, defer_seconds=0.005)
     worker = JobRunner(made.db, [app], KEY, settings)
     async with listen_for_hints(made.app_url, worker.work):
         task = asyncio.create_task(worker.run())

@@ -20,7 +20,7 @@ from benchmarks.lean import lean_step
 from benchmarks.measuring import seconds_each
 from benchmarks.peers.payloads import TOOL_ARGUMENTS, TOOL_RESULT
 from benchmarks.peers.rounds import Workload, interleaved, peer_columns
-from benchmarks.plane import CALL, OUTCOME_WITH_NEXT_INTENT, Counter, counting_app, plane, working
+from benchmarks.plane import CALL, Counter, counting_app, plane, working
 from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.verbs import steering
 
@@ -177,9 +177,8 @@ def _columns(n: int, concurrency: int) -> dict[str, Workload]:
         LEAN_ONE: functools.partial(lean, commits=1),
         ASKS: functools.partial(ours, tool="ask_human"),
         RETRIES: functools.partial(ours, tool="retry_with_key"),
+        DEFERS: functools.partial(ours, tool="retry_with_key", deferral=True),
     }
-    if OUTCOME_WITH_NEXT_INTENT:
-        columns[DEFERS] = functools.partial(ours, tool="retry_with_key", deferral=True)
     return columns | peer_columns("side_effecting_step", n, concurrency)
 
 
@@ -199,7 +198,5 @@ def _step_goals(concurrency: int, rates: dict[str, float]) -> Iterator[bool]:
                 yield goal(work, f"{name} to {peer}", rates[name] / rates[peer], "≥", bound)
         yield goal(work, f"{name}: time to that of the lean floor", rates[LEAN] / rates[name], "≤", 1.5)
     work = f"durable step, outcome with the next intent, {concurrency} at once"
-    if DEFERS in rates and "Absurd" in rates:
+    if "Absurd" in rates:
         yield goal(work, f"{DEFERS} to Absurd", rates[DEFERS] / rates["Absurd"], "≥", one)
-    elif DEFERS not in rates:
-        print(f"  goal: {work}: this release has no such mode")

@@ -135,7 +135,7 @@ OF_0001 = {
 
 LATER_THAN_0001 = {
     "advance_job", "approval_deciders", "approvals", "atlas_access", "atlas_minutes", "atlas_notices", "browser_sessions", "callbacks", "causes", "claiming", "count_suspended_sessions", "credential_key", "credentials", "deliver_message", "enrolments",
-    "events", "external", "gates", "identities", "ingest_message", "journal", "memories", "outbox", "policies", "resolutions", "resolvers", "roots", "session_guard", "signals", "standing_approvals",
+    "events", "external", "gates", "identities", "ingest_message", "invariants", "journal", "memories", "outbox", "policies", "resolutions", "resolvers", "roots", "session_guard", "signals", "standing_approvals",
     "tools", "usage", "webhooks", "workers",
 }  # fmt: skip
 

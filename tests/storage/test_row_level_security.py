@@ -529,6 +529,7 @@ def _argument(kind: str, id: UUID, word: str | None, number: int | None) -> Any:
         "text[]": [word or "member"],
         "int2": number,
         "int4": number,
+        "int4[]": [0],
         "int8": number,
         "int8[]": [0],
         "float8": number,

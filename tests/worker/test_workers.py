@@ -117,6 +117,7 @@ async def test_what_was_claimed_ahead_and_finds_no_slot_is_left_to_others(
 async def test_a_worker_that_stops_hands_back_what_it_claimed_ahead(world: World) -> None:
     gate = Gate()
     worker, ids = await two_run_and_two_are_ready(world, gate)
+    await gate.arrived(2)
     worker.stop()
     draining = asyncio.create_task(worker._drain())
     async with asyncio.timeout(10):

@@ -80,6 +80,8 @@ async def authorize_calls(
             # The whole batch may be sent again: each call has a key.
             raise
         except CortexError as error:
+            if error.code in ("session_not_found", "not_external"):
+                raise  # as for any of them
             questions = list(error.questions) if isinstance(error, GateClosed) else []
             refusal = call_model.CallProblem(
                 status=error.http_status, code=error.code, detail=error.message, hint=error.hint, questions=questions

@@ -39,6 +39,11 @@ begin
 end
 $$;
 
+-- Its name puts it behind the triggers that set `finished_at` and `runnable_at`.
+create or replace trigger job_invariants before insert or update of status, kind, worker_id, leased_at, runnable_at, holds, held_at,
+    error_message, finished_at, retry_count, max_retries, next_retry_at, open_approvals
+  on job for each row execute function job_invariants();
+
 -- A dispatch that nobody authorised, or that has no end, cannot be written.
 create or replace function tool_call_is_sound(
   status text, has_end boolean, hash_length integer, read_only boolean, verdict text, has_rule boolean, has_window boolean,

@@ -8,16 +8,10 @@ alter table job
   drop constraint chk_job_runnable, drop constraint chk_job_status, drop constraint chk_job_terminal_has_end,
   drop constraint chk_job_waiting_has_approval;
 
-create or replace function job_invariants() returns trigger language plpgsql as $$ begin return new; end $$;
--- Its name puts it behind the triggers that set `finished_at` and `runnable_at`.
-create trigger job_invariants before insert or update of status, kind, worker_id, leased_at, runnable_at, holds, held_at,
-    error_message, finished_at, retry_count, max_retries, next_retry_at, open_approvals
-  on job for each row execute function job_invariants();
-
 create or replace function tool_call_is_sound(
   status text, has_end boolean, hash_length integer, read_only boolean, verdict text, has_rule boolean, has_window boolean,
   on_uncertain text, granted boolean) returns boolean
-  language plpgsql immutable parallel safe as $$ begin return true; end $$;
+  language plpgsql immutable parallel safe set search_path = public, pg_temp as $$ begin return true; end $$;
 alter table tool_call
   drop constraint chk_tool_call_end, drop constraint chk_tool_call_hash, drop constraint chk_tool_call_intent,
   drop constraint chk_tool_call_on_uncertain, drop constraint chk_tool_call_status, drop constraint chk_tool_call_verdict,
