@@ -234,6 +234,8 @@ def _resolved(stage: Stage, path: str) -> dict[str, list[Any]]:
         return {"call": [stage.executed_call]}
     if path.endswith("/resolve"):
         return {"action": ["ship.now"]}
+    if path.endswith("/batch"):
+        return {"calls": [[{"key": "batch", "tool": "files.read_query", "arguments": {}}]]}
     if path.endswith("/execute"):
         return {"tool": ["ship.now"], "arguments": [{"version": "1"}]}
     return {}
