@@ -19,6 +19,7 @@ from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.proof.model import Fact
 from cortex_plane.proof.rules.receipts import Stamp
 from cortex_plane.sessions.model.sessions import SessionKind
+from cortex_plane.tenancy.model.access import Actor
 
 queries = Queries("calls")
 
@@ -186,13 +187,13 @@ async def intend_call(
 
 
 async def settle_call(
-    db: Database, org_id: UUID, id: UUID, sees: UUID | None, by: UUID, attempt: int | None, outcome: dict[str, Any],
-    result: bytes | None, events: CallMessage, facts: Sequence[Fact], more: dict[str, Any] | None = None,
+    db: Database, actor: Actor, id: UUID, attempt: int | None, outcome: dict[str, Any], result: bytes | None,
+    events: CallMessage, facts: Sequence[Fact], more: dict[str, Any] | None = None,
 ) -> EndedGatedCall | None:  # fmt: skip
     """``more``: None where nobody looked at the gates of its session. If it has some, nothing is written, and they are returned."""
     rows = await db.call(
-        "settle_call", org_id, id, sees, by, attempt, outcome, result.decode() if result is not None else None,
-        *_call_message(events, facts), more,
+        "settle_call", actor.org_id, id, actor.sees, actor.identity, attempt, outcome,
+        result.decode() if result is not None else None, *_call_message(events, facts), more,
     )  # fmt: skip
     return EndedGatedCall(**rows[0]) if rows and rows[0]["bound"] is not None else None
 
