@@ -171,10 +171,6 @@ class ToolConfirmation:
     current: bool
     """Whether it is about the newest version of the tool. False: the tool changed, and is asked about again."""
 
-    @property
-    def holds(self) -> Confirmed:
-        return Confirmed(read_only=self.read_only, idempotent=self.idempotent, risk=self.risk)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishedTool:
