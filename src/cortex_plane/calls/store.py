@@ -203,11 +203,9 @@ async def end_call(tx: Transaction, outcome: dict[str, Any]) -> None:
     await tx.call("end_call", tx.org, outcome, None)
 
 
-def _call_message(events: CallMessage, facts: Sequence[Fact]) -> tuple[list[Any], ...]:
-    return (
-        [kind for kind, _ in events], [data for _, data in events],
-        [fact.action for fact in facts], [fact.body for fact in facts],
-    )  # fmt: skip
+def _call_message(events: CallMessage, facts: Sequence[Fact]) -> tuple[Sequence[Any], ...]:
+    kinds_and_data = map(list, zip(*events, strict=True)) if events else ((), ())
+    return *kinds_and_data, [fact.action for fact in facts], [fact.body for fact in facts]
 
 
 async def ask_again(
