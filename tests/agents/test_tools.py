@@ -124,9 +124,7 @@ def test_a_tool_may_be_declared_bare_or_with_arguments_and_stays_a_function() ->
     issue = app.tools["github.create_issue"]
     assert (issue.description, issue.read_only, issue.risk) == ("Opens one.", True, Risk.LOW)
     assert (issue.timeout_seconds, issue.on_uncertain) == (5.0, None)
-    assert app.called("github_create_issue") is issue
-    assert app.called("github.create_issue") is None
-    assert [spec.name for spec in app.specs] == ["first", "second", "github_create_issue"]
+    assert [tool.spec.name for tool in app.tools.values()] == ["first", "second", "github_create_issue"]
     assert app.instructions == "Be careful."
     assert repr(app) == "App('release', tools=['first', 'second', 'github.create_issue'])"
 

@@ -267,9 +267,7 @@ async def test_a_revocation_that_waited_for_a_use_tells_of_it(org: World, admin:
     async with org.db.transaction(org.org_id) as tx:
         write = stage.intent()
         write.policies = held.given.policies
-        written = await jobs_store.advance_job(
-            tx, org.org_id, held.given.job_id, held.worker, held.given.epoch, held.number + 1, write, 2.0
-        )
+        written = await jobs_store.advance_job(tx, held.given, held.worker, held.number + 1, write, 2.0)
         assert written is not None
         revoking = asyncio.ensure_future(
             standing_approvals.revoke(org.db, org.admin.actor, stage.given.id, Revocation())

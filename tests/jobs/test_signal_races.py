@@ -204,9 +204,7 @@ async def test_a_sender_waits_for_a_job_that_goes_to_sleep_first(
     write = StepWrite(status=JobStatus.SLEEPING, delay_seconds=None, more={"waits": [wait()]})
     given = held.given
     async with second.transaction(world.org_id) as tx:
-        written = await jobs_store.advance_job(
-            tx, given.org_id, given.job_id, held.worker, given.epoch, given.write_seq + 1, write, 2.0
-        )
+        written = await jobs_store.advance_job(tx, given, held.worker, given.write_seq + 1, write, 2.0)
         assert written is not None
         sending = asyncio.ensure_future(send(world.db, world.admin, payload="late"))
         assert await _blocks(admin, sending), "it must see the wait that is about to be committed"

@@ -455,7 +455,7 @@ async def test_what_lost_its_lease_changes_nothing(strict: World, admin: asyncpg
     late = deliveries.Delivered(lane=lane, message=prepared, receipt=sent)
     for wait in (False, True):
         assert await deliveries.record_delivered(strict.db, actor, [late], wait=wait) == [
-            deliveries.Recorded(False, False)
+            deliveries.DeliveryRecord(False, False)
         ]
     assert await deliveries.record_failed(strict.db, actor, lane, lane.ids[0], TryAgain("late")) is None
     assert await outbox.prepare_deliveries(strict.db, {"email": box}, PUBLIC_URL, lane, lane.ids) == []

@@ -109,10 +109,10 @@ class Held:
         sent = {"worker": self.worker, "epoch": self.given.epoch, "number": self.number + 1, **changes}
         write = write or StepWrite()
         write = replace(write, policies=write.policies or self.given.policies)
+        given = replace(self.given, epoch=sent["epoch"])
         written = await jobs_store.advance_job(
-            self.db, self.given.org_id, self.given.job_id, sent["worker"], sent["epoch"], sent["number"],
-            write, self.dispatch_seconds,
-        )  # fmt: skip
+            self.db, given, sent["worker"], sent["number"], write, self.dispatch_seconds
+        )
         if written is not None and sent["number"] == self.number + 1:
             self.number += 1
         return written

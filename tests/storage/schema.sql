@@ -4122,15 +4122,15 @@ begin
   card := end_doubt(p_org, p_call, 'its agent reported the outcome');
   perform end_call(p_org, p_outcome, p_result);
   perform record_more(p_org, was.job_id, declared.session_id, p_more, plane_now());
-  types := array['tool_result'];
-  data := array[jsonb_strip_nulls(jsonb_build_object(
-    'step', was.step_index, 'id', was.id, 'tool', was.tool_name, 'status', p_outcome -> 'status', 'error', left(p_outcome ->> 'error', 500)))];
+  -- The first event says what became of the call; only here are its step and its tool known.
+  types := p_event_types[1:1];
+  data := array[p_event_data[1] || jsonb_build_object('step', was.step_index, 'tool', was.tool_name)];
   if card is not null then
     types := types || 'approval_cancelled'::text;
     data := data || jsonb_build_object('approval_id', card);
   end if;
-  types := types || p_event_types;
-  data := data || p_event_data;
+  types := types || p_event_types[2:];
+  data := data || p_event_data[2:];
   perform session_append(p_org, declared.session_id, 0, types, array_fill(was.job_id, array[cardinality(types)]), data,
     p_actions, p_bodies, array_fill(was.job_id, array[cardinality(p_actions)]));
   return query select declared.session_id, was.tool_name, null::jsonb, plane_now();

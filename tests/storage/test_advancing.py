@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -104,10 +105,8 @@ async def test_another_org_cannot_be_written_to(
 ) -> None:
     before = await state(admin)
     stranger = Held(held.db, held.worker, held.given)
-    given = held.given
-    rows = await jobs_store.advance_job(
-        held.db, other.org_id, given.job_id, held.worker, given.epoch, 1, StepWrite(**SAVED), 1.0
-    )
+    given = replace(held.given, org_id=other.org_id)
+    rows = await jobs_store.advance_job(held.db, given, held.worker, 1, StepWrite(**SAVED), 1.0)
     assert rows is None
     assert stranger.number == 0
     assert await state(admin) == before

@@ -451,9 +451,9 @@ async def test_lanes_that_write_together_wait_for_nobody_who_holds_one_of_their_
             async with other.transaction():
                 await other.execute("select from approval_request where id = $1 for update", ids[1])
                 records = await deliveries.record_delivered(strict.db, actor, sent)
-                assert records == [deliveries.Recorded(True, False), None, deliveries.Recorded(True, False)]
+                assert records == [deliveries.DeliveryRecord(True, False), None, deliveries.DeliveryRecord(True, False)]
             assert await deliveries.record_delivered(strict.db, actor, sent[1:2], wait=True) == [
-                deliveries.Recorded(True, False)
+                deliveries.DeliveryRecord(True, False)
             ]
     finally:
         await other.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 from uuid import UUID
 
 from pydantic import Field
@@ -13,6 +13,8 @@ from cortex_plane.kernel.fields import MAX_BODY_BYTES
 from cortex_plane.kernel.routes import ListRoute, Query, Route, filters
 from cortex_plane.sessions.model.sessions import Session
 
+T = TypeVar("T")
+
 
 class WaitQuery(Query):
     wait: Annotated[
@@ -20,22 +22,14 @@ class WaitQuery(Query):
     ] = 0
 
 
-AUTHORIZE_CALL = Route(
-    "POST /v1/sessions/{session_id}/calls",
-    model.ExternalCall,
-    body=model.CallDraft,
-    status=201,
-    max_body=MAX_BODY_BYTES,
-    tag="calls",
-)
+def _large(address: str, output: type[T], body: type, tag: str = "", status: int = 200) -> Route[T]:
+    """A route whose body may hold arguments or results of any size."""
+    return Route(address, output, body=body, status=status, max_body=MAX_BODY_BYTES, tag=tag)
+
+
+AUTHORIZE_CALL = _large("POST /v1/sessions/{session_id}/calls", model.ExternalCall, model.CallDraft, "calls", 201)
 """Ask before acting. Act only where the answer says `run`; its `next` says what to do otherwise."""
-AUTHORIZE_CALLS = Route(
-    "POST /v1/sessions/{session_id}/calls/batch",
-    model.BatchAnswer,
-    body=model.CallBatch,
-    max_body=MAX_BODY_BYTES,
-    tag="calls",
-)
+AUTHORIZE_CALLS = _large("POST /v1/sessions/{session_id}/calls/batch", model.BatchAnswer, model.CallBatch, "calls")
 """Ask about several calls of one response at once. Each needs a key, and is answered as if it were sent alone, in their order."""
 LIST_CALLS = ListRoute(
     "GET /v1/calls",
@@ -48,49 +42,26 @@ GET_CALL = Route("GET /v1/calls/{call_id}", model.ExternalCall, query=WaitQuery)
 """One call. With `wait` it is answered once there is something to do, or when that time is over."""
 INTEND_CALL = Route("POST /v1/calls/{call_id}/intent", model.ExternalCall, body=model.IntentDraft)
 """Say that you begin. Act only where the answer says `run`, and before its `dispatch_before`."""
-SETTLE_CALL = Route(
-    "POST /v1/calls/{call_id}/outcome", model.OutcomeReceipt, body=model.OutcomeDraft, max_body=MAX_BODY_BYTES
-)
+SETTLE_CALL = _large("POST /v1/calls/{call_id}/outcome", model.OutcomeReceipt, model.OutcomeDraft)
 """Say what became of it. Told twice the same, nothing changes."""
-COMPLETE_SESSION = Route(
-    "POST /v1/sessions/{session_id}/complete", Session, body=model.Ending, max_body=MAX_BODY_BYTES, tag="calls"
-)
+COMPLETE_SESSION = _large("POST /v1/sessions/{session_id}/complete", Session, model.Ending, "calls")
 """The agent that runs elsewhere is done."""
-FAIL_SESSION = Route(
-    "POST /v1/sessions/{session_id}/fail", Session, body=model.Ending, max_body=MAX_BODY_BYTES, tag="calls"
-)
+FAIL_SESSION = _large("POST /v1/sessions/{session_id}/fail", Session, model.Ending, "calls")
 """The agent that runs elsewhere gives up: nobody is asked any more."""
 
-RESOLVE_REQUEST = Route(
-    "POST /v1/sessions/{session_id}/resolve",
-    model.Resolution,
-    body=model.ResolutionRequest,
-    status=201,
-    max_body=MAX_BODY_BYTES,
-    tag="resolutions",
+RESOLVE_REQUEST = _large(
+    "POST /v1/sessions/{session_id}/resolve", model.Resolution, model.ResolutionRequest, "resolutions", 201
 )
 """What an agent that runs elsewhere may do now, and what it must know and answer first. Asking uses nothing up."""
 GET_RESOLUTION = Route("GET /v1/resolutions/{resolution_id}", model.Resolution)
 """A resolution as it was given: for whoever asked for it, and for those who see the whole org."""
-EXECUTE_RESOLUTION = Route(
-    "POST /v1/resolutions/{resolution_id}/execute",
-    model.ExternalCall,
-    body=model.CallDraft,
-    status=201,
-    max_body=MAX_BODY_BYTES,
+EXECUTE_RESOLUTION = _large(
+    "POST /v1/resolutions/{resolution_id}/execute", model.ExternalCall, model.CallDraft, status=201
 )
 """Begin a call that the resolution covers. Act only where the answer says `run`."""
-REPORT_RESOLUTION = Route(
-    "POST /v1/resolutions/{resolution_id}/report", model.OutcomeReceipt, body=model.ReportDraft, max_body=MAX_BODY_BYTES
-)
+REPORT_RESOLUTION = _large("POST /v1/resolutions/{resolution_id}/report", model.OutcomeReceipt, model.ReportDraft)
 """Say what became of a call that was executed under it. Told twice the same, nothing changes."""
-ANSWER_GATE = Route(
-    "POST /v1/sessions/{session_id}/answers",
-    model.AnswerReceipt,
-    body=model.AnswerDraft,
-    max_body=MAX_BODY_BYTES,
-    tag="resolutions",
-)
+ANSWER_GATE = _large("POST /v1/sessions/{session_id}/answers", model.AnswerReceipt, model.AnswerDraft, "resolutions")
 """Answer a gate that stops an agent that runs elsewhere. A wrong answer is one try less."""
 GET_PERMISSIONS = Route("GET /v1/sessions/{session_id}/permissions", model.Permissions, tag="resolutions")
 """What is allowed in a session now, and which gate, capability or policy did it. Looking changes nothing."""

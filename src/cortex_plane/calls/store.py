@@ -19,6 +19,7 @@ from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.proof.model import Fact
 from cortex_plane.proof.rules.receipts import Stamp
 from cortex_plane.sessions.model.sessions import SessionKind
+from cortex_plane.tenancy.model.access import Actor
 
 queries = Queries("calls")
 
@@ -186,13 +187,13 @@ async def intend_call(
 
 
 async def settle_call(
-    db: Database, org_id: UUID, id: UUID, sees: UUID | None, by: UUID, attempt: int | None, outcome: dict[str, Any],
-    result: bytes | None, events: CallMessage, facts: Sequence[Fact], more: dict[str, Any] | None = None,
+    db: Database, actor: Actor, id: UUID, attempt: int | None, outcome: dict[str, Any], result: bytes | None,
+    events: CallMessage, facts: Sequence[Fact], more: dict[str, Any] | None = None,
 ) -> EndedGatedCall | None:  # fmt: skip
     """``more``: None where nobody looked at the gates of its session. If it has some, nothing is written, and they are returned."""
     rows = await db.call(
-        "settle_call", org_id, id, sees, by, attempt, outcome, result.decode() if result is not None else None,
-        *_call_message(events, facts), more,
+        "settle_call", actor.org_id, id, actor.sees, actor.identity, attempt, outcome,
+        result.decode() if result is not None else None, *_call_message(events, facts), more,
     )  # fmt: skip
     return EndedGatedCall(**rows[0]) if rows and rows[0]["bound"] is not None else None
 
@@ -202,11 +203,9 @@ async def end_call(tx: Transaction, outcome: dict[str, Any]) -> None:
     await tx.call("end_call", tx.org, outcome, None)
 
 
-def _call_message(events: CallMessage, facts: Sequence[Fact]) -> tuple[list[Any], ...]:
-    return (
-        [kind for kind, _ in events], [data for _, data in events],
-        [fact.action for fact in facts], [fact.body for fact in facts],
-    )  # fmt: skip
+def _call_message(events: CallMessage, facts: Sequence[Fact]) -> tuple[Sequence[Any], ...]:
+    kinds_and_data = map(list, zip(*events, strict=True)) if events else ((), ())
+    return *kinds_and_data, [fact.action for fact in facts], [fact.body for fact in facts]
 
 
 async def ask_again(

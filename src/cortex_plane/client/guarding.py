@@ -33,19 +33,6 @@ from pydantic import TypeAdapter
 from cortex_plane.agents.model.tools import OnUncertain, Risk, is_tool_name
 from cortex_plane.calls import routes as call_routes
 from cortex_plane.client import dialogue as dialogues
-from cortex_plane.client.dialogue import (
-    Ask,
-    Delay,
-    Dialogue,
-    Flush,
-    Invocation,
-    Later,
-    NotJson,
-    Run,
-    Send,
-    Step,
-    raised,
-)
 from cortex_plane.client.transport import certificates, problem
 from cortex_plane.kernel.canonical import canonical, check_json
 from cortex_plane.kernel.errors import CortexError, InvalidInput, Unavailable
@@ -200,8 +187,8 @@ class Guarded:
         bound, invocation = self._open(args, kwargs)
         return self.drive(invocation.dialogue(), bound)
 
-    def drive(self, dialogue: Dialogue, bound: inspect.BoundArguments | None) -> Any:
-        step: Step = next(dialogue)
+    def drive(self, dialogue: dialogues.Dialogue, bound: inspect.BoundArguments | None) -> Any:
+        step: dialogues.Step = next(dialogue)
         while True:
             try:
                 value = self._do(step, bound)
@@ -214,27 +201,27 @@ class Guarded:
             except StopIteration as end:
                 return end.value
 
-    def _do(self, step: Step, bound: inspect.BoundArguments | None) -> Any:
+    def _do(self, step: dialogues.Step, bound: inspect.BoundArguments | None) -> Any:
         """``bound`` is None where only the outcome is left to tell."""
         match step:
-            case Send():
+            case dialogues.Send():
                 return self._lines.send(step)
-            case Delay(seconds=seconds):
+            case dialogues.Delay(seconds=seconds):
                 time.sleep(seconds)
                 return None
-            case Later(session=session, report=report):
+            case dialogues.Later(session=session, report=report):
                 return self._lines.reports.start(session, functools.partial(self.drive, report, None))
-            case Flush(session=session):
+            case dialogues.Flush(session=session):
                 return self._lines.reports.wait(session)
             case dialogues.Probe(arguments=arguments):
                 return _require_value(self._probe(cast("inspect.BoundArguments", bound), arguments))
-            case Ask(questions=questions):
+            case dialogues.Ask(questions=questions):
                 return _require_value(cast("OnGate", self._options.on_gate)(questions))
-            case Run():
+            case dialogues.Run():
                 call = self._arguments(cast("inspect.BoundArguments", bound), step)
                 return self._run(functools.partial(self._function, *call.args, **call.kwargs), step)
 
-    def _run(self, work: Callable[[], Any], step: Run) -> Any:
+    def _run(self, work: Callable[[], Any], step: dialogues.Run) -> Any:
         """In the caller's own thread; only where there is a time to keep, in another one."""
         token = _current.set(CurrentCall(step.call_id, step.attempt))
         try:
@@ -245,7 +232,7 @@ class Guarded:
         finally:
             _current.reset(token)
 
-    def _late(self, step: Run, outcome: dict[str, Any]) -> None:
+    def _late(self, step: dialogues.Run, outcome: dict[str, Any]) -> None:
         """Somebody may be asked whether it happened by now: they need not be."""
         if outcome["status"] != "unknown":
             self.drive(step.late(outcome), None)
@@ -254,15 +241,15 @@ class Guarded:
         call = self._with(bound, arguments)
         return cast("Any", self._options.probe)(*call.args, **call.kwargs)
 
-    def _arguments(self, bound: inspect.BoundArguments, step: Run) -> inspect.BoundArguments:
+    def _arguments(self, bound: inspect.BoundArguments, step: dialogues.Run) -> inspect.BoundArguments:
         return bound if step.arguments is None else self._with(bound, step.arguments)
 
     async def call_async(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         bound, invocation = self._open(args, kwargs)
         return await self._drive_async(invocation.dialogue(), bound)
 
-    async def _drive_async(self, dialogue: Dialogue, bound: inspect.BoundArguments | None) -> Any:
-        step: Step = next(dialogue)
+    async def _drive_async(self, dialogue: dialogues.Dialogue, bound: inspect.BoundArguments | None) -> Any:
+        step: dialogues.Step = next(dialogue)
         while True:
             try:
                 value = await self._do_async(step, bound)
@@ -275,24 +262,24 @@ class Guarded:
             except StopIteration as end:
                 return end.value
 
-    async def _do_async(self, step: Step, bound: inspect.BoundArguments | None) -> Any:
+    async def _do_async(self, step: dialogues.Step, bound: inspect.BoundArguments | None) -> Any:
         match step:
-            case Send():
+            case dialogues.Send():
                 return await self._send_async(step)
-            case Delay(seconds=seconds):
+            case dialogues.Delay(seconds=seconds):
                 await asyncio.sleep(seconds)
                 return None
-            case Later(session=session, report=report):
+            case dialogues.Later(session=session, report=report):
                 return self._lines.reports.start_async(session, self._drive_async(report, None))
-            case Flush(session=session):
+            case dialogues.Flush(session=session):
                 return await self._lines.reports.wait_async(session)
             case dialogues.Probe(arguments=arguments):
                 outcome = self._probe(cast("inspect.BoundArguments", bound), arguments)
                 return await outcome if inspect.isawaitable(outcome) else outcome
-            case Ask(questions=questions):
+            case dialogues.Ask(questions=questions):
                 answers = cast("OnGate", self._options.on_gate)(questions)
                 return await answers if inspect.isawaitable(answers) else answers
-            case Run():
+            case dialogues.Run():
                 call = self._arguments(cast("inspect.BoundArguments", bound), step)
                 token = _current.set(CurrentCall(step.call_id, step.attempt))
                 try:
@@ -300,7 +287,7 @@ class Guarded:
                 finally:
                     _current.reset(token)
 
-    async def _send_async(self, step: Send) -> Any:
+    async def _send_async(self, step: dialogues.Send) -> Any:
         """Cancelling the call does not cancel the request: it may have arrived."""
         sending = asyncio.ensure_future(self._lines.send_async(step))
         try:
@@ -319,7 +306,7 @@ class Guarded:
             call = await sending
             if call["next"] == "run":
                 outcome = {"status": "failed", "error": "not run: cancelled", "attempt": call["attempt"]}
-                await self._lines.send_async(Send(call_routes.SETTLE_CALL, (call["id"],), outcome))
+                await self._lines.send_async(dialogues.Send(call_routes.SETTLE_CALL, (call["id"],), outcome))
         except CortexError as error:
             dialogues.log.warning("a cancelled call of %s could not be taken back: %s", self._options.tool, error)
 
@@ -335,7 +322,9 @@ class Guarded:
 
     # Arguments ---------------------------------------------------------------------------------------------------
 
-    def _open(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[inspect.BoundArguments, Invocation]:
+    def _open(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[inspect.BoundArguments, dialogues.Invocation]:
         """Raises for an invalid call before anything is sent."""
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
@@ -345,7 +334,9 @@ class Guarded:
             exact = canonical(arguments)
             check_json(orjson.loads(exact), self._options.tool, MAX_OBJECT_BYTES)
         except InvalidInput as error:
-            raise NotJson(f"{error.message} Nothing was sent.", hint=error.hint or NotJson.default_hint) from None
+            raise dialogues.NotJson(
+                f"{error.message} Nothing was sent.", hint=error.hint or dialogues.NotJson.default_hint
+            ) from None
         options = self._options
         draft: dict[str, Any] = {
             "tool": options.tool, "arguments": orjson.loads(exact), "risk": options.risk, "read_only": options.read_only,
@@ -354,7 +345,7 @@ class Guarded:
         }  # fmt: skip
         if self._schema is not None:
             draft["parameters"] = self._schema
-        invocation = Invocation(
+        invocation = dialogues.Invocation(
             session=functools.partial(self._lines.session, options.agent), draft=draft, wait=options.wait,
             patience=options.patience, has_probe=options.probe is not None, answers=options.answers,
             has_answerer=options.on_gate is not None, reports_later=options.report == "later",
@@ -408,7 +399,9 @@ def _in_time(work: Callable[[], Any], seconds: float, tool: str, late: Callable[
         with turn:
             end.set()
         if late_end.is_set():
-            late(raised(outcome["error"]) if "error" in outcome else dialogues.returned(outcome["value"], tool))
+            late(
+                dialogues.raised(outcome["error"]) if "error" in outcome else dialogues.returned(outcome["value"], tool)
+            )
 
     threading.Thread(target=run, name=f"guard {tool}", daemon=True).start()
     end.wait(seconds)
@@ -516,7 +509,7 @@ class Lines:
     def _settings(self) -> dict[str, Any]:
         return {"base_url": self._url, "headers": self._headers, "verify": certificates(self._url), "trust_env": False}
 
-    def send(self, step: Send) -> Any:
+    def send(self, step: dialogues.Send) -> Any:
         pid = os.getpid()
         pool = self._pools.get(pid) or self._pools.setdefault(pid, httpx.Client(**self._settings()))
         try:
@@ -525,7 +518,7 @@ class Lines:
             raise self._silent(error) from error
         return _decoded(answer)
 
-    async def send_async(self, step: Send) -> Any:
+    async def send_async(self, step: dialogues.Send) -> Any:
         loop = asyncio.get_running_loop()
         line = self._loops.get(loop)
         if line is None:
@@ -536,13 +529,13 @@ class Lines:
             raise self._silent(error) from error
         return _decoded(answer)
 
-    def session(self, agent: str, insist: dialogues.Insist) -> Dialogue:
+    def session(self, agent: str, insist: dialogues.Insist) -> dialogues.Dialogue:
         """The session of this process for an agent. Threads that open it at the same moment get the same one."""
         at = (os.getpid(), agent)
         if at not in self._sessions:
             name = self._names.setdefault(at, f"guard-{uuid4().hex}")
             body = {"agent": agent, "kind": "external", "title": f"guarded functions, process {at[0]}"}
-            session = yield from insist(Send(CREATE_SESSION, (), body, headers={"Idempotency-Key": name}))
+            session = yield from insist(dialogues.Send(CREATE_SESSION, (), body, headers={"Idempotency-Key": name}))
             self._sessions[at] = session["id"]
         return self._sessions[at]
 
@@ -555,7 +548,7 @@ class Lines:
             id = self._sessions.pop(at)
             if rest > 0:
                 try:
-                    self.send(Send(call_routes.COMPLETE_SESSION, (id,), {}, seconds=rest))
+                    self.send(dialogues.Send(call_routes.COMPLETE_SESSION, (id,), {}, seconds=rest))
                 except Exception:  # noqa: S112 -- it is the end of the process, and nothing depends on it
                     continue
 
@@ -586,7 +579,7 @@ def _at_exit(lines: weakref.ref[Lines]) -> None:
         alive.end_sessions(2.0)
 
 
-def _request(step: Send) -> dict[str, Any]:
+def _request(step: dialogues.Send) -> dict[str, Any]:
     """For httpx."""
     is_json = {} if step.body is None else {"Content-Type": "application/json"}
     return {

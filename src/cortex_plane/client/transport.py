@@ -70,13 +70,16 @@ class Transport:
         revision: int | None = None,
     ) -> T:
         """The answer. ``values`` are those of the path."""
-        answer = await self._send(route, values, body, query, idempotency_key, revision)
+        headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+        if revision is not None:
+            headers["If-Match"] = f'"{revision}"'
+        answer = await self._send(route, values, query, body, headers)
         output: T = adapter(route.output).validate_python(answer)
         return output
 
     async def all(self, route: ListRoute[T], *values: object, **query: Any) -> Sequence[T]:
         """A list that comes in one page, and takes no page parameters."""
-        page = await self._send(route, values, query=query)
+        page = await self._send(route, values, query)
         return [parse(route.output, item) for item in page["items"]]
 
     async def pages(
@@ -86,7 +89,7 @@ class Transport:
         cursor, rest = None, limit
         while rest is None or rest > 0:
             size = 200 if rest is None else min(rest, 200)
-            page = await self._send(route, values, query=query | {"cursor": cursor, "limit": size})
+            page = await self._send(route, values, query | {"cursor": cursor, "limit": size})
             for item in page["items"]:
                 yield parse(route.output, item)
             rest = None if rest is None else rest - len(page["items"])
@@ -95,23 +98,13 @@ class Transport:
                 return
 
     async def _send(
-        self,
-        route: Route[Any],
-        values: tuple[object, ...],
-        body: Any = None,
-        query: dict[str, Any] | None = None,
-        idempotency_key: str | None = None,
-        revision: int | None = None,
-    ) -> Any:
+        self, route: Route[Any], values: tuple[object, ...], query: dict[str, Any] | None, body: Any = None,
+        headers: dict[str, str] | None = None,
+    ) -> Any:  # fmt: skip
         """The decoded answer; None for 204."""
-        headers: dict[str, str] = {}
-        if idempotency_key is not None:
-            headers["Idempotency-Key"] = idempotency_key
-        if revision is not None:
-            headers["If-Match"] = f'"{revision}"'
         content = None
         if body is not None:
-            headers["Content-Type"] = "application/json"
+            headers = {**(headers or {}), "Content-Type": "application/json"}
             content = adapter(type(body)).dump_json(body, exclude_none=True)
         try:
             answer = await self._http.request(

@@ -24,6 +24,7 @@ from cortex_plane.policies.model.versions import row_as_json
 from cortex_plane.proof.model import Fact
 from cortex_plane.proof.rules.receipts import Stamp
 from cortex_plane.sessions.rules import SessionMessage, StepRow
+from cortex_plane.tenancy.model.access import Actor
 
 queries = Queries("jobs")
 _STATUSES: Mapping[str, JobStatus] = {status.value: status for status in JobStatus}
@@ -49,14 +50,11 @@ async def insert_job(tx: Transaction, id: UUID, job: NewJob, submitted_by: UUID)
     return parse(Job, row)
 
 
-async def insert_external_job(
-    tx: Transaction, id: UUID, session_id: UUID, agent_id: UUID, caused_by: UUID | None, submitted_by: UUID
-) -> None:
+async def insert_external_job(tx: Transaction, id: UUID, session_id: UUID, agent_id: UUID, actor: Actor) -> None:
     """A job that runs elsewhere from the start, and that no worker claims."""
-    job = NewJob(
-        session_id=session_id, agent_id=agent_id, payload={}, max_retries=0, kind=JobKind.EXTERNAL, caused_by=caused_by
-    )  # fmt: skip
-    await insert_job(tx, id, job, submitted_by)
+    kind, by = JobKind.EXTERNAL, actor.user_account_id
+    job = NewJob(session_id=session_id, agent_id=agent_id, payload={}, max_retries=0, kind=kind, caused_by=by)
+    await insert_job(tx, id, job, actor.identity)
 
 
 async def get_job(tx: Transaction, id: UUID, sees: UUID | None) -> Job | None:
@@ -65,19 +63,6 @@ async def get_job(tx: Transaction, id: UUID, sees: UUID | None) -> Job | None:
 
 async def lock_job(tx: Transaction, id: UUID, sees: UUID | None) -> Row | None:
     return await tx.row(queries.lock_job, id, sees)
-
-
-async def list_jobs(
-    tx: Transaction,
-    position: After,
-    limit: int,
-    sees: UUID | None,
-    status: JobStatus | None,
-    session_id: UUID | None,
-    agent_id: UUID | None,
-) -> Page[Job]:
-    rows = await tx.rows(queries.list_jobs, *after(position), limit + 1, sees, status, session_id, agent_id)
-    return page(Job, rows, limit)
 
 
 async def list_job_history(tx: Transaction, id: UUID) -> list[JobChange]:
@@ -191,20 +176,13 @@ async def claim_jobs(
 
 
 async def advance_job(
-    db: Database | Transaction,
-    org_id: UUID,
-    job_id: UUID,
-    worker_id: UUID,
-    epoch: int,
-    number: int,
-    write: rules.StepWrite,
-    dispatch_seconds: float,
-    open_approvals: int = 0,
-) -> rules.WriteResult | None:
+    db: Database | Transaction, job: Assignment, worker_id: UUID, number: int, write: rules.StepWrite,
+    dispatch_seconds: float, open_approvals: int = 0,
+) -> rules.WriteResult | None:  # fmt: skip
     """None: the job is not this worker's any more."""
     step = write.step
     rows = await db.call(
-        "advance_job", org_id, job_id, worker_id, epoch, number,
+        "advance_job", job.org_id, job.job_id, worker_id, job.epoch, number,
         write.checkpoint, write.mac,
         step.index if step else None, step.message_seq if step else write.message_seq,
         step.response.decode() if step else None, step.prompt_tokens if step else None,
@@ -394,13 +372,15 @@ async def list_job_usage(tx: Transaction, job_id: UUID) -> UsageTotals:
     return parse(UsageTotals, row)
 
 
-async def spent_by_job(tx: Transaction, job_id: UUID) -> Spent:
-    """Its cost as far as it is known."""
-    (row,) = await tx.rows(queries.spent_by_job, job_id)
+async def spent_by_job(db: Database, job: Assignment) -> Spent:
+    """For its worker: what it took so far, and its cost as far as it is known."""
+    async with db.transaction(job.org_id) as tx:
+        (row,) = await tx.rows(queries.spent_by_job, job.job_id)
     return Spent(tokens=row["tokens"], cost_micros=row["cost_micros"])
 
 
-async def spent_today(tx: Transaction, agent_id: UUID) -> tuple[Spent, float]:
-    """By an agent since midnight UTC, and the seconds until the next one."""
-    (row,) = await tx.rows(queries.spent_today, agent_id)
+async def spent_today(db: Database, job: Assignment) -> tuple[Spent, float]:
+    """By the job's agent since midnight UTC, and the seconds until the next one."""
+    async with db.transaction(job.org_id) as tx:
+        (row,) = await tx.rows(queries.spent_today, job.agent_id)
     return Spent(tokens=row["tokens"], cost_micros=row["cost_micros"]), row["seconds_left"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 from uuid import UUID
 
 from pydantic import Field
@@ -12,24 +12,24 @@ from cortex_plane.kernel.routes import ListQuery, ListRoute, Route, filters
 from cortex_plane.sessions.model import sessions
 from cortex_plane.sessions.model.events import Event, EventNumber
 
+T = TypeVar("T")
+
 
 class EventQuery(ListQuery):
     after: Annotated[EventNumber, Field(description="Only events after this number.")] = 0
 
 
-INGEST_MESSAGE = Route(
-    "POST /v1/connections/{connection_id}/messages",
-    sessions.IngestedMessage,
-    body=sessions.InboundMessage,
-    status=201,
-    once=True,
-    max_body=MAX_BODY_BYTES,
+def _create(address: str, output: type[T], body: type) -> Route[T]:
+    """A route that makes something once, from a body of any size."""
+    return Route(address, output, body=body, status=201, once=True, max_body=MAX_BODY_BYTES)
+
+
+INGEST_MESSAGE = _create(
+    "POST /v1/connections/{connection_id}/messages", sessions.IngestedMessage, sessions.InboundMessage
 )
 """Take in a person's message: makes account, session and job where they do not exist."""
 
-CREATE_SESSION = Route(
-    "POST /v1/sessions", sessions.Session, body=sessions.SessionDraft, status=201, once=True, max_body=MAX_BODY_BYTES
-)
+CREATE_SESSION = _create("POST /v1/sessions", sessions.Session, sessions.SessionDraft)
 """Open a session from a program. A person's conversation opens by itself with the first message."""
 LIST_SESSIONS = ListRoute(
     "GET /v1/sessions",
@@ -48,14 +48,7 @@ UPDATE_SESSION = Route(
 )
 TERMINATE_SESSION = Route("POST /v1/sessions/{session_id}/terminate", sessions.Session, body=sessions.Termination)
 """End a session for good and cancel its open jobs."""
-POST_MESSAGE = Route(
-    "POST /v1/sessions/{session_id}/messages",
-    sessions.IngestedMessage,
-    body=sessions.MessageDraft,
-    status=201,
-    once=True,
-    max_body=MAX_BODY_BYTES,
-)
+POST_MESSAGE = _create("POST /v1/sessions/{session_id}/messages", sessions.IngestedMessage, sessions.MessageDraft)
 LIST_MESSAGES = ListRoute(
     "GET /v1/sessions/{session_id}/messages", sessions.Message, columns="seq role text created_at"
 )

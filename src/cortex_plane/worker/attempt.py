@@ -29,15 +29,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cortex_plane.agents.model import completions
 from cortex_plane.agents.model.agents import CheckpointGranularity
-from cortex_plane.agents.model.completions import (
-    AssistantTurn,
-    ModelError,
-    ModelRequest,
-    Response,
-    StopReason,
-    ToolTurn,
-)
 from cortex_plane.gates.model.gates import GateInput
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus, Phase
 from cortex_plane.jobs.model.effects import CallStatus
@@ -218,7 +211,7 @@ class ResponseStep:
     """One response of the model, with its planned and authorised calls."""
 
     record: NewStep
-    response: Response
+    response: completions.Response
     calls: Sequence[step_calls.Call] = ()
 
     @property
@@ -271,7 +264,7 @@ class Attempt:
         rows = [call for call in point.calls if call.step_index == step]
         calls = await restore_calls(self.lease, self.gates, self.authorizer, response, rows)
         requests = as_sent(requests_of(response), {row.position: row for row in rows})
-        turn = AssistantTurn(text=response["text"], calls=requests)
+        turn = completions.AssistantTurn(text=response["text"], calls=requests)
         self.conversation.turns.append(turn, step=step, seq=point.read_to)
         await self._resolve(calls, StepWrite())
 
@@ -308,7 +301,7 @@ class Attempt:
                 response = await self._ask_meanwhile(request)
             else:
                 response = await self.conversation.ask(request)
-        except ModelError as error:
+        except completions.ModelError as error:
             if self.gates.bound is not None:
                 self.gates.bound.session.boundary(GateInput(now=self.lease.time.now(), errors=(str(error),)))
             raise Ended(JobRetried(error.error_class, str(error), retry_after=error.retry_after)) from error
@@ -334,7 +327,7 @@ class Attempt:
             self.gates.require_open(pending.take())
         await self._resolve(step.calls, due)
 
-    async def _ask_meanwhile(self, request: ModelRequest) -> Response:
+    async def _ask_meanwhile(self, request: completions.ModelRequest) -> completions.Response:
         """While the end of the last step waits for this response, and is written by itself where it takes too long."""
         timer = self.writer.flush_later()
         try:
@@ -349,7 +342,7 @@ class Attempt:
         """A trace that must be durable before anything else happens is written here."""
         return await self.writer.write(StepWrite()) if await self.gates.evaluate() else None
 
-    async def _plan_step(self, response: Response) -> ResponseStep:
+    async def _plan_step(self, response: completions.Response) -> ResponseStep:
         """The response as it is recorded, with its calls planned and authorised. Nothing is written yet."""
         progress = self.lease.progress
         self.conversation.add_tokens(response.usage)
@@ -369,7 +362,7 @@ class Attempt:
             completion_tokens=response.usage.completion_tokens,
             seconds=ticks() - self.step_start,
         )
-        turn = AssistantTurn(text=response.text, calls=response.calls)
+        turn = completions.AssistantTurn(text=response.text, calls=response.calls)
         self.conversation.turns.append(turn, step=progress.step, seq=progress.message_seq)
         if not response.calls:
             return ResponseStep(record, response)
@@ -402,7 +395,7 @@ class Attempt:
     async def _answer(self, step: ResponseStep) -> None:
         """A response without calls ends the job, unless a newer message arrived."""
         progress, index, text = self.lease.progress, step.record.index, step.text
-        cut = {"truncated": True} if step.response.stop_reason is StopReason.MAX_TOKENS else {}
+        cut = {"truncated": True} if step.response.stop_reason is completions.StopReason.MAX_TOKENS else {}
         reply = text if self.lease.assignment.kind is JobKind.CONVERSATION else None
         fact = self.lease.fact("step_completed", step=index, calls=[], **step_calls.reply_digest(reply))
         progress.end_step(index, "answer")
@@ -472,7 +465,7 @@ class Attempt:
         outcomes = [step_calls.call_outcome(call) for call in calls]
         if not any(call.kind is step_calls.CallKind.EFFECT for call in calls):
             outcomes = [{**step_calls.call_summary(call), **entry} for call, entry in zip(calls, outcomes, strict=True)]
-        self.conversation.turns.append(ToolTurn(tuple(call.call_result() for call in calls)), step=index)
+        self.conversation.turns.append(completions.ToolTurn(tuple(call.call_result() for call in calls)), step=index)
         self.gates.end_calls(calls)
         write.done_step = index
         write.events = [*write.events, *step_calls.result_events(index, calls)]

@@ -12,11 +12,10 @@ from uuid import UUID
 
 import structlog
 
-from cortex_plane.calls.rules.records import call_fact
-from cortex_plane.calls.rules.verdicts import judge_call
+from cortex_plane.calls.rules import pipeline
 from cortex_plane.calls.verbs.earlier_approvals import cover_call, receipt_fault
 from cortex_plane.gates.model.gates import PLANE_TOOLS
-from cortex_plane.gates.rules.authorization import Authorization, StandingUse, is_unseen
+from cortex_plane.gates.rules.authorization import Authorization, StandingUse
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT, CallStatus, ToolCall
 from cortex_plane.jobs.model.jobs import Hold
 from cortex_plane.jobs.rules import StepWrite
@@ -85,7 +84,7 @@ class CallAuthorizer:
         call.ruling = self._gates.rule_on(call, is_new=is_new)
         # A question to people may be asked again after a no: nothing is sent by it, and its agent decides what a no means.
         is_question = call.name == ASK
-        return judge_call(
+        return pipeline.judge_call(
             policies, lease.assignment, call, self._request_rows, read_only=self._only_reads(call), ruling=call.ruling,
             refused_before=not is_question and (call.name, call.input_hash) in self.refusals,
             demand=self.demands.get(call.id) if is_question else None,
@@ -163,30 +162,19 @@ class CallAuthorizer:
         return False
 
     async def may_be_sent_again(self, call: Call) -> bool:
-        """A call that was sent before needs permission of this moment, or the very approval that it was sent with. A
-        standing approval is that only if it was counted for this call, and while it lasts: it is not counted twice."""
         authorization = await self.judge(call)
-        if authorization.verdict is not PolicyVerdict.REQUIRES_APPROVAL:
-            return authorization.verdict is PolicyVerdict.ALLOW
-        if call.has_grant:
-            return not is_unseen(call.ruling)
-        use = (await self._cover(call, authorization, {})).leaning
-        return use is not None and use.counted
+        if authorization.verdict is PolicyVerdict.REQUIRES_APPROVAL and not call.has_grant:
+            authorization = await self._cover(call, authorization, {})
+        return pipeline.may_be_sent_again(authorization, call.ruling, has_grant=call.has_grant)
 
     async def _is_outgrown(self, call: Call, row: ToolCall) -> bool:
         """Whether an approval is out of date: other code, another time, another gate, or a policy that denies the call."""
-        why: str | None = None
-        if row.grant_expires_at is None or row.grant_expires_at <= self._lease.time.now():
-            why = "its grant has expired"
-        elif call.digest != row.tool_digest:
-            why = "its tool has changed"
-        elif (await self.judge(call)).verdict is not PolicyVerdict.DENY:
-            if not is_unseen(call.ruling):
-                return False
-            why = "whoever approved it was not shown a gate that a person must pass by now"
+        verdict, now = (await self.judge(call)).verdict, self._lease.time.now()
+        is_same = call.digest == row.tool_digest
+        why = pipeline.outgrown_reason(verdict, call.ruling, row.grant_expires_at, now, is_same_tool=is_same)
         if why is not None:
             self._note("approval_outgrown", call, why)
-        return True
+        return why is not None or verdict is PolicyVerdict.DENY
 
     def has_same_code(self, row: ToolCall) -> bool:
         return self._lease.toolbox.digests.get(row.tool_name) == row.tool_digest
@@ -198,7 +186,7 @@ class CallAuthorizer:
         return receipt_fault(lease.worker.vault, lease.assignment.org_id, call, stamp, now)
 
     def _note(self, action: str, call: Call, reason: str) -> None:
-        self._lease.notes.append(call_fact(self._lease.fact, action, call, reason=reason))
+        self._lease.notes.append(pipeline.call_fact(self._lease.fact, action, call, reason=reason))
 
 
 def reset_call(call: Call) -> Call:

@@ -20,15 +20,8 @@ import orjson
 from cortex_plane.agents.model.agents import SkillSettings
 from cortex_plane.agents.model.completions import CallRequest, CallResult, Response, StopReason, ToolSpec
 from cortex_plane.agents.model.tools import InvalidArguments, OnUncertain, Risk
-from cortex_plane.calls.rules.records import (
-    MAX_ERROR,
-    call_event,
-    call_row,
-    intent_row,
-    outcome_row,
-    result_event,
-    status_of,
-)
+from cortex_plane.calls.rules import pipeline
+from cortex_plane.calls.rules.pipeline import MAX_ERROR
 from cortex_plane.gates.model.gates import Ruling
 from cortex_plane.gates.rules.authorization import Authorization, StandingUse
 from cortex_plane.jobs.model.checkpoints import ActiveTool, ToolStatus
@@ -169,7 +162,7 @@ class Call:
     def row(self, blobs: WriteBlobs) -> dict[str, Any]:
         """Its row in the ledger. A read has no intent, so its authorization is on the audit trail alone."""
         is_read = self.kind is CallKind.READ
-        return call_row(
+        return pipeline.call_row(
             self, None if is_read else self.authorization, status=self.status, step=self.step, position=self.position,
             read_only=is_read, on_uncertain=self.on_uncertain,
             timeout_seconds=self.tool.timeout_seconds if self.tool else None, arguments=blobs.argument(self.arguments),
@@ -178,10 +171,12 @@ class Call:
 
     def intent(self, *, grant: bool = False, use: StandingUse | None = None) -> dict[str, Any]:
         """It has a row, and is sent with the grant of its approval, or again."""
-        return intent_row(self, self.attempt, self.on_uncertain, self.code.timeout_seconds, grant=grant, use=use)
+        return pipeline.intent_row(
+            self, self.attempt, self.on_uncertain, self.code.timeout_seconds, grant=grant, use=use
+        )
 
     def outcome(self, blobs: WriteBlobs) -> dict[str, Any]:
-        return outcome_row(
+        return pipeline.outcome_row(
             self.id, self.status, result=blobs.result(self.result), result_id=self.result_id, error=self.error,
             settled_by=self.settled_by,
         )  # fmt: skip
@@ -286,7 +281,7 @@ def apply_authorization(call: Call, authorization: Authorization) -> None:
         # What people are asked about leaves a row before it is sent. Reading twice harms nobody.
         call.kind, call.declaration = CallKind.EFFECT, OnUncertain.RETRY_WITH_KEY
     if authorization.verdict is not PolicyVerdict.ALLOW:
-        call.status, call.error = status_of(call.name, authorization)
+        call.status, call.error = pipeline.status_of(call.name, authorization)
 
 
 def apply_row(call: Call, row: ToolCall) -> None:
@@ -441,11 +436,11 @@ def text_events(step: int, text: str | None) -> Events:
 
 def call_events(step: int, text: str | None, calls: Sequence[Call]) -> Events:
     """The response is recorded, and none of its calls was sent yet."""
-    return text_events(step, text) + [call_event(step, call) for call in calls]
+    return text_events(step, text) + [pipeline.call_event(step, call) for call in calls]
 
 
 def result_events(step: int, calls: Sequence[Call]) -> Events:
-    return [result_event(step, call.id, call.name, call.status, call.error) for call in calls]
+    return [pipeline.result_event(step, call.id, call.name, call.status, call.error) for call in calls]
 
 
 def completion_events(step: int, text: str) -> Events:

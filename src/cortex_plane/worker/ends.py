@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from cortex_plane.calls.rules.records import PREVIEW
+from cortex_plane.calls.rules.pipeline import PREVIEW
 from cortex_plane.calls.verbs import steps
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus
 from cortex_plane.jobs.model.jobs import Hold, JobStatus

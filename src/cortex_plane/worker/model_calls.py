@@ -27,9 +27,9 @@ from cortex_plane.agents.model.completions import (
     tokens,
 )
 from cortex_plane.db.crash_points import reached
+from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model import usage as usage_model
 from cortex_plane.jobs.rules import StepWrite
-from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.sessions.model.events import EventType
@@ -212,7 +212,9 @@ class ModelConversation:
         if limits.token_budget is None and not by_cost and not daily:
             return
         least = await _estimate(request, answering, by_cost)
-        today, seconds = await workers.spent_today(lease.db, lease.assignment) if daily else (usage_model.Spent(), 0.0)
+        today, seconds = (
+            await jobs_store.spent_today(lease.db, lease.assignment) if daily else (usage_model.Spent(), 0.0)
+        )
         by_job = await self._spent_by_job()
         # From here until it is reserved nothing is awaited, so that each of several requests sees those before it.
         under_way = sum((call.least for call in self._open_calls), usage_model.Spent())
@@ -243,7 +245,7 @@ class ModelConversation:
         if limits.token_budget is None and limits.cost_budget_usd is None:
             return usage_model.Spent()
         if self._job_spent is None:
-            earlier = await workers.spent_by_job(lease.db, lease.assignment)
+            earlier = await jobs_store.spent_by_job(lease.db, lease.assignment)
             if self._job_spent is None:
                 self._job_spent = earlier + self._unwritten()
         count = lease.progress.prompt_tokens + lease.progress.completion_tokens

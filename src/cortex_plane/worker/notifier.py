@@ -23,7 +23,7 @@ from cortex_plane.kernel.meters import meters
 from cortex_plane.notify.model import Outgoing, Sent, TryAgain, Undeliverable
 from cortex_plane.notify.store import Lane
 from cortex_plane.notify.verbs import deliveries, outbox
-from cortex_plane.notify.verbs.deliveries import Delivered, Recorded
+from cortex_plane.notify.verbs.deliveries import Delivered, DeliveryRecord
 from cortex_plane.notify.verbs.outbox import ChannelPort, Prepared
 from cortex_plane.tenancy.model.access import Actor, scheduler_actor
 from cortex_plane.worker.limits import ticks
@@ -70,7 +70,7 @@ class Notifier:
         self._served: dict[str, UUID] = {}
         self._busy: dict[asyncio.Task[None], tuple[str, UUID]] = {}
         """With the channel and the org that hold the place."""
-        self._sent: dict[UUID, list[tuple[Delivered, asyncio.Future[Recorded | None]]]] = {}
+        self._sent: dict[UUID, list[tuple[Delivered, asyncio.Future[DeliveryRecord | None]]]] = {}
         """By org, while it is written down what was sent: what goes with the next commit."""
         self._writing: set[asyncio.Task[None]] = set()
         self._looking: asyncio.Task[None] | None = None
@@ -204,7 +204,7 @@ class Notifier:
                 return True
         return False
 
-    async def _record(self, actor: Actor, delivered: Delivered) -> Recorded:
+    async def _record(self, actor: Actor, delivered: Delivered) -> DeliveryRecord:
         """It has arrived: a database that is away for a moment must not make it arrive twice."""
         recorded = await self._record_with_others(actor, delivered)
         until = ticks() + RECORD_SECONDS
@@ -217,9 +217,9 @@ class Notifier:
                 await asyncio.sleep(self._poll * random.random())  # noqa: S311 -- jitter
         return recorded
 
-    async def _record_with_others(self, actor: Actor, delivered: Delivered) -> Recorded | None:
+    async def _record_with_others(self, actor: Actor, delivered: Delivered) -> DeliveryRecord | None:
         """What lanes of an org bring while a commit of it is under way goes with the next one. None: it must be written down alone."""
-        result: asyncio.Future[Recorded | None] = asyncio.get_running_loop().create_future()
+        result: asyncio.Future[DeliveryRecord | None] = asyncio.get_running_loop().create_future()
         if actor.org_id in self._sent:
             self._sent[actor.org_id].append((delivered, result))
         else:
@@ -233,7 +233,7 @@ class Notifier:
         queue = self._sent[actor.org_id]
         while queue:
             batch, queue[:] = queue[:], []
-            records: Sequence[Recorded | None] = [None] * len(batch)
+            records: Sequence[DeliveryRecord | None] = [None] * len(batch)
             try:
                 records = await deliveries.record_delivered(self.db, actor, [delivered for delivered, _ in batch])
             except Exception as error:

@@ -16,6 +16,7 @@ from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.agents import DEFAULT_APP, PromptChange, SkillSettings
 from cortex_plane.agents.model.completions import CallRequest, ModelError, ModelRequest, provider_name
 from cortex_plane.db.database import Database
+from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.checkpoints import Checkpoint, CheckpointCorrupt, CorruptionType, Phase, open_sealed
 from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
 from cortex_plane.jobs.model.jobs import Finding, JobKind, Parked, PreflightOutcome, Reason, Severity
@@ -153,8 +154,9 @@ class Preflight:
         if job.kind is JobKind.CONVERSATION:
             text = await workers.last_message(self.db, org_id, job, checkpoint.cursor.message_seq)
             payload = {**payload, "text": text}
+        entries, _ = await jobs_store.list_past_entries(self.db, org_id, job.id)
         return await dry_run(
-            function, await workers.recorded(self.db, org_id, job), payload, job_id=job.id,
+            function, entries, payload, job_id=job.id,
             session_id=job.session_id, agent=job.agent,
             fetch=lambda id: workers.parked_result(self.db, org_id, job, id),
         )  # fmt: skip

@@ -270,21 +270,15 @@ def heard(request: ModelRequest) -> int:
     """What is new since the model last spoke, as providers count that keep what they heard before."""
     length = len(request.notice)
     for turn in reversed(request.turns):
-        if isinstance(turn, AssistantTurn):
-            return length
-        length += _length(turn)
+        match turn:
+            case UserTurn():
+                length += len(turn.text)
+            case ToolTurn():
+                length += sum(len(result.name) + len(result.content) for result in turn.results)
+            case AssistantTurn():
+                return length
     tools = sum(len(tool.name) + len(tool.description) + len(str(tool.parameters)) for tool in request.tools)
     return len(request.system_prompt or "") + tools + length
-
-
-def _length(turn: Turn) -> int:
-    match turn:
-        case UserTurn():
-            return len(turn.text)
-        case AssistantTurn():
-            return len(turn.text or "") + length_of_calls(turn.calls)
-        case ToolTurn():
-            return sum(len(result.name) + len(result.content) for result in turn.results)
 
 
 def length_of_calls(calls: Sequence[CallRequest]) -> int:

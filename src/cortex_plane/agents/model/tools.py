@@ -171,10 +171,6 @@ class ToolConfirmation:
     current: bool
     """Whether it is about the newest version of the tool. False: the tool changed, and is asked about again."""
 
-    @property
-    def holds(self) -> Confirmed:
-        return Confirmed(read_only=self.read_only, idempotent=self.idempotent, risk=self.risk)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishedTool:
@@ -214,26 +210,22 @@ class ToolServer:
         return replace(self, worker=None, reason=trouble(self.reason))
 
 
-_TROUBLES = (
-    ("it did not answer", "it does not answer"),
-    ("it refuses", "it refuses the worker"),
-    ("it ended", "it ended"),
-    ("it was killed", "it ended"),
-    ("it closed", "it ended"),
-    ("it does not read", "it ended"),
-    ("it does not know its session", "it ended"),
-    ("it sent", "it broke the rules"),
-    ("it answered with more", "it broke the rules"),
-    ("it offers more", "it broke the rules"),
-    ("it changed its list", "it broke the rules"),
-    ("the list of its tools", "it broke the rules"),
-    ("the worker stops", "the worker stops"),
-    ("no worker runs it", "no worker runs it"),
-)
+_TROUBLES = {
+    "it does not answer": ("it did not answer",),
+    "it refuses the worker": ("it refuses",),
+    "it ended": ("it ended", "it was killed", "it closed", "it does not read", "it does not know its session"),
+    "it broke the rules": (
+        "it sent", "it answered with more", "it offers more", "it changed its list", "the list of its tools",
+    ),
+    "the worker stops": ("the worker stops",),
+    "no worker runs it": ("no worker runs it",),
+}  # fmt: skip
+"""By kind: how the reasons begin."""
 
 
 def trouble(reason: str | None) -> str | None:
     """What kind of reason this is. The whole one may name programs, addresses and directories of the operator."""
     if not reason:
         return None
-    return next((kind for text, kind in _TROUBLES if reason.startswith(text)), "it cannot be started or reached")
+    kinds = (kind for kind, texts in _TROUBLES.items() if reason.startswith(texts))
+    return next(kinds, "it cannot be started or reached")

@@ -11,17 +11,7 @@ from uuid import UUID
 
 from cortex_plane.agents.model.agents import SkillSettings
 from cortex_plane.agents.model.tools import Risk, highest_risk, is_tool_name
-from cortex_plane.calls.model import (
-    APP,
-    MAX_ACTIONS,
-    MAX_ASKS,
-    ActionAnswer,
-    ActionState,
-    Permissions,
-    Resolution,
-    ResolutionDecision,
-    Whom,
-)
+from cortex_plane.calls import model
 from cortex_plane.gates.model.gates import OF_THE_PLANE, GatedCall, GateState, Limit, Ruling
 from cortex_plane.gates.rules.authorization import authorize, time_limits
 from cortex_plane.gates.rules.evaluation import judge
@@ -33,7 +23,7 @@ from cortex_plane.policies.model.policies import CallFacts, PolicyDecision, Poli
 from cortex_plane.policies.rules.engine import CompiledPolicies
 from cortex_plane.sessions.model.sessions import SessionKind
 
-Look = tuple[ActionAnswer, Ruling | None]
+Look = tuple[model.ActionAnswer, Ruling | None]
 """What holds of an action that nobody calls yet, and what gates say of it."""
 CAPABILITY = "capability:"
 MAX_LIMITS = 1000
@@ -74,7 +64,7 @@ class Governed:
 
     @property
     def app(self) -> str:
-        return APP if self.is_external else self.skills.app
+        return model.APP if self.is_external else self.skills.app
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,7 +146,7 @@ def _rule_on(session: Governed, gates: GateSession | None, call: GatedCall) -> t
 
 def answered(
     action: str, decision: PolicyDecision, ruling: Ruling | None, risk: Risk, asks: Sequence[str] = ()
-) -> ActionAnswer:
+) -> model.ActionAnswer:
     """What holds of an action. Where gates let it through and policies agree, it is the gates that say why. ``asks``: the gates
     that the agent must answer first; they count where it is gates that refuse it."""
     answer = _base_answer(action, decision, ruling, ruling.risk if ruling is not None else risk)
@@ -166,44 +156,48 @@ def answered(
     if answer.verdict is PolicyVerdict.DENY:
         if not (by_gates and asks):
             return answer
-        return replace(answer, state=ActionState.ASKS_FIRST, whom=Whom.AGENT, asks=list(asks[:MAX_ASKS]))
+        return replace(
+            answer, state=model.ActionState.ASKS_FIRST, whom=model.Whom.AGENT, asks=list(asks[: model.MAX_ASKS])
+        )
     people = [gate.key for gate in ruling.people] if by_gates and ruling is not None else []
-    return replace(answer, whom=Whom.PERSON, asks=people[:MAX_ASKS])
+    return replace(answer, whom=model.Whom.PERSON, asks=people[: model.MAX_ASKS])
 
 
 _STATES = {
-    PolicyVerdict.ALLOW: ActionState.ALLOWED,
-    PolicyVerdict.REQUIRES_APPROVAL: ActionState.ASKS_FIRST,
-    PolicyVerdict.DENY: ActionState.DENIED,
+    PolicyVerdict.ALLOW: model.ActionState.ALLOWED,
+    PolicyVerdict.REQUIRES_APPROVAL: model.ActionState.ASKS_FIRST,
+    PolicyVerdict.DENY: model.ActionState.DENIED,
 }
 
 
-def _base_answer(action: str, decision: PolicyDecision, ruling: Ruling | None, risk: Risk) -> ActionAnswer:
+def _base_answer(action: str, decision: PolicyDecision, ruling: Ruling | None, risk: Risk) -> model.ActionAnswer:
     verdict, rule, reason = decision.verdict, decision.rule, ""
     if ruling is not None and (ruling.rule == rule or ruling.verdict is verdict is PolicyVerdict.ALLOW):
         verdict, rule, reason = ruling.verdict, ruling.rule, _short(ruling.reason)
     reason = reason or _SAID[verdict]
-    return ActionAnswer(action=action, state=_STATES[verdict], verdict=verdict, rule=rule, reason=reason, risk=risk)
+    return model.ActionAnswer(
+        action=action, state=_STATES[verdict], verdict=verdict, rule=rule, reason=reason, risk=risk
+    )
 
 
 def _short(reason: str) -> str:
     return reason if len(reason) <= MAX_REASON else f"{reason[: MAX_REASON - 1]}…"
 
 
-def split_answers(answers: Iterable[ActionAnswer]) -> tuple[list[ActionAnswer], list[ActionAnswer]]:
+def split_answers(answers: Iterable[model.ActionAnswer]) -> tuple[list[model.ActionAnswer], list[model.ActionAnswer]]:
     """What is not denied, and what is."""
-    groups: tuple[list[ActionAnswer], list[ActionAnswer]] = [], []
+    groups: tuple[list[model.ActionAnswer], list[model.ActionAnswer]] = [], []
     for answer in answers:
         groups[answer.verdict is PolicyVerdict.DENY].append(answer)
     return groups
 
 
-def decided(answers: Iterable[ActionAnswer]) -> ResolutionDecision:
+def decided(answers: Iterable[model.ActionAnswer]) -> model.ResolutionDecision:
     """What is said of all; where that differs, it is partial."""
     verdicts = {each.verdict for each in answers}
     if not verdicts:
-        return ResolutionDecision.DENY
-    return ResolutionDecision.PARTIAL if len(verdicts) > 1 else ResolutionDecision(verdicts.pop().value)
+        return model.ResolutionDecision.DENY
+    return model.ResolutionDecision.PARTIAL if len(verdicts) > 1 else model.ResolutionDecision(verdicts.pop().value)
 
 
 def block_list(atlases: CompiledAtlases, state: GateState) -> list[dict[str, Any]]:
@@ -224,7 +218,7 @@ def _fields(block: object, *names: str) -> dict[str, Any]:
     return {name: getattr(block, name) for name in names}
 
 
-def by_reference(resolution: Resolution) -> Resolution:
+def by_reference(resolution: model.Resolution) -> model.Resolution:
     """As it is kept: what blocks say and gates ask stands in the atlases, which do not change."""
     return replace(
         resolution,
@@ -233,7 +227,7 @@ def by_reference(resolution: Resolution) -> Resolution:
     )
 
 
-def in_full(atlases: CompiledAtlases, resolution: Resolution) -> Resolution:
+def in_full(atlases: CompiledAtlases, resolution: model.Resolution) -> model.Resolution:
     return replace(
         resolution,
         contexts=[block | {"content": _content(atlases, block)} for block in resolution.contexts],
@@ -285,7 +279,7 @@ def limits_of_all(atlases: CompiledAtlases, state: GateState, looks: Sequence[Lo
     return limits
 
 
-def asking(atlases: CompiledAtlases, answers: Iterable[ActionAnswer]) -> tuple[list[dict[str, Any]], int]:
+def asking(atlases: CompiledAtlases, answers: Iterable[model.ActionAnswer]) -> tuple[list[dict[str, Any]], int]:
     """The gates that actions name, each once with what it asks, and how many more there are."""
     names = {key: each.whom for each in answers for key in each.asks if key in atlases.gates}
     gates, room = list[dict[str, Any]](), MAX_ASKING
@@ -299,15 +293,15 @@ def asking(atlases: CompiledAtlases, answers: Iterable[ActionAnswer]) -> tuple[l
     return gates, len(names) - len(gates)
 
 
-def permissions_of(atlases: CompiledAtlases | None, state: GateState | None) -> Permissions:
+def permissions_of(atlases: CompiledAtlases | None, state: GateState | None) -> model.Permissions:
     """What gates made of a session, apart from its actions."""
     if atlases is None or state is None:
-        return Permissions(actions=[], capabilities=[], contexts=[], guidance=[], waiting=[], passed={}, shut=[])
+        return model.Permissions(actions=[], capabilities=[], contexts=[], guidance=[], waiting=[], passed={}, shut=[])
     blocks = block_list(atlases, state)
-    return Permissions(
+    return model.Permissions(
         actions=[],
-        capabilities=[_capability(atlases, state, key) for key in sorted(atlases.capabilities)[:MAX_ACTIONS]],
-        more_capabilities=max(0, len(atlases.capabilities) - MAX_ACTIONS),
+        capabilities=[_capability(atlases, state, key) for key in sorted(atlases.capabilities)[: model.MAX_ACTIONS]],
+        more_capabilities=max(0, len(atlases.capabilities) - model.MAX_ACTIONS),
         contexts=[_without(each, "content", "kind") for each in blocks if each["kind"] == "context"],
         guidance=[_without(each, "content", "kind") for each in blocks if each["kind"] == "guidance"],
         waiting=asked_of_all(atlases, state.open),

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import RequestedCall
-from cortex_plane.calls.rules.records import facts_by
-from cortex_plane.calls.rules.verdicts import CallVerdict, gate_call, judge_call
+from cortex_plane.calls.rules.pipeline import CallVerdict, facts_by, gate_call, judge_call
 from cortex_plane.calls.store import CallContext
 from cortex_plane.calls.verbs.earlier_approvals import cover_call
 from cortex_plane.db.database import Database, at_hand

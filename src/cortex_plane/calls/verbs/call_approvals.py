@@ -11,8 +11,7 @@ from cortex_plane.approvals.verbs import approval_requests
 from cortex_plane.approvals.verbs.approval_requests import SETTLERS, Possible, RequestOutcome
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import ExternalCall, RequestedCall
-from cortex_plane.calls.rules.records import call_request
-from cortex_plane.calls.rules.verdicts import CallVerdict, people_card
+from cortex_plane.calls.rules.pipeline import CallVerdict, call_request, people_card
 from cortex_plane.calls.store import CallContext
 from cortex_plane.calls.verbs.earlier_approvals import receipt_fault
 from cortex_plane.db.database import Database, Row, Transaction

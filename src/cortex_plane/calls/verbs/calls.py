@@ -12,8 +12,7 @@ from uuid import UUID
 from cortex_plane.approvals.verbs.approval_requests import Possible, count, nobody_can
 from cortex_plane.calls import model as call_model
 from cortex_plane.calls import store as calls_store
-from cortex_plane.calls.rules.records import PlannedCall, facts_by, status_of
-from cortex_plane.calls.rules.verdicts import CallVerdict
+from cortex_plane.calls.rules.pipeline import CallVerdict, PlannedCall, facts_by, status_of
 from cortex_plane.calls.store import CallContext
 from cortex_plane.calls.verbs import intents
 from cortex_plane.calls.verbs.authorization import decide_call

@@ -10,7 +10,7 @@ from uuid import UUID
 import structlog
 
 from cortex_plane.approvals.verbs import standing_approvals
-from cortex_plane.calls.rules.records import Facts
+from cortex_plane.calls.rules.pipeline import Facts
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
 from cortex_plane.gates.rules.authorization import Authorization, CallJob, UnsentCall

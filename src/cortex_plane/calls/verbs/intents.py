@@ -9,19 +9,8 @@ from cortex_plane.agents.model.tools import OnUncertain, highest_risk
 from cortex_plane.approvals.verbs.approval_requests import count, nobody_can
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import DISPATCH_SECONDS, ExternalCall, IntentDraft, Next, RequestedCall, advised
-from cortex_plane.calls.rules.records import (
-    MAX_ERROR,
-    authorized_fact,
-    call_fact,
-    call_row,
-    denial,
-    facts_by,
-    intent_row,
-    outcome_row,
-    result_event,
-    standing_fact,
-)
-from cortex_plane.calls.rules.verdicts import CallVerdict
+from cortex_plane.calls.rules import pipeline
+from cortex_plane.calls.rules.pipeline import MAX_ERROR, CallVerdict, call_fact, facts_by
 from cortex_plane.calls.store import CallContext, StoredCall
 from cortex_plane.calls.verbs import doubts
 from cortex_plane.calls.verbs.authorization import cover_external, decide_call
@@ -111,14 +100,12 @@ async def _approved(db: Database, actor: Actor, context: CallContext, stored: St
     verdict = await decide_call(db, actor, context, RequestedCall.of(call), approved=holds)
     if verdict.verdict is PolicyVerdict.DENY:
         return await _reject(db, actor, call, verdict)
-    if grant is None or not holds:
-        note = call_fact(facts_by(actor), "approval_outgrown", RequestedCall.of(call), reason="its grant has expired")
-        verdict.notes.append(note)
+    why = pipeline.outgrown_reason(verdict.verdict, verdict.ruling, grant.expires_at if grant else None, call.now)
+    if grant is None or why is not None:
+        verdict.notes.append(call_fact(facts_by(actor), "approval_outgrown", RequestedCall.of(call), reason=why))
         if verdict.verdict is PolicyVerdict.REQUIRES_APPROVAL:
             return await _ask(db, actor, context, call, verdict)
         return await _end(db, actor, call, "Its grant has expired. Ask again, with a new key.", verdict)
-    if verdict.is_unseen:
-        return await _ask(db, actor, context, call, verdict)
     if (fault := receipt_fault(db.vault, actor.org_id, RequestedCall.of(call), grant.stamp, call.now)) is not None:
         verdict.notes.append(call_fact(facts_by(actor), "receipt_refused", RequestedCall.of(call), reason=fault))
         return await _end(db, actor, call, f"`{call.tool}` was not sent: {fault}.", verdict)
@@ -128,7 +115,7 @@ async def _approved(db: Database, actor: Actor, context: CallContext, stored: St
 async def _again(
     db: Database, actor: Actor, context: CallContext, stored_call: StoredCall, draft: IntentDraft, *, renews: bool
 ) -> bool:
-    """What was sent before needs permission of this moment, or the very approval that it was sent with."""
+    """It was sent before: see `may_be_sent_again`."""
     call, requested_call = stored_call.call, RequestedCall.of(stored_call.call)
     is_cleared = call.status is CallStatus.CLEARED
     if not is_cleared and call.attempt >= MAX_SENDS and not renews:
@@ -136,13 +123,12 @@ async def _again(
     has_grant = await was_granted(db, actor, call)
     verdict = await decide_call(db, actor, context, requested_call, again=True, approved=has_grant)
     # Whoever approved it then speaks for the gates that stood on their card, and for no others.
-    by_person = verdict.verdict is PolicyVerdict.REQUIRES_APPROVAL or verdict.needed_a_person
-    if has_grant and by_person and not verdict.is_unseen and verdict.verdict is not PolicyVerdict.DENY:
-        return await _write(db, actor, context, call, draft, verdict, anew=False)
-    verdict = await cover_external(db, actor, context, requested_call, verdict)
-    leaning = verdict.answer.leaning
-    if verdict.verdict is PolicyVerdict.ALLOW and (leaning is None or leaning.counted or is_cleared):
-        return await _write(db, actor, context, call, draft, verdict, anew=True)
+    by_grant = has_grant and verdict.is_for_people and not pipeline.is_unseen(verdict.ruling)
+    if not by_grant:
+        verdict = await cover_external(db, actor, context, requested_call, verdict)
+    is_anew = is_cleared and verdict.verdict is PolicyVerdict.ALLOW  # A standing approval is counted for it once more.
+    if is_anew or pipeline.may_be_sent_again(verdict.answer, verdict.ruling, has_grant=by_grant):
+        return await _write(db, actor, context, call, draft, verdict, anew=not by_grant)
     if not is_cleared:
         return await doubts.ask_human(db, actor, call.id)
     if verdict.verdict is PolicyVerdict.DENY:
@@ -164,7 +150,7 @@ async def _write(
     use = answer.leaning if answer is not None else None
     fact, facts = facts_by(actor), [*record.facts]
     if use is not None:
-        facts.append(standing_fact(fact, requested_call, use))
+        facts.append(pipeline.standing_fact(fact, requested_call, use))
     facts.append(
         call_fact(
             fact, "call_sent_again" if before else "call_intended", requested_call, input_hash=call.input_hash,
@@ -173,7 +159,7 @@ async def _write(
             did_not_happen=draft.did_not_happen and call.on_uncertain is OnUncertain.PROBE,
         )
     )  # fmt: skip
-    intent = intent_row(
+    intent = pipeline.intent_row(
         requested_call, attempt, call.on_uncertain, call.timeout_seconds, grant=has_grant, authorization=answer, use=use
     )
     await calls_store.intend_call(
@@ -187,14 +173,14 @@ async def _ask(db: Database, actor: Actor, context: CallContext, call: ExternalC
     """What held when it was authorised does not any more: a person is asked, about the same call."""
     possible = await terms_of(db, context, verdict, again=call.id)
     requested_call = RequestedCall.of(call)
-    authorized = authorized_fact(facts_by(actor), requested_call, verdict.answer, context.policies, again=True)
+    authorized = pipeline.authorized_fact(facts_by(actor), requested_call, verdict.answer, context.policies, again=True)
     if possible.terms is None:
         error = nobody_can(requested_call.name, verdict.answer.decision, possible.excluded)
         verdict.notes.append(authorized)
         return await _end(db, actor, call, error, verdict)
     async with db.transaction(actor.org_id) as tx:
         request, events = await ask_people(tx, actor, context, requested_call, verdict, possible, call.step_index)
-        row = call_row(
+        row = pipeline.call_row(
             requested_call, verdict.answer, status=CallStatus.AWAITING, step=call.step_index,
             on_uncertain=call.on_uncertain, timeout_seconds=call.timeout_seconds,
         )  # fmt: skip
@@ -209,7 +195,7 @@ async def _ask(db: Database, actor: Actor, context: CallContext, call: ExternalC
 
 async def _reject(db: Database, actor: Actor, call: ExternalCall, verdict: CallVerdict) -> bool:
     rule = verdict.answer.decision.rule
-    error = denial(call.tool, rule, verdict.reason, by_now=True)
+    error = pipeline.denial(call.tool, rule, verdict.reason, by_now=True)
     status = CallStatus.REJECTED
     verdict.notes.append(call_fact(facts_by(actor), "call_settled", RequestedCall.of(call), status=status, rule=rule))
     return await _end(db, actor, call, error, verdict)
@@ -220,7 +206,9 @@ async def _end(db: Database, actor: Actor, call: ExternalCall, error: str, verdi
     status = CallStatus.REJECTED
     async with db.transaction(actor.org_id) as tx:
         await calls_store.lock_asking(tx, call.job_id, is_open=True)
-        await calls_store.end_call(tx, outcome_row(call.id, status, error=error[:MAX_ERROR], settled_by="policy"))
-        event = result_event(call.step_index, call.id, call.tool, status, error)
+        await calls_store.end_call(
+            tx, pipeline.outcome_row(call.id, status, error=error[:MAX_ERROR], settled_by="policy")
+        )
+        event = pipeline.result_event(call.step_index, call.id, call.tool, status, error)
         await session_gates.write(tx, call.session_id, call.job_id, verdict.record(actor), (), [event])
     return False

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import ExternalCall, OutcomeDraft, OutcomeReceipt, OutcomeStatus, RequestedCall
-from cortex_plane.calls.rules.records import MAX_ERROR, call_fact, facts_by, outcome_row, result_event
+from cortex_plane.calls.rules.pipeline import MAX_ERROR, call_fact, facts_by, outcome_row, result_event
 from cortex_plane.calls.store import CallContext, EndedGatedCall
 from cortex_plane.calls.verbs.call_approvals import ask_about_doubt
 from cortex_plane.calls.verbs.context import call_context, call_sight, retry_under_session_lock
@@ -51,18 +51,9 @@ async def settle_call(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft)
         events, facts = (record.events, record.facts) if record is not None else ((), ())
         more = None if record is None else {"gates": record.written} if record.written else {}
         return await calls_store.settle_call(
-            db,
-            actor.org_id,
-            id,
-            actor.sees,
-            actor.identity,
-            draft.attempt,
-            outcome,
-            result,
-            events,
-            [fact, *facts],
-            more,
-        )
+            db, actor, id, draft.attempt, outcome, result, [result_event(None, id, None, status, error), *events],
+            [fact, *facts], more,
+        )  # fmt: skip
 
     if (ended_call := await written(db, None)) is not None:
         # Only a session that has gates pays for the look at them.

@@ -21,7 +21,7 @@ from cortex_plane.calls.model import (
     ResolutionRequest,
 )
 from cortex_plane.calls.rules import permissions as rules
-from cortex_plane.calls.rules.verdicts import CallVerdict, gate_call
+from cortex_plane.calls.rules.pipeline import CallVerdict, gate_call
 from cortex_plane.calls.store import CallContext, StoredResolution
 from cortex_plane.calls.verbs import calls, outcomes
 from cortex_plane.calls.verbs.authorization import cover_external, policy_verdict

@@ -21,9 +21,7 @@ async def advance(
     """One commit of an attempt; None where the job is not this worker's any more."""
     if write.requests:
         return await _ask(db, assignment, worker_id, number, write, dispatch_seconds)
-    written = await jobs_store.advance_job(
-        db, assignment.org_id, assignment.job_id, worker_id, assignment.epoch, number, write, dispatch_seconds
-    )
+    written = await jobs_store.advance_job(db, assignment, worker_id, number, write, dispatch_seconds)
     if "waits" in write.more:
         db.hints.work()  # What it waits for may have come before.
     return written
@@ -54,10 +52,10 @@ async def _ask(
                     facts += outcome.facts
                     events.append(outcome.event)
                     outcomes.append(outcome)
+            write = replace(write, facts=facts, events=events)
             written = await jobs_store.advance_job(
-                tx, assignment.org_id, assignment.job_id, worker_id, assignment.epoch, number,
-                replace(write, facts=facts, events=events), dispatch_seconds, len(approvals),
-            )  # fmt: skip
+                tx, assignment, worker_id, number, write, dispatch_seconds, len(approvals)
+            )
     except AlreadyExists as error:
         # Somebody asked the same at the same moment: with the next try this one joins.
         raise Conflict("Another job asks the same.", code="retry") from error

@@ -70,11 +70,6 @@ def facts_of(job: CallJob, call: UnsentCall, *, read_only: bool) -> CallFacts:
     )  # fmt: skip
 
 
-def is_unseen(ruling: Ruling | None) -> bool:
-    """A gate that a person must pass stands before an approved call, and was not on the card when they approved."""
-    return ruling is not None and ruling.verdict is PolicyVerdict.REQUIRES_APPROVAL
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StandingUse:
     """The standing approval that a call leans on, and by which version of its giver's row it was judged."""

@@ -11,7 +11,7 @@ from cortex_plane.jobs import store as jobs_store
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
+from cortex_plane.proof.model import Fact, SessionEvent
 from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.sessions import Session, SessionDraft, SessionKind, SessionStatus, Termination
 from cortex_plane.sessions.verbs.sessions import agent_for_new_session, end_approvals
@@ -66,15 +66,10 @@ async def _terminate(db: Database, actor: Actor, id: UUID, reason: str, unread: 
             job_ids = await jobs_store.cancel_open_jobs(tx, id, reason)
             await end_approvals(tx, id, job_ids, actor, reason)
             await session_gates.end(tx, actor, id, None, unread)
-            await proof_store.append_to_session(
-                tx,
-                id,
-                [Fact.of(actor, "session_terminated", reason=reason, cancelled_jobs=[str(j) for j in job_ids])],
-                [
-                    *(("status", job, {"status": "CANCELLED", "reason": reason}) for job in job_ids),
-                    ("status", None, {"session": "TERMINATED", "reason": reason}),
-                ],
-            )
+            fact = Fact.of(actor, "session_terminated", reason=reason, cancelled_jobs=[str(job) for job in job_ids])
+            events: list[SessionEvent] = [("status", job, {"status": "CANCELLED", "reason": reason}) for job in job_ids]
+            events.append(("status", None, {"session": "TERMINATED", "reason": reason}))
+            await proof_store.append_to_session(tx, id, [fact], events)
         return require_found(await sessions_store.get_session(tx, id, None), "session")
 
 
@@ -82,7 +77,7 @@ async def _begin_external(tx: Transaction, actor: Actor, session_id: UUID, agent
     """The job of a new session, which runs elsewhere."""
     id = new_id()
     await sessions_store.set_session_status(tx, session_id, SessionStatus.ACTIVE)
-    await jobs_store.insert_external_job(tx, id, session_id, agent_id, actor.user_account_id, actor.identity)
+    await jobs_store.insert_external_job(tx, id, session_id, agent_id, actor)
     await proof_store.append_to_session(
         tx, session_id, [Fact.of(actor, "job_created", job=str(id), kind=SessionKind.EXTERNAL)],
         [("status", id, {"status": "RUNNING"})],

@@ -190,7 +190,8 @@ class SealedCheckpoint:
 
 def schema() -> Blob:
     """The published JSON Schema of the blob."""
-    document: Blob = orjson.loads(_schema_file())
+    name = f"checkpoint.v{SCHEMA_VERSION}.schema.json"
+    document: Blob = orjson.loads(importlib.resources.files(__package__).joinpath(name).read_bytes())
     return document
 
 
@@ -212,7 +213,16 @@ def seal(checkpoint: Checkpoint, *, job_id: UUID, key: bytes) -> SealedCheckpoin
     # `crc32` sorts between these two parts, so it can be put in after the sum over both is known.
     head = orjson.dumps(
         {
-            "active_tools": [_tool_written(tool) for tool in checkpoint.active_tools],
+            "active_tools": [
+                {
+                    "input_hash": tool.input_hash,
+                    "invocation_id": str(tool.invocation_id),  # the driver's UUID is a subclass that orjson refuses
+                    "result": None if tool.result is None else orjson.Fragment(tool.result),
+                    "status": tool.status,
+                    "tool_name": tool.tool_name,
+                }
+                for tool in checkpoint.active_tools
+            ],
             "agent_id": str(checkpoint.agent_id),
             "checkpoint_id": str(checkpoint.checkpoint_id),
         }
@@ -245,16 +255,6 @@ def mac_of(written: bytes, job_id: UUID, key: bytes) -> bytes:
 
 
 # Writing
-
-
-def _tool_written(tool: ActiveTool) -> Blob:
-    return {
-        "input_hash": tool.input_hash,
-        "invocation_id": str(tool.invocation_id),  # the driver's UUID is a subclass that orjson refuses
-        "result": None if tool.result is None else orjson.Fragment(tool.result),
-        "status": tool.status,
-        "tool_name": tool.tool_name,
-    }
 
 
 def _memory_written(checkpoint: Checkpoint) -> Blob:
@@ -334,11 +334,6 @@ def _refuse_keys_of_the_plane(keys: Iterable[str]) -> None:
                 field=key[:50],
                 hint="Choose a key that starts with another character.",
             )
-
-
-@functools.cache
-def _schema_file() -> bytes:
-    return importlib.resources.files(__package__).joinpath(f"checkpoint.v{SCHEMA_VERSION}.schema.json").read_bytes()
 
 
 Migration = Callable[[Blob], Blob]

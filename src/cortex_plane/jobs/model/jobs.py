@@ -61,11 +61,6 @@ OPEN = frozenset(JobStatus) - TERMINAL
 RESUBMITTABLE = frozenset({JobStatus.FAILED, JobStatus.CANCELLED})
 
 
-def may_move(old: JobStatus, new: JobStatus) -> bool:
-    """Whether the machine has that edge. Staying put is not a transition."""
-    return new in TRANSITIONS[old]
-
-
 class JobKind(StrEnum):
     CONVERSATION = "conversation"
     """Answers the messages of its session; at most one is open per session."""

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 from uuid import UUID
 
-from pydantic import AfterValidator, StringConstraints, ValidationError
+from pydantic import AfterValidator, StringConstraints
 from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError
 
@@ -162,8 +162,6 @@ Payload = Annotated[Any, AfterValidator(_small)]
 SignalName = Annotated[Text, StringConstraints(max_length=200)]
 SignalKey = Annotated[Text, StringConstraints(max_length=255)]
 """Compared exactly: nothing is trimmed or folded."""
-SignalEntry = Annotated[Text, StringConstraints(max_length=1000)]
-"""Names a wait within its job."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -173,32 +171,6 @@ class SignalDraft:
     name: SignalName
     key: SignalKey
     payload: Payload = None
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class WaitDraft:
-    """What a job writes down when it goes to sleep: under which name of its own it waits, and for which signal."""
-
-    entry: SignalEntry
-    name: SignalName
-    key: SignalKey
-
-    @classmethod
-    def of(cls, entry: str, name: str, key: str) -> WaitDraft:
-        """Checked by the same rules as what is sent, so that what is waited for can come."""
-        try:
-            return cls(entry=entry, name=name, key=key)
-        except ValidationError as error:
-            wrong = error.errors()[0]
-            field = str(wrong["loc"][0])
-            raise InvalidInput(
-                f"A job cannot wait for this signal: its {field} {wrong['msg']}.",
-                field=field,
-                hint="A name has 1 to 200 characters, a key 1 to 255.",
-            ) from None
-
-    def as_row(self) -> dict[str, str]:
-        return {"entry": self.entry, "name": self.name, "key": self.key}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from cortex_plane.agents import store as agents_store
 from cortex_plane.agents import verbs as agents
-from cortex_plane.db.database import Database, Transaction
+from cortex_plane.db.database import Database, Transaction, after, page
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import RESUBMITTABLE, Job, JobDraft, JobKind, JobStatus
 from cortex_plane.jobs.store import NewJob, queries
@@ -79,7 +79,8 @@ async def list_page(
     agent: str | None = None,
 ) -> Page[Job]:
     agent_id = require_found(await agents_store.get_agent(tx, agent), "agent").id if agent else None
-    return await jobs_store.list_jobs(tx, position, limit, actor.sees, status, session_id, agent_id)
+    filters = (actor.sees, status, session_id, agent_id)
+    return page(Job, await tx.rows(queries.list_jobs, *after(position), limit + 1, *filters), limit)
 
 
 def job_reader(

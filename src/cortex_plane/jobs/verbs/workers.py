@@ -15,7 +15,7 @@ from cortex_plane.gates import store as gates_store
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import PARKED, JobKind, Parked, Worker
 from cortex_plane.jobs.model.journal import JournalEntry
-from cortex_plane.jobs.model.usage import Grouping, Spent, UsageRow
+from cortex_plane.jobs.model.usage import Grouping, UsageRow
 from cortex_plane.jobs.rules import HAND_BACK_REMEDY, Assignment, HandBack, Leased, Orphan, adoption, hand_back
 from cortex_plane.jobs.store import PastSteps
 from cortex_plane.kernel.pages import After
@@ -69,18 +69,6 @@ async def list_usage(
     async with db.transaction(actor.org_id) as tx:
         agent_id = require_found(await agents_store.get_agent(tx, agent), "agent").id if agent is not None else None
         return await jobs_store.sum_usage(tx, by, actor.sees, since, until, agent_id, job_id, below, limit)
-
-
-async def spent_by_job(db: Database, assignment: Assignment) -> Spent:
-    """For its worker: what it took so far."""
-    async with db.transaction(assignment.org_id) as tx:
-        return await jobs_store.spent_by_job(tx, assignment.job_id)
-
-
-async def spent_today(db: Database, assignment: Assignment) -> tuple[Spent, float]:
-    """For a worker: what the job's agent spent since midnight UTC, and the seconds until the next one."""
-    async with db.transaction(assignment.org_id) as tx:
-        return await jobs_store.spent_today(tx, assignment.agent_id)
 
 
 ORPHANS_AT_ONCE = 100
@@ -167,12 +155,6 @@ async def list_every_parked(db: Database, page: int = PAGE) -> AsyncIterator[tup
                 position = jobs.next
                 if position is None:
                     break
-
-
-async def recorded(db: Database, org_id: UUID, job: Parked) -> list[JournalEntry]:
-    """What the code of a job did so far."""
-    entries, _ = await jobs_store.list_past_entries(db, org_id, job.id)
-    return entries
 
 
 async def parked_result(db: Database, org_id: UUID, job: Parked, result_id: UUID) -> bytes | None:

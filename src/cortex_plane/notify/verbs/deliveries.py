@@ -39,7 +39,7 @@ class Delivered:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class DeliveryRecord:
     is_ours: bool
     """False where somebody else took it over meanwhile: then they may send it again."""
     is_next_begun: bool
@@ -48,12 +48,12 @@ class Recorded:
 
 async def record_delivered(
     db: Database, actor: Actor, delivered: Sequence[Delivered], *, wait: bool = False
-) -> list[Recorded | None]:
+) -> list[DeliveryRecord | None]:
     """Write them down, each with the audit trail of its request where it is the first. None: somebody works on its request at this
     moment, and it is to be written down alone, with ``wait``."""
     columns = zip(*(_row(actor, each) for each in delivered), strict=True)
     rows = await db.call("record_deliveries", actor.org_id, wait, LEASE, *map(list, columns))
-    return [None if row["recorded"] is None else Recorded(row["recorded"], row["begun"]) for row in rows]
+    return [None if row["recorded"] is None else DeliveryRecord(row["recorded"], row["begun"]) for row in rows]
 
 
 def _row(actor: Actor, delivered: Delivered) -> tuple[Any, ...]:

@@ -39,11 +39,6 @@ INITIAL = SessionStatus.CREATED
 TERMINAL = frozenset({SessionStatus.TERMINATED})
 
 
-def may_move(old: SessionStatus, new: SessionStatus) -> bool:
-    """Whether the machine has that edge. Staying put is not a transition."""
-    return new in TRANSITIONS[old]
-
-
 class SessionKind(StrEnum):
     CONVERSATION = "conversation"
     """A person talks with an agent: one open per person and agent."""

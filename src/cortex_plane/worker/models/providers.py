@@ -242,9 +242,8 @@ def _missing_results(due: dict[str, completions.CallRequest]) -> Iterator[comple
 
 
 def _result(call: completions.CallRequest, result: completions.CallResult | None) -> completions.CallResult:
-    if result is None:
-        return completions.CallResult(call_id=call.id, name=call.name, content=NO_RESULT, is_error=True)
-    return completions.CallResult(call_id=call.id, name=call.name, content=result.content, is_error=result.is_error)
+    content, is_error = (NO_RESULT, True) if result is None else (result.content, result.is_error)
+    return completions.CallResult(call_id=call.id, name=call.name, content=content, is_error=is_error)
 
 
 def _sendable(call: completions.CallRequest, seen: set[str]) -> completions.CallRequest:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, overload
 from pydantic import ValidationError
 
 from cortex_plane.agents.model.agents import is_agent_name
-from cortex_plane.agents.model.completions import ToolSpec, provider_name
+from cortex_plane.agents.model.completions import provider_name
 from cortex_plane.agents.model.tools import InvalidApp, OnUncertain, Risk, ToolVersion
 from cortex_plane.gates.model.gates import OF_THE_PLANE
 from cortex_plane.kernel.canonical import check_text
@@ -66,18 +66,9 @@ class App:
         return f"App({self.name!r}, tools={list(self._tools)})"
 
     @property
-    def specs(self) -> list[ToolSpec]:
-        """What a model is told of the tools."""
-        return [tool.spec for tool in self._tools.values()]
-
-    @property
     def versions(self) -> list[ToolVersion]:
         """What a worker publishes of the tools."""
         return [tool.version(self.name) for tool in self._tools.values()]
-
-    def called(self, provider_name: str) -> Tool | None:
-        """The tool that a model means by the name it was told."""
-        return self._by_provider_name.get(provider_name)
 
     @overload
     def tool(self, function: F, /) -> F: ...

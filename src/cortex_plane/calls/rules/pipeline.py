@@ -1,25 +1,33 @@
-"""What is written of a call, whoever performs its effect: its row, intents and outcomes, the card that asks people, and what events and
-the audit trail say.
+"""What every call goes through, wherever it runs: its verdict, whether it may be sent or sent again, and what is written of it.
 
-A worker writes these with its steps, an agent that runs elsewhere with requests of its own. `db/functions/calls.sql` reads the rows.
+A worker writes the rows, events and audit facts with its steps, an agent that runs elsewhere with requests of its own.
+`db/functions/calls.sql` reads the rows.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 from uuid import UUID
+
+import orjson
 
 from cortex_plane.agents.model.tools import OnUncertain
 from cortex_plane.approvals.model.approvals import ApprovalKind, Cause, NewRequest
 from cortex_plane.calls.model import CallDraft, ExternalCall, RequestedCall
-from cortex_plane.gates.rules.authorization import Authorization, StandingUse, UnsentCall
+from cortex_plane.gates.model.gates import GatedCall, GateRecord, Ruling
+from cortex_plane.gates.rules.authorization import Authorization, CallJob, StandingUse, UnsentCall, authorize, facts_of
+from cortex_plane.gates.rules.prompts import card
+from cortex_plane.gates.rules.session import GateSession, record_of
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.policies.model.policies import PolicyVerdict, Terms
+from cortex_plane.policies.model.policies import OnDeny, PolicyDecision, PolicyRow, PolicyVerdict, Terms
+from cortex_plane.policies.rules.engine import CompiledPolicies
+from cortex_plane.policies.rules.terms import both_terms
 from cortex_plane.proof.model import Fact
 from cortex_plane.sessions.model.events import EventType
 from cortex_plane.tenancy.model.access import Actor
@@ -29,6 +37,131 @@ MAX_ERROR = 4000
 PREVIEW = 500
 """Characters of an error in an event."""
 Event = tuple[str, dict[str, Any]]
+
+
+def judge_call(
+    policies: CompiledPolicies, job: CallJob, call: UnsentCall, request: Sequence[PolicyRow], *, read_only: bool,
+    is_claim: bool = False, ruling: Ruling | None = None, refused_before: bool = False, asks: Sequence[str] = (),
+    demand: PolicyRow | None = None,
+) -> Authorization:  # fmt: skip
+    """The strictest of gates (``ruling``) and policies; standing approvals come after it. ``is_claim``: that it only reads is what its
+    agent says, which counts where a row looks at it, and not by itself. ``demand``: the call asks people, whatever policies say."""
+    facts = facts_of(job, call, read_only=read_only)
+    decision = authorize(policies, facts, request, turned_down=refused_before, ruling=ruling, asks=asks)
+    if is_claim and read_only and decision.rule.startswith("default:"):
+        facts = replace(facts, read_only=False)
+        decision = authorize(policies, facts, request, turned_down=refused_before, ruling=ruling, asks=asks)
+    if demand is not None and decision.verdict is not PolicyVerdict.DENY:
+        decision = _demand_approval(decision, authorize(policies, facts, [demand]), demand)
+    return Authorization(decision)
+
+
+def _demand_approval(policy: PolicyDecision, request: PolicyDecision, demand: PolicyRow) -> PolicyDecision:
+    """A question to people is always one, whatever policies say of its name; they say who decides."""
+    terms = request.terms
+    if terms is None:
+        return request
+    if policy.terms is not None:
+        terms, _ = both_terms(terms, {}, policy.terms, "")
+    terms = replace(terms, on_deny=OnDeny.CONTINUE, standing=False, action=demand.action, details=demand.details)
+    return replace(request, terms=terms)
+
+
+def is_unseen(ruling: Ruling | None) -> bool:
+    """A gate that a person must pass stands before an approved call, and was not on the card when they approved."""
+    return ruling is not None and ruling.verdict is PolicyVerdict.REQUIRES_APPROVAL
+
+
+def outgrown_reason(
+    verdict: PolicyVerdict, ruling: Ruling | None, expires_at: datetime | None, now: datetime, *, is_same_tool: bool = True
+) -> str | None:  # fmt: skip
+    """Why an approval does not hold for its call any more; None where it holds, unless policies deny the call by now."""
+    if expires_at is None or expires_at <= now:
+        return "its grant has expired"
+    if not is_same_tool:
+        return "its tool has changed"
+    if verdict is not PolicyVerdict.DENY and is_unseen(ruling):
+        return "whoever approved it was not shown a gate that a person must pass by now"
+    return None
+
+
+def may_be_sent_again(authorization: Authorization, ruling: Ruling | None, *, has_grant: bool) -> bool:
+    """A call that was sent before needs permission of this moment, or the very approval that it was sent with. A standing
+    approval is that only if it was counted for this call, and while it lasts: it is not counted twice."""
+    if authorization.verdict is PolicyVerdict.REQUIRES_APPROVAL:
+        return has_grant and not is_unseen(ruling)
+    use = authorization.leaning
+    return authorization.verdict is PolicyVerdict.ALLOW and (use is None or use.counted)
+
+
+@dataclass(kw_only=True, slots=True)
+class CallVerdict:
+    """The answer to one call, with what must be written when it is acted on."""
+
+    answer: Authorization
+    gates: GateSession | None = None
+    ruling: Ruling | None = None
+    notes: list[Fact] = field(default_factory=list)
+    again: bool = False
+
+    @property
+    def verdict(self) -> PolicyVerdict:
+        return self.answer.verdict
+
+    @property
+    def reason(self) -> str:
+        """Why gates refuse it; empty where policies do."""
+        is_gates = self.ruling is not None and self.ruling.rule == self.answer.decision.rule
+        return f": {self.ruling.reason}" if is_gates and self.ruling is not None and self.ruling.reason else ""
+
+    @property
+    def is_for_people(self) -> bool:
+        """Only a person lets it through, or its gates and the policies of its atlases do because a person did."""
+        by_gates = self.ruling is not None and (self.ruling.overrides or bool(self.ruling.people))
+        return self.verdict is PolicyVerdict.REQUIRES_APPROVAL or (self.verdict is PolicyVerdict.ALLOW and by_gates)
+
+    def with_risk(self, call: RequestedCall) -> RequestedCall:
+        """With the risk that its atlases give it."""
+        return call if self.ruling is None else replace(call, risk=self.ruling.risk)
+
+    def record(
+        self, actor: Actor, call: RequestedCall | None = None, granted: bool = False, shown: RequestedCall | None = None
+    ) -> GateRecord:
+        """What a write holds of it. ``call``: the write sends it. ``shown``: it asks people about this one."""
+        if self.gates is None:
+            return GateRecord(facts=self.notes)
+        changes = self.gates.changes(
+            cards=[(gate_call(shown), self.ruling.people)] if shown is not None and self.ruling is not None else (),
+            calls=[(call.id, gate_call(call, approved=granted))] if call is not None and not self.again else (),
+        )
+        record = record_of(actor, changes)
+        return replace(record, facts=[*record.facts, *self.notes])
+
+    def more(self, record: GateRecord, **others: Any) -> dict[str, Any] | None:
+        if self.gates is None:
+            return others or None
+        seen = {"revision": self.gates.revision, "atlases": len(self.gates.atlases.atlases)}
+        return others | {"gates": seen | record.written}
+
+
+def people_card(ruling: Ruling | None) -> str | None:
+    """What the card says about gates that the approver confirms. What does not fit on a card was refused before."""
+    return (card(ruling.people) or None) if ruling is not None else None
+
+
+def gate_call(call: RequestedCall, *, approved: bool = False, seen_before: bool = False) -> GatedCall:
+    return GatedCall(
+        action=call.name,
+        arguments=orjson.loads(call.arguments),
+        input_hash=call.input_hash,
+        risk=call.risk,
+        approved=approved,
+        call_id=str(call.id),
+        told=seen_before,
+    )
+
+
+# Rows, and the card that asks people -------------------------------------------------------------------------------
 
 
 def call_row(
@@ -134,7 +267,8 @@ def call_event(step: int, call: UnsentCall) -> Event:
     return EventType.TOOL_CALL, data
 
 
-def result_event(step: int, id: UUID, tool: str, status: CallStatus | None, error: str | None) -> Event:
+def result_event(step: int | None, id: UUID, tool: str | None, status: CallStatus | None, error: str | None) -> Event:
+    """``step`` and ``tool``: None where only the write knows them, and puts them in."""
     data = {"step": step, "id": str(id), "tool": tool, "status": str(status)}
     return EventType.TOOL_RESULT, data if error is None else data | {"error": error[:PREVIEW]}
 
