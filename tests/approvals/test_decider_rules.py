@@ -32,12 +32,12 @@ from cortex_plane.approvals.rules import (
     end_approved,
     end_denied,
     end_expired,
-    in_words,
     is_same,
     staleness_error,
 )
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.kernel.text import in_words
 from cortex_plane.policies.model.policies import Approvers, OnDeny, Quorum, Template
 from cortex_plane.tenancy.model.orgs import Role
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from scripts.docs import ROOT, outdated
 
+from cortex_plane.approvals.rules import REFUSALS
 from cortex_plane.main.settings import Settings
 
 DOCS = ROOT / "docs"
@@ -45,6 +46,7 @@ def error_codes() -> set[str]:
         text = path.read_text()
         codes |= set(re.findall(r'\bcode(?:: str)? = "(\w+)"', text)) | set(re.findall(r'\bcode="(\w+)"', text))
         codes |= {f"{noun}_not_found" for noun in re.findall(r'\brequire_found\(.*, "(\w+)"\)', text)}
+    codes |= REFUSALS.keys() - {"not_a_settler"}  # it is answered as not_an_approver
     problems = (source / "http/problems.py").read_text()
     codes |= set(re.findall(r'\d+: \("(\w+)",', problems)) | set(re.findall(r'request,\s+\d+,\s+"(\w+)"', problems))
     for path in source.rglob("*.sql"):

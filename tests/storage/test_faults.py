@@ -90,7 +90,7 @@ async def test_a_reference_in_use_or_to_nothing(db: Database, world: World) -> N
     assert team is not None
     with pytest.raises(InUse):
         async with db.transaction(world.org_id) as tx:
-            await tenancy_store.delete_team(tx, team.id)
+            await tx.rows(tenancy_store.queries.delete_team, team.id)
     with pytest.raises(InUse):
         async with db.transaction(world.org_id) as tx:
             await tenancy_store.insert_team(tx, new_id(), "child", "Child", new_id())

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from cortex_plane.approvals.model import approvals as approval_model
@@ -16,10 +16,10 @@ from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.conditions import Condition, ConditionFailed
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound, Stale
+from cortex_plane.kernel.text import in_words
 from cortex_plane.policies.model import policies as policy_model
 from cortex_plane.policies.model.policies import Approvers, CountedVote
 from cortex_plane.policies.rules.engine import surroundings
-from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.model.orgs import Role
 
@@ -125,48 +125,34 @@ BARS_ONLY_YES = frozenset({"self_approval", "one_human"})
 """The codes of those who may deny a request, but not approve it."""
 
 
-class _Refusal(NamedTuple):
-    code: str
-    message: str
-    hint: str
-
-
-_REFUSALS = {
-    "not_a_settler": _Refusal(
-        code="not_an_approver",
-        message="You are not one of those who may say what became of this call.",
-        hint="It needed no approval: admins, operators and approvers answer about it.",
+REFUSALS = {
+    "not_a_settler": (
+        "You are not one of those who may say what became of this call.",
+        "It needed no approval: admins, operators and approvers answer about it.",
     ),
-    "not_a_person": _Refusal(
-        code="not_a_person",
-        message="Only a person may decide.",
-        hint="Use the key of a member, or the dashboard; keys of programs decide nothing.",
+    "not_a_person": (
+        "Only a person may decide.",
+        "Use the key of a member, or the dashboard; keys of programs decide nothing.",
     ),
-    "guest_cannot_decide": _Refusal(
-        code="guest_cannot_decide", message="Guests decide nothing.", hint="Ask an admin to make you a member."
+    "guest_cannot_decide": ("Guests decide nothing.", "Ask an admin to make you a member."),
+    "delegated_away": (
+        "You handed your part in this to somebody else.",
+        "Whoever has it now decides; the card shows who.",
     ),
-    "delegated_away": _Refusal(
-        code="delegated_away",
-        message="You handed your part in this to somebody else.",
-        hint="Whoever has it now decides; the card shows who.",
+    "not_an_approver": (
+        "You are not one of those who may decide this.",
+        "It is for {approvers} to decide; the policy that asks for it says so.",
     ),
-    "not_an_approver": _Refusal(
-        code="not_an_approver",
-        message="You are not one of those who may decide this.",
-        hint="It is for {approvers} to decide; the policy that asks for it says so.",
+    "clearance_too_low": (
+        "This needs clearance {needed}; yours is {clearance}.",
+        "Ask somebody with that clearance, or an admin to raise yours.",
     ),
-    "clearance_too_low": _Refusal(
-        code="clearance_too_low",
-        message="This needs clearance {needed}; yours is {clearance}.",
-        hint="Ask somebody with that clearance, or an admin to raise yours.",
-    ),
-    "self_approval": _Refusal(
-        code="self_approval",
-        message="You shaped this call{part}, and its policy wants somebody else to approve it.",
-        hint="Ask another approver. You may deny it.",
+    "self_approval": (
+        "You shaped this call{part}, and its policy wants somebody else to approve it.",
+        "Ask another approver. You may deny it.",
     ),
 }
-"""By code of the SQL function `decider_refusal`."""
+"""The message and the hint of each code of the SQL function `decider_refusal`."""
 
 
 def describe_refusal(
@@ -180,8 +166,9 @@ def describe_refusal(
         "approvers": describe_approvers(approvers), "needed": required_clearance, "clearance": actor.clearance,
         "part": f" ({part})" if part else "",
     }  # fmt: skip
-    words = _REFUSALS[code]
-    return Forbidden(words.message.format(**values), code=words.code, hint=words.hint.format(**values))
+    message, hint = REFUSALS[code]
+    public_code = "not_an_approver" if code == "not_a_settler" else code
+    return Forbidden(message.format(**values), code=public_code, hint=hint.format(**values))
 
 
 def describe_approvers(approvers: Approvers) -> str:
@@ -241,38 +228,16 @@ def agrees(row: LockedApproval, actor: Actor, answer: str) -> bool:
 
 def explain_votes(approval: Approval, votes: Sequence[approval_model.Vote]) -> list[approval_model.Vote]:
     """With whose vote counts instead, where one does not add to the quorum of an open request."""
-    current = [vote for vote in votes if vote.version == approval.version and vote.decision is Choice.APPROVED]
     if approval.status is not ApprovalStatus.PENDING:
         return list(votes)
-    instead = {vote.member_id: policy_model.same_human(current, vote) for vote in current}
-    return [
-        replace(vote, counts_with=other.member) if (other := instead.get(vote.member_id)) and vote in current else vote
-        for vote in votes
-    ]
+    current = [vote for vote in votes if vote.version == approval.version and vote.decision is Choice.APPROVED]
+    counting = policy_model.independent(current)
 
+    def counts_with(vote: approval_model.Vote) -> str | None:
+        is_void = vote in current and vote not in counting
+        return next((v.member for v in counting if is_void and not set(v.behind).isdisjoint(vote.behind)), None)
 
-def adds_nothing(row: LockedApproval, actor: Actor) -> bool:
-    """Whether they voted, and the same vote again counts for no more."""
-    own = [vote for vote in row.votes if vote.member_id == actor.user_account_id]
-    return any(set(vote.behind) <= set(row.behind) for vote in own)
-
-
-def hop_fact(actor: Actor, id: UUID, hop: Mapping[str, Any]) -> Fact:
-    """Somebody was out of office: their part went on by itself."""
-    return Fact.of(
-        actor, "approval_delegated", approval=str(id), automatic=True, reason=hop["reason"],
-        **{"from": str(hop["from_member_id"]), "from_name": hop["from_member"], "to": str(hop["to_member_id"])},
-        name=hop["to_member"], to_clearance=hop["to_clearance"],
-    )  # fmt: skip
-
-
-def join_approvers(one: Approvers, other: Approvers) -> Approvers:
-    """Whoever is in either."""
-    return Approvers(
-        owner=one.owner or other.owner,
-        roles=tuple(dict.fromkeys((*one.roles, *other.roles))),
-        members=tuple(dict.fromkeys((*one.members, *other.members))),
-    )
+    return [replace(vote, counts_with=counts_with(vote)) for vote in votes]
 
 
 # Whether it still can be ------------------------------------------------------------------------------------------
@@ -327,8 +292,9 @@ def decision_change(
         return end_denied(row, actor.name, decision.reason)
     if ends_it(row, actor, decision, edit):
         return end_approved(row)
-    if edit is None and adds_nothing(row, actor):
-        return None
+    own = [vote for vote in row.votes if vote.member_id == actor.user_account_id]
+    if edit is None and any(set(vote.behind) <= set(row.behind) for vote in own):
+        return None  # they voted, and the same vote again counts for no more
     calls = [(call.id, call.status, None) for call in _awaiting(row)] if edit else []
     return ApprovalChange(status=ApprovalStatus.PENDING, calls=calls, jobs=[], cancelled=[])
 
@@ -384,15 +350,6 @@ def _going_on(row: LockedApproval, awaiting: Sequence[WaitingCall]) -> list[JobO
     return outcomes
 
 
-def in_words(seconds: int) -> str:
-    for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
-        # Days only from two on: people say 24 hours.
-        if seconds % size == 0 and seconds >= size * (2 if unit == "day" else 1):
-            count = seconds // size
-            return f"{count} {unit}{'s' if count != 1 else ''}"
-    return f"{seconds} second{'s' if seconds != 1 else ''}"
-
-
 def shown_to(approval: Approval, actor: Actor) -> Approval:
     """With whether the actor could approve it, and if not, why."""
     if approval.status is not ApprovalStatus.PENDING:
@@ -443,7 +400,14 @@ def cannot_delegate(
             code="already_voted",
             hint="Your vote stands, unless you deny the request.",
         )
-    return _cannot_take(approval, actor, taker) or _too_few(approval, taker, others)
+    error = _cannot_take(approval, actor, taker)
+    if error is None and not policy_model.is_met(approval.quorum, [*{**others, taker.id: taker.roles}.values()]):
+        return Conflict(
+            f"Without you too few are left: this needs {policy_model.quorum_said(approval.quorum)}.",
+            code="quorum_impossible",
+            hint="Name somebody who could not decide it yet.",
+        )
+    return error
 
 
 def nobody_to_take_it() -> NotFound:
@@ -482,16 +446,6 @@ def _cannot_take(approval: Approval, actor: Actor, taker: Taker) -> CortexError 
     return Forbidden(message, code="delegate_self_approval", hint=hint)
 
 
-def _too_few(approval: Approval, taker: Taker, others: Mapping[UUID, frozenset[Role]]) -> CortexError | None:
-    if policy_model.is_met(approval.quorum, list({**others, taker.id: taker.roles}.values())):
-        return None
-    return Conflict(
-        f"Without you too few are left: this needs {policy_model.quorum_said(approval.quorum)}.",
-        code="quorum_impossible",
-        hint="Name somebody who could not decide it yet.",
-    )
-
-
 MAY_REVOKE = frozenset({Role.ADMIN, Role.OPERATOR})
 
 
@@ -513,7 +467,7 @@ class Granter:
 
 def standing_refusal(request: Approval, draft: approval_model.StandingDraft) -> CortexError | None:
     """Why a standing approval cannot be given together with this request; None where it can."""
-    why = _not_for(request)
+    why = standing_obstacle(request)
     if why is not None:
         return Forbidden(why, code="standing_not_allowed", hint="Approve this one call: leave `standing` out.")
     if not draft.is_bounded:
@@ -530,7 +484,8 @@ def standing_refusal(request: Approval, draft: approval_model.StandingDraft) -> 
     return None
 
 
-def _not_for(request: Approval) -> str | None:
+def standing_obstacle(request: Approval) -> str | None:
+    """Why nobody may approve more than this one call; None where an approver may."""
     if request.kind is not approval_model.ApprovalKind.CALL or request.tool_digest is None:
         return "Only calls of tools can have a standing approval."
     if request.template in approval_model.NEVER:

@@ -9,10 +9,10 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.approvals.model import approvals as approval_model
-from cortex_plane.approvals.model.approvals import Approval, Channel, Delegate, StandingApproval, Waiting
+from cortex_plane.approvals.model.approvals import Approval, Channel, StandingApproval, Waiting
 from cortex_plane.approvals.model.credentials import Token
-from cortex_plane.approvals.rules import ApprovalChange, Edit, Granter, LockedApproval, Taker
-from cortex_plane.db.database import Database, Queries, Row, Transaction, after, one, page
+from cortex_plane.approvals.rules import ApprovalChange, Edit, Granter, LockedApproval
+from cortex_plane.db.database import Database, Queries, Row, Transaction, after, page
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT
 from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.kernel.pages import After, Page
@@ -67,21 +67,6 @@ def _terms(terms: Terms, owner_id: UUID | None, causes: Iterable[UUID]) -> dict[
 # Reading ---------------------------------------------------------------------------------------------------------
 
 
-async def list_approvals(
-    tx: Transaction,
-    actor: Actor,
-    position: After,
-    limit: int,
-    status: approval_model.ApprovalStatus | None,
-    job_id: UUID | None,
-    session_id: UUID | None,
-) -> Page[Approval]:
-    rows = await tx.rows(
-        queries.list_approvals, *after(position), limit + 1, actor.sees, status, job_id, session_id, person_of(actor)
-    )  # fmt: skip
-    return page(Approval, rows, limit)
-
-
 async def list_inbox(tx: Transaction, actor: Actor, shown_at: datetime | None, skip: int, limit: int) -> Waiting:
     person = person_of(actor)
     rows = await tx.rows(
@@ -117,18 +102,6 @@ async def read_again(tx: Transaction, id: UUID, actor: Actor) -> Approval:
     return parse(Approval, await tx.value(queries.read_again, tx.org, id, person_of(actor)))
 
 
-async def list_votes(tx: Transaction, id: UUID) -> list[approval_model.Vote]:
-    return [parse(approval_model.Vote, row) for row in await tx.rows(queries.list_votes, id)]
-
-
-async def list_approval_events(tx: Transaction, id: UUID) -> list[approval_model.ApprovalEvent]:
-    return [parse(approval_model.ApprovalEvent, row) for row in await tx.rows(queries.list_approval_events, id)]
-
-
-async def list_similar(tx: Transaction, id: UUID, tool_name: str) -> list[Approval]:
-    return [parse(Approval, row) for row in await tx.rows(queries.list_similar, id, tool_name)]
-
-
 async def list_deciders(tx: Transaction, terms: Terms, owner_id: UUID | None, causes: Iterable[UUID]) -> list[Decider]:
     """Those who could decide under these terms, and those who could had they not shaped the call; by name."""
     return [
@@ -152,15 +125,6 @@ async def refusal_under_terms(
         queries.refusal_under_terms, _terms(terms, owner_id, causes), person, sorted(actor.roles), actor.clearance
     )  # fmt: skip
     return code
-
-
-async def find_taker(tx: Transaction, id: UUID, member_id: UUID) -> Taker | None:
-    """Somebody who is to take a part of a request over."""
-    return one(Taker, await tx.row(queries.find_taker, id, member_id))
-
-
-async def list_delegations(tx: Transaction, id: UUID) -> list[approval_model.Delegation]:
-    return [parse(approval_model.Delegation, row) for row in await tx.rows(queries.list_delegations, id)]
 
 
 # Asking ----------------------------------------------------------------------------------------------------------
@@ -289,17 +253,17 @@ async def escalate_approval(tx: Transaction, id: UUID, approvers: Approvers) -> 
     return level
 
 
-async def is_key_used(tx: Transaction, id: UUID, key: str) -> bool:
-    """Whether something was recorded under this idempotency key."""
-    return bool(await tx.value(queries.is_key_used, id, key))
-
-
-async def record_approval_event(
-    tx: Transaction, id: UUID, event_type: str, channel: Channel | None, actor: Actor, payload: dict[str, Any]
-) -> None:
-    await tx.rows(
-        queries.record_approval_event, tx.org, id, event_type, channel, actor.user_account_id, actor.name, None, payload
-    )
+async def record_reach(tx: Transaction, actor: Actor, id: UUID) -> list[Fact]:
+    """Whoever may decide it now, and can be reached, hears of it. Returns what the trail says of those who were out of office: their
+    part went on by itself."""
+    return [
+        Fact.of(
+            actor, "approval_delegated", approval=str(id), automatic=True, reason=hop["reason"],
+            **{"from": str(hop["from_member_id"]), "from_name": hop["from_member"], "to": str(hop["to_member_id"])},
+            name=hop["to_member"], to_clearance=hop["to_clearance"],
+        )
+        for hop in await tx.rows(queries.record_reach, tx.org, id)
+    ]  # fmt: skip
 
 
 async def cancel_approvals(tx: Transaction, job_ids: Sequence[UUID], reason: str) -> Sequence[Row]:
@@ -368,30 +332,6 @@ def token_row(
 async def insert_tokens(tx: Transaction, rows: Sequence[TokenRow]) -> None:
     if rows:
         await tx.rows(queries.insert_tokens, tx.org, *map(list, zip(*rows, strict=True)))
-
-
-async def list_delegates(tx: Transaction, besides: UUID | None, name: str | None, limit: int) -> list[Delegate]:
-    return [parse(Delegate, row) for row in await tx.rows(queries.list_delegates, besides, name, limit)]
-
-
-async def delegates_of_approval(
-    tx: Transaction, approval_id: UUID, besides: UUID, name: str | None, limit: int
-) -> list[Delegate]:
-    rows = await tx.rows(queries.delegates_of_approval, approval_id, besides, name, limit)
-    return [parse(Delegate, row) for row in rows]
-
-
-async def marks_of_approvals(
-    tx: Transaction, ids: Sequence[UUID], member_id: UUID | None, for_staff: bool
-) -> dict[UUID, approval_model.Mark]:
-    rows = await tx.rows(queries.marks_of_approvals, list(ids), member_id, for_staff)
-    return {row["approval_id"]: parse(approval_model.Mark, row) for row in rows}
-
-
-async def next_level(tx: Transaction, approval_id: UUID) -> Approvers | None:
-    """Who is asked besides when a request goes up; None where it cannot."""
-    found = await tx.value(queries.next_level, approval_id)
-    return None if found is None else parse(Approvers, found)
 
 
 async def insert_standing(

@@ -30,17 +30,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus
 from cortex_plane.channels.mail_servers import SmtpServer, StartTls, read_sender
 from cortex_plane.kernel.text import marked, span, stamp
-from cortex_plane.notify.model import (
-    Callback,
-    Card,
-    Invitation,
-    Notice,
-    Occasion,
-    Outgoing,
-    Sent,
-    TryAgain,
-    Undeliverable,
-)
+from cortex_plane.notify import model as notify_model
+from cortex_plane.notify.model import Card, Invitation, Occasion, Outgoing, Sent, TryAgain, Undeliverable
 
 IDLE_SECONDS = 20.0
 """Shorter than the minute after which servers hang up."""
@@ -326,7 +317,7 @@ def _quoted(text: str) -> str:
 
 
 def _content(outgoing: Outgoing) -> Card | Invitation:
-    if isinstance(outgoing.content, Callback | Notice):
+    if isinstance(outgoing.content, notify_model.Callback | notify_model.Notice):
         raise Undeliverable("A mail tells people, and no programs.")
     return outgoing.content
 

@@ -18,12 +18,12 @@ from typer import Argument, Option
 
 from cortex_plane.approvals import routes
 from cortex_plane.approvals.model import approvals as model
-from cortex_plane.approvals.rules import in_words
 from cortex_plane.cli import terminal
 from cortex_plane.cli.plane import harmless, run
 from cortex_plane.cli.terminal import AsJson, Limit, add_command, say, show_record, show_table
 from cortex_plane.jobs.model.effects import MAX_REPEATS, Verdict
 from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.text import in_words
 from cortex_plane.policies.model.policies import ONE_HUMAN, quorum_said
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from datetime import datetime, timedelta
-from typing import Annotated
+from typing import Annotated, TypeVar
 from uuid import UUID
 
 import typer
@@ -20,13 +20,19 @@ from cortex_plane.client import Client
 from cortex_plane.client.access import ACCESS_FILE, write_private
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.tenancy import routes
-from cortex_plane.tenancy.model.access import EnrolmentCode, LoginLink, NewKey, Redemption
+from cortex_plane.tenancy.model.access import Redemption
 from cortex_plane.tenancy.model.identities import AddressDraft, InvitationDraft, Invited, LinkCode, Mapping
 from cortex_plane.tenancy.model.orgs import Absence, AbsenceDraft, MemberChange, MemberDraft, Role
+
+T = TypeVar("T")
 
 self_app = typer.Typer()
 
 add_command(self_app, "me", routes.GET_ME, "Who the key stands for, and what it may do.")
+
+
+async def _with_url(plane: Client, answer: Awaitable[T]) -> tuple[str, T]:
+    return plane.url, await answer
 
 
 @self_app.command("enrol")
@@ -40,11 +46,8 @@ def redeem_enrolment(
     if url is not None:
         os.environ["CORTEX_URL"] = url
     secret = terminal.read_secret(code).rpartition("/")[2]
-
-    async def redeem(plane: Client) -> tuple[str, NewKey]:
-        return plane.url, await plane.members.enrol(Redemption(code=secret, key_name=name))
-
-    address, new = run(redeem, without_key=True)
+    redemption = Redemption(code=secret, key_name=name)
+    address, new = run(lambda plane: _with_url(plane, plane.members.enrol(redemption)), without_key=True)
     terminal.print_record(new if as_json else new.key, as_json)
     access = home() / ACCESS_FILE
     if as_json:
@@ -213,11 +216,7 @@ def end_member_session(
 @member_app.command("login-link")
 def create_login_link(as_json: AsJson = False) -> None:
     """A link to the dashboard for you: it works once, for 15 minutes. Give it to nobody else."""
-
-    async def issue(plane: Client) -> tuple[str, LoginLink]:
-        return plane.url, await plane.members.login_link()
-
-    url, link = run(issue)
+    url, link = run(lambda plane: _with_url(plane, plane.members.login_link()))
     if as_json:
         terminal.print_json(link)
         return
@@ -230,11 +229,7 @@ def create_enrolment_code(member_id: UUID, as_json: AsJson = False) -> None:
     """A code to hand to a member who has no mail here: they redeem it for a session or a key of their own.
 
     Until they have proven a channel of their own, the two of you count as one human in every quorum."""
-
-    async def issue(plane: Client) -> tuple[str, EnrolmentCode]:
-        return plane.url, await plane.members.enrolment_code(member_id)
-
-    url, code = run(issue)
+    url, code = run(lambda plane: _with_url(plane, plane.members.enrolment_code(member_id)))
     if as_json:
         terminal.print_json(code)
         return

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from cortex_plane.agents.model.tools import ToolVersion
 from cortex_plane.approvals.model import approvals as model
-from cortex_plane.approvals.rules import refusal
+from cortex_plane.approvals.rules import refusal, standing_obstacle
 from cortex_plane.approvals.verbs import approvals, decisions, settlements
 from cortex_plane.dashboard import pages, text
 from cortex_plane.dashboard.visits import Visit, find_member, parse_form, parse_number, signed_in
@@ -33,6 +33,7 @@ def card_context(details: model.ApprovalDetails, tool: ToolVersion | None, actor
     approval = details.approval
     tree = text.tree(approval.arguments)
     own_vote = _own_vote(details, actor)
+    is_call = approval.kind is model.ApprovalKind.CALL
     return {
         "details": details,
         "approval": approval,
@@ -43,11 +44,12 @@ def card_context(details: model.ApprovalDetails, tool: ToolVersion | None, actor
         "changes": edit_changes(approval),
         "may_resend": actor.may(Permission.DELIVERY_WRITE),
         "asked_twice": approval.risk in ASKED_TWICE,
-        "may_deny": _may_deny(approval, actor),
+        # The person who caused a call may always deny it, even where somebody else must approve it.
+        "may_deny": is_call and refusal(approval, actor, model.Choice.DENIED) is None,
         # A vote that adds nothing can be repeated, once its voter has proven a channel.
         "voted": own_vote if own_vote is not None and own_vote.counts_with is None else None,
-        "may_delegate": approval.may_decide and approval.kind is model.ApprovalKind.CALL and own_vote is None,
-        "standing_spans": SPANS if _offers_standing(approval) else {},
+        "may_delegate": approval.may_decide and is_call and own_vote is None,
+        "standing_spans": SPANS if standing_obstacle(approval) is None else {},
         "seen": seen_of(details),
         "now": details.now,
     }
@@ -78,18 +80,6 @@ def _own_vote(details: model.ApprovalDetails, actor: Actor) -> model.Vote | None
     return next((vote for vote in details.votes if (vote.member_id, vote.version) == own), None)
 
 
-def _offers_standing(approval: model.Approval) -> bool:
-    """Whether its policy lets one person approve more than this call; the verb decides again."""
-    by_one = approval.quorum.votes == 1 and sum(role.votes for role in approval.quorum.roles) <= 1
-    return approval.standing and by_one and approval.template not in model.NEVER and approval.tool_digest is not None
-
-
-def _may_deny(approval: model.Approval, actor: Actor) -> bool:
-    """The person who caused a call may always deny it, even where somebody else must approve it."""
-    is_call = approval.kind is not model.ApprovalKind.UNCERTAIN_EFFECT
-    return is_call and refusal(approval, actor, model.Choice.DENIED) is None
-
-
 router = PageRoutes()
 
 
@@ -103,7 +93,9 @@ async def _read(visit: Visit, id: UUID) -> model.ApprovalDetails:
 
 async def _full_card(visit: Visit, details: model.ApprovalDetails) -> dict[str, Any]:
     approval = details.approval
-    card = card_context(details, await _tool(visit, approval), visit.actor)
+    tools = await workers.list_tools(visit.db, visit.actor) if visit.actor.may(Permission.TOOL_READ) else []
+    version = (approval.tool_name, approval.tool_digest)
+    card = card_context(details, next((t for t in tools if (t.name, t.digest) == version), None), visit.actor)
     delegates: list[model.Delegate] = []
     if card["may_delegate"]:
         delegates = await approvals.list_delegates(visit.db, visit.actor, approval_id=approval.id)
@@ -116,13 +108,6 @@ async def _full_card(visit: Visit, details: model.ApprovalDetails) -> dict[str, 
 async def show_card(visit: Visit, status: int = 200, notice: dict[str, str] | None = None) -> Response:
     details = await _read(visit, _id(visit))
     return visit.page("approval.html", status, notice=notice, **await _full_card(visit, details))
-
-
-async def _tool(visit: Visit, approval: model.Approval) -> ToolVersion | None:
-    """The tool in the very version that the request names."""
-    tools = await workers.list_tools(visit.db, visit.actor) if visit.actor.may(Permission.TOOL_READ) else []
-    named = (approval.tool_name, approval.tool_digest)
-    return next((tool for tool in tools if (tool.name, tool.digest) == named), None)
 
 
 async def show_card_again(visit: Visit) -> Response:

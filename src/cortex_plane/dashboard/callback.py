@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus, Choice, DecisionReceipt, RecordResult
-from cortex_plane.approvals.model.credentials import Link, Visitor, read_confirmation
+from cortex_plane.approvals.model.credentials import Visitor, read_confirmation
 from cortex_plane.approvals.rules import refusal
 from cortex_plane.approvals.verbs import approvals, credentials
 from cortex_plane.dashboard import pages, text
@@ -40,11 +40,6 @@ def _message(status: int, title: str, *lines: str, again: str | None = None, log
     return pages.link_page("callback_message.html", status, title=title, lines=texts, again=again, login=login)
 
 
-def _own_address(link: Link, signature: str) -> str:
-    """The link without anything that was appended to it. Relative: a proxy may serve the plane elsewhere."""
-    return "?" + urlencode({"t": link.deadline, "d": link.decision.value, "o": link.operator_id, "sig": signature})
-
-
 async def _card(
     request: Request, visitor: Visitor, status: int = 200, notice: CortexError | None = None, reason: str = ""
 ) -> Response:
@@ -61,6 +56,9 @@ async def _card(
     is_open = is_pending and not is_late
     obstacle = refusal(approval, visitor.actor, visitor.link.decision) if is_open else None
     version, nonce = visitor.confirmation(approval.version, approval.input_hash)
+    # The link without anything that was appended to it. Relative: a proxy may serve the plane elsewhere.
+    link, signature = visitor.link, request.query_params["sig"]
+    address = {"t": link.deadline, "d": link.decision.value, "o": link.operator_id, "sig": signature}
     return pages.link_page(
         "callback.html",
         status,
@@ -76,7 +74,7 @@ async def _card(
         refused=obstacle,
         notice=notice,
         reason=reason,
-        address=_own_address(visitor.link, request.query_params["sig"]),
+        address="?" + urlencode(address),
         shown=version,
         nonce=nonce,
         quorum=quorum_said(approval.quorum),

@@ -62,6 +62,7 @@ def arrange(waiting: Waiting, settled: Sequence[Approval], shown_at: datetime | 
     """``shown_at`` is the time of the visitor's list: later requests are counted, requests that ended later stay in their place."""
     recent = ended_since(settled, shown_at) if page == 0 else []
     in_place = {a.id for a in recent}
+    times = [waiting.latest, *(a.resolved_at for a in settled)]  # by the database's clock
     return Inbox(
         mine=sorted([*waiting.mine, *recent], key=lambda a: (a.deadline or _FIRST, a.requested_at, a.id)),
         others=waiting.others,
@@ -70,7 +71,7 @@ def arrange(waiting: Waiting, settled: Sequence[Approval], shown_at: datetime | 
         arrived=waiting.arrived,
         settled=[a for a in settled if a.id not in in_place][:LATELY],
         page=page,
-        shown_at=shown_at or _latest(waiting, settled),
+        shown_at=shown_at or max((at for at in times if at is not None), default=None),
     )
 
 
@@ -78,12 +79,6 @@ def ended_since(settled: Sequence[Approval], shown_at: datetime | None) -> list[
     if shown_at is None:
         return []
     return [a for a in settled if a.requested_at <= shown_at < (a.resolved_at or a.requested_at)]
-
-
-def _latest(waiting: Waiting, settled: Sequence[Approval]) -> datetime | None:
-    """By the database's clock, like the times that it is compared with."""
-    times = [waiting.latest, *(a.resolved_at for a in settled)]
-    return max((at for at in times if at is not None), default=None)
 
 
 async def _inbox_context(visit: Visit, shown_at: datetime | None) -> dict[str, Any]:
@@ -151,20 +146,17 @@ async def stream_hints(visit: Visit) -> Response:
     feed: EventFeed | None = getattr(visit.request.app.state, "feed", None)
     if feed is None:
         raise Unavailable("This process streams no events.", hint="The page looks every few seconds instead.")
-    watching = await _subscribe(visit, feed)
+    job = visit.request.query_params.get("job")
+    if job is None:
+        watching = feed.approvals(visit.actor.org_id)
+    else:
+        replay = await events.of_job(visit.db, visit.actor, parse_id(job, "job"), _LAST, 1)
+        watching = feed.watch(visit.actor.org_id, replay.session_id, replay.latest)
     state = visit.request.app.state
     make: Stream = state.hint_stream
     stream = make(_hints(visit, watching), state.streams.open(visit.actor))
     stream.headers.update(pages.HEADERS)
     return stream
-
-
-async def _subscribe(visit: Visit, feed: EventFeed) -> AbstractContextManager[Subscription]:
-    job = visit.request.query_params.get("job")
-    if job is None:
-        return feed.approvals(visit.actor.org_id)
-    replay = await events.of_job(visit.db, visit.actor, parse_id(job, "job"), _LAST, 1)
-    return feed.watch(visit.actor.org_id, replay.session_id, replay.latest)
 
 
 async def _hints(visit: Visit, watching: AbstractContextManager[Subscription]) -> AsyncGenerator[bytes, None]:

@@ -15,7 +15,7 @@ from cortex_plane.approvals.verbs import approvals
 from cortex_plane.calls.verbs import permissions as permission_verbs
 from cortex_plane.dashboard import pages
 from cortex_plane.dashboard.timeline import GATE_ENTRIES, JobGates, gantt, gate_entries
-from cortex_plane.dashboard.visits import Visit, parse_filter, parse_form, parse_number, signed_in
+from cortex_plane.dashboard.visits import Visit, parse_filter, parse_form, parse_number, signed_in, view
 from cortex_plane.jobs.model.jobs import TERMINAL, Cancellation, Job, JobStatus, Pause, Resumption, SteeringResult
 from cortex_plane.jobs.model.usage import cost_text
 from cortex_plane.jobs.verbs import jobs, steering
@@ -65,14 +65,6 @@ async def _listing(visit: Visit) -> dict[str, Any]:
         "next_cursor": encode_position("jobs", page.next),
         "seen": pages.fingerprint([(job.id, job.status, job.holds, job.step_index) for job in page.items]),
     }
-
-
-async def list_jobs(visit: Visit) -> Response:
-    return visit.page("jobs.html", **await _listing(visit))
-
-
-async def list_jobs_again(visit: Visit) -> Response:
-    return visit.fragment("jobs_list.html", **await _listing(visit))
 
 
 async def _job_context(visit: Visit) -> dict[str, Any]:
@@ -130,14 +122,6 @@ async def _read_gates(visit: Visit, job: Job) -> JobGates:
     return JobGates(atlases, entries, permissions)
 
 
-async def show_job(visit: Visit) -> Response:
-    return visit.page("job.html", notice=None, **await _job_context(visit))
-
-
-async def show_job_again(visit: Visit) -> Response:
-    return visit.fragment("job_body.html", **await _job_context(visit))
-
-
 async def show_step(visit: Visit) -> Response:
     """One step in full; the page of its job shows only the beginning of large values."""
     id = visit.path_id("job_id", "job")
@@ -159,9 +143,9 @@ async def steer(visit: Visit) -> Response:
     return pages.redirect(f"/jobs/{id}")
 
 
-router.add("/jobs", signed_in(list_jobs), "GET")
-router.add("/jobs/live", signed_in(list_jobs_again, by_itself=True), "GET")
-router.add("/jobs/{job_id}", signed_in(show_job), "GET")
-router.add("/jobs/{job_id}/live", signed_in(show_job_again, by_itself=True), "GET")
+router.add("/jobs", view("jobs.html", _listing), "GET")
+router.add("/jobs/live", view("jobs_list.html", _listing, polled=True), "GET")
+router.add("/jobs/{job_id}", view("job.html", _job_context), "GET")
+router.add("/jobs/{job_id}/live", view("job_body.html", _job_context, polled=True), "GET")
 router.add("/jobs/{job_id}/steps/{number}", signed_in(show_step), "GET")
 router.add("/jobs/{job_id}/{act}", signed_in(steer), "POST")

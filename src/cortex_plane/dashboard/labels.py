@@ -10,12 +10,11 @@ from typing import Any
 from markupsafe import Markup
 
 from cortex_plane.approvals.model import approvals as approval_model
-from cortex_plane.approvals.rules import in_words
 from cortex_plane.calls.model import ActionAnswer, ActionState, Whom
 from cortex_plane.gates.model.atlases import MatchMode, Trigger, TriggerType
 from cortex_plane.gates.rules.prompts import NewsKind, gate_of_rule
 from cortex_plane.jobs.model.effects import MAX_REPEATS
-from cortex_plane.kernel.text import span, stamp
+from cortex_plane.kernel.text import in_words, span, stamp
 from cortex_plane.policies.model.policies import Approvers, OnDeny
 from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus
 from cortex_plane.tenancy.model.orgs import Absence

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from cortex_plane.approvals.model.approvals import UNMARKED
+from cortex_plane.approvals.model.approvals import UNMARKED, Excerpt
 from cortex_plane.dashboard import labels, text
 from cortex_plane.kernel import text as kernel_text
 from cortex_plane.kernel.errors import CortexError, NotFound
@@ -117,7 +117,7 @@ _templates.filters.update(
     span=kernel_text.short_span,
     **labels.FILTERS,
 )
-_templates.tests.update(hidden=text.hidden_in, excerpt=text.is_excerpt)
+_templates.tests.update(hidden=text.hidden_in, excerpt=lambda value: isinstance(value, Excerpt))
 
 
 def render(name: str, **context: Any) -> str:
@@ -174,7 +174,3 @@ def error_page(error: CortexError, **context: Any) -> Response:
 def message_page(status: int, message: str, hint: str, **context: Any) -> Response:
     headline = _HEADLINES.get(status, "Something went wrong")
     return page("error.html", status, status_code=status, headline=headline, message=message, hint=hint, **context)
-
-
-def login_page(status: int, reason: str | None = None, **context: Any) -> Response:
-    return page("login.html", status, reason=reason, **context)

@@ -42,7 +42,7 @@ ABSENCE_FIELDS = ("to", "starts", "ends", "reason", "member")
 
 @router.at("/login", "GET")
 async def show_login(_: Request) -> Response:
-    return pages.login_page(200)
+    return pages.page("login.html", reason=None)
 
 
 @router.at("/login/{token}", "GET")
@@ -163,22 +163,16 @@ async def _verification_page(
 async def show_access(
     visit: visits.Visit, status: int = 200, *, secret: str | None = None, error: CortexError | None = None
 ) -> Response:
-    own, others = await _own_access(visit), await _access_of_others(visit)
-    answer = visit.page("access.html", status, **own, **others, secret=secret, error=error)
+    may_have_keys = visit.actor.may(Permission.KEY_OWN)
+    sessions = await logins.list_own_sessions(visit.db, visit.actor, None, ACCESS_PAGE)
+    own_keys = (await keys.list_own_keys(visit.db, visit.actor, None, ACCESS_PAGE)).items if may_have_keys else []
+    answer = visit.page(
+        "access.html", status, **await _access_of_others(visit), sessions=sessions.items, may_have_keys=may_have_keys,
+        keys=[key for key in own_keys if key.revoked_at is None], secret=secret, error=error,
+    )  # fmt: skip
     if secret is not None:
         answer.headers["Cache-Control"] = "no-store"
     return answer
-
-
-async def _own_access(visit: visits.Visit) -> dict[str, Any]:
-    may_have_keys = visit.actor.may(Permission.KEY_OWN)
-    sessions = await logins.list_own_sessions(visit.db, visit.actor, None, ACCESS_PAGE)
-    own_keys = await keys.list_own_keys(visit.db, visit.actor, None, ACCESS_PAGE) if may_have_keys else None
-    return {
-        "sessions": sessions.items,
-        "keys": [key for key in (own_keys.items if own_keys else []) if key.revoked_at is None],
-        "may_have_keys": may_have_keys,
-    }
 
 
 async def _access_of_others(visit: visits.Visit) -> dict[str, Any]:

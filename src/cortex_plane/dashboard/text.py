@@ -21,7 +21,7 @@ from cortex_plane.approvals.model.approvals import Excerpt
 from cortex_plane.kernel.text import SUSPECT, escaped_json, hidden_in, is_hidden
 
 __all__ = [
-    "ABSENT", "Change", "brief", "changes", "cut", "escaped_json", "hidden_in", "is_excerpt", "is_hidden", "leaf", "reveal", "tree",
+    "ABSENT", "Change", "brief", "changes", "cut", "escaped_json", "hidden_in", "is_hidden", "leaf", "reveal", "tree",
 ]  # fmt: skip
 
 
@@ -132,10 +132,6 @@ def _quoted(text: str) -> str:
 
 def _broken(match: re.Match[str]) -> str:
     return '<span class="j-break">\\n</span>\n' if match.group(1) == "n" else match.group()
-
-
-def is_excerpt(value: Any) -> bool:
-    return isinstance(value, Excerpt)
 
 
 def brief(value: Any, limit: int = 160) -> Markup:

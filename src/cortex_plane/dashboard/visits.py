@@ -110,6 +110,16 @@ def signed_in(handler: Handler, *, by_itself: bool = False) -> Endpoint:
     return endpoint
 
 
+def view(template: str, read: Callable[[Visit], Awaitable[dict[str, Any]]], *, polled: bool = False) -> Endpoint:
+    """A page for people who are logged in, with what ``read`` returns; or a part of one, which the page asks for by itself."""
+
+    async def show(visit: Visit) -> Response:
+        context = await read(visit)
+        return visit.fragment(template, **context) if polled else visit.page(template, **context)
+
+    return signed_in(show, by_itself=polled)
+
+
 def errors_as_pages(endpoint: Endpoint) -> Endpoint:
     """A route for everybody."""
 
@@ -128,7 +138,7 @@ def _session_ended(request: Request, error: Unauthenticated, *, was_in: bool) ->
     if request.headers.get("hx-request"):
         # A part of a page that outlived its session: the whole page asks for the login.
         return Response(status_code=204, headers={**pages.HEADERS, "HX-Refresh": "true"})
-    answer = pages.login_page(401, error.message if was_in else None)
+    answer = pages.page("login.html", 401, reason=error.message if was_in else None)
     if was_in:
         clear_cookie(answer, request)
     return answer

@@ -68,6 +68,10 @@ def one(kind: type[T], row: Row | None) -> T | None:
     return None if row is None else parse(kind, row)
 
 
+def many(kind: type[T], rows: Sequence[Row]) -> list[T]:
+    return [parse(kind, row) for row in rows]
+
+
 def page(kind: type[T], rows: Sequence[Row], limit: int) -> Page[T]:
     """A page of ``limit`` items from a query that was asked for one more, which tells whether there is a next."""
     shown_rows = rows[:limit]

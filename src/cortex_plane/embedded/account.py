@@ -108,10 +108,6 @@ class Account:
                 hint=f"Start as an ordinary user, allow SETUID and SETGID in this container, or {USE_A_SERVER}.",
             ) from error
 
-    def first_obstacle(self, path: Path) -> Path:
-        """The outermost directory on the way to ``path`` that this user cannot enter."""
-        return next((parent for parent in reversed(path.parents) if not self.can_enter(parent)), path)
-
 
 def choose_account(directory: Path, data: Path) -> Account:
     """The caller; for root the owner of the data, else of the directory, else a user without rights."""

@@ -9,14 +9,8 @@ import tempfile
 from pathlib import Path
 from shlex import quote
 
-from cortex_plane.embedded.account import (
-    USE_A_SERVER,
-    Account,
-    describe,
-    explain_os_errors,
-    give_to_owner_of,
-    space_error,
-)
+from cortex_plane.embedded import account as accounts
+from cortex_plane.embedded.account import USE_A_SERVER, Account, explain_os_errors
 from cortex_plane.embedded.binaries import BINARIES_SETTING, Binaries, find_version
 from cortex_plane.embedded.places import DATA_NAME, SOCKETS_NAME, fits
 from cortex_plane.embedded.postmaster import SUPERUSER, run
@@ -49,7 +43,7 @@ def check_owner(data: Path, account: Account) -> None:
         return
     if owner != account.uid:
         raise SetupError(
-            f"{data} belongs to {describe(owner)}, but the server would run as {account}.",
+            f"{data} belongs to {accounts.describe(owner)}, but the server would run as {account}.",
             code="embedded_wrong_owner",
             hint=f"Start as its owner, or hand it over: `chown -R {account.uid} {quote(str(data))}`.",
         )
@@ -124,7 +118,7 @@ def _initdb(staging: Path, password: str, account: Account, binaries: Binaries, 
 
 
 def _initdb_failed(home: Path, account: Account, code: int, output: str) -> SetupError:
-    if (error := space_error(home, output, f"Cannot create the database cluster in {home}")) is not None:
+    if (error := accounts.space_error(home, output, f"Cannot create the database cluster in {home}")) is not None:
         return error
     if "could not look up effective user ID" in output:
         return SetupError(
@@ -169,7 +163,7 @@ def _write_password(directory: Path, password: str) -> str:
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        give_to_owner_of(directory, descriptor)
+        accounts.give_to_owner_of(directory, descriptor)
         file.write(f"{password}\n")
     return password
 

@@ -67,7 +67,8 @@ def settle_home(directory: Path, home: Path, account: Account, report: Callable[
         _check_origin(directory, home)
     if account.can_enter(home):
         return home
-    obstacle = account.first_obstacle(home)
+    # The outermost directory on the way that the server's user cannot enter.
+    obstacle = next((parent for parent in reversed(home.parents) if not account.can_enter(parent)), home)
     if home != directory or not account.dropped or has_entries(home / DATA_NAME):
         raise SetupError(
             f"The database in {home / DATA_NAME} cannot be reached by {account}: {obstacle} is closed to it.",

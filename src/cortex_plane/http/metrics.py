@@ -119,21 +119,15 @@ class Metrics:
             metric_readers=[reader], resource=Resource({"service.name": "cortex-plane"}), shutdown_on_exit=False
         )
         meter = self._provider.get_meter("cortex_plane")
-        self.requests = meter.create_counter("http_requests", description="Requests by route and status.")
+        count = meter.create_counter
+        self.requests = count("http_requests", description="Requests by route and status.")
         self.request_seconds = meter.create_histogram(
-            "http_request_duration",
-            unit="s",
-            description="Time to answer, by route.",
-            explicit_bucket_boundaries_advisory=MOMENTS,
+            "http_request_duration", "s", "Time to answer, by route.", explicit_bucket_boundaries_advisory=MOMENTS
         )
-        self.messages = meter.create_counter("messages_ingested", description="Messages taken in, by tenant.")
-        self.jobs = meter.create_counter(
-            "jobs_created", description="Requests that made a job, repeated ones included, by tenant."
-        )
-        self.rejected_keys = meter.create_counter(
-            "authentication_failures", description="Requests refused for their key, by reason."
-        )
-        self.rejected_logins = meter.create_counter(
+        self.messages = count("messages_ingested", description="Messages taken in, by tenant.")
+        self.jobs = count("jobs_created", description="Requests that made a job, repeated ones included, by tenant.")
+        self.rejected_keys = count("authentication_failures", description="Requests refused for their key, by reason.")
+        self.rejected_logins = count(
             "login_failures", description="Login links and forms of the dashboard that were refused, by reason."
         )
         self.meters = SpecMeters(meter)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -41,18 +42,6 @@ def encode_position(noun: str, position: Position | None) -> str | None:
     return encode(noun, position.created_at, str(position.id)) if position else None
 
 
-def decode_position(noun: str, cursor: str | None) -> Position | None:
-    return _decode(noun, cursor, _position)
-
-
-def decode_number(noun: str, cursor: str | None) -> int | None:
-    return _decode(noun, cursor, _number)
-
-
-def decode_text(noun: str, cursor: str | None) -> str | None:
-    return _decode(noun, cursor, _text)
-
-
 def _position(at: str, id: str) -> Position:
     created_at = datetime.fromisoformat(at)
     if created_at.tzinfo is None:
@@ -87,3 +76,8 @@ def _decode(noun: str, cursor: str | None, read: Callable[..., T]) -> T | None:
         code="invalid_cursor",
         hint="Send `next_cursor` of the previous page unchanged, or none to start over.",
     )
+
+
+decode_position = functools.partial(_decode, read=_position)
+decode_number = functools.partial(_decode, read=_number)
+decode_text = functools.partial(_decode, read=_text)

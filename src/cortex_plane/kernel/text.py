@@ -70,6 +70,16 @@ def short_span(seconds: float) -> str:
     return f"{seconds:.1f} s" if 0 <= seconds < 10 else span(seconds)
 
 
+def in_words(seconds: int) -> str:
+    """A duration in its largest whole unit, written out."""
+    for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        # Days only from two on: people say 24 hours.
+        if seconds % size == 0 and seconds >= size * (2 if unit == "day" else 1):
+            count = seconds // size
+            return f"{count} {unit}{'s' if count != 1 else ''}"
+    return f"{seconds} second{'s' if seconds != 1 else ''}"
+
+
 def stamp(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 

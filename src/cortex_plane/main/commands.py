@@ -421,7 +421,12 @@ def verify_trail(
     """Follow every audit chain and signed root, in the database or in a file; names the first bad entry of each, and in the
     database every row that is not what the trail says of it."""
     fingerprints = [proof.check_fingerprint(key) for key in keys or ()]
-    copies = _read_root_copies(roots, remote=remote)
+    if roots is not None and remote:
+        raise InvalidInput(
+            "--roots is for the database and for an export.",
+            hint="Export the trail with `cortex audit export`, and verify that.",
+        )
+    copies = list(proof.export_lines(roots)) if roots is not None else []
     copies_by_root = read_copies(copies) if copies else None
     if export is not None:
         from cortex_plane.proof.rules.exports import verify_export
@@ -432,17 +437,6 @@ def verify_trail(
     else:
         results = asyncio.run(_verify_database(copies_by_root))
     proof.show_verification(results, fingerprints, as_json)
-
-
-def _read_root_copies(roots: Path | None, *, remote: bool) -> list[bytes]:
-    if roots is None:
-        return []
-    if remote:
-        raise InvalidInput(
-            "--roots is for the database and for an export.",
-            hint="Export the trail with `cortex audit export`, and verify that.",
-        )
-    return list(proof.export_lines(roots))
 
 
 async def _verify_database(copies_by_root: Held | None) -> dict[str, Verification]:

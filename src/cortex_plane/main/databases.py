@@ -145,11 +145,7 @@ def plain_login(home: Path, admin: str) -> str:
     asyncio.run(schema.ensure_login(admin, name, password))
     if not login:
         write_private(home / LOGIN_FILE, {"login": name, "password": password})
-    return with_login(admin, name, password)
-
-
-def with_login(url: str, name: str, password: str) -> str:
-    parts = urlsplit(url)
+    parts = urlsplit(admin)
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit(parts._replace(netloc=f"{quote(name, safe='')}:{quote(password, safe='')}@{host}"))
 

@@ -51,7 +51,8 @@ async def read_changelog(version: str) -> dict[str, Any]:
 
 async def check_health(environment: str) -> dict[str, Any]:
     """Whether an environment is healthy."""
-    return {"environment": environment, "healthy": True, "running": deployed_version(environment)}
+    versions = [act["version"] for act in acts() if act.get("environment") == environment]
+    return {"environment": environment, "healthy": True, "running": versions[-1] if versions else None}
 
 
 async def tag_release(version: str, ctx: ToolContext) -> dict[str, Any]:
@@ -82,11 +83,6 @@ def acts() -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     return [json.loads(line) for line in lines]
-
-
-def deployed_version(environment: str) -> str | None:
-    versions = [act["version"] for act in acts() if act.get("environment") == environment]
-    return versions[-1] if versions else None
 
 
 def _file() -> Path:
@@ -169,22 +165,6 @@ def release_agent(*, crash: bool = False) -> AgentDraft:
     )
 
 
-async def prepare_release_demo(db: Database, actor: Actor) -> None:
-    """The demo agent and its policy, unless they are there. An org that is set up differently does without them."""
-    with contextlib.suppress(CortexError):
-        file = PolicyFile(text=_resource("demo_policies.yaml"), note="the demo's", expected_version=0)
-        await policies.apply_policies(db, actor, file)
-    await _ensure_agent(db, actor, release_agent())
-
-
-async def _ensure_agent(db: Database, actor: Actor, draft: AgentDraft) -> None:
-    try:
-        await agents.get_agent(db, actor, draft.slug)
-    except CortexError:
-        with contextlib.suppress(CortexError):
-            await agents.create_agent(db, actor, draft)
-
-
 GATES_REFERENCE = "cortex_plane.main.demo:gates_app"
 GATES_ATLAS = "demo.support"
 GATES_MESSAGE = "Ticket 7 wants its money back, and ticket 8 is its double."
@@ -226,10 +206,6 @@ async def pay_refund(ticket: str, amount: int, ctx: ToolContext) -> dict[str, An
     return {"ticket": ticket, "paid": amount}
 
 
-def atlas_text() -> str:
-    return _resource("demo_atlas.yaml")
-
-
 def _resource(name: str) -> str:
     return resources.files("cortex_plane.main").joinpath(name).read_text(encoding="utf-8")
 
@@ -267,8 +243,24 @@ def support_agent() -> AgentDraft:
     )
 
 
-async def prepare_gates_demo(db: Database, actor: Actor) -> None:
-    """The atlas and its agent, unless they are there. An org that is set up differently does without them."""
+async def prepare_release_demo(db: Database, actor: Actor) -> None:
+    """The demo agent and its policy, unless they are there. An org that is set up differently does without them."""
     with contextlib.suppress(CortexError):
-        await atlases.publish_atlas(db, actor, AtlasFile(manifest=atlas_text()))
+        file = PolicyFile(text=_resource("demo_policies.yaml"), note="the demo's", expected_version=0)
+        await policies.apply_policies(db, actor, file)
+    await _ensure_agent(db, actor, release_agent())
+
+
+async def prepare_gates_demo(db: Database, actor: Actor) -> None:
+    """The same for the atlas and its agent."""
+    with contextlib.suppress(CortexError):
+        await atlases.publish_atlas(db, actor, AtlasFile(manifest=_resource("demo_atlas.yaml")))
     await _ensure_agent(db, actor, support_agent())
+
+
+async def _ensure_agent(db: Database, actor: Actor, draft: AgentDraft) -> None:
+    try:
+        await agents.get_agent(db, actor, draft.slug)
+    except CortexError:
+        with contextlib.suppress(CortexError):
+            await agents.create_agent(db, actor, draft)

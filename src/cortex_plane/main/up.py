@@ -18,7 +18,7 @@ from rich.panel import Panel
 
 from cortex_plane.client.access import ACCESS_FILE, read_access, write_private
 from cortex_plane.db.database import Database
-from cortex_plane.kernel.errors import AlreadyExists
+from cortex_plane.kernel.errors import AlreadyExists, Unauthenticated
 from cortex_plane.main import api_process, databases, demo, sockets
 from cortex_plane.main.reach import MailSink, mail_sink
 from cortex_plane.main.settings import Settings, configure_logs
@@ -87,8 +87,9 @@ async def _access(db: Database, home: Path) -> str:
     """The key for the command line: the stored one while it works, else a new one. It is a platform key, so it is never
     printed: terminals and logs of services are recorded."""
     key = read_access(home).get("key")
-    if key and await keys.key_works(db, key):
-        return key
+    with contextlib.suppress(Unauthenticated):
+        await frame.authenticate_key(db, key or "")
+        return str(key)
     secret = await keys.issue_key_for_owner(db)
     if secret is None:
         try:

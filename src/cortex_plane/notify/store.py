@@ -9,7 +9,6 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.db.database import NOBODY, Database, Queries, Row, Transaction, after, one, page
-from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.pages import After, Page
 from cortex_plane.tenancy.model.access import MacKind
 from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus
@@ -58,16 +57,6 @@ async def begin_delivery(tx: Transaction, id: UUID, claim: UUID, lane: int) -> b
     return begun is not None
 
 
-async def hasten_delivery(tx: Transaction, connection_id: UUID) -> None:
-    """Whatever waits for this connection is due now, and tried anew."""
-    await tx.rows(queries.hasten_delivery, tx.org, connection_id)
-
-
-async def add_connection_notice(tx: Transaction, mapping_id: UUID) -> None:
-    """A mapping became somebody's way: what waits for their decision already is told there."""
-    await tx.rows(queries.add_connection_notice, tx.org, mapping_id)
-
-
 async def list_deliveries(
     tx: Transaction, position: After, limit: int, status: DeliveryStatus | None = None, approval_id: UUID | None = None
 ) -> Page[Delivery]:
@@ -77,10 +66,6 @@ async def list_deliveries(
 
 async def get_delivery(tx: Transaction, id: UUID) -> Delivery | None:
     return one(Delivery, await tx.row(queries.get_delivery, id))
-
-
-async def deliveries_of_approval(tx: Transaction, approval_id: UUID) -> list[Delivery]:
-    return [parse(Delivery, row) for row in await tx.rows(queries.deliveries_of_approval, approval_id)]
 
 
 async def claim_webhook(

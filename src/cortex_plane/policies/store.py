@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from uuid import UUID
 
 from cortex_plane.db.database import Queries, Row, Transaction
 from cortex_plane.kernel.fields import parse
 from cortex_plane.policies.model.policies import PolicyRow
-from cortex_plane.policies.model.versions import PlacedRow, PolicyFile, PolicyVersion, placed, placed_as_json
+from cortex_plane.policies.model.versions import PlacedRow, PolicyVersion, placed
 from cortex_plane.policies.rules.simulations import PastCall
-from cortex_plane.tenancy.model.access import Actor, Forged, MacKind, rows_digest
+from cortex_plane.tenancy.model.access import Forged, MacKind, rows_digest
 from cortex_plane.tenancy.store import in_force_mac
 
 queries = Queries("policies")
@@ -45,17 +44,6 @@ async def lock_policy_version(tx: Transaction) -> InForce | None:
     except Forged:
         true = False
     return InForce(row["policy_version"], max(row["newest"], row["policy_version"]), true)
-
-
-async def insert_policies(
-    tx: Transaction, version: int, rows: Sequence[PlacedRow], file: PolicyFile, digest: str, actor: Actor
-) -> None:
-    """A new version with its rows, which hold from now on."""
-    about = (file.text, digest, len(rows), file.note, actor.name, actor.identity)
-    await tx.rows(queries.insert_policy_version, tx.org, version, *about)
-    await tx.rows(queries.insert_rows, tx.org, version, [placed_as_json(row) for row in rows])
-    await sign_policy_version(tx, version)
-    await set_policy_version(tx, version)
 
 
 async def sign_policy_version(tx: Transaction, version: int) -> None:
@@ -105,11 +93,6 @@ async def platform_rows(tx: Transaction) -> list[PolicyRow]:
 
 async def list_policy_versions(tx: Transaction, below: int | None, limit: int) -> list[PolicyVersion]:
     return [parse(PolicyVersion, row) for row in await tx.rows(queries.list_policy_versions, below, limit)]
-
-
-async def list_deciding_members(tx: Transaction, ids: Sequence[UUID]) -> set[UUID]:
-    """Those of them who are active members, and no guests."""
-    return {row["id"] for row in await tx.rows(queries.list_deciding_members, list(ids))}
 
 
 async def list_past_calls(

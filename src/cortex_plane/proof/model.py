@@ -195,7 +195,8 @@ class ChainVerifier:
     """How many bodies are gone."""
     _unexplained: dict[int, str] = field(default_factory=dict)
     """The number and the action of each body that is gone and that no entry names."""
-    _first_blanked: list[int] = field(default_factory=list)
+    first_blanked: list[Blanked] = field(default_factory=list)
+    """The first bodies that are gone, whether an entry names them or not."""
 
     def follow(self, entry: AuditEntry) -> Fault | None:
         next_seq = self.seq + 1
@@ -208,7 +209,8 @@ class ChainVerifier:
         if entry.body is not None and hashlib.sha256(entry.body).digest() != entry.body_hash:
             return self._fault(entry.seq, "its body was changed")
         if entry_hash(self.hash, entry) != entry.hash:
-            is_renamed = entry.format > 1 and _action_in(entry.body) not in (None, entry.action)
+            action = (body_of(entry) or {}).get("action")
+            is_renamed = entry.format > 1 and action not in (None, entry.action)
             return self._fault(entry.seq, RENAMED if is_renamed else "its hash does not follow from the one before")
         self.seq, self.hash, self.format = entry.seq, entry.hash, entry.format
         return self._read(entry)
@@ -217,8 +219,8 @@ class ChainVerifier:
         if entry.body is None:
             self.blanked += 1
             self._unexplained[entry.seq] = entry.action
-            if len(self._first_blanked) < NAMED:
-                self._first_blanked.append(entry.seq)
+            if len(self.first_blanked) < NAMED:
+                self.first_blanked.append(Blanked(chain_id=self.chain_id, seq=entry.seq))
             return None
         try:
             body = orjson.loads(entry.body)
@@ -257,18 +259,8 @@ class ChainVerifier:
             return self._fault(seqs[0], f"its body is gone, and no erase entry names it{more}")
         return None
 
-    def first_blanked(self) -> list[Blanked]:
-        """The first bodies that are gone, whether an entry names them or not."""
-        return [Blanked(chain_id=self.chain_id, seq=seq) for seq in self._first_blanked]
-
     def _fault(self, seq: int, reason: str) -> Fault:
         return Fault(chain_id=self.chain_id, seq=seq, reason=reason)
-
-
-def _action_in(body: bytes | None) -> str | None:
-    with contextlib.suppress(ValueError, TypeError, KeyError):
-        return str(orjson.loads(body or b"")["action"])
-    return None
 
 
 def _listed(seqs: list[int]) -> str:

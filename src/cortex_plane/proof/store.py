@@ -9,11 +9,11 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.db.database import Database, Queries, Transaction, one
+from cortex_plane.db.database import Queries, Transaction, one
 from cortex_plane.kernel.fields import parse
 from cortex_plane.policies.model.versions import placed, row_line
-from cortex_plane.proof.model import AuditEntry, ChainHead, Fact, RootedHead, RowFault, SessionEvent
-from cortex_plane.proof.rules.roots import GrownHead, KeptRoot, RootCopy
+from cortex_plane.proof.model import AuditEntry, ChainHead, Fact, RootedHead, SessionEvent
+from cortex_plane.proof.rules.roots import GrownHead, KeptRoot
 
 queries = Queries("proof")
 
@@ -51,10 +51,6 @@ async def was_rotated_to(tx: Transaction, fingerprint: bytes) -> bool:
     return bool(await tx.value(queries.was_rotated_to, fingerprint.hex()))
 
 
-async def stream_entries(tx: Transaction, chain_id: UUID, above: int, limit: int) -> list[AuditEntry]:
-    return [parse(AuditEntry, row) for row in await tx.rows(queries.stream_entries, chain_id, above, limit)]
-
-
 async def stream_all_entries(tx: Transaction, session_id: UUID | None = None) -> AsyncIterator[AuditEntry]:
     """Each entry, chain after chain; with ``session_id`` those of its chain."""
     only = () if session_id is None else (session_id,)
@@ -76,17 +72,6 @@ async def stream_heads(tx: Transaction, session_id: UUID | None = None) -> Async
 async def head_of_session(tx: Transaction, session_id: UUID) -> ChainHead | None:
     """Where the chain of a session must end; None where there is no such session."""
     return one(ChainHead, await tx.row(queries.head_of_session, session_id))
-
-
-ROW_FAULTS = (
-    queries.policy_faults, queries.atlas_faults, queries.decision_faults, queries.vote_faults, queries.message_faults,
-    queries.reply_faults,
-)  # fmt: skip
-
-
-async def list_row_faults(tx: Transaction, limit: int) -> list[RowFault]:
-    """Rows that are not what the trail says of them, as far as SQL can tell; at most ``limit`` of each kind."""
-    return [RowFault(**row) for query in ROW_FAULTS for row in await tx.rows(query, limit)]
 
 
 async def changed_policy_versions(tx: Transaction) -> list[str]:
@@ -121,26 +106,6 @@ async def grown_chains(tx: Transaction, since: str | None, limit: int) -> tuple[
     return ([parse(GrownHead, row) for row in rows], rows[0]["snapshot"], rows[0]["now"]) if rows else None
 
 
-async def insert_root(
-    tx: Transaction, root: KeptRoot, previous: bytes, chains: int, snapshot: str | None, at: datetime
-) -> bool:
-    """False: somebody else made the root of this number."""
-    seq = await tx.value(
-        queries.insert_root, tx.org, root.seq, previous, root.body, root.hash, root.key_id, root.signature, chains,
-        snapshot, at,
-    )  # fmt: skip
-    return seq is not None
-
-
-async def roots_above(tx: Transaction, seq: int, limit: int) -> list[RootCopy]:
-    return [RootCopy(**row) for row in await tx.rows(queries.roots_above, seq, limit)]
-
-
-async def newest_root(tx: Transaction) -> list[RootCopy]:
-    """The last one; none where there is none."""
-    return [RootCopy(**row) for row in await tx.rows(queries.newest_root)]
-
-
 async def stream_roots(tx: Transaction) -> AsyncIterator[KeptRoot]:
     async for row in tx.stream(queries.stream_roots):
         yield KeptRoot(**row)
@@ -151,8 +116,3 @@ async def root_heads(tx: Transaction, session_id: UUID | None = None) -> AsyncIt
     if session_id is None:
         async for row in tx.stream(queries.root_heads):
             yield RootedHead(**row)
-
-
-async def unrooted_chains(db: Database, seconds: float, after: UUID, limit: int) -> list[UUID]:
-    """Orgs whose last root is older than that, and that appended something since."""
-    return [row["org_id"] for row in await db.call("find_unrooted", None, seconds, after, limit)]

@@ -398,6 +398,7 @@ where id = $1 and suppressed_at is not null
 
 
 -- name: claim_one
+-- Transactions that settle the same sender take turns, first messages included; no others wait.
 select pg_advisory_xact_lock(hashtextextended($1::uuid::text || ':' || $2::text, 0))
 
 

@@ -71,21 +71,12 @@ async def list_teams(tx: Transaction, position: After, limit: int) -> Page[Team]
     return page(Team, await tx.rows(queries.list_teams, *after(position), limit + 1), limit)
 
 
-async def delete_team(tx: Transaction, id: UUID) -> bool:
-    return await tx.value(queries.delete_team, id) is not None
-
-
 async def get_member(tx: Transaction, id: UUID) -> Member | None:
     return one(Member, await tx.row(queries.get_member, id))
 
 
 async def list_members(tx: Transaction, position: After, limit: int, role: Role | None = None) -> Page[Member]:
     return page(Member, await tx.rows(queries.list_members, *after(position), limit + 1, role), limit)
-
-
-async def hold_access(tx: Transaction, id: UUID) -> None:
-    """Until this transaction ends nobody else makes or ends a credential of this member."""
-    await tx.rows(queries.hold_access, id)
 
 
 async def set_teams(tx: Transaction, id: UUID, team_ids: list[UUID]) -> None:
@@ -96,13 +87,6 @@ async def set_teams(tx: Transaction, id: UUID, team_ids: list[UUID]) -> None:
 async def get_absence(tx: Transaction, id: UUID, member_id: UUID | None = None) -> Absence | None:
     """With a ``member_id``, only theirs."""
     return one(Absence, await tx.row(queries.get_absence, id, member_id))
-
-
-async def list_absences(
-    tx: Transaction, position: After, limit: int, member_id: UUID | None, only_open: bool
-) -> Page[Absence]:
-    rows = await tx.rows(queries.list_absences, *after(position), limit + 1, member_id, only_open)
-    return page(Absence, rows, limit)
 
 
 async def claim_idempotency_key(
@@ -459,11 +443,6 @@ async def lock_connection(tx: Transaction, id: UUID) -> SealedConnection | None:
     return one(SealedConnection, await tx.row(queries.lock_connection, id))
 
 
-async def claim_one(tx: Transaction, connection_id: UUID, sender: str) -> None:
-    """Transactions that settle the same sender take turns, first messages included; no others wait."""
-    await tx.rows(queries.claim_one, connection_id, sender)
-
-
 async def claims(tx: Transaction, connection_id: UUID, sender: str) -> Sequence[Claim]:
     return [parse(Claim, row) for row in await tx.rows(queries.claims, tx.org, connection_id, sender)]
 
@@ -487,12 +466,6 @@ async def insert_mapping(
     await tx.rows(
         queries.insert_mapping, tx.org, id, connection_id, member_id, sender, {"purpose": purpose}, verified, mac
     )
-
-
-async def verify_mapping(tx: Transaction, id: UUID, connection_id: UUID, member_id: UUID, sender: str) -> None:
-    """The claim of this member is proven."""
-    mac = mapping_mac(tx.credential_key, tx.org, id, connection_id, member_id, sender)
-    await tx.rows(queries.verify_mapping, id, connection_id, member_id, sender, mac)
 
 
 async def get_mapping(tx: Transaction, id: UUID) -> Mapping | None:

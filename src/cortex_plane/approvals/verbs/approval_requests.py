@@ -14,7 +14,7 @@ from uuid import UUID
 from cortex_plane.agents.model.agents import ApprovalTimes
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import ApprovalKind, Cause, NewRequest, causes_in_words
-from cortex_plane.approvals.rules import describe_approvers, hop_fact
+from cortex_plane.approvals.rules import describe_approvers
 from cortex_plane.approvals.store import queries
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.gates.rules.authorization import JobRef
@@ -58,7 +58,7 @@ async def request(tx: Transaction, asked_by: Actor, job: JobRef, attempt: Row, r
     if not is_join:
         facts.append(Fact.of(asked_by, "approval_dispatched", approval=str(id), channel="dashboard"))
         # Everybody who may decide it is told, on their channels; whoever is out of office hands their part on.
-        facts += [hop_fact(asked_by, id, hop) for hop in await tx.rows(queries.record_reach, tx.org, id)]
+        facts += await approvals_store.record_reach(tx, asked_by, id)
     body = {"approval_id": str(id), "call": str(request.call_id), "tool": request.tool_name}
     event = ("approval_requested", {**body, "kind": request.kind, "joined": is_join})
     return RequestOutcome(id, request, is_join, facts, event)

@@ -11,16 +11,18 @@ from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model import approvals as approval_model
 from cortex_plane.approvals.model.approvals import AT_MOST, Approval, ApprovalDetails, Channel, Mark
-from cortex_plane.approvals.rules import cannot_delegate, nobody_to_take_it
+from cortex_plane.approvals.rules import Taker, cannot_delegate, nobody_to_take_it
 from cortex_plane.approvals.store import queries
 from cortex_plane.approvals.verbs import decisions
-from cortex_plane.db.database import Database, Transaction
+from cortex_plane.db.database import Database, Transaction, after, many, one, page
 from cortex_plane.db.pool import PoolPurpose
+from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.meters import meters
 from cortex_plane.kernel.pages import After, Page
-from cortex_plane.notify import store as notify_store
+from cortex_plane.notify.store import queries as notify_queries
 from cortex_plane.policies.model.policies import Approvers
 from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.model.identities import Delivery
 from cortex_plane.tenancy.verbs.frame import require_found, transaction_verb, verb
 
 SHOWN_DECIDERS = 20
@@ -38,8 +40,9 @@ async def list_approvals(
     session_id: UUID | None = None,
 ) -> Page[Approval]:
     """Newest first. Whoever is not staff sees those of their own sessions, and those that they may decide."""
-    page = await approvals_store.list_approvals(tx, actor, position, limit, status, job_id, session_id)
-    return replace(page, items=[approval_rules.shown_to(approval, actor) for approval in page.items])
+    filters = (actor.sees, status, job_id, session_id, approvals_store.person_of(actor))
+    listed = page(Approval, await tx.rows(queries.list_approvals, *after(position), limit + 1, *filters), limit)
+    return replace(listed, items=[approval_rules.shown_to(approval, actor) for approval in listed.items])
 
 
 @transaction_verb(Permission.APPROVAL_READ)
@@ -65,14 +68,15 @@ async def list_settled(tx: Transaction, actor: Actor, limit: int) -> list[Approv
 async def get_approval(tx: Transaction, actor: Actor, id: UUID) -> ApprovalDetails:
     approval, now = require_found(await approvals_store.get_approval(tx, id, actor), "approval")
     able = await approvals_store.deciders_of_approval(tx, id, SHOWN_DECIDERS)
-    similar = await approvals_store.list_similar(tx, id, approval.tool_name) if actor.sees is None else []
+    similar = await tx.rows(queries.list_similar, id, approval.tool_name) if actor.sees is None else []
+    deliveries = await tx.rows(notify_queries.deliveries_of_approval, id) if actor.sees is None else []
     return ApprovalDetails(
         approval=replace(approval_rules.shown_to(approval, actor), deciders=[decider.name for decider in able]),
-        votes=approval_rules.explain_votes(approval, await approvals_store.list_votes(tx, id)),
-        events=await approvals_store.list_approval_events(tx, id),
-        delegations=await approvals_store.list_delegations(tx, id),
-        deliveries=await notify_store.deliveries_of_approval(tx, id) if actor.sees is None else [],
-        similar=similar,
+        votes=approval_rules.explain_votes(approval, many(approval_model.Vote, await tx.rows(queries.list_votes, id))),
+        events=many(approval_model.ApprovalEvent, await tx.rows(queries.list_approval_events, id)),
+        delegations=many(approval_model.Delegation, await tx.rows(queries.list_delegations, id)),
+        deliveries=many(Delivery, deliveries),
+        similar=many(Approval, similar),
         now=now,
     )
 
@@ -91,16 +95,16 @@ async def marks_of_approvals(db: Database, actor: Actor, approvals: Sequence[App
     if not approvals:
         return {}
     async with db.transaction(actor.org_id) as tx:
-        return await approvals_store.marks_of_approvals(
-            tx, [approval.id for approval in approvals], actor.user_account_id, actor.sees is None
-        )
+        ids = [approval.id for approval in approvals]
+        rows = await tx.rows(queries.marks_of_approvals, ids, actor.user_account_id, actor.sees is None)
+        return {row["approval_id"]: parse(Mark, row) for row in rows}
 
 
 @transaction_verb(Permission.APPROVAL_READ)
 async def next_level(tx: Transaction, actor: Actor, approval_id: UUID) -> Approvers | None:
-    """Who is asked besides when a request goes up next."""
+    """Who is asked besides when a request goes up next; None where it cannot."""
     require_found(await approvals_store.get_approval(tx, approval_id, actor), "approval")
-    return await approvals_store.next_level(tx, approval_id)
+    return one(Approvers, await tx.value(queries.next_level, approval_id))
 
 
 @verb(Permission.APPROVAL_DECIDE)
@@ -116,7 +120,7 @@ async def _delegate(db: Database, actor: Actor, id: UUID, draft: approval_model.
     async with db.transaction(actor.org_id) as tx:
         row = await decisions.open_visible(tx, id, actor, Channel.API)
         approval = row.approval
-        taker = await approvals_store.find_taker(tx, id, draft.to)
+        taker = one(Taker, await tx.row(queries.find_taker, id, draft.to))
         if taker is None:
             raise nobody_to_take_it()
         able = await approvals_store.deciders_of_approval(tx, id)
@@ -145,7 +149,9 @@ async def list_delegates(
 ) -> list[approval_model.Delegate]:
     """Colleagues by name, at most ``AT_MOST``; with an approval, those who could take the caller's part in it."""
     if approval_id is None:
-        return await approvals_store.list_delegates(tx, actor.user_account_id, name, AT_MOST)
+        rows = await tx.rows(queries.list_delegates, actor.user_account_id, name, AT_MOST)
+        return many(approval_model.Delegate, rows)
     require_found(await approvals_store.get_approval(tx, approval_id, actor), "approval")
     besides = actor.user_account_id or actor.key_id
-    return await approvals_store.delegates_of_approval(tx, approval_id, besides, name, AT_MOST)
+    rows = await tx.rows(queries.delegates_of_approval, approval_id, besides, name, AT_MOST)
+    return many(approval_model.Delegate, rows)

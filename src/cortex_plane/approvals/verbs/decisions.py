@@ -11,7 +11,7 @@ from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model import approvals as approval_model
 from cortex_plane.approvals.model.approvals import Approval, ApprovalDecision
-from cortex_plane.approvals.rules import ApprovalChange, Edit, LockedApproval, decision_change, is_vote, join_approvers
+from cortex_plane.approvals.rules import ApprovalChange, Edit, LockedApproval, decision_change, is_vote
 from cortex_plane.approvals.store import ChangedApproval, person_of, queries
 from cortex_plane.approvals.verbs import edits, standing_approvals
 from cortex_plane.db.database import Database, Transaction
@@ -107,7 +107,14 @@ async def _refusal(
 ) -> CortexError | None:
     approval = row.approval
     if row.earlier is not None:
-        return _key_reused(row.earlier, decision, edit)
+        digest = edit.input_hash if edit else decision.input_hash
+        if (decision.decision, digest) == (row.earlier.get("decision"), row.earlier.get("input_hash")):
+            return None
+        return Conflict(
+            "This Idempotency-Key was used for a different decision.",
+            code="idempotency_key_reused",
+            hint="Send a new key with a new request; repeat a key only with the same request.",
+        )
     error = _decision_refusal(row, actor, decision)
     if error is None and approval.status is not approval_model.ApprovalStatus.PENDING:
         is_same = approval_rules.is_same(approval, decision, edit.input_hash if edit else None)
@@ -115,18 +122,6 @@ async def _refusal(
     if error is None and edit is not None:
         return await edits.edit_refusal(tx, row, actor, decision, edit)
     return error
-
-
-def _key_reused(earlier: dict[str, Any], decision: ApprovalDecision, edit: Edit | None) -> CortexError | None:
-    """Why the key cannot be used again; None where it was used for this very decision."""
-    digest = edit.input_hash if edit else decision.input_hash
-    if (decision.decision, digest) == (earlier.get("decision"), earlier.get("input_hash")):
-        return None
-    return Conflict(
-        "This Idempotency-Key was used for a different decision.",
-        code="idempotency_key_reused",
-        hint="Send a new key with a new request; repeat a key only with the same request.",
-    )
 
 
 def _decision_refusal(row: LockedApproval, actor: Actor, decision: ApprovalDecision) -> CortexError | None:
@@ -290,10 +285,10 @@ async def record_new_deciders(
     tx: Transaction, approval: Approval, actor: Actor, action: str, data: dict[str, Any], event: dict[str, Any]
 ) -> None:
     """Record an act after which others may decide. Whoever may decide it now, and can be reached, hears of it."""
-    hops = await tx.rows(queries.record_reach, tx.org, approval.id)
+    hops = await approvals_store.record_reach(tx, actor, approval.id)
     fact = Fact.of(actor, action, approval=str(approval.id), **data)
     await proof_store.append_to_session(
-        tx, approval.session_id, [fact, *(approval_rules.hop_fact(actor, approval.id, hop) for hop in hops)],
+        tx, approval.session_id, [fact, *hops],
         [(action, approval.job_id, {"approval_id": str(approval.id), **event})], job=approval.job_id,
     )  # fmt: skip
 
@@ -313,7 +308,7 @@ async def _escalate(tx: Transaction, row: LockedApproval, actor: Actor) -> int:
     """One level up: more people may decide. The deadline stays."""
     request = row.approval
     approvers = row.levels[request.escalation_level]
-    level = await approvals_store.escalate_approval(tx, request.id, join_approvers(request.approvers, approvers))
+    level = await approvals_store.escalate_approval(tx, request.id, request.approvers.joined(approvers))
     data = {"level": level, "to": approval_rules.describe_approvers(approvers)}
     await record_new_deciders(tx, request, actor, "approval_escalated", data, {"level": level})
     return level

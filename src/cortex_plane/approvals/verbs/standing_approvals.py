@@ -129,13 +129,11 @@ async def list_page(
     return Page(items=items, next=page.next)
 
 
-@transaction_verb(Permission.APPROVAL_READ)
-async def get(tx: Transaction, actor: Actor, id: UUID) -> StandingApproval:
-    return await _read(tx, actor, id)
-
-
 async def _read(tx: Transaction, actor: Actor, id: UUID) -> StandingApproval:
     return _shown(*require_found(await approvals_store.get_standing(tx, id, actor.sees), "standing_approval"))
+
+
+get = transaction_verb(Permission.APPROVAL_READ)(_read)
 
 
 def _shown(standing: StandingApproval, granter: Granter, now: datetime) -> StandingApproval:

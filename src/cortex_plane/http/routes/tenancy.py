@@ -23,14 +23,9 @@ async def get_me(exchange: Exchange) -> Response:
     actor = exchange.actor
     return reply(
         Me(
-            org_id=actor.org_id,
-            key_id=actor.key_id,
-            kind=actor.kind,
-            name=actor.name,
+            **{name: getattr(actor, name) for name in ("org_id", "key_id", "kind", "name", "clearance", "platform")},
             roles=sorted(actor.roles),
-            clearance=actor.clearance,
             member_id=actor.user_account_id,
-            platform=actor.platform,
             permissions=[permission for permission in Permission if actor.may(permission)],
         )
     )

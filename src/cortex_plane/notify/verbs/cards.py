@@ -40,34 +40,33 @@ class CardSource:
     """The org's own names of secrets, besides the plane's."""
 
 
+_SAME = (
+    "kind", "status", "version", "input_hash", "risk", "template", "invocations", "policy_version", "required_clearance",
+    "escalation_level", "requested_at", "deadline", "resolved_at",
+)  # fmt: skip
+_WORDS = ("agent_says", "asked_for", "question", "resolution_reason")
+"""What a card takes over from its request: as it is, and as text that is redacted and cut."""
+
+
 def card(source: CardSource, occasion: Occasion, public_url: str) -> Card:
     """Without anything that decides: see ``DecidingCards``."""
     approval, pen = source.approval, _Pen(source.redact or ())
+    fields: dict[str, Any] = {name: getattr(approval, name) for name in _SAME}
+    fields |= {name: pen.text(getattr(approval, name)) for name in _WORDS}
     card_content = Card(
+        **fields,
         approval_id=approval.id,
-        kind=approval.kind,
-        status=approval.status,
-        version=approval.version,
-        input_hash=approval.input_hash,
         occasion=occasion,
         org=pen.line(source.org),
         agent=pen.line(approval.agent_name),
         tool=pen.line(approval.tool_name),
         target=pen.line(approval.target),
-        risk=approval.risk,
-        template=approval.template,
         action=pen.line(approval.action or approval.action_summary),
         details=pen.details(approval.details),
         arguments=pen.arguments(approval.arguments),
         truncated=False,
         original_arguments=None if approval.original_arguments is None else pen.arguments(approval.original_arguments),
-        invocations=approval.invocations,
-        agent_says=pen.text(approval.agent_says),
-        asked_for=pen.text(approval.asked_for),
-        question=pen.text(approval.question),
         rule=pen.line(approval.rule),
-        policy_version=approval.policy_version,
-        required_clearance=approval.required_clearance,
         deciders=tuple(map(pen.line, source.deciders)),
         shaped_by=pen.text(approval_model.shaped_by(approval)),
         votes=tuple(
@@ -78,12 +77,7 @@ def card(source: CardSource, occasion: Occasion, public_url: str) -> Card:
         delegations=tuple(
             (pen.line(hop.from_member), pen.line(hop.to_member), pen.text(hop.reason)) for hop in source.delegations
         ),
-        escalation_level=approval.escalation_level,
-        requested_at=approval.requested_at,
-        deadline=approval.deadline,
-        resolved_at=approval.resolved_at,
         resolved_by=pen.line(approval.resolved_by_name) if approval.resolved_by_name else None,
-        resolution_reason=pen.text(approval.resolution_reason),
         url=f"{public_url.rstrip('/')}/approvals/{approval.id}",
     )
     return replace(card_content, truncated=pen.cut, redacted=pen.hid)

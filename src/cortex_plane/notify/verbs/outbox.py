@@ -242,14 +242,9 @@ def _turned_off(row: Row) -> str:
 
 def _prepared(row: Row, outgoing: Outgoing | None, state: Mapping[str, Any]) -> Prepared:
     return Prepared(
-        id=row["id"],
+        **{name: row[name] for name in ("id", "channel_type", "approval_id", "member_id", "member", "connection")},
         version=row["desired_version"],
         kind=NotificationKind(row["kind"]),
-        channel_type=row["channel_type"],
-        approval_id=row["approval_id"],
-        member_id=row["member_id"],
-        member=row["member"],
-        connection=row["connection"],
         first=row["sent_at"] is None,
         outgoing=outgoing,
         state=state,
@@ -263,12 +258,8 @@ def _outgoing(db: Database, org_id: UUID, row: Row, content: Card | Invitation |
         org_id=org_id,
         version=row["desired_version"],
         target=Target(
-            connection_id=row["connection_id"],
-            connection=row["connection"],
-            config=row["config"],
+            **{name: row[name] for name in ("connection_id", "connection", "config", "address", "member")},
             secrets=tenancy_store.open_secret(db.vault, org_id, row["connection_id"], sealed) if sealed else {},
-            address=row["address"],
-            member=row["member"],
         ),
         content=content,
         earlier=row["message_ref"],

@@ -150,7 +150,7 @@ async def _handled(db: Database, delivery: _SignedEvent) -> model.EventAnswer:
         if answer is not None and answer.approval_id is not None and person is not None:
             # Also where this very event decided in an earlier delivery, and a crash came before the answer was kept.
             key = decisions.own_key(person, delivery.key)
-            if await approvals_store.is_key_used(tx, answer.approval_id, key):
+            if await tx.value(approvals_store.queries.is_key_used, answer.approval_id, key):
                 answer = replace(answer, result=RecordResult.OK)
         reply = _stored_reply(answer, refusal)
         mine = await notify_store.answer_webhook(tx, delivery.connection.id, delivery.event_id, reply)
@@ -183,7 +183,10 @@ async def _done(db: Database, delivery: _SignedEvent) -> tuple[model.EventAnswer
     async with forgery_refusal(db, _sender_unknown), db.transaction(delivery.org_id) as tx:
         person = await _person(tx, delivery.connection.id, request.external_user)
         if request.decision is Choice.APPROVED:
-            await _require_no_login(tx, person, request.approval_id)
+            # One secret speaks for everybody behind the connection, so it lets nothing of high risk happen. It may prevent it.
+            approval = await approvals_store.get_approval(tx, request.approval_id, person)
+            if approval is not None and approval[0].template in ASKS_FOR_LOGIN:
+                raise login_required("a webhook")
     decision = ApprovalDecision(
         decision=request.decision, version=request.version, input_hash=request.input_hash, reason=request.reason
     )
@@ -209,13 +212,6 @@ def _sender_unknown() -> errors.Forbidden:
         code="sender_unknown",
         hint="An admin can say whose it is: `cortex connection map`. Then send a new event.",
     )
-
-
-async def _require_no_login(tx: Transaction, person: Actor, approval_id: UUID) -> None:
-    """One secret speaks for everybody behind the connection, so it lets nothing of high risk happen. It may prevent it."""
-    approval = await approvals_store.get_approval(tx, approval_id, person)
-    if approval is not None and approval[0].template in ASKS_FOR_LOGIN:
-        raise login_required("a webhook")
 
 
 def _invalid(error: ValidationError, *under: str) -> errors.InvalidInput:

@@ -50,6 +50,11 @@ class Approvers:
     roles: tuple[Role, ...] = ()
     members: tuple[UUID, ...] = ()
 
+    def joined(self, other: Approvers) -> Approvers:
+        """Whoever is in either."""
+        roles, members = dict.fromkeys((*self.roles, *other.roles)), dict.fromkeys((*self.members, *other.members))
+        return Approvers(owner=self.owner or other.owner, roles=tuple(roles), members=tuple(members))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoleVotes:
@@ -313,14 +318,6 @@ def independent(votes: Sequence[V]) -> list[V]:
             result.append(vote)
             seen.update(vote.behind)
     return result
-
-
-def same_human(votes: Sequence[V], vote: V) -> V | None:
-    """The vote that counts instead of this one; None where this one counts."""
-    counting = independent(votes)
-    if any(other is vote for other in counting):
-        return None
-    return next((other for other in counting if not set(other.behind).isdisjoint(vote.behind)), None)
 
 
 def is_reached(quorum: Quorum, votes: Sequence[CountedVote]) -> bool:

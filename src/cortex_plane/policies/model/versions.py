@@ -437,30 +437,20 @@ class RequestPolicy:
     details: Annotated[JsonObject, AfterValidator(_small)] | None = None
 
     def as_row(self) -> policy_model.PolicyRow:
-        return policy_model.PolicyRow(
-            name=self.name,
-            target=self.target,
-            effect=self.effect,
-            condition=self.when,
-            required_clearance=self.clearance,
-            template=self.template,
-            timeout_seconds=self.timeout_seconds,
-            reminder_seconds=self.remind_before_seconds,
-            on_deny=self.on_deny,
-            self_approval=self.self_approval,
-            quorum=self._quorum(),
-            escalation_seconds=self.escalate_before_seconds,
-            channels=None if self.channels is None else tuple(self.channels),
-            standing=self.standing,
-            named=None if self.approvers is None else tuple(self.approvers),
-            action=self.action,
-            details=self.details,
-        )
-
-    def _quorum(self) -> policy_model.Quorum | None:
+        values: dict[str, Any] = {_COLUMNS.get(name, name): getattr(self, name) for name in self.__dataclass_fields__}
+        values |= {name: tuple(values[name]) for name in ("channels", "named") if values[name] is not None}
         if isinstance(self.quorum, QuorumDraft):
-            return quorum_of(self.quorum.votes, self.quorum.roles)
-        return None if self.quorum is None else policy_model.Quorum(votes=self.quorum)
+            values["quorum"] = quorum_of(self.quorum.votes, self.quorum.roles)
+        elif self.quorum is not None:
+            values["quorum"] = policy_model.Quorum(votes=self.quorum)
+        return policy_model.PolicyRow(**values)
+
+
+_COLUMNS = {
+    "when": "condition", "clearance": "required_clearance", "remind_before_seconds": "reminder_seconds",
+    "escalate_before_seconds": "escalation_seconds", "approvers": "named",
+}  # fmt: skip
+"""Fields of a request's policy that a row has under another name."""
 
 
 RequestPolicies = Annotated[list[RequestPolicy], Field(max_length=MAX_REQUEST_ROWS)]

@@ -5,6 +5,7 @@ Pure: whoever has the calls gives them here, and gets what would change.
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -194,15 +195,11 @@ def _are_among(few: policy_model.Approvers, many: policy_model.Approvers) -> boo
     return (many.owner or not few.owner) and set(few.roles) <= set(many.roles) and set(few.members) <= set(many.members)
 
 
-def _no_before_yes(one: bool, other: bool) -> bool:
-    return not one or other
-
-
 _AT_LEAST_AS_STRICT: dict[str, Callable[[Any, Any], bool]] = {
-    "required_clearance": lambda one, other: one >= other,
-    "timeout_seconds": lambda one, other: one <= other,
+    "required_clearance": operator.ge,
+    "timeout_seconds": operator.le,
     "quorum": _quorum_is_at_least,
     "approvers": _are_among,
-    "self_approval": _no_before_yes,
-    "standing": _no_before_yes,
+    "self_approval": operator.le,
+    "standing": operator.le,
 }

@@ -66,7 +66,11 @@ async def _apply_policies(
     differs = bool(diff.added or diff.removed or diff.changed) or not now.true
     version = now.newest + 1 if differs else now.version
     if differs and not file.dry_run:
-        await policies_store.insert_policies(tx, version, rows, file, digest, actor)
+        about = (file.text, digest, len(rows), file.note, actor.name, actor.identity)
+        await tx.rows(queries.insert_policy_version, tx.org, version, *about)
+        await tx.rows(queries.insert_rows, tx.org, version, [versions.placed_as_json(row) for row in rows])
+        await policies_store.sign_policy_version(tx, version)
+        await policies_store.set_policy_version(tx, version)
         await record(
             tx, actor, "policy_applied", version=version, digest=digest, rows=len(rows),
             rows_digest=await asyncio.to_thread(versions.rows_digest, rows), added=diff.added,

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents import store as agents_store
-from cortex_plane.db.database import Database, Transaction
+from cortex_plane.db.database import Database, Transaction, ids
 from cortex_plane.kernel.errors import Conflict, InvalidInput
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.shares import LruCache, SharedLoads
@@ -132,10 +132,10 @@ def request_rows(rows: Sequence[dict[str, Any]] | None) -> list[PolicyRow]:
 
 async def require_members(tx: Transaction, rows: Sequence[PolicyRow]) -> None:
     """Whom a request names must be there: better said when it is made than when it asks."""
-    ids = {id for row in rows for id in row.named or ()}
-    if not ids:
+    named = {id for row in rows for id in row.named or ()}
+    if not named:
         return
-    if unknown := ids - await policies_store.list_deciding_members(tx, list(ids)):
+    if unknown := named - {*ids(await tx.rows(policies_store.queries.list_deciding_members, list(named)))}:
         raise InvalidInput(
             f"There is no active member with the id {min(unknown)}, who is named as an approver.",
             hint="Name members by the ids that `cortex member list` shows; guests decide nothing.",

@@ -199,7 +199,7 @@ class TrailVerifier:
             self.chains += 1
             self.fault(None if self._broken else chain.finish(item))
             self._blanked += chain.blanked
-            self._blanked_entries += chain.first_blanked()[: model.NAMED - len(self._blanked_entries)]
+            self._blanked_entries += chain.first_blanked[: model.NAMED - len(self._blanked_entries)]
             self.leave_chain()
 
     def fault(self, fault: model.Fault | None) -> None:

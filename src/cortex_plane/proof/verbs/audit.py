@@ -11,7 +11,7 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.db.database import Database, Row, Transaction
+from cortex_plane.db.database import Database, Row, Transaction, many
 from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.model.checkpoints import CheckpointCorrupt, check_seal
 from cortex_plane.kernel.canonical import canonical
@@ -41,8 +41,8 @@ async def list_entries(
     """The chain of a session, or the org's own."""
     if session_id is not None:
         require_found(await proof_store.head_of_session(tx, session_id), "session")
-    entries = await proof_store.stream_entries(tx, session_id or tx.org, above, limit)
-    return [model.record_of(entry) for entry in entries]
+    rows = await tx.rows(queries.stream_entries, session_id or tx.org, above, limit)
+    return [model.record_of(entry) for entry in many(model.AuditEntry, rows)]
 
 
 @verb(Permission.AUDIT_READ, heavy=True)
@@ -129,12 +129,10 @@ async def verify_all(db: Database, root_copies: Held | None = None) -> dict[str,
     copies = dict(root_copies or {})
     async for org in every_org(db):
         results[org.slug] = await verify_org(db, org.id, copies.pop(org.id, None))
-    return results | {str(id): _gone(roots) for id, roots in copies.items()}
-
-
-def _gone(copies: Mapping[int, bytes]) -> model.Verification:
-    fault = model.RootFault(root=min(copies), reason="a copy of it is held outside, and its org is gone")
-    return model.Verification(chains=0, entries=0, faults=[], root_faults=[fault])
+    for id, roots in copies.items():
+        fault = model.RootFault(root=min(roots), reason="a copy of it is held outside, and its org is gone")
+        results[str(id)] = model.Verification(chains=0, entries=0, faults=[], root_faults=[fault])
+    return results
 
 
 CHUNK_BYTES = 64 * 1024
@@ -268,11 +266,17 @@ def _row_reason(tx: Transaction, kind: MacKind, row: Row, *, over: bool) -> str 
     return "it ended on the trail, and is there again" if over else None
 
 
+_ROW_FAULTS = (
+    queries.policy_faults, queries.atlas_faults, queries.decision_faults, queries.vote_faults, queries.message_faults,
+    queries.reply_faults,
+)  # fmt: skip
+
+
 async def contradictions(
     tx: Transaction, keys: Mapping[UUID, bytes], strangers: Collection[UUID], vault: Vault | None
 ) -> list[model.RowFault]:
     """Every row that is not what the trail says of it, in the snapshot of ``tx``; ``keys`` are the org's public ones."""
-    faults = await proof_store.list_row_faults(tx, MOST_FAULTS)
+    faults = [model.RowFault(**row) for query in _ROW_FAULTS for row in await tx.rows(query, MOST_FAULTS)]
     for version in (await proof_store.changed_policy_versions(tx))[:MOST_FAULTS]:
         reason = "its rows are not those that the trail applied"
         faults.append(model.RowFault(subject=f"policy version {version}", reason=reason))

@@ -76,10 +76,11 @@ async def _copy_to(place: RootPlace, db: Database, org_id: UUID) -> None:
     last = await place.last(org_id)
     async with db.transaction(org_id, snapshot=True) as tx:
         if last is None and place.begins_with_the_newest:
-            roots = await proof_store.newest_root(tx)
+            rows = await tx.rows(queries.newest_root)
         else:
             has_hash = last is not None and last.hash is not None
-            roots = await proof_store.roots_above(tx, (last.seq - has_hash) if last else 0, AT_ONCE + has_hash)
+            rows = await tx.rows(queries.roots_above, (last.seq - has_hash) if last else 0, AT_ONCE + has_hash)
+    roots = [RootCopy(**row) for row in rows]
     if last is not None and last.hash is not None:
         # The place keeps what it has: whoever verifies compares it with the roots that are here now.
         if not roots or (roots[0].seq, roots[0].hash) != (last.seq, last.hash):
@@ -104,8 +105,8 @@ anew; whoever restores one starts its processes anew too."""
 async def keep_roots(db: Database) -> None:
     """Make the roots that are due. Any number of schedulers may do this at once, as often as they like."""
     after = NOBODY
-    while org_ids := await proof_store.unrooted_chains(db, EVERY_SECONDS, after, ORGS_AT_ONCE):
-        for org_id in org_ids:
+    while rows := await db.call("find_unrooted", None, EVERY_SECONDS, after, ORGS_AT_ONCE):
+        for org_id in (row["org_id"] for row in rows):
             try:
                 await make_root(db, org_id)
             except Unavailable:
@@ -115,7 +116,7 @@ async def keep_roots(db: Database) -> None:
                 log.warning("root not made", org_id=str(org_id), error=str(error))
             except Exception:
                 log.exception("root not made", org_id=str(org_id))
-        after = org_ids[-1]
+        after = rows[-1]["org_id"]
 
 
 async def make_root(db: Database, org_id: UUID) -> int:
@@ -148,8 +149,19 @@ async def _make_org_root(db: Database, tx: Transaction) -> bool | None:
     body = root_body(tx.org, seq, previous, now, heads, chains)
     root = KeptRoot(seq=seq, body=body, hash=root_hash(previous, body), key_id=key.id, signature=key.sign(body))
     # As long as something is left over, the next one starts where this one did.
-    if not await proof_store.insert_root(tx, root, previous, chains, since if more else snapshot, now):
-        return None
+    values = (
+        root.seq,
+        previous,
+        root.body,
+        root.hash,
+        root.key_id,
+        root.signature,
+        chains,
+        since if more else snapshot,
+        now,
+    )
+    if await tx.value(queries.insert_root, tx.org, *values) is None:
+        return None  # somebody else made the root of this number
     chain_ids, seqs, hashes = zip(*((head.chain_id, head.seq, head.hash) for head in heads), strict=True)
     await tx.rows(queries.insert_root_heads, tx.org, seq, chain_ids, seqs, hashes)
     if not more:

@@ -226,101 +226,74 @@ class ModelKey:
     updated_at: datetime
 
 
-class Permission(StrEnum):
-    LOGIN = "login"
-    IDENTITY_LINK = "identity.link"
-    ORG_CREATE = "org.create"
-    ORG_READ = "org.read"
-    ORG_WRITE = "org.write"
-    TEAM_READ = "team.read"
-    TEAM_WRITE = "team.write"
-    MEMBER_READ = "member.read"
-    MEMBER_WRITE = "member.write"
-    MEMBER_ENROL = "member.enrol"
-    ABSENCE_WRITE = "absence.write"
-    KEY_OWN = "key.own"
-    KEY_READ = "key.read"
-    KEY_WRITE = "key.write"
-    CONNECTION_READ = "connection.read"
-    CONNECTION_WRITE = "connection.write"
-    AGENT_READ = "agent.read"
-    AGENT_WRITE = "agent.write"
-    SESSION_READ = "session.read"
-    SESSION_WRITE = "session.write"
-    SESSION_TERMINATE = "session.terminate"
-    SESSION_HOLD = "session.hold"
-    MESSAGE_INGEST = "message.ingest"
-    JOB_READ = "job.read"
-    JOB_SUBMIT = "job.submit"
-    JOB_STEER = "job.steer"
-    JOB_SETTLE = "job.settle"
-    SIGNAL_READ = "signal.read"
-    SIGNAL_SEND = "signal.send"
-    APPROVAL_READ = "approval.read"
-    APPROVAL_DECIDE = "approval.decide"
-    DELIVERY_READ = "delivery.read"
-    DELIVERY_WRITE = "delivery.write"
-    POLICY_READ = "policy.read"
-    POLICY_WRITE = "policy.write"
-    ATLAS_READ = "atlas.read"
-    ATLAS_WRITE = "atlas.write"
-    TOOL_READ = "tool.read"
-    TOOL_CONFIRM = "tool.confirm"
-    WORKER_READ = "worker.read"
-    AUDIT_READ = "audit.read"
-    METRICS_READ = "metrics.read"
-
-
 _R = Role
 _EVERYONE = frozenset(Role)
 _STAFF = frozenset({_R.ADMIN, _R.STEWARD, _R.OPERATOR, _R.APPROVER})
 _WORKING = frozenset({_R.ADMIN, _R.STEWARD, _R.OPERATOR, _R.MEMBER})
 _ADMIN = frozenset({_R.ADMIN})
+_PLATFORM: frozenset[Role] = frozenset()
+"""No role: platform keys only."""
 
-GRANTS: dict[Permission, frozenset[Role]] = {
-    Permission.LOGIN: _EVERYONE,
-    Permission.IDENTITY_LINK: _STAFF | {_R.MEMBER},
-    Permission.ORG_CREATE: frozenset(),  # platform keys only
-    Permission.METRICS_READ: frozenset(),
-    Permission.WORKER_READ: frozenset(),
-    Permission.ORG_READ: _EVERYONE,
-    Permission.ORG_WRITE: _ADMIN,
-    Permission.TEAM_READ: _STAFF | {_R.MEMBER},
-    Permission.TEAM_WRITE: _ADMIN,
-    Permission.MEMBER_READ: _STAFF,
-    Permission.MEMBER_WRITE: _ADMIN,
-    Permission.MEMBER_ENROL: _ADMIN,
-    Permission.ABSENCE_WRITE: _STAFF | {_R.MEMBER},
-    Permission.KEY_OWN: _STAFF | {_R.MEMBER},
-    Permission.KEY_READ: _ADMIN,
-    Permission.KEY_WRITE: _ADMIN,
-    Permission.CONNECTION_READ: _STAFF,
-    Permission.CONNECTION_WRITE: _ADMIN,
-    Permission.AGENT_READ: _STAFF | {_R.MEMBER},
-    Permission.AGENT_WRITE: _ADMIN,
-    Permission.SESSION_READ: _EVERYONE,
-    Permission.SESSION_WRITE: _WORKING,
-    Permission.SESSION_TERMINATE: frozenset({_R.ADMIN, _R.OPERATOR, _R.MEMBER, _R.GUEST}),
-    Permission.SESSION_HOLD: frozenset({_R.ADMIN, _R.OPERATOR}),
-    Permission.MESSAGE_INGEST: frozenset({_R.ADMIN, _R.OPERATOR, _R.MEMBER}),
-    Permission.JOB_READ: _EVERYONE,
-    Permission.JOB_SUBMIT: _WORKING,
-    Permission.JOB_STEER: frozenset({_R.ADMIN, _R.OPERATOR, _R.MEMBER}),
-    Permission.JOB_SETTLE: frozenset({_R.ADMIN, _R.OPERATOR, _R.APPROVER}),
-    Permission.SIGNAL_READ: _STAFF | {_R.MEMBER},
-    Permission.SIGNAL_SEND: _WORKING,
-    Permission.APPROVAL_READ: _EVERYONE,
-    Permission.APPROVAL_DECIDE: _EVERYONE,  # who may decide what is asked of each request, and refusals are recorded
-    Permission.DELIVERY_READ: _STAFF,
-    Permission.DELIVERY_WRITE: frozenset({_R.ADMIN, _R.OPERATOR}),
-    Permission.POLICY_READ: _STAFF,
-    Permission.POLICY_WRITE: frozenset({_R.ADMIN, _R.STEWARD}),
-    Permission.ATLAS_READ: _STAFF,
-    Permission.ATLAS_WRITE: frozenset({_R.ADMIN, _R.STEWARD}),
-    Permission.TOOL_READ: _STAFF | {_R.MEMBER},
-    Permission.TOOL_CONFIRM: frozenset({_R.ADMIN, _R.STEWARD}),
-    Permission.AUDIT_READ: frozenset({_R.ADMIN, _R.STEWARD, _R.OPERATOR}),
-}
+
+class Permission(StrEnum):
+    """What an actor may do, with the roles that give it."""
+
+    roles: frozenset[Role]
+
+    def __new__(cls, name: str, roles: frozenset[Role] = _PLATFORM) -> Permission:
+        permission = str.__new__(cls, name)
+        permission._value_ = name
+        permission.roles = roles
+        return permission
+
+    LOGIN = "login", _EVERYONE
+    IDENTITY_LINK = "identity.link", _STAFF | {_R.MEMBER}
+    ORG_CREATE = "org.create", _PLATFORM
+    ORG_READ = "org.read", _EVERYONE
+    ORG_WRITE = "org.write", _ADMIN
+    TEAM_READ = "team.read", _STAFF | {_R.MEMBER}
+    TEAM_WRITE = "team.write", _ADMIN
+    MEMBER_READ = "member.read", _STAFF
+    MEMBER_WRITE = "member.write", _ADMIN
+    MEMBER_ENROL = "member.enrol", _ADMIN
+    ABSENCE_WRITE = "absence.write", _STAFF | {_R.MEMBER}
+    KEY_OWN = "key.own", _STAFF | {_R.MEMBER}
+    KEY_READ = "key.read", _ADMIN
+    KEY_WRITE = "key.write", _ADMIN
+    CONNECTION_READ = "connection.read", _STAFF
+    CONNECTION_WRITE = "connection.write", _ADMIN
+    AGENT_READ = "agent.read", _STAFF | {_R.MEMBER}
+    AGENT_WRITE = "agent.write", _ADMIN
+    SESSION_READ = "session.read", _EVERYONE
+    SESSION_WRITE = "session.write", _WORKING
+    SESSION_TERMINATE = "session.terminate", frozenset({_R.ADMIN, _R.OPERATOR, _R.MEMBER, _R.GUEST})
+    SESSION_HOLD = "session.hold", frozenset({_R.ADMIN, _R.OPERATOR})
+    MESSAGE_INGEST = "message.ingest", frozenset({_R.ADMIN, _R.OPERATOR, _R.MEMBER})
+    JOB_READ = "job.read", _EVERYONE
+    JOB_SUBMIT = "job.submit", _WORKING
+    JOB_STEER = "job.steer", frozenset({_R.ADMIN, _R.OPERATOR, _R.MEMBER})
+    JOB_SETTLE = "job.settle", frozenset({_R.ADMIN, _R.OPERATOR, _R.APPROVER})
+    SIGNAL_READ = "signal.read", _STAFF | {_R.MEMBER}
+    SIGNAL_SEND = "signal.send", _WORKING
+    APPROVAL_READ = "approval.read", _EVERYONE
+    # Who may decide what is asked of each request, and refusals are recorded.
+    APPROVAL_DECIDE = "approval.decide", _EVERYONE
+    DELIVERY_READ = "delivery.read", _STAFF
+    DELIVERY_WRITE = "delivery.write", frozenset({_R.ADMIN, _R.OPERATOR})
+    POLICY_READ = "policy.read", _STAFF
+    POLICY_WRITE = "policy.write", frozenset({_R.ADMIN, _R.STEWARD})
+    ATLAS_READ = "atlas.read", _STAFF
+    ATLAS_WRITE = "atlas.write", frozenset({_R.ADMIN, _R.STEWARD})
+    TOOL_READ = "tool.read", _STAFF | {_R.MEMBER}
+    TOOL_CONFIRM = "tool.confirm", frozenset({_R.ADMIN, _R.STEWARD})
+    WORKER_READ = "worker.read", _PLATFORM
+    AUDIT_READ = "audit.read", frozenset({_R.ADMIN, _R.STEWARD, _R.OPERATOR})
+    METRICS_READ = "metrics.read", _PLATFORM
+
+
+GRANTS = {permission: permission.roles for permission in Permission}
+"""Pages ask by the name of a permission, too."""
+
 
 SERVICES_ONLY = frozenset({Permission.MESSAGE_INGEST})
 """Speaking for other people is for channel programs, never for a person's own key."""
@@ -460,39 +433,31 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class MacKind(StrEnum):
-    """What a MAC is about. The same fields of two kinds have different MACs."""
+    """What a MAC is about, and the columns that it covers. The same fields of two kinds have different MACs. The lookup is
+    covered too: else somebody could put theirs into another's row."""
 
-    KEY = "key"
-    BROWSER_SESSION = "browser_session"
-    LOGIN_LINK = "login_link"
-    ENROLMENT_CODE = "enrolment_code"
-    APPROVAL_TOKEN = "approval_token"  # noqa: S105
-    IDENTITY_CODE = "identity_code"
-    MAPPING = "mapping"
-    POLICY_VERSION = "policy_version"
-    POLICY_IN_FORCE = "policy_in_force"
-    ATLAS_VERSION = "atlas_version"
+    columns: str
+    """With spaces between."""
+
+    def __new__(cls, name: str, columns: str = "") -> MacKind:
+        kind = str.__new__(cls, name)
+        kind._value_ = name
+        kind.columns = columns
+        return kind
+
+    KEY = "key", "org_id id user_account_id kind roles permissions platform expires_at secret_hash"
+    BROWSER_SESSION = "browser_session", "org_id id user_account_id key_id expires_at secret_hash"
+    LOGIN_LINK = "login_link", "org_id id user_account_id key_id expires_at secret_hash"
+    ENROLMENT_CODE = "enrolment_code", "org_id id user_account_id issuer_id key_id expires_at code_hash"
+    APPROVAL_TOKEN = "approval_token", "org_id id user_account_id approval_id version input_hash expires_at token_hash"
+    IDENTITY_CODE = "identity_code", "org_id id user_account_id mapping_id purpose expires_at code_hash"
+    MAPPING = "mapping", "org_id id connection_id channel_user_id user_account_id verified"
+    POLICY_VERSION = "policy_version", "org_id version rows_digest"
+    POLICY_IN_FORCE = "policy_in_force", "org_id policy_version"
+    ATLAS_VERSION = "atlas_version", "org_id atlas_id version number digest access api_keys retired"
 
 
-COVERED: Final[Mapping[MacKind, tuple[str, ...]]] = {
-    MacKind.KEY: (
-        "org_id", "id", "user_account_id", "kind", "roles", "permissions", "platform", "expires_at", "secret_hash",
-    ),
-    MacKind.BROWSER_SESSION: ("org_id", "id", "user_account_id", "key_id", "expires_at", "secret_hash"),
-    MacKind.LOGIN_LINK: ("org_id", "id", "user_account_id", "key_id", "expires_at", "secret_hash"),
-    MacKind.ENROLMENT_CODE: ("org_id", "id", "user_account_id", "issuer_id", "key_id", "expires_at", "code_hash"),
-    MacKind.APPROVAL_TOKEN: (
-        "org_id", "id", "user_account_id", "approval_id", "version", "input_hash", "expires_at", "token_hash",
-    ),
-    MacKind.IDENTITY_CODE: ("org_id", "id", "user_account_id", "mapping_id", "purpose", "expires_at", "code_hash"),
-    MacKind.MAPPING: ("org_id", "id", "connection_id", "channel_user_id", "user_account_id", "verified"),
-    MacKind.POLICY_VERSION: ("org_id", "version", "rows_digest"),
-    MacKind.POLICY_IN_FORCE: ("org_id", "policy_version"),
-    MacKind.ATLAS_VERSION: ("org_id", "atlas_id", "version", "number", "digest", "access", "api_keys", "retired"),
-}  # fmt: skip
-"""The columns that each MAC covers. The lookup is one of them: else somebody could put theirs into another's row."""
-
-_FIELDS = {kind: itemgetter(*columns) for kind, columns in COVERED.items()}
+_FIELDS = {kind: itemgetter(*kind.columns.split()) for kind in MacKind}
 
 
 class Forged(Exception):
@@ -520,7 +485,7 @@ class CredentialKey:
         return hmac.digest(self._lookup, secret_hash, "sha256")
 
     def mac(self, kind: MacKind, row: Mapping[str, Any]) -> bytes:
-        """Over the columns of ``row`` that `COVERED` names. Values stand in a JSON array, so none runs into the next."""
+        """Over the columns of ``row`` that its kind names. Values stand in a JSON array, so none runs into the next."""
         text = orjson.dumps((kind, *_FIELDS[kind](row)), default=_plain, option=orjson.OPT_PASSTHROUGH_DATETIME)
         return hmac.digest(self._mac, text, "sha256")
 

@@ -15,8 +15,7 @@ from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden
 from cortex_plane.notify.model import SECRET_BYTES, secret_of
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, ActorKind, Forged, SecretKind
-from cortex_plane.tenancy.model.identities import ALPHABET, CODE_LENGTH
-from cortex_plane.tenancy.model.orgs import Member, Role
+from cortex_plane.tenancy.model.orgs import Member
 from cortex_plane.tenancy.store import queries
 from cortex_plane.tenancy.verbs.frame import report_forgery, require_found
 
@@ -35,15 +34,8 @@ async def actor_for_member(tx: Transaction, user_account_id: UUID, credential_id
     member = await tenancy_store.get_member(tx, user_account_id)
     if member is None or member.deactivated_at is not None:
         return None
-    return Actor(
-        org_id=tx.org,
-        key_id=credential_id,
-        kind=ActorKind.PERSON,
-        name=member.display_name,
-        roles=frozenset(Role(role) for role in member.roles),
-        user_account_id=member.id,
-        clearance=member.clearance,
-    )
+    standing = {"roles": member.roles, "clearance": member.clearance}
+    return tenancy_store.session_person(tx.org, credential_id, member.id, member.display_name, standing)
 
 
 async def require_active(tx: Transaction, member_id: UUID) -> Member:
@@ -90,10 +82,6 @@ def new_secret(kind: SecretKind) -> str:
 
 def new_approval_token() -> str:
     return f"{TOKEN_PREFIX}{TOKEN_VERSION}_{secrets.token_urlsafe(32)}"
-
-
-def new_sender_code() -> str:
-    return "".join(secrets.choice(ALPHABET) for _ in range(CODE_LENGTH))
 
 
 def new_mark() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import asdict
 from uuid import UUID
 
@@ -75,7 +76,7 @@ async def update_connection(
             frame.require_found(await tenancy_store.get_connection(tx, id), "connection").revision, revision
         )
     if change.enabled:
-        await notify_store.hasten_delivery(tx, id)
+        await tx.rows(notify_store.queries.hasten_delivery, tx.org, id)
     await frame.record(
         tx, actor, "connection_changed", connection=id, name=change.name, enabled=change.enabled, url=change.url
     )
@@ -88,8 +89,8 @@ async def rotate_secret(db: Database, actor: Actor, id: UUID) -> identities.NewS
     secret = access.new_webhook_secret()
     async with db.transaction(actor.org_id) as tx:
         connection = require_webhook(await tenancy_store.lock_connection(tx, id))
-        secrets = Secrets.of(tenancy_store.open_secret(db.vault, tx.org, id, connection.sealed))
-        sealed = await tenancy_store.seal_secret(tx, db, id, secrets.rotated(secret, connection.now).kept())
+        before = Secrets.of(tenancy_store.open_secret(db.vault, tx.org, id, connection.sealed))
+        sealed = await tenancy_store.seal_secret(tx, db, id, before.rotated(secret, connection.now).kept())
         await tx.rows(queries.reseal_connection, id, sealed)
         await note_set_up(tx, actor, id)
         await frame.record(tx, actor, "connection_secret_rotated", connection=id)
@@ -102,7 +103,7 @@ async def map_member(tx: Transaction, actor: Actor, id: UUID, draft: identities.
     belongs to the org; elsewhere people prove it themselves. Doing it twice changes nothing."""
     require_webhook(await tenancy_store.lock_connection(tx, id))
     member = await access.require_active(tx, draft.member_id)
-    await tenancy_store.claim_one(tx, id, draft.external_user)
+    await tx.rows(queries.claim_one, id, draft.external_user)
     claims = await tenancy_store.claims(tx, id, draft.external_user)
     guest, mine = identities.displaced(claims, member.id), identities.own(claims, member.id)
     if mine is not None and mine.verified_at is not None:
@@ -139,7 +140,7 @@ def require_webhook(row: SealedConnection | None) -> SealedConnection:
 async def issue_link_code(tx: Transaction, actor: Actor) -> identities.LinkCode:
     """A code to type on another channel. An earlier one that nobody typed stops working."""
     member_id = access.require_member(actor, ONLY_MEMBERS)
-    code, id = access.new_sender_code(), new_id()
+    code, id = "".join(secrets.choice(identities.ALPHABET) for _ in range(identities.CODE_LENGTH)), new_id()
     await require_room(tx, member_id)
     await tx.rows(queries.forget_codes, member_id)
     await tx.rows(queries.void_sender_codes, member_id)
@@ -172,7 +173,7 @@ async def unlink_member(tx: Transaction, actor: Actor, member_id: UUID, mapping_
 async def _unlink(tx: Transaction, actor: Actor, mapping_id: UUID, member_id: UUID) -> None:
     mapping = await tenancy_store.get_mapping(tx, mapping_id)
     mine = frame.require_found(mapping if mapping and mapping.user_account_id == member_id else None, "mapping")
-    await tenancy_store.claim_one(tx, mine.connection_id, mine.channel_user_id)
+    await tx.rows(queries.claim_one, mine.connection_id, mine.channel_user_id)
     frame.require_found(await tx.value(queries.remove_mapping, mine.id), "mapping")
     await tx.rows(queries.use_codes, mine.id)
     channel_type, address = mine.channel_type, mine.channel_user_id
@@ -193,7 +194,7 @@ async def redeem_link_code(db: Database, actor: Actor, connection_id: UUID, draf
                 hint="Enable it with `cortex connection enable`.",
             )
         sender = _sender(connection.channel_type, draft.external_user_id)
-        await tenancy_store.claim_one(tx, connection_id, sender)
+        await tx.rows(queries.claim_one, connection_id, sender)
         if (await tx.value(queries.wrong_guesses, tx.org, connection_id, sender) or 0) >= identities.MAX_WRONG:
             raise TooMany(
                 f"This sender typed {identities.MAX_WRONG} wrong codes in a row.",

@@ -23,15 +23,8 @@ from cortex_plane.kernel.pages import After
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy import store as tenancy_store
-from cortex_plane.tenancy.model.access import (
-    Actor,
-    Forged,
-    Permission,
-    SecretKind,
-    key_holder,
-    scheduler_actor,
-    secret_digest,
-)
+from cortex_plane.tenancy.model import access
+from cortex_plane.tenancy.model.access import Actor, Forged, Permission, SecretKind
 from cortex_plane.tenancy.model.orgs import Org
 
 P = ParamSpec("P")
@@ -49,11 +42,11 @@ async def authenticate_key(db: Database, secret: str, org_slug: str | None = Non
     rows: Sequence[Row] = ()
     if SecretKind.KEY.matches(secret):
         key = db.credential_key
-        lookup = key.lookup(secret_digest(secret))
+        lookup = key.lookup(access.secret_digest(secret))
         rows = await db.own(PoolPurpose.AUTHENTICATION).call("authenticate", None, lookup, org_slug)
     if rows:
         try:
-            return key_holder(rows[0], key, lookup)
+            return access.key_holder(rows[0], key, lookup)
         except Forged as forgery:
             await report_forgery(db, forgery)
     raise Unauthenticated("This key is not known.", code="key_unknown")
@@ -73,7 +66,7 @@ async def report_forgery(db: Database, forgery: Forged) -> None:
     log.error("a row has a false MAC and was refused", org_id=str(forgery.org_id), **details)
     if not _is_due((forgery.org_id, forgery.kind.value, str(forgery.id))):
         return
-    plane = scheduler_actor(forgery.org_id, UUID(int=0), "plane")
+    plane = access.scheduler_actor(forgery.org_id, UUID(int=0), "plane")
     async with db.transaction(forgery.org_id) as tx:
         await record(tx, plane, "credential_refused", **details)
 

@@ -34,7 +34,7 @@ async def invite(
     async def make() -> UUID:
         nonlocal again
         connection_id = await _email_connection(tx, actor, mailing)
-        await tenancy_store.claim_one(tx, connection_id, draft.email)
+        await tx.rows(queries.claim_one, connection_id, draft.email)
         claims = await tenancy_store.claims(tx, connection_id, draft.email)
         earlier = await _invited_before(tx, draft, claims)
         again = earlier is not None
@@ -94,7 +94,7 @@ async def add_address(
     """An address of one's own: it counts once its owner has opened its link while logged in."""
     member_id = access.require_member(actor, ONLY_MEMBERS)
     connection_id = await _email_connection(tx, actor, mailing)
-    await tenancy_store.claim_one(tx, connection_id, draft.email)
+    await tx.rows(queries.claim_one, connection_id, draft.email)
     claims = await tenancy_store.claims(tx, connection_id, draft.email)
     identities.displaced(claims, member_id)
     mine = own(claims, member_id)
@@ -155,7 +155,7 @@ async def _send(
     if await tx.value(queries.is_mailed, tx.org, mapping_id, identities.MAIL_PAUSE):
         return
     # Mail goes to people who did not ask for it, so a sender may send so many an hour. Of two at once the second counts the first.
-    await tenancy_store.claim_one(tx, actor.identity, "mails")
+    await tx.rows(queries.claim_one, actor.identity, "mails")
     sender = {"sent_by": str(actor.identity), "own": own}
     most = identities.MAILS_AN_HOUR if own else identities.INVITATIONS_AN_HOUR
     if await tx.value(queries.count_mails, tx.org, sender) >= most:
@@ -193,7 +193,7 @@ async def verify(db: Database, code: str, visitor: Actor | None) -> str | None:
         before = await tenancy_store.show_code(tx, id)
         if before is None:
             raise _refused()
-        await tenancy_store.claim_one(tx, before.connection_id, before.address)
+        await tx.rows(queries.claim_one, before.connection_id, before.address)
         # Somebody may have been faster while this one waited.
         verification = await tenancy_store.show_code(tx, id)
         if verification is None:
@@ -215,7 +215,7 @@ async def _prove(tx: Transaction, verification: identities.AddressVerification, 
     secret, session_id = access.new_secret(SecretKind.SESSION), new_id()
     member_id, mapping_id = verification.user_account_id, verification.mapping_id
     connection_id, address = verification.connection_id, verification.address
-    await tenancy_store.hold_access(tx, member_id)
+    await tx.rows(queries.hold_access, member_id)
     person = await access.actor_for_member(tx, member_id, verification.id if verification.needs_login else session_id)
     if person is None:
         raise _refused()
@@ -246,8 +246,10 @@ async def prove_mapping(
         mapping_id = new_id()
         await tenancy_store.insert_mapping(tx, mapping_id, connection_id, member_id, sender, Purpose.SENDER)
     else:
-        await tenancy_store.verify_mapping(tx, mapping_id, connection_id, member_id, sender)
-    await notify_store.add_connection_notice(tx, mapping_id)
+        claim = (mapping_id, connection_id, member_id, sender)
+        await tx.rows(queries.verify_mapping, *claim, tenancy_store.mapping_mac(tx.credential_key, tx.org, *claim))
+    # What waits for their decision already is told there.
+    await tx.rows(notify_store.queries.add_connection_notice, tx.org, mapping_id)
     return mapping_id
 
 

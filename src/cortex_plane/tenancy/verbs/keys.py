@@ -97,7 +97,7 @@ async def _own_key(tx: Transaction, actor: Actor) -> UUID | None:
 
 async def hold_origin(tx: Transaction, actor: Actor) -> UUID | None:
     """The key that the actor came with, or that their browser session came from. Until this transaction ends nobody ends it."""
-    await tenancy_store.hold_access(tx, require_member(actor, ONLY_MEMBERS))
+    await tx.rows(queries.hold_access, require_member(actor, ONLY_MEMBERS))
     origin = await tenancy_store.key_origin(tx, actor.key_id)
     if origin is None or not origin[1]:
         raise Unauthenticated("Your key or session was ended meanwhile.", code="key_revoked")
@@ -131,7 +131,7 @@ async def revoke_key(tx: Transaction, actor: Actor, id: UUID) -> Key:
 async def _end_key(tx: Transaction, actor: Actor, key: Key) -> Key:
     """Ends the key, the keys that were made with it, and the browser sessions, login links and enrolment codes from any of them."""
     if key.member_id is not None:
-        await tenancy_store.hold_access(tx, key.member_id)
+        await tx.rows(queries.hold_access, key.member_id)
     key_ids = ids(await tx.rows(queries.revoke_key, key.id))
     if key_ids:
         await tx.rows(queries.end_links_of_keys, key_ids)
@@ -142,14 +142,6 @@ async def _end_key(tx: Transaction, actor: Actor, key: Key) -> Key:
             browser_sessions=len(sessions), credentials_ended=ids(codes),
         )  # fmt: skip
     return require_found(await tenancy_store.get_key(tx, key.id), "key")
-
-
-async def key_works(db: Database, secret: str) -> bool:
-    try:
-        await frame.authenticate_key(db, secret)
-    except Unauthenticated:
-        return False
-    return True
 
 
 async def issue_key_for_owner(db: Database) -> str | None:

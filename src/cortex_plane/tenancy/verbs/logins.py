@@ -46,7 +46,7 @@ async def log_in(db: Database, token: str) -> str:
         member_id = await tenancy_store.link_member(tx, link_id)
         if member_id is None:
             raise _link_refused()
-        await tenancy_store.hold_access(tx, member_id)
+        await tx.rows(queries.hold_access, member_id)
         # None where it was used, is too old, its key was revoked or has expired, or its person is deactivated.
         row = await tx.row(queries.use_link, link_id)
         if row is None:
@@ -132,7 +132,7 @@ async def _end_session(tx: Transaction, actor: Actor, member_id: UUID, id: UUID)
 
 async def _end_sessions(tx: Transaction, actor: Actor, member_id: UUID) -> access_model.EndedSessions:
     """With the links that would open new ones."""
-    await tenancy_store.hold_access(tx, member_id)
+    await tx.rows(queries.hold_access, member_id)
     sessions = ids(await tx.rows(queries.end_sessions, member_id, actor.key_id))
     ended = [*sessions, *ids(await tx.rows(queries.end_links, member_id))]
     await record(tx, actor, "browser_sessions_ended", member=member_id, ended=len(sessions), credentials_ended=ended)
@@ -155,7 +155,7 @@ async def issue_enrolment_code(tx: Transaction, actor: Actor, member_id: UUID) -
             hint="Use `cortex member login-link` for a session, and `cortex key create` for a key.",
         )
     member = await access.require_active(tx, member_id)
-    await tenancy_store.hold_access(tx, member_id)
+    await tx.rows(queries.hold_access, member_id)
     if await tx.value(queries.has_proven_channel, tx.org, member_id):
         raise Conflict(
             f"{member.display_name} has proven a channel of their own, so nobody else makes a way in for them.",
@@ -205,7 +205,7 @@ async def _redeem(tx: Transaction, code_id: UUID, credential_id: UUID) -> tuple[
     before = await tenancy_store.show_enrolment_code(tx, code_id)
     if before is None:
         raise _enrolment_refused()
-    await tenancy_store.hold_access(tx, before.member_id)
+    await tx.rows(queries.hold_access, before.member_id)
     # First of all: a channel that is proven at this moment was proven before, or not at all.
     codes = ids(await tx.rows(queries.void_codes, before.member_id))
     if await tx.value(queries.has_proven_channel, tx.org, before.member_id):

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.db.database import Database, Row, Transaction, one
+from cortex_plane.db.database import Database, Row, Transaction, after, one, page
 from cortex_plane.kernel.errors import Conflict, Forbidden, InUse, InvalidInput, NotFound, Stale
 from cortex_plane.kernel.fields import parse, split_ref
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
@@ -128,7 +128,7 @@ async def delete_team(tx: Transaction, actor: Actor, ref: str) -> None:
             hint="Move or delete them first.",
             used_by=dict(usage),
         )
-    frame.require_found(await tenancy_store.delete_team(tx, team.id) or None, "team")
+    frame.require_found(await tx.value(queries.delete_team, team.id), "team")
     await frame.record(tx, actor, "team_deleted", team=team.id, slug=team.slug)
 
 
@@ -191,7 +191,7 @@ async def update_member(
     access_end = NOTHING_ENDED
     if change.active is False:
         # For good: reactivating them brings none of it back.
-        await tenancy_store.hold_access(tx, id)
+        await tx.rows(queries.hold_access, id)
         access_end = await end_access(tx, id)
     if change.teams is not None:
         await tenancy_store.set_teams(tx, id, await resolve_teams(tx, change.teams))
@@ -290,7 +290,8 @@ async def list_absences(
     """Newest first. People who are not staff see their own."""
     if actor.sees is not None and member_id not in (None, actor.sees):
         return Page(items=[], next=None)
-    return await tenancy_store.list_absences(tx, position, limit, actor.sees or member_id, only_open)
+    rows = await tx.rows(queries.list_absences, *after(position), limit + 1, actor.sees or member_id, only_open)
+    return page(Absence, rows, limit)
 
 
 @frame.transaction_verb(Permission.ABSENCE_WRITE)
