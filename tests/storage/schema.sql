@@ -3429,7 +3429,7 @@ begin
       -- A lease that is not young any more is renewed by whoever prepares it anew.
       perform from notification n
       where n.org_id = p_org and n.id = p_next[i] and n.taken_by = p_claims[i] and n.desired_version = p_next_versions[i]
-        and n.taken_until > at + p_lease * 0.75
+        and n.taken_until > at + p_lease * 0.9
         and not exists (select from channel_connection c
           where c.org_id = p_org and c.id = n.connection_id and c.disabled_at is not null)
         and not exists (select from user_account u

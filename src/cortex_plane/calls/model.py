@@ -90,6 +90,8 @@ class CallDraft:
 def _keyed(value: list[CallDraft]) -> list[CallDraft]:
     if any(call.key is None for call in value):
         raise PydanticCustomError("keys", "need a key each, so that the request can be repeated")
+    if len({call.key for call in value}) < len(value):
+        raise PydanticCustomError("keys", "need different keys: one key stands for one call")
     return value
 
 

@@ -55,8 +55,11 @@ class CallFailed(Conflict):
     default_hint = "Use a new key to try it again."
 
 
-class _OfCall(CortexError):
-    """An error that names its call."""
+class ApprovalPending(Conflict):
+    """Nobody has decided yet, and the time to wait is over. Nothing ran. The same key again goes on where this stopped."""
+
+    code = "approval_pending"
+    default_hint = "Call it again with the same `key` later; a decision that came meanwhile is used then."
 
     def __init__(self, message: str, call: Mapping[str, Any] = NO_CALL) -> None:
         super().__init__(message)
@@ -66,17 +69,16 @@ class _OfCall(CortexError):
         self.deadline: str | None = call["deadline"]
 
 
-class ApprovalPending(_OfCall, Conflict):
-    """Nobody has decided yet, and the time to wait is over. Nothing ran. The same key again goes on where this stopped."""
-
-    code = "approval_pending"
-    default_hint = "Call it again with the same `key` later; a decision that came meanwhile is used then."
-
-
-class InDoubt(_OfCall, UncertainOutcome):
+class InDoubt(UncertainOutcome):
     """Nobody knows whether an earlier attempt happened. Nothing ran this time."""
 
     code = "call_in_doubt"
+
+    def __init__(self, message: str, call: Mapping[str, Any] = NO_CALL) -> None:
+        super().__init__(message)
+        self.call_id: str = call["id"]
+        self.approval_id: str | None = call["approval_id"]
+        self.key: str | None = call["key"]
 
 
 class TimedOut(UncertainOutcome):

@@ -454,24 +454,31 @@ class Reports:
     """Outcomes that are on their way while their callers go on, by session. Threads of this process and tasks of its event loops."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
         self._pid = 0
         self._futures: dict[str, set[Future[Any]]] = {}
         self._tasks: dict[tuple[asyncio.AbstractEventLoop, str], set[asyncio.Task[Any]]] = {}
 
     def start(self, session: str, report: Callable[[], Any]) -> None:
-        if self._threads is None or self._pid != os.getpid():
-            # A forked child has neither the threads nor the reports of its parent.
-            self._threads, self._pid, self._futures = ThreadPoolExecutor(REPORTERS, "guard report"), os.getpid(), {}
-        future = self._threads.submit(report)
+        with self._lock:
+            if self._threads is None or self._pid != os.getpid():
+                # A forked child has neither the threads nor the reports of its parent.
+                self._threads, self._pid, self._futures = ThreadPoolExecutor(REPORTERS, "guard report"), os.getpid(), {}
+        try:
+            future = self._threads.submit(report)
+        except RuntimeError:  # the interpreter is ending and starts no thread any more
+            report()
+            return
         waiting = self._futures.setdefault(session, set())
         waiting.add(future)
         future.add_done_callback(waiting.discard)
 
-    def wait(self, *sessions: str) -> None:
+    def wait(self, *sessions: str, seconds: float | None = None) -> None:
         """Until the reports of these sessions are over, or of all; one that failed has said so in the log."""
         if self._pid == os.getpid():
-            wait([future for key in sessions or tuple(self._futures) for future in tuple(self._futures.get(key, ()))])
+            keys = sessions or tuple(self._futures)
+            wait([future for key in keys for future in tuple(self._futures.get(key, ()))], timeout=seconds)
 
     def start_async(self, session: str, report: Coroutine[Any, Any, Any]) -> None:
         key = asyncio.get_running_loop(), session
@@ -480,6 +487,8 @@ class Reports:
         task.add_done_callback(functools.partial(self._over, key))
 
     def _over(self, key: tuple[asyncio.AbstractEventLoop, str], task: asyncio.Task[Any]) -> None:
+        if task.cancelled():
+            dialogues.log.warning("An outcome was not reported: its event loop ended. Call `aclose()` before it does.")
         self._tasks[key].discard(task)
         if not self._tasks[key]:
             del self._tasks[key]
@@ -541,8 +550,8 @@ class Lines:
 
     def end_sessions(self, seconds: float) -> None:
         """Those of this process that have nothing open. The plane refuses the others: a person decides, or their yes waits."""
-        self.reports.wait()
         ends = time.monotonic() + seconds
+        self.reports.wait(seconds=seconds)
         for at in [at for at in self._sessions if at[0] == os.getpid()]:
             rest = ends - time.monotonic()
             id = self._sessions.pop(at)

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.db.database import NOBODY, Database, Queries, Row, Transaction, after, one, page
+from cortex_plane.db.database import NOBODY, Database, Queries, Row, Transaction, after, many, one, page
 from cortex_plane.kernel.pages import After, Page
 from cortex_plane.tenancy.model.access import MacKind
 from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus
@@ -66,6 +66,10 @@ async def list_deliveries(
 
 async def get_delivery(tx: Transaction, id: UUID) -> Delivery | None:
     return one(Delivery, await tx.row(queries.get_delivery, id))
+
+
+async def deliveries_of_approval(tx: Transaction, approval_id: UUID) -> list[Delivery]:
+    return many(Delivery, await tx.rows(queries.deliveries_of_approval, approval_id))
 
 
 async def claim_webhook(

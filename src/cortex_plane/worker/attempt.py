@@ -47,7 +47,7 @@ from cortex_plane.worker.authorization import CallAuthorizer
 from cortex_plane.worker.context_window import ContextWindow
 from cortex_plane.worker.effects import CallLedger, RequestCards, awaiting_calls
 from cortex_plane.worker.ends import Ended, EndWriter, JobCancelled, JobFailed, JobHandedBack, JobRetried, LastWrite
-from cortex_plane.worker.lease import UNSURE, Lease, Progress, WorkerContext, WriteFailed
+from cortex_plane.worker.lease import UNSURE, CheckpointTooLarge, Lease, Progress, WorkerContext, WriteFailed
 from cortex_plane.worker.limits import ticks
 from cortex_plane.worker.model_calls import ModelConversation
 from cortex_plane.worker.resume import ResumePoint, restore_calls, resume
@@ -72,10 +72,13 @@ class StepWriter:
         self._deferred: tuple[StepWrite, Progress] | None = None
         """The end of a step that goes with the next write, and where the job stood then."""
         self._flush: asyncio.Task[WriteResult] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def defer(self, step: StepWrite) -> None:
-        """Write it with the next write, or by itself where `flush_later` finds that none came in time."""
+        """Write it with the next write, or by itself where none comes in time."""
         self._deferred = step, copy.copy(self._lease.progress)
+        seconds = self._lease.worker.defer_seconds
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._start_flush)
 
     @property
     def has_deferred(self) -> bool:
@@ -85,9 +88,6 @@ class StepWriter:
     def is_flushing(self) -> bool:
         return self._flush is not None
 
-    def flush_later(self) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(self._lease.worker.defer_seconds, self._start_flush)
-
     async def flush(self) -> WriteResult | None:
         """What was deferred is durable when this returns; None where there was nothing, or another write had it."""
         if self._flush is None:
@@ -95,7 +95,11 @@ class StepWriter:
                 return None
             self._start_flush()
         task, self._flush = self._flush, None
-        return await task if task is not None else None
+        result = await task if task is not None else None
+        if self._lease.is_cut_off:
+            self._lease.is_cut_off = False
+            raise asyncio.CancelledError
+        return result
 
     def _start_flush(self) -> None:
         if self._deferred is not None and self._flush is None:
@@ -105,7 +109,11 @@ class StepWriter:
         if self._deferred is None:
             raise AssertionError("somebody else wrote what was deferred")
         step, progress = self._deferred
-        result = await self._lease.commit(step.copy(), progress=progress)
+        try:
+            result = await self._lease.commit(step.copy(), progress=progress)
+        except CheckpointTooLarge:
+            self._deferred = None  # its outcomes are in the error
+            raise
         self._deferred = None
         return result
 
@@ -127,8 +135,10 @@ class StepWriter:
 
     async def _write_with_deferred(self, step: StepWrite, keep_checkpoint: bool) -> WriteResult:
         """One commit for the end of a step and what comes next; two where the next write is about something else."""
-        deferred = self._deferred
-        if self._flush is None and deferred is not None and not keep_checkpoint and step.step is not None:
+        deferred, goes_on = self._deferred, step.step is not None and step.status in (None, JobStatus.COMPLETED)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._flush is None and deferred is not None and not keep_checkpoint and goes_on:
             both = step_calls.merge_writes(deferred[0], step)
             both.past_boundary = True
             try:
@@ -136,12 +146,15 @@ class StepWriter:
             except Conflict as error:
                 if error.code != STOPPED_AT_BOUNDARY:
                     raise
+            except CheckpointTooLarge:
+                self._deferred = None  # the outcomes of both are in the error
+                raise
             else:
                 if is_applied(both, result):
                     self._deferred = None
                 return result
         end = await self.flush()
-        if end is not None and deferred is not None and step.step is not None and (end.held or end.cancelled):
+        if end is not None and deferred is not None and goes_on and (end.held or end.cancelled):
             self._lease.progress = deferred[1]  # the step that follows is not recorded
             check_hold(self._lease, end)
         return await self.commit(step, keep_checkpoint)
@@ -329,11 +342,7 @@ class Attempt:
 
     async def _ask_meanwhile(self, request: completions.ModelRequest) -> completions.Response:
         """While the end of the last step waits for this response, and is written by itself where it takes too long."""
-        timer = self.writer.flush_later()
-        try:
-            response = await self.conversation.ask(request)
-        finally:
-            timer.cancel()
+        response = await self.conversation.ask(request)
         if self.writer.is_flushing and (end := await self.writer.flush()) is not None:
             check_hold(self.lease, end)
         return response
@@ -470,7 +479,7 @@ class Attempt:
         write.done_step = index
         write.events = [*write.events, *step_calls.result_events(index, calls)]
         write.facts = [*write.facts, self.lease.fact("step_completed", step=index, calls=outcomes)]
-        if self._may_defer(calls):
+        if write.step is None and self._may_defer(calls):
             self.writer.defer(write)
         else:
             check_hold(self.lease, await self.writer.write(write))
@@ -483,6 +492,7 @@ class Attempt:
             and skills.defer_outcomes
             and skills.checkpoint_granularity is CheckpointGranularity.PER_STEP
             and self.conversation.last_seconds <= seconds  # a model that takes longer is not waited for
+            and self.lease.is_fresh(seconds)
             and self.gates.bound is None
             and not self.lease.worker.stopping.is_set()
             and all(call.kind is step_calls.CallKind.READ or call.may_be_repeated for call in calls)

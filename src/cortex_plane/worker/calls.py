@@ -341,6 +341,8 @@ def without_intents(write: StepWrite) -> StepWrite:
 
 def merge_writes(first: StepWrite, then: StepWrite) -> StepWrite:
     """One write in the place of two; ``then`` decides where the job goes."""
+    if first.step is not None and then.step is not None:
+        raise AssertionError("one write records one response")
     calls, outcomes = _rows(first.calls), _rows(first.outcomes)
     for row in (later := _rows(then.calls)):
         row["arguments"] += len(first.arguments)

@@ -188,6 +188,8 @@ class Lease:
         self.has_progress = False
         """This attempt recorded or finished a step."""
         self.cancel_requested = False
+        self.last_result: WriteResult | None = None
+        """What the database said to the last write."""
         self.is_cut_off = False
         """The attempt was cancelled during a write, and has to learn first what became of it."""
         self.is_unsure = False
@@ -209,7 +211,7 @@ class Lease:
                 checkpoint = progress.checkpoint(new_id(), self.time.now())
                 envelope = checkpoints.seal(checkpoint, job_id=self.assignment.job_id, key=self.key)
             except TooLarge as error:
-                self.progress.active_tools, self.progress.working_data = (), {}
+                progress.active_tools, progress.working_data = (), {}
                 # Raised, because the caller may hold a lock: the end of the job is written after it is released.
                 outcomes = StepWrite(outcomes=write.outcomes, results=write.results, stored=write.stored)
                 raise CheckpointTooLarge(error, outcomes) from error
@@ -235,7 +237,13 @@ class Lease:
         self.has_progress = self.has_progress or write.step is not None or write.done_step is not None
         self.newest_message = max(self.newest_message, result.message_seq)
         self.newest_policies = result.policies
+        self.last_result = result
         return result
+
+    def is_fresh(self, seconds: float) -> bool:
+        """Whether the last write was sent so short a time ago, and nobody wanted the job to stop then."""
+        last = self.last_result
+        return last is not None and not last.held and not last.cancelled and ticks() - last.sent_at <= seconds
 
     async def _send(self, write: StepWrite) -> WriteResult:
         """Once it is under way it is made or refused. Where the attempt is cancelled meanwhile the driver stops waiting: the

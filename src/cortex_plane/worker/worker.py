@@ -117,6 +117,8 @@ class JobRunner:
         self._master_key = master_key
         self._running: dict[asyncio.Task[None], Attempt | CodeAttempt] = {}
         self._ready: deque[Attempt | CodeAttempt] = deque()
+        self._late: set[UUID] = set()
+        """Jobs that were claimed ahead, found no slot, and are not handed back yet."""
         """Claimed ahead: begun when slots become free."""
         self._ends: deque[float] = deque(maxlen=self.settings.concurrency)
         """The ticks at which the last attempts ended."""
@@ -162,6 +164,7 @@ class JobRunner:
             asyncio.create_task(self._every(self.settings.look_seconds, self._adopt)),
             # Apart from the beat, which must not wait for a claim that takes long.
             asyncio.create_task(self._every(self.settings.beat_seconds, self._release_forgotten)),
+            asyncio.create_task(self._every(PATIENCE_SECONDS, self._release_late)),
             asyncio.create_task(self._every(FORGET_SECONDS, lambda: jobs_store.forget_workers(self.db))),
         ]
         on_ready()
@@ -180,6 +183,9 @@ class JobRunner:
         while not self.stopping.is_set():
             self.work.clear()
             wanted = self.settings.concurrency + self._ahead() - len(self._leased())
+            # What was claimed ahead does not use up the slots that are kept for orgs that run nothing here.
+            free = self.settings.concurrency - len(self._running)
+            wanted = max(wanted, min(self.settings.shares.reserve, free))
             count, busy = await self._claim(wanted) if wanted > 0 else (0, False)
             if busy:
                 # Somebody claims at this very moment. Their turn is over in a moment.
@@ -315,19 +321,26 @@ class JobRunner:
         its claim was lost, or its attempt ended without a write; the next attempt finds out which. What was claimed ahead and
         found no free slot is handed back too."""
         async with self._claiming:
-            late = {
-                attempt.lease.assignment.job_id
-                for attempt in self._ready
-                if self.stopping.is_set() or ticks() - attempt.lease.limits.start > PATIENCE_SECONDS
-            }
+            late = {attempt.lease.assignment.job_id for attempt in self._ready if self._is_late(attempt)}
+            self._late |= late
             self._ready = deque(each for each in self._ready if each.lease.assignment.job_id not in late)
             run = {(assignment.job_id, assignment.epoch) for assignment in self._leased()}
             for job in await jobs_store.find_leased(self.db, self.id):
-                if (job.id, job.epoch) not in run and await workers.release_job(
-                    self.db, job, self.id, self.name, counted=job.id not in late and not self.stopping.is_set()
-                ):
+                if (job.id, job.epoch) in run:
+                    continue
+                is_late = job.id in self._late
+                counted = not is_late and not self.stopping.is_set()
+                if await workers.release_job(self.db, job, self.id, self.name, is_late=is_late, counted=counted):
                     log.warning("handed back a job that nobody ran", job_id=str(job.id))
                     self.work.set()
+            self._late.clear()
+
+    async def _release_late(self) -> None:
+        if any(self._is_late(attempt) for attempt in self._ready):
+            await self._release_forgotten()
+
+    def _is_late(self, attempt: Attempt | CodeAttempt) -> bool:
+        return self.stopping.is_set() or ticks() - attempt.lease.limits.start > PATIENCE_SECONDS
 
     async def _drain(self) -> None:
         """Attempts stop by themselves at their next boundary; whoever does not within the grace time is stopped."""

@@ -19,10 +19,9 @@ from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.meters import meters
 from cortex_plane.kernel.pages import After, Page
-from cortex_plane.notify.store import queries as notify_queries
+from cortex_plane.notify import store as notify_store
 from cortex_plane.policies.model.policies import Approvers
 from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.model.identities import Delivery
 from cortex_plane.tenancy.verbs.frame import require_found, transaction_verb, verb
 
 SHOWN_DECIDERS = 20
@@ -69,13 +68,13 @@ async def get_approval(tx: Transaction, actor: Actor, id: UUID) -> ApprovalDetai
     approval, now = require_found(await approvals_store.get_approval(tx, id, actor), "approval")
     able = await approvals_store.deciders_of_approval(tx, id, SHOWN_DECIDERS)
     similar = await tx.rows(queries.list_similar, id, approval.tool_name) if actor.sees is None else []
-    deliveries = await tx.rows(notify_queries.deliveries_of_approval, id) if actor.sees is None else []
+    deliveries = await notify_store.deliveries_of_approval(tx, id) if actor.sees is None else []
     return ApprovalDetails(
         approval=replace(approval_rules.shown_to(approval, actor), deciders=[decider.name for decider in able]),
         votes=approval_rules.explain_votes(approval, many(approval_model.Vote, await tx.rows(queries.list_votes, id))),
         events=many(approval_model.ApprovalEvent, await tx.rows(queries.list_approval_events, id)),
         delegations=many(approval_model.Delegation, await tx.rows(queries.list_delegations, id)),
-        deliveries=many(Delivery, deliveries),
+        deliveries=deliveries,
         similar=many(Approval, similar),
         now=now,
     )

@@ -11,3 +11,6 @@ drop function if exists intend_call(
   text[], bytea[], jsonb);
 drop function if exists settle_call(
   uuid, uuid, uuid, uuid, integer, text, text, text, text, text[], jsonb[], text[], bytea[], jsonb);
+-- Deliveries are written down several at a time.
+drop function if exists record_delivery(
+  uuid, uuid, uuid, integer, boolean, boolean, text, jsonb, jsonb, jsonb, text[], bytea[]);

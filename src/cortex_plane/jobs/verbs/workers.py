@@ -110,10 +110,12 @@ async def bound_atlases(db: Database, assignment: Assignment) -> dict[str, Any] 
         return (await gates_store.bound_atlases(tx, assignment.session_id))[0]
 
 
-async def release_job(db: Database, job: Leased, worker_id: UUID, worker_name: str, *, counted: bool = True) -> bool:
-    """Hand back a job that its worker does not run; False where it is somebody else's by now. ``counted``: it counts as
-    a hand-back without progress. That of a worker that stops does not."""
-    reason = "Its attempt ended without a write."
+async def release_job(
+    db: Database, job: Leased, worker_id: UUID, worker_name: str, *, is_late: bool = False, counted: bool = True
+) -> bool:
+    """Hand back a job that its worker does not run; False where it is somebody else's by now. ``is_late``: it was claimed
+    ahead. ``counted``: it counts as a hand-back without progress. That of a worker that stops does not."""
+    reason = "It was claimed ahead and found no free slot." if is_late else "Its attempt ended without a write."
     uncounted = HandBack(count=job.hand_backs, delay_seconds=0.0)
     handback = hand_back(job.hand_backs, reason) if counted else uncounted
     actor = worker_actor(job.org_id, worker_id, worker_name)
