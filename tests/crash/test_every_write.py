@@ -45,6 +45,8 @@ class Faulty(Database):
             self.happened = True
             raise _error(self._fault)
         rows = await super().call(name, org, *args)
+        # Several of these share the driver's pool: none of them keeps a connection at hand.
+        await self._shared.return_connections()
         if due or (name == self._name == "claim_jobs" and rows and next(self._left) == 0):
             self.happened = True
             raise _error(self._fault)
