@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
-from uuid import uuid4
 
 import asyncpg
 
@@ -15,10 +14,9 @@ from benchmarks.plane import KEY, plane
 from cortex_plane.calls.verbs import steps
 from cortex_plane.db.database import NOBODY
 from cortex_plane.jobs import store as jobs_store
-from cortex_plane.jobs.model.checkpoints import agent_data, seal
+from cortex_plane.jobs.model.checkpoints import Progress, agent_data, seal
 from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.worker.lease import Progress
 
 SIZES = (2_000, 20_000, 100_000)
 AIM = 1.15
@@ -39,10 +37,10 @@ async def run(admin_url: str, *, rounds: int = 7, count: int = 100) -> bool:
         other = await floor.fetchval("select id from job where id <> $1 limit 1", given.job_id)
         number = 0
         for size in SIZES:
-            at = Progress(given.agent_id, "0" * 64)
+            at = Progress(given.agent_id, "0" * 64, checkpoint_id=new_id(), created_at=given.now)
             at.working_data = agent_data({"notes": words(size - 900, size)})
             # The bare one writes what is ready; ours makes it ready, for a step changes the cursor and the log.
-            ready = seal(at.checkpoint(uuid4(), given.now), job_id=other, key=KEY)
+            ready = seal(at, job_id=other, key=KEY)
             mac = os.urandom(32)
 
             async def bare(_: int, ready: str = ready.text, mac: bytes = mac) -> None:
@@ -52,8 +50,8 @@ async def run(admin_url: str, *, rounds: int = 7, count: int = 100) -> bool:
                 nonlocal number
                 number += 1
                 at.step = number
-                sealed = seal(at.checkpoint(new_id(), given.now), job_id=given.job_id, key=KEY)
-                write = StepWrite(checkpoint=sealed.text, mac=sealed.mac)
+                sealed = seal(at, job_id=given.job_id, key=KEY)
+                write = StepWrite(checkpoint=sealed.stored, memory=at.memory_json(), mac=sealed.mac)
                 if await steps.advance(made.db, given, worker, number, write, 2.0) is None:
                     raise RuntimeError("the write was fenced off")
 

@@ -67,7 +67,9 @@ async def judged(stage: Stage, runs: Sequence[Run] | None = None) -> Table:
     ids = [run.job_id for run in runs]
     jobs = {
         row["id"]: row
-        for row in await stage.rows("select *, checkpoint::text as blob from job where id = any ($1)", ids)
+        for row in await stage.rows(
+            "select *, whole_checkpoint(checkpoint, memory)::text as blob from job where id = any ($1)", ids
+        )
     }
     steps: dict[UUID, list[int]] = defaultdict(list)
     for row in await stage.rows("select job_id, step_index from step where job_id = any ($1) order by step_index", ids):

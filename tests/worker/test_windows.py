@@ -18,7 +18,7 @@ from cortex_plane.agents.model.completions import AssistantTurn, ModelError, Mod
 from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.db.database import NOBODY
 from cortex_plane.jobs import store as jobs_store
-from cortex_plane.jobs.model.checkpoints import open_sealed
+from cortex_plane.jobs.model.checkpoints import CheckpointCorrupt, open_sealed
 from cortex_plane.jobs.model.jobs import JobStatus, Pause, Resumption
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.fields import adapter
@@ -454,7 +454,9 @@ async def test_the_checkpoint_says_how_far_the_memory_goes(world: World, admin: 
     id = await submit(world, agent)
     async with working(world.db, looking(), backends=Backends({"listening": model})) as worker:
         await until(world, id, JobStatus.COMPLETED)
-    row = await admin.fetchrow("select *, checkpoint::text as blob from job where id = $1", id)
+    row = await admin.fetchrow(
+        "select *, whole_checkpoint(checkpoint, memory)::text as blob from job where id = $1", id
+    )
     assert row is not None
     opened = open_sealed(
         row["blob"], mac=row["checkpoint_mac"], job_id=id, agent_id=row["agent_id"],
@@ -463,6 +465,35 @@ async def test_the_checkpoint_says_how_far_the_memory_goes(world: World, admin: 
     assert opened.cursor.window_step > 0
     assert opened.conversation_summary
     assert worker._host.master_key == KEY
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "null",
+        "'{}'",
+        "'[]'",
+        """jsonb_set(memory, '{conversation_summary}', '"forged"')""",
+        "memory || '{\"more\": 1}'",
+    ],
+)
+async def test_an_edit_of_a_stored_memory_breaks_the_seal(world: World, admin: asyncpg.Connection, edit: str) -> None:
+    agent = await small_agent(world, [turn(call("look", at=n)) for n in range(9)], context_turns=6)
+    id = await submit(world, agent)
+    async with working(world.db, looking(), backends=Backends({"listening": Listening()})) as worker:
+        await until(world, id, JobStatus.COMPLETED)
+    read = "select agent_id, checkpoint_mac, whole_checkpoint(checkpoint, memory)::text as blob from job where id = $1"
+    key = worker._host.vault.checkpoint_key(world.org_id)
+
+    async def opened() -> None:
+        row = await admin.fetchrow(read, id)
+        assert row is not None
+        open_sealed(row["blob"], mac=row["checkpoint_mac"], job_id=id, agent_id=row["agent_id"], key=key)
+
+    await opened()
+    await admin.execute(f"update job set memory = {edit} where id = $1", id)
+    with pytest.raises(CheckpointCorrupt):
+        await opened()
 
 
 async def test_a_session_without_a_memory_is_told_whole(world: World) -> None:

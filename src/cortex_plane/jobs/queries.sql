@@ -24,7 +24,7 @@ returning j.id
 
 
 -- name: get_checkpoint
-select checkpoint from job where id = $1
+select whole_checkpoint(checkpoint, memory) from job where id = $1
 
 
 -- name: list_log
@@ -237,7 +237,7 @@ limit $3
 -- Jobs of one status that were begun and that nobody runs, newest first, with the response in which each stands and its calls:
 -- of a model's response all of them, of a code agent those that have no outcome. An agent that runs elsewhere is resumed there.
 select j.id, j.session_id, j.agent_id, a.slug as agent, j.agent_version, j.kind, j.app, j.status, j.holds, j.payload,
-  j.checkpoint::text as checkpoint, j.checkpoint_mac, v.model_config, v.skill_config, v.resource_limits, j.created_at,
+  whole_checkpoint(j.checkpoint, j.memory)::text as checkpoint, j.checkpoint_mac, v.model_config, v.skill_config, v.resource_limits, j.created_at,
   last.response, made.calls
 from job j
 join agent a on a.org_id = j.org_id and a.id = j.agent_id
@@ -290,7 +290,7 @@ delete from worker w where w.expires_at < (select plane_now())
 
 
 -- name: list_checkpoints
-select id, checkpoint::text as checkpoint, checkpoint_mac as mac from job
+select id, whole_checkpoint(checkpoint, memory)::text as checkpoint, checkpoint_mac as mac from job
 where checkpoint is not null and id > $1 order by id limit $2 for no key update
 
 

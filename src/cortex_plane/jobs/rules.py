@@ -85,6 +85,8 @@ class StepWrite:
     """Everything that one commit of an attempt holds; put together on the way to it."""
 
     checkpoint: str | None = None
+    memory: str | None = None
+    """JSON: the job's memory, where it changed."""
     mac: bytes | None = None
     step: NewStep | None = None
     message_seq: int = 0
@@ -140,7 +142,8 @@ class WriteResult:
     dispatch_before: datetime | None
     now: datetime
     applied_before: bool
-    policies: str
+    policies: str | None
+    """The version that holds now; None where the write did not depend on it."""
     held_seconds: float | None
     """How long ago somebody held it."""
     sent_at: float = 0.0

@@ -183,7 +183,7 @@ async def advance_job(
     step = write.step
     rows = await db.call(
         "advance_job", job.org_id, job.job_id, worker_id, job.epoch, number,
-        write.checkpoint, write.mac,
+        write.checkpoint, write.memory, write.mac,
         step.index if step else None, step.message_seq if step else write.message_seq,
         step.response.decode() if step else None, step.prompt_tokens if step else None,
         step.completion_tokens if step else None, step.seconds if step else None,

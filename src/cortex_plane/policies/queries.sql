@@ -47,7 +47,7 @@ join session s on s.org_id = j.org_id and s.id = j.session_id
 join agent_version w on w.org_id = j.org_id and w.agent_id = j.agent_id and w.version = j.agent_version
 left join tool_version v on v.app = j.app and v.name = c.tool_name and v.digest = c.tool_digest
 left join external_call x on x.org_id = c.org_id and x.call_id = c.id
-where c.created_at >= $1 and c.created_at < $2
+where c.created_at >= $1 and c.created_at < $2 and c.created_at > '-infinity' -- its index
 order by c.created_at desc, c.id desc
 limit $3
 

@@ -77,7 +77,7 @@ limit $1
 
 
 -- name: stream_checkpoints
-select id, checkpoint::text as checkpoint, checkpoint_mac as mac from job where checkpoint is not null order by org_id, id
+select id, whole_checkpoint(checkpoint, memory)::text as checkpoint, checkpoint_mac as mac from job where checkpoint is not null order by org_id, id
 
 
 -- name: decision_faults

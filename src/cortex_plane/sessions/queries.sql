@@ -98,9 +98,9 @@ limit $3
 
 
 -- name: list_job_memories
-select coalesce(checkpoint #>> '{memory_context,conversation_summary}', '') as summary,
-  coalesce(checkpoint #> '{memory_context,accumulated_facts}', '[]') as facts
-from job where id = $1
+select coalesce(whole.checkpoint #>> '{memory_context,conversation_summary}', '') as summary,
+  coalesce(whole.checkpoint #> '{memory_context,accumulated_facts}', '[]') as facts
+from job j cross join lateral whole_checkpoint(j.checkpoint, j.memory) whole (checkpoint) where j.id = $1
 
 
 -- name: approval_events

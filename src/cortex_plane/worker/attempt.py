@@ -32,7 +32,7 @@ from typing import Any
 from cortex_plane.agents.model import completions
 from cortex_plane.agents.model.agents import CheckpointGranularity
 from cortex_plane.gates.model.gates import GateInput
-from cortex_plane.jobs.model.checkpoints import CheckpointStatus, Phase
+from cortex_plane.jobs.model.checkpoints import CheckpointStatus, Phase, Progress
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobKind, JobStatus
 from cortex_plane.jobs.rules import Assignment, NewStep, StepWrite, WriteResult
@@ -47,7 +47,7 @@ from cortex_plane.worker.authorization import CallAuthorizer
 from cortex_plane.worker.context_window import ContextWindow
 from cortex_plane.worker.effects import CallLedger, RequestCards, awaiting_calls
 from cortex_plane.worker.ends import Ended, EndWriter, JobCancelled, JobFailed, JobHandedBack, JobRetried, LastWrite
-from cortex_plane.worker.lease import UNSURE, CheckpointTooLarge, Lease, Progress, WorkerContext, WriteFailed
+from cortex_plane.worker.lease import UNSURE, CheckpointTooLarge, Lease, WorkerContext, WriteFailed
 from cortex_plane.worker.limits import ticks
 from cortex_plane.worker.model_calls import ModelConversation
 from cortex_plane.worker.resume import ResumePoint, restore_calls, resume

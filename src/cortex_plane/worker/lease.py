@@ -9,8 +9,7 @@ import asyncio
 import hashlib
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from datetime import datetime
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +19,7 @@ from cortex_plane.calls.verbs import steps
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.model import checkpoints
+from cortex_plane.jobs.model.checkpoints import Progress
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.rules import Assignment, StepWrite, WriteResult
 from cortex_plane.kernel.errors import Conflict, TooLarge, Unavailable
@@ -89,79 +89,6 @@ class CheckpointTooLarge(Exception):
         self.outcomes = outcomes
 
 
-@dataclass(slots=True)
-class Progress:
-    """Where a job stands: changed in place, and sealed as a checkpoint with every write."""
-
-    agent_id: UUID
-    prompt_hash: str
-    step: int = 0
-    phase: checkpoints.Phase = checkpoints.Phase.MODEL
-    message_seq: int = 0
-    iterations: int = 0
-    invocation: UUID | None = None
-    gates: Mapping[str, int] = field(default_factory=dict)
-    window_step: int = 0
-    window_seq: int = 0
-    status: checkpoints.CheckpointStatus = checkpoints.CheckpointStatus.IN_PROGRESS
-    last_step: int = 0
-    last_step_id: str = "start"
-    active_tools: tuple[checkpoints.ActiveTool, ...] = ()
-    working_data: Mapping[str, bytes] = field(default_factory=dict)
-    accumulated_facts: tuple[str, ...] = ()
-    conversation_summary: str | None = None
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-    @classmethod
-    def of(cls, checkpoint: checkpoints.Checkpoint) -> Progress:
-        usage = checkpoint.token_usage
-        return cls(
-            agent_id=checkpoint.agent_id,
-            prompt_hash=checkpoint.system_prompt_hash,
-            status=checkpoint.status,
-            last_step=checkpoint.step_index,
-            last_step_id=checkpoint.step_id,
-            active_tools=checkpoint.active_tools,
-            working_data=checkpoint.working_data,
-            accumulated_facts=checkpoint.accumulated_facts,
-            conversation_summary=checkpoint.conversation_summary,
-            prompt_tokens=usage.prompt_tokens,
-            completion_tokens=usage.completion_tokens,
-            **{field.name: getattr(checkpoint.cursor, field.name) for field in fields(checkpoints.Cursor)},
-        )
-
-    def end_step(self, index: int, step_id: str) -> None:
-        self.last_step, self.last_step_id = index, step_id
-
-    def checkpoint(self, id: UUID, at: datetime) -> checkpoints.Checkpoint:
-        usage = checkpoints.TokenUsage(prompt_tokens=self.prompt_tokens, completion_tokens=self.completion_tokens)
-        return checkpoints.Checkpoint(
-            checkpoint_id=id,
-            agent_id=self.agent_id,
-            created_at=at,
-            step_index=self.last_step,
-            step_id=self.last_step_id,
-            status=self.status,
-            cursor=checkpoints.Cursor(
-                step=self.step,
-                phase=self.phase,
-                message_seq=self.message_seq,
-                iterations=self.iterations,
-                invocation=self.invocation,
-                gates=self.gates,
-                window_step=self.window_step,
-                window_seq=self.window_seq,
-            ),
-            system_prompt_hash=self.prompt_hash,
-            active_tools=self.active_tools,
-            working_data=self.working_data,
-            accumulated_facts=self.accumulated_facts,
-            conversation_summary=self.conversation_summary,
-            token_usage=usage,
-        )
-
-
 class Lease:
     def __init__(self, worker: WorkerContext, assignment: Assignment) -> None:
         self.worker = worker
@@ -185,6 +112,8 @@ class Lease:
         self.prompt, self.prompt_hash = prompt_of(assignment.model_config, self.app)
         self.toolbox = toolbox_of(self.app, self.limits.skills)
         self.progress = Progress(assignment.agent_id, self.prompt_hash)
+        self.stored_memory = self.progress.memory
+        """The memory that stands beside the last checkpoint."""
         self.has_progress = False
         """This attempt recorded or finished a step."""
         self.cancel_requested = False
@@ -208,8 +137,8 @@ class Lease:
         write.policies = write.policies or self.policies_version
         if not keep_checkpoint:
             try:
-                checkpoint = progress.checkpoint(new_id(), self.time.now())
-                envelope = checkpoints.seal(checkpoint, job_id=self.assignment.job_id, key=self.key)
+                progress.checkpoint_id, progress.created_at = new_id(), self.time.now()
+                envelope = checkpoints.seal(progress, job_id=self.assignment.job_id, key=self.key)
             except TooLarge as error:
                 progress.active_tools, progress.working_data = (), {}
                 # Raised, because the caller may hold a lock: the end of the job is written after it is released.
@@ -217,7 +146,9 @@ class Lease:
                 raise CheckpointTooLarge(error, outcomes) from error
             if envelope.size > checkpoints.WARN_BYTES:
                 log.warning("checkpoint is large", job_id=str(self.assignment.job_id), bytes=envelope.size)
-            write.checkpoint, write.mac = envelope.text, envelope.mac
+            write.checkpoint, write.mac = envelope.stored, envelope.mac
+            if progress.memory != self.stored_memory:
+                write.memory = progress.memory_json()
         self.number += 1
         # Taken now: what a parallel branch notes meanwhile goes with the write after this one.
         notes, self.notes = self.notes, []
@@ -234,9 +165,11 @@ class Lease:
             # A newer message arrived: nothing was written either.
             self.notes = [*notes, *self.notes]
             self.number -= 1
+        elif write.memory is not None:
+            self.stored_memory = progress.memory
         self.has_progress = self.has_progress or write.step is not None or write.done_step is not None
         self.newest_message = max(self.newest_message, result.message_seq)
-        self.newest_policies = result.policies
+        self.newest_policies = result.policies or self.newest_policies
         self.last_result = result
         return result
 

@@ -10,7 +10,7 @@ import structlog
 
 from cortex_plane.agents.model.agents import PromptChange
 from cortex_plane.agents.model.completions import Turn, UserTurn
-from cortex_plane.jobs.model.checkpoints import CheckpointCorrupt, CheckpointStatus, open_sealed
+from cortex_plane.jobs.model.checkpoints import CheckpointCorrupt, CheckpointStatus, Progress, open_sealed
 from cortex_plane.jobs.model.effects import ToolCall
 from cortex_plane.jobs.model.jobs import Hold, JobKind, JobStatus
 from cortex_plane.jobs.rules import StepWrite
@@ -21,7 +21,7 @@ from cortex_plane.worker.authorization import CallAuthorizer
 from cortex_plane.worker.calls import Call, CallKind, plan_call
 from cortex_plane.worker.ends import Ended, JobFailed, JobHeld, LastWrite, failure_events
 from cortex_plane.worker.gate_code import with_gate_tools
-from cortex_plane.worker.lease import Lease, Progress
+from cortex_plane.worker.lease import Lease
 from cortex_plane.worker.session_gates import SessionGates
 
 log = structlog.get_logger()
@@ -46,6 +46,7 @@ async def resume(lease: Lease, gates: SessionGates, authorizer: CallAuthorizer) 
     lease.notes.append(lease.fact(action, epoch=assignment.epoch, worker=lease.worker.worker_name))
     if assignment.checkpoint is not None:
         lease.progress = _open_checkpoint(lease)
+        lease.stored_memory = lease.progress.memory
     past = await _read_past(lease)
     authorizer.receipts, authorizer.refusals = past.receipts, past.turned_down
     turns = _turns(lease, past)
@@ -110,13 +111,13 @@ def _turns(lease: Lease, past: PastSteps) -> Thread:
 
 def _check_prompt(lease: Lease) -> None:
     change = lease.limits.skills.on_prompt_change
-    if lease.progress.prompt_hash == lease.prompt_hash:
+    if lease.progress.system_prompt_hash == lease.prompt_hash:
         return
     lease.notes.append(lease.fact("prompt_changed", decision=change))
     if change is PromptChange.FAIL:
         remedy = "`cortex job resubmit` starts it again with the new prompt."
         raise Ended(JobFailed("The agent's prompt changed since the job began.", remedy))
-    lease.progress.prompt_hash = lease.prompt_hash
+    lease.progress.system_prompt_hash = lease.prompt_hash
     if change is PromptChange.HOLD:
         # A resume confirms the new prompt: its hash is the one that is kept.
         raise Ended(JobHeld(Hold.PROMPT_CHANGED, {"prompt": "changed"}))

@@ -13,9 +13,12 @@
 -- p_past_boundary: the write ends one step and begins the next; it is refused where the job is to stop between them.
 -- A conversation is completed only if its job has read every message; otherwise nothing is written, and the answer
 -- says RUNNING.
+-- `policies` of the answer is null where the write did not look at them.
+-- In a new plane, without statistics, the planner would read whole tables, and keep that plan: it may use indexes only. `is not distinct
+-- from` keeps it from finding a job by its worker.
 create or replace function advance_job(
   p_org uuid, p_job uuid, p_worker uuid, p_epoch bigint, p_write bigint,
-  p_checkpoint text, p_mac bytea,
+  p_checkpoint text, p_memory text, p_mac bytea,
   p_step integer, p_message_seq bigint, p_response text, p_prompt_tokens integer, p_completion_tokens integer,
   p_step_seconds double precision,
   p_done_step integer, p_calls text, p_arguments text[], p_outcomes text, p_results text[], p_intents text,
@@ -28,7 +31,7 @@ create or replace function advance_job(
     status text, session_id uuid, message_seq bigint, held boolean, cancelled boolean, dispatch_before timestamptz,
     now timestamptz, applied_before boolean, policies text,
     held_seconds double precision)
-  language plpgsql set search_path = public, pg_temp as $$
+  language plpgsql set search_path = public, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
   the_job record;
@@ -38,21 +41,23 @@ declare
   new_holds text[];
   ends_as text;
   answer jsonb;
+  done boolean;
   atlases bigint;
 begin
   -- Assignments, not queries: an expression without tables needs no executor.
   status := set_config('app.org_id', p_org::text, true);
   applied_before := false;
-  if p_more is not null then
-    perform lock_more(p_org, p_more);
+  if p_more ? 'waits' then
+    perform lock_waits(p_org, p_more -> 'waits'); -- before the job is
   end if;
   if p_status is null then
     update job j
-    set checkpoint = coalesce(p_checkpoint::jsonb, j.checkpoint), checkpoint_mac = coalesce(p_mac, j.checkpoint_mac),
+    set checkpoint = coalesce(p_checkpoint::jsonb, j.checkpoint), memory = coalesce(p_memory::jsonb, j.memory),
+      checkpoint_mac = coalesce(p_mac, j.checkpoint_mac),
       write_seq = p_write, step_index = coalesce(p_done_step, j.step_index),
       deaths = case when p_done_step is null then j.deaths else 0 end,
       hand_backs = case when p_done_step is null then j.hand_backs else 0 end, updated_at = plane_now()
-    where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
+    where j.org_id = p_org and j.id = p_job and j.worker_id is not distinct from p_worker and j.epoch = p_epoch
       and j.write_seq = p_write - 1
     returning j.session_id, j.agent_id, j.kind, j.holds, j.held_at, j.cancel_requested_at is not null as cancelled,
       j.updated_at as at
@@ -63,7 +68,7 @@ begin
       j.cancel_reason, j.leased_at
     into the_job
     from job j
-    where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
+    where j.org_id = p_org and j.id = p_job and j.worker_id is not distinct from p_worker and j.epoch = p_epoch
       and j.write_seq = p_write - 1
     for no key update;
     now := plane_now();
@@ -82,13 +87,16 @@ begin
     return;
   end if;
 
-  -- One look at everything that a write depends on besides its job. `policies` is policies_version(), written out.
-  select o.policy_version::text || '.' || p.version::text
-      || case when o.confirmation_version > 0 then '.' || o.confirmation_version::text else '' end,
-    (select count(*) from session_atlas b where b.org_id = p_org and b.session_id = the_job.session_id), w.expires_at
-  into policies, atlases, lease_end
-  from org o cross join platform_policy_version p left join worker w on w.id = p_worker
-  where o.id = p_org;
+  -- One look at everything that a write depends on besides its job. `policies` is policies_version(), written out. A write that only
+  -- records outcomes depends on none of it.
+  if p_dispatch_seconds is not null or p_step is not null or p_status is not null or p_more is not null or p_done_step is null then
+    select o.policy_version::text || '.' || p.version::text
+        || case when o.confirmation_version > 0 then '.' || o.confirmation_version::text else '' end,
+      (select count(*) from session_atlas b where b.org_id = p_org and b.session_id = the_job.session_id), w.expires_at
+    into policies, atlases, lease_end
+    from org o cross join platform_policy_version p left join worker w on w.id = p_worker
+    where o.id = p_org;
+  end if;
   if (p_dispatch_seconds is not null or p_open_approvals > 0) and policies is distinct from p_policies then
     raise exception using errcode = 'CX409', detail = 'policy_changed',
       message = 'The policies changed since this call was authorised.', hint = 'It is authorised again.';
@@ -141,7 +149,8 @@ begin
     end if;
     if ends_as = 'RUNNING' then
       update job j
-      set checkpoint = coalesce(p_checkpoint::jsonb, j.checkpoint), checkpoint_mac = coalesce(p_mac, j.checkpoint_mac),
+      set checkpoint = coalesce(p_checkpoint::jsonb, j.checkpoint), memory = coalesce(p_memory::jsonb, j.memory),
+      checkpoint_mac = coalesce(p_mac, j.checkpoint_mac),
         write_seq = p_write, step_index = coalesce(p_done_step, j.step_index),
         deaths = case when p_done_step is null then j.deaths else 0 end,
         hand_backs = coalesce((p_more ->> 'hand_backs')::integer, case when p_done_step is null then j.hand_backs else 0 end),
@@ -152,7 +161,8 @@ begin
     else
       update job j
       set status = ends_as,
-        checkpoint = coalesce(p_checkpoint::jsonb, j.checkpoint), checkpoint_mac = coalesce(p_mac, j.checkpoint_mac),
+        checkpoint = coalesce(p_checkpoint::jsonb, j.checkpoint), memory = coalesce(p_memory::jsonb, j.memory),
+        checkpoint_mac = coalesce(p_mac, j.checkpoint_mac),
         write_seq = p_write, step_index = coalesce(p_done_step, j.step_index),
         deaths = case when p_done_step is null then j.deaths else 0 end,
         hand_backs = coalesce((p_more ->> 'hand_backs')::integer, case when p_done_step is null then j.hand_backs else 0 end),
@@ -197,7 +207,7 @@ begin
     select p_org, s.id, p_job, s.content, now from unnest(p_stored_ids, p_stored) s (id, content);
   end if;
   if p_outcomes is not null then
-    perform record_outcomes(p_org, p_outcomes::jsonb, p_results, now);
+    done := record_outcomes(p_org, p_job, p_outcomes::jsonb, p_results, now);
   end if;
   if p_dispatch_seconds is not null then
     if lease_end is null or lease_end <= now then
@@ -207,10 +217,10 @@ begin
     dispatch_before := least(now + make_interval(secs => p_dispatch_seconds), lease_end);
   end if;
   if p_intents is not null then
-    perform record_intents(p_org, p_job, the_job.session_id, p_intents::jsonb, dispatch_before, now);
+    done := record_intents(p_org, p_job, the_job.session_id, p_intents::jsonb, dispatch_before, now);
   end if;
   if p_calls is not null then
-    perform record_calls(
+    done := record_calls(
       p_org, p_job, the_job.session_id, p_calls::jsonb, p_arguments, p_results, dispatch_before, now);
   end if;
   if ends_as in ('FAILED', 'CANCELLED') then
@@ -218,7 +228,7 @@ begin
     where c.org_id = p_org and c.job_id = p_job and c.status in ('awaiting', 'approved');
   end if;
   if p_more is not null then
-    perform record_more(p_org, p_job, the_job.session_id, p_more, now);
+    done := record_more(p_org, p_job, the_job.session_id, p_more, now);
   end if;
   if p_reply is not null then
     insert into message (org_id, session_id, seq, role, text, job_id, created_at)

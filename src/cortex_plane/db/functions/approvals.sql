@@ -317,6 +317,7 @@ begin
     set status = given.status, error = given.error, edited = c.edited or p_arguments is not null,
       arguments = coalesce(p_arguments::jsonb, c.arguments), input_hash = coalesce(p_input_hash, c.input_hash),
       settled_by = case when given.status = 'rejected' then p_status end,
+      turned_down = given.status = 'rejected' and p_status in ('denied', 'expired'),
       finished_at = case when given.status = 'rejected' then at end
     where c.org_id = p_org and c.id = given.id and c.status = 'awaiting';
     if given.status = 'approved' then

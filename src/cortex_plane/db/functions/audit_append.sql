@@ -15,13 +15,35 @@ create or replace function session_append(
   actions text[], bodies bytea[], jobs uuid[] default '{}') returns bigint
   language plpgsql set search_path = public, pg_temp as $$
 declare
+  events integer := coalesce(cardinality(event_types), 0);
   head session_head%rowtype;
-  at timestamptz;
+  at timestamptz := plane_now();
   digest bytea;
 begin
+  if cardinality(actions) = 1 then
+    -- A step appends one entry: the head is locked and updated in one statement. Its time is read before the lock, so it counts from the
+    -- last activity at least.
+    digest := sha256(bodies[1]);
+    update session_head h
+    set message_seq = h.message_seq + new_messages, event_seq = h.event_seq + events, audit_seq = h.audit_seq + 1,
+      audit_hash = chain_hash(h.audit_hash, h.audit_seq + 1, greatest(h.last_activity_at, at), actions[1], jobs[1], digest),
+      last_activity_at = greatest(h.last_activity_at, at)
+    where h.org_id = p_org and h.session_id = p_session
+    returning h.message_seq, h.event_seq, h.audit_seq, h.audit_hash, h.last_activity_at
+    into strict head.message_seq, head.event_seq, head.audit_seq, head.audit_hash, at;
+    for i in 1 .. events loop
+      if event_types[i] is not null then
+        insert into event (org_id, session_id, seq, type, job_id, data, created_at)
+        values (p_org, p_session, head.event_seq - events + i, event_types[i], event_jobs[i], event_data[i], at);
+      end if;
+    end loop;
+    insert into audit_entry (org_id, session_id, seq, format, action, job_id, body, body_hash, hash, created_at)
+    values (p_org, p_session, head.audit_seq, 2, actions[1], jobs[1], bodies[1], digest, head.audit_hash, at);
+    return head.message_seq;
+  end if;
   select * into strict head from session_head where org_id = p_org and session_id = p_session for update;
   at := plane_now();
-  for i in 1 .. coalesce(cardinality(event_types), 0) loop
+  for i in 1 .. events loop
     head.event_seq := head.event_seq + 1;
     if event_types[i] is not null then
       insert into event (org_id, session_id, seq, type, job_id, data, created_at)

@@ -3,7 +3,19 @@
 --
 -- Calls, intents and outcomes are arrays of objects, which calls/rules.py makes. What may be large stands beside them: `arguments`
 -- and `result` are places in p_arguments and p_results. Each row is written by key: a plan over all of them might read every call
--- that the org ever made.
+-- that the org ever made. Each returns true: a function that returns a value is called in an assignment, without a query around it.
+
+-- A call, an intent and an outcome as calls/rules/pipeline.py writes them.
+drop type if exists call_record, intent_record, outcome_record;
+create type call_record as (
+  id uuid, step integer, position integer, tool text, digest text, arguments integer, input_hash text, read_only boolean,
+  on_uncertain text, verdict text, rule text, timeout_seconds double precision, status text, result integer, result_id uuid,
+  error text, standing_id uuid, granter_revision integer);
+create type intent_record as (
+  id uuid, "grant" boolean, digest text, input_hash text, attempt integer, on_uncertain text, timeout_seconds double precision,
+  verdict text, rule text, standing_id uuid, granter_revision integer);
+create type outcome_record as (
+  id uuid, status text, result integer, result_id uuid, error text, settled_by text);
 
 -- Whether a verdict lets a call be sent: an allow, and where a standing approval gave it, with a use of that one.
 create or replace function may_be_sent(p_verdict text, p_rule text, p_standing uuid) returns boolean
@@ -25,18 +37,13 @@ $$;
 -- again, with the same row.
 create or replace function record_calls(
   p_org uuid, p_job uuid, p_session uuid, p_calls jsonb, p_arguments text[], p_results text[], p_before timestamptz,
-  p_now timestamptz) returns void
+  p_now timestamptz) returns boolean
   language plpgsql set search_path = public, pg_temp as $$
 declare
-  call record;
+  call call_record;
 begin
-  for call in
-    select * from jsonb_to_recordset(p_calls) c (
-      id uuid, step integer, position integer, tool text, digest text, arguments integer, input_hash text,
-      read_only boolean, on_uncertain text, verdict text, rule text,
-      timeout_seconds double precision, status text, result integer, result_id uuid, error text,
-      standing_id uuid, granter_revision integer)
-  loop
+  for i in 0 .. jsonb_array_length(p_calls) - 1 loop
+    call := jsonb_populate_record(null::call_record, p_calls -> i);
     if (call.status = 'intended' and not may_be_sent(call.verdict, call.rule, call.standing_id))
         or (call.status = 'allowed' and call.verdict is distinct from 'allow') then
       raise exception using errcode = 'CX409', detail = 'not_authorised',
@@ -64,6 +71,7 @@ begin
       perform use_standing(p_org, p_session, call.standing_id, call.id, call.granter_revision);
     end if;
   end loop;
+  return true;
 end
 $$;
 
@@ -72,16 +80,13 @@ $$;
 -- before. `verdict` and `rule` are there if it was authorised anew. A use of a standing approval is looked at once more and counted
 -- here; a write has at most one such call, so that two of them cannot wait for each other.
 create or replace function record_intents(
-  p_org uuid, p_job uuid, p_session uuid, p_intents jsonb, p_before timestamptz, p_now timestamptz) returns void
+  p_org uuid, p_job uuid, p_session uuid, p_intents jsonb, p_before timestamptz, p_now timestamptz) returns boolean
   language plpgsql set search_path = public, pg_temp as $$
 declare
-  intent record;
+  intent intent_record;
 begin
-  for intent in
-    select * from jsonb_to_recordset(p_intents) i (
-      id uuid, "grant" boolean, digest text, input_hash text, attempt integer, on_uncertain text, timeout_seconds double precision,
-      verdict text, rule text, standing_id uuid, granter_revision integer)
-  loop
+  for i in 0 .. jsonb_array_length(p_intents) - 1 loop
+    intent := jsonb_populate_record(null::intent_record, p_intents -> i);
     if intent."grant" then
       update approval_grant g set consumed_at = p_now
       from tool_call c
@@ -110,24 +115,24 @@ begin
       perform use_standing(p_org, p_session, intent.standing_id, intent.id, intent.granter_revision);
     end if;
   end loop;
+  return true;
 end
 $$;
 
--- What became of calls: done, failed, never sent, or in doubt.
-create or replace function record_outcomes(p_org uuid, p_outcomes jsonb, p_results text[], p_now timestamptz) returns void
+-- What became of calls: done, failed, never sent, or in doubt. p_job: whose calls they must be; null where the call alone is known.
+create or replace function record_outcomes(p_org uuid, p_job uuid, p_outcomes jsonb, p_results text[], p_now timestamptz)
+  returns boolean
   language plpgsql set search_path = public, pg_temp as $$
 declare
-  outcome record;
+  outcome outcome_record;
 begin
-  for outcome in
-    select * from jsonb_to_recordset(p_outcomes) o (
-      id uuid, status text, result integer, result_id uuid, error text, settled_by text)
-  loop
+  for i in 0 .. jsonb_array_length(p_outcomes) - 1 loop
+    outcome := jsonb_populate_record(null::outcome_record, p_outcomes -> i);
     update tool_call c
     set status = outcome.status, result = p_results[outcome.result]::jsonb, result_id = outcome.result_id,
       error = outcome.error, settled_by = outcome.settled_by,
       finished_at = case when outcome.status <> 'uncertain' then p_now end
-    where c.org_id = p_org and c.id = outcome.id and c.status = any (case outcome.status
+    where c.org_id = p_org and c.id = outcome.id and (p_job is null or c.job_id = p_job) and c.status = any (case outcome.status
       when 'rejected' then array['awaiting', 'allowed', 'approved', 'cleared']
       when 'uncertain' then array['intended', 'uncertain']
       else array['intended', 'uncertain', 'cleared'] end);
@@ -135,5 +140,6 @@ begin
       perform call_changed();
     end if;
   end loop;
+  return true;
 end
 $$;

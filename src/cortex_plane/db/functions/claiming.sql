@@ -285,8 +285,8 @@ begin
           where j.ctid = k.ctid
           returning j.*, f.waited, f.number)
         select j.org_id, j.id, j.session_id, j.agent_id, j.agent_version, j.kind, j.app, j.payload,
-          j.checkpoint::text, j.checkpoint_mac, j.epoch, j.write_seq, j.retry_count, j.max_retries, j.running_seconds,
-          v.model_config, v.skill_config, v.resource_limits, h.message_seq, now,
+          whole_checkpoint(j.checkpoint, j.memory)::text, j.checkpoint_mac, j.epoch, j.write_seq, j.retry_count, j.max_retries,
+          j.running_seconds, v.model_config, v.skill_config, v.resource_limits, h.message_seq, now,
           a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, claim_jobs.policies, j.policies, j.waited,
           case when exists (select from session_atlas b where b.org_id = j.org_id and b.session_id = j.session_id)
             then session_bound(j.org_id, j.session_id) end, j.hand_backs

@@ -69,7 +69,7 @@ begin
           and x.key = p_key),
       exists (select from tool_call c
         where c.org_id = p_org and c.job_id = j.id and c.tool_name = p_tool and c.input_hash = p_input_hash
-          and c.status = 'rejected' and c.settled_by in ('denied', 'expired')),
+          and c.turned_down),
       case when exists (select from session_atlas b where b.org_id = p_org and b.session_id = s.id)
         then session_bound(p_org, s.id) end, known_risk(p_org, p_tool), plane_now()
     from session s
@@ -267,7 +267,7 @@ $$;
 create or replace function end_call(p_org uuid, p_outcome jsonb, p_result text) returns void
   language plpgsql set search_path = public, pg_temp as $$
 begin
-  perform record_outcomes(p_org, jsonb_build_array(p_outcome), array[p_result], plane_now());
+  perform record_outcomes(p_org, null, jsonb_build_array(p_outcome), array[p_result], plane_now());
   update external_call x set settle_at = null where x.org_id = p_org and x.call_id = (p_outcome ->> 'id')::uuid;
 end
 $$;

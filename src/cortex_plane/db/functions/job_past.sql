@@ -49,7 +49,7 @@ begin
     where c.org_id = p_org and c.job_id = p_job and (c.step_index >= p_window_step or c.finished_at is null);
     select coalesce(jsonb_agg(distinct jsonb_build_array(c.tool_name, encode(c.input_hash, 'hex'))), '[]')
     into turned_down from tool_call c
-    where c.org_id = p_org and c.job_id = p_job and c.settled_by in ('denied', 'expired');
+    where c.org_id = p_org and c.job_id = p_job and c.turned_down;
     -- Of the calls that somebody approved and that may still be sent: as they are kept, for the worker to verify.
     select coalesce(jsonb_object_agg(c.id, jsonb_build_object(
       'body', encode(r.body, 'hex'), 'signature', encode(r.signature, 'hex'), 'key_id', k.id,

@@ -15,7 +15,7 @@ import importlib.resources
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ COUNT_LIMIT = 2**63
 Blob = dict[str, Any]
 
 NO_JOB = UUID(int=0)
+NEVER = datetime.min.replace(tzinfo=UTC)
 PLANE_KEY = "$plane"
 """The plane's entry in `working_data`."""
 
@@ -174,19 +175,96 @@ class Checkpoint:
         _check_count(self.step_index, "step_index")
         _check_name(self.step_id, "step_id")
         _check_hash(self.system_prompt_hash, "system_prompt_hash")
-        _refuse_keys_of_the_plane(self.working_data)
-        if self.conversation_summary is not None:
-            check_text(self.conversation_summary, "conversation_summary")
-        for index, fact in enumerate(self.accumulated_facts):
-            check_text(fact, f"accumulated_facts[{index}]")
+        check_memory(self.conversation_summary, self.accumulated_facts, self.working_data)
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a running job stands: changed in place, and sealed with every write without a copy of it. It is its own cursor."""
+
+    agent_id: UUID
+    system_prompt_hash: str
+    step: int = 0
+    phase: Phase = Phase.MODEL
+    message_seq: int = 0
+    iterations: int = 0
+    invocation: UUID | None = None
+    gates: Mapping[str, int] = field(default_factory=dict)
+    window_step: int = 0
+    window_seq: int = 0
+    status: CheckpointStatus = CheckpointStatus.IN_PROGRESS
+    step_index: int = 0
+    step_id: str = "start"
+    active_tools: tuple[ActiveTool, ...] = ()
+    working_data: Mapping[str, bytes] = field(default_factory=dict)
+    accumulated_facts: tuple[str, ...] = ()
+    conversation_summary: str | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    checkpoint_id: UUID = NO_JOB
+    created_at: datetime = NEVER
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Progress:
+        usage = checkpoint.token_usage
+        return cls(
+            agent_id=checkpoint.agent_id,
+            system_prompt_hash=checkpoint.system_prompt_hash,
+            status=checkpoint.status,
+            step_index=checkpoint.step_index,
+            step_id=checkpoint.step_id,
+            active_tools=checkpoint.active_tools,
+            working_data=checkpoint.working_data,
+            accumulated_facts=checkpoint.accumulated_facts,
+            conversation_summary=checkpoint.conversation_summary,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            **{field.name: getattr(checkpoint.cursor, field.name) for field in fields(Cursor)},
+        )
+
+    @property
+    def cursor(self) -> Progress:
+        return self
+
+    @property
+    def token_usage(self) -> Progress:
+        return self
+
+    @property
+    def execution_log(self) -> tuple[LogEntry, ...]:
+        return ()  # made where the checkpoint is read
+
+    @property
+    def memory(self) -> tuple[str | None, tuple[str, ...], Mapping[str, bytes]]:
+        """What changes more rarely than the rest, and is stored beside it."""
+        return self.conversation_summary, self.accumulated_facts, self.working_data
+
+    def memory_json(self) -> str:
+        """Refuses what cannot be stored."""
+        check_memory(*self.memory)
+        values = {
+            "accumulated_facts": self.accumulated_facts,
+            "conversation_summary": self.conversation_summary,
+            "working_data": {name: orjson.Fragment(value) for name, value in self.working_data.items()},
+        }
+        return orjson.dumps(values).decode()
+
+    def end_step(self, index: int, step_id: str) -> None:
+        self.step_index, self.step_id = index, step_id
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SealedCheckpoint:
-    text: str
+    written: bytes
+    stored: str
+    """Without the job's memory, which is stored beside it (`Progress.memory_json`). `whole_checkpoint` in the database puts it in."""
     mac: bytes
     size: int
     """In bytes of UTF-8; above `WARN_BYTES` it deserves a warning."""
+
+    @property
+    def text(self) -> str:
+        return self.written.decode()
 
 
 def schema() -> Blob:
@@ -213,7 +291,7 @@ def with_log(blob: Blob, log: Iterable[LogEntry]) -> Blob:
     return {**shown, "crc32": zlib.crc32(_rewritten(shown))}
 
 
-def seal(checkpoint: Checkpoint, *, job_id: UUID, key: bytes) -> SealedCheckpoint:
+def seal(checkpoint: Checkpoint | Progress, *, job_id: UUID, key: bytes) -> SealedCheckpoint:
     """Every step waits for this: what is canonical already is put in as it is, and nothing is written twice."""
     # `crc32` sorts between these two parts, so it can be put in after the sum over both is known.
     head = orjson.dumps(
@@ -232,26 +310,28 @@ def seal(checkpoint: Checkpoint, *, job_id: UUID, key: bytes) -> SealedCheckpoin
             "checkpoint_id": str(checkpoint.checkpoint_id),
         }
     )
-    tail = orjson.dumps(
-        {
-            "created_at": checkpoint.created_at.astimezone(UTC),
-            "execution_log": orjson.Fragment(
-                b"[%b]" % b",".join([entry.encoded for entry in checkpoint.execution_log])
-            ),
-            "memory_context": _memory_written(checkpoint),
-            "schema_version": SCHEMA_VERSION,
-            "status": checkpoint.status,
-            "step_id": checkpoint.step_id,
-            "step_index": checkpoint.step_index,
-        },
-        option=_WRITTEN,
-    )
+    tail_values = {
+        "created_at": checkpoint.created_at.astimezone(UTC),
+        "execution_log": orjson.Fragment(b"[%b]" % b",".join([entry.encoded for entry in checkpoint.execution_log])),
+        "memory_context": _memory_written(checkpoint, with_memory=True),
+        "schema_version": SCHEMA_VERSION,
+        "status": checkpoint.status,
+        "step_id": checkpoint.step_id,
+        "step_index": checkpoint.step_index,
+    }
+    tail = orjson.dumps(tail_values, option=_WRITTEN)
     head_part, tail_part = memoryview(head)[:-1], memoryview(tail)[1:]  # without the braces between them
     crc = zlib.crc32(tail_part, zlib.crc32(b",", zlib.crc32(head_part)))
-    written = b"".join((head_part, b',"crc32":%d,' % crc, tail_part))
+    written = stored = b"".join((head_part, b',"crc32":%d,' % crc, tail_part))
     if len(written) > MAX_BYTES:
         raise _too_large(checkpoint, len(written))
-    return SealedCheckpoint(text=written.decode(), mac=mac_of(written, job_id, key), size=len(written))
+    if checkpoint.conversation_summary is not None or checkpoint.accumulated_facts or checkpoint.working_data:
+        tail_values["memory_context"] = _memory_written(checkpoint, with_memory=False)
+        tail_part = memoryview(orjson.dumps(tail_values, option=_WRITTEN))[1:]
+        stored = b"".join((head_part, b',"crc32":%d,' % crc, tail_part))
+    return SealedCheckpoint(
+        written=written, stored=stored.decode(), mac=mac_of(written, job_id, key), size=len(written)
+    )
 
 
 def mac_of(written: bytes, job_id: UUID, key: bytes) -> bytes:
@@ -262,8 +342,10 @@ def mac_of(written: bytes, job_id: UUID, key: bytes) -> bytes:
 # Writing
 
 
-def _memory_written(checkpoint: Checkpoint) -> Blob:
-    working: Blob = {name: orjson.Fragment(value) for name, value in checkpoint.working_data.items()}
+def _memory_written(checkpoint: Checkpoint | Progress, *, with_memory: bool) -> Blob:
+    working: Blob = {}
+    if with_memory:
+        working = {name: orjson.Fragment(value) for name, value in checkpoint.working_data.items()}
     cursor, usage = checkpoint.cursor, checkpoint.token_usage
     working[PLANE_KEY] = {
         "gates": dict(cursor.gates),
@@ -277,8 +359,8 @@ def _memory_written(checkpoint: Checkpoint) -> Blob:
         **({"window_seq": cursor.window_seq} if cursor.window_seq else {}),
     }
     return {
-        "accumulated_facts": checkpoint.accumulated_facts,
-        "conversation_summary": checkpoint.conversation_summary,
+        "accumulated_facts": checkpoint.accumulated_facts if with_memory else (),
+        "conversation_summary": checkpoint.conversation_summary if with_memory else None,
         "system_prompt_hash": checkpoint.system_prompt_hash,
         "token_usage": {"completion_tokens": usage.completion_tokens, "prompt_tokens": usage.prompt_tokens},
         "working_data": working,
@@ -290,7 +372,7 @@ def _entry(key: str, value: Any) -> bytes:
     return canonical({key: value})[len(orjson.dumps(key)) + 2 : -1]
 
 
-def _too_large(checkpoint: Checkpoint, size: int) -> TooLarge:
+def _too_large(checkpoint: Checkpoint | Progress, size: int) -> TooLarge:
     sizes = {f"working_data.{name[:50]}": len(value) for name, value in checkpoint.working_data.items()}
     for tool in checkpoint.active_tools:
         sizes[f"the result of {tool.tool_name[:50]} ({tool.invocation_id})"] = len(tool.result or b"")
@@ -323,6 +405,14 @@ def _check_name(value: str, name: str) -> None:
 def _check_hash(value: str, name: str) -> None:
     if not _HASH.fullmatch(value):
         raise InvalidInput(f"`{name}` is not a SHA-256 in 64 lower-case hexadecimal digits.", field=name)
+
+
+def check_memory(summary: str | None, facts: Iterable[str], working_data: Iterable[str]) -> None:
+    _refuse_keys_of_the_plane(working_data)
+    if summary is not None:
+        check_text(summary, "conversation_summary")
+    for index, fact in enumerate(facts):
+        check_text(fact, f"accumulated_facts[{index}]")
 
 
 def _in_utc(value: datetime, name: str) -> datetime:
