@@ -143,7 +143,12 @@ def counting_app(counter: Counter, on_uncertain: Literal["retry_with_key", "ask_
 
 @asynccontextmanager
 async def working(made: Plane, app: App, concurrency: int) -> AsyncIterator[JobRunner]:
-    settings = WorkerSettings(concurrency=concurrency, poll_seconds=0.2, grace_seconds=10, defer_seconds=0.005)
+    settings = WorkerSettings(
+        concurrency=concurrency,
+        poll_seconds=0.2,
+        grace_seconds=10,
+        defer_seconds=float(__import__("os").environ.get("DS", "0.005")),
+    )
     worker = JobRunner(made.db, [app], KEY, settings)
     async with listen_for_hints(made.app_url, worker.work):
         task = asyncio.create_task(worker.run())

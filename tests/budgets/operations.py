@@ -20,7 +20,6 @@ from benchmarks.peers.payloads import TOOL_ARGUMENTS, TOOL_RESULT, words
 
 from cortex_plane import App, Client, Context
 from cortex_plane.agents import store as agents_store
-from cortex_plane.agents.model.completions import ModelRequest, Response, TextChunk
 from cortex_plane.approvals.model.approvals import Approval
 from cortex_plane.channels.email import EmailChannel, Mail, SmtpPool
 from cortex_plane.channels.mail_servers import SmtpServer
@@ -39,7 +38,7 @@ from cortex_plane.sessions.verbs import sessions
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.attempt import Attempt
 from cortex_plane.worker.code.attempt import CodeAttempt
-from cortex_plane.worker.models.backends import Backends, ScriptedModel
+from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.notifier import Notifier
 from cortex_plane.worker.worker import JobRunner, WorkerSettings, attempt_of
 from tests.fixtures.approvals import decide, pending
@@ -104,33 +103,23 @@ class Pace:
         self._go.set()
 
 
-class PacedModel:
-    """The scripted model; it answers when the pace lets it."""
-
-    def __init__(self, pace: Pace) -> None:
-        self._pace = pace
-
-    async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
-        await self._pace.hold()
-        async for piece in ScriptedModel().stream(request):
-            yield piece
-
-
 def effects(name: str, pace: Pace) -> App:
+    """Each step is held in its tool: by then everything of the step before is written."""
     app = App(name)
 
     @app.tool(on_uncertain="retry_with_key")
     async def act(tool: str, region: str, count: int, dry_run: bool, note: str) -> dict[str, Any]:
         """The side effect of a step."""
+        await pace.hold()
         return TOOL_RESULT
 
     @app.tool(read_only=True)
     async def look(tool: str, region: str, count: int, dry_run: bool, note: str) -> dict[str, Any]:
         """A tool that only reads."""
+        await pace.hold()
         return TOOL_RESULT
 
     async def act_when_paced() -> dict[str, Any]:
-        # Held in here: what a step came to is written together with the beginning of the next.
         await pace.hold()
         return TOOL_RESULT
 
@@ -177,8 +166,7 @@ async def _steps(
 ) -> AsyncIterator[Perform]:
     """One job without an end; each repetition is its next step."""
     pace, name = Pace(), unique(label)
-    backends = Backends({"scripted": PacedModel(pace)})
-    hands = Hands(world, effects(name, pace), backends, defer_seconds=defer_seconds)
+    hands = Hands(world, effects(name, pace), defer_seconds=defer_seconds)
     await hands.register()
     script = [turn(*calls, repeat=True)]
     agent = await make_agent(world, script, app=name, slug=name, limits={"max_iterations": STEPS}, **skills)

@@ -120,7 +120,8 @@ class Campaign:
         for kind in Kind:
             for number in range(3):
                 slug = f"{kind.replace('_', '-')}-{number}"
-                await self.stage.agent(_turns(kind, self.chance), APP, slug=slug, limits={"max_concurrent_jobs": 100})
+                limits, defers = {"max_concurrent_jobs": 100}, number == 0
+                await self.stage.agent(_turns(kind, self.chance), APP, slug, limits, defer_outcomes=defers)
                 self.slugs[slug] = kind
         async with asyncio.TaskGroup() as group:
             duties = [group.create_task(duty()) for duty in (self._feed, self._answer, self._slay, self._storm)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
@@ -12,11 +13,14 @@ import pytest
 from cortex_plane.agents.model.completions import ModelRequest, Response, TextChunk
 from cortex_plane.jobs.model.jobs import Cancellation, JobStatus, Pause, Resumption
 from cortex_plane.jobs.verbs import steering
+from cortex_plane.kernel.errors import Unavailable
+from cortex_plane.worker.attempt import Attempt
+from cortex_plane.worker.lease import WriteFailed
 from cortex_plane.worker.models.backends import Backends, ScriptedModel
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.tools.tool import ToolContext
 from tests.fixtures.people import World
-from tests.fixtures.workers import call, chains_whole, ended, job_of, make_agent, submit, turn, until, working
+from tests.fixtures.workers import call, chains_whole, ended, job_of, leased, make_agent, submit, turn, until, working
 
 LONG = 60.0
 """Seconds that no response takes."""
@@ -153,3 +157,47 @@ async def test_a_job_that_is_cancelled_stops_before_the_next_step(world: World, 
     rows = await admin.fetch("select status from tool_call where job_id = $1", job)
     assert [row["status"] for row in rows] == ["completed"] * 2
     assert await chains_whole(world)
+
+
+class UnreadableModel:
+    """The scripted model, whose credentials cannot be read the third time it is asked."""
+
+    def __init__(self) -> None:
+        self._answers = 0
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
+        self._answers += 1
+        if self._answers == 3:
+            raise Unavailable("The database does not answer.")
+        async for piece in ScriptedModel().stream(request):
+            yield piece
+
+
+@pytest.mark.proves("D.720")
+async def test_an_outcome_is_kept_where_the_attempt_ends_because_a_read_fails(
+    world: World, admin: asyncpg.Connection
+) -> None:
+    acts = Acts()
+    job = await submit(world, await make_agent(world, THREE))
+    worker, assignment = await leased(world.db, acts.app)
+    host = replace(worker._host, backends=Backends({"scripted": UnreadableModel()}), defer_seconds=LONG)
+    with pytest.raises(WriteFailed):
+        await Attempt(host, assignment).run()
+    assert len(acts.keys) == 2
+    rows = await admin.fetch("select status from tool_call where job_id = $1", job)
+    assert [row["status"] for row in rows] == ["completed"] * 2
+    assert await chains_whole(world)
+
+
+@pytest.mark.proves("D.720")
+async def test_a_slow_model_is_asked_while_the_outcome_is_written(world: World, admin: asyncpg.Connection) -> None:
+    acts, model = Acts("ask_human"), HeldModel()
+    job = await submit(world, await make_agent(world, THREE))
+    async with working(world.db, acts.app, backends=Backends({"scripted": model})):
+        await asyncio.wait_for(model.asked.wait(), 10)
+        while await writes_of(admin, job) != 4:  # noqa: ASYNC110 -- it is the database that changes
+            await asyncio.sleep(0.01)
+        model.go.set()
+        await ended(world, job)
+    assert (await job_of(world, job)).status is JobStatus.COMPLETED
+    assert len(acts.keys) == 3

@@ -101,7 +101,7 @@ class Settings(BaseModel):
     org_jobs: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     poll_seconds: Annotated[float, Field(ge=0.01, le=60)] = 1.0
     adoption_seconds: Annotated[float, Field(ge=0.5, le=3600)] = 10.0
-    defer_seconds: Annotated[float, Field(ge=0, le=0.1)] = 0.0
+    defer_seconds: Annotated[float, Field(ge=0, le=0.1)] = 0.005
     dispatch_seconds: Annotated[float, Field(ge=0.1, le=60)] = 2.0
     grace_seconds: Annotated[float, Field(ge=0, le=3600)] = 65.0
     poison_deaths: Annotated[int, Field(ge=1, le=100)] = 3

@@ -60,6 +60,8 @@ IN_A_ROW = 3
 Commit = Callable[[StepWrite, bool], Coroutine[Any, Any, WriteResult]]
 GATES_CHANGED = "gates_changed"
 STOPPED_AT_BOUNDARY = "stopped_at_boundary"
+FRESH_SECONDS = 0.1
+"""How old the last look at holds may be where the model is asked before the next one: a hold that came since costs its response."""
 UNGOVERNED = {"revision": 0, "atlases": 0}
 """What an attempt without atlases has evaluated."""
 
@@ -74,11 +76,13 @@ class StepWriter:
         self._flush: asyncio.Task[WriteResult] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def defer(self, step: StepWrite) -> None:
-        """Write it with the next write, or by itself where none comes in time."""
+    def defer(self, step: StepWrite, seconds: float) -> None:
+        """Write it with the next write, or by itself where none comes in time: at once with 0."""
         self._deferred = step, copy.copy(self._lease.progress)
-        seconds = self._lease.worker.defer_seconds
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._start_flush)
+        if seconds > 0:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._start_flush)
+        else:
+            self._start_flush()
 
     @property
     def has_deferred(self) -> bool:
@@ -479,24 +483,31 @@ class Attempt:
         write.done_step = index
         write.events = [*write.events, *step_calls.result_events(index, calls)]
         write.facts = [*write.facts, self.lease.fact("step_completed", step=index, calls=outcomes)]
-        if write.step is None and self._may_defer(calls):
-            self.writer.defer(write)
+        if write.step is None and self._may_ask_meanwhile():
+            self.writer.defer(write, self._defer_seconds(calls))
         else:
             check_hold(self.lease, await self.writer.write(write))
 
-    def _may_defer(self, calls: Sequence[step_calls.Call]) -> bool:
-        """Whether the outcomes may wait a moment for the next response: where it is lost, each call may be sent again by itself."""
-        skills, seconds = self.lease.limits.skills, self.lease.worker.defer_seconds
+    def _may_ask_meanwhile(self) -> bool:
+        """Whether the model may be asked while the end of this step is being written. A conversation reads new messages first."""
         return (
-            seconds > 0
-            and skills.defer_outcomes
-            and skills.checkpoint_granularity is CheckpointGranularity.PER_STEP
-            and self.conversation.last_seconds <= seconds  # a model that takes longer is not waited for
-            and self.lease.is_fresh(seconds)
+            self.lease.assignment.kind is not JobKind.CONVERSATION
+            and self.lease.limits.skills.checkpoint_granularity is CheckpointGranularity.PER_STEP
+            and self.lease.is_fresh(FRESH_SECONDS)
             and self.gates.bound is None
             and not self.lease.worker.stopping.is_set()
+        )
+
+    def _defer_seconds(self, calls: Sequence[step_calls.Call]) -> float:
+        """How long the outcomes wait for the next response: where they are lost, each call may be sent again by itself. A model that
+        takes longer is not waited for."""
+        seconds = self.lease.worker.defer_seconds
+        may_wait = (
+            self.lease.limits.skills.defer_outcomes
+            and self.conversation.last_seconds <= seconds
             and all(call.kind is step_calls.CallKind.READ or call.may_be_repeated for call in calls)
         )
+        return seconds if may_wait else 0.0
 
 
 def check_hold(lease: Lease, result: WriteResult) -> None:

@@ -104,6 +104,9 @@ class Writer(Protocol):
 
     async def write(self, step: StepWrite, *, keep_checkpoint: bool = False) -> WriteResult: ...
 
+    async def flush(self) -> object:
+        """Make durable what was to go with the next write. Raises `WriteFailed` where that cannot be."""
+
     def drop_recorded(self) -> None:
         """Forget what was to go with the next write. What was sent is in the ledger, and is settled from there."""
 
@@ -157,6 +160,8 @@ class EndWriter:
                 raise WriteFailed(str(error)) from error
             raise
         except Unavailable as error:
+            # A read failed. What was done is written all the same.
+            await self._quietly(self._writer.flush())
             raise WriteFailed(str(error)) from error
         except CheckpointTooLarge as error:
             await self._quietly(self._fail_too_large(error))

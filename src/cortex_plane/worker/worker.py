@@ -117,9 +117,9 @@ class JobRunner:
         self._master_key = master_key
         self._running: dict[asyncio.Task[None], Attempt | CodeAttempt] = {}
         self._ready: deque[Attempt | CodeAttempt] = deque()
+        """Claimed ahead: begun when slots become free."""
         self._late: set[UUID] = set()
         """Jobs that were claimed ahead, found no slot, and are not handed back yet."""
-        """Claimed ahead: begun when slots become free."""
         self._ends: deque[float] = deque(maxlen=self.settings.concurrency)
         """The ticks at which the last attempts ended."""
         self._refusing: set[asyncio.Task[None]] = set()
