@@ -14,7 +14,7 @@ import httpx
 
 from cortex_plane.agents.model.tools import OnUncertain, Risk
 from cortex_plane.client.access import ACCESS_FILE, HOME, read_access
-from cortex_plane.client.transport import Transport, certificates
+from cortex_plane.client.transport import Plane, Transport
 from cortex_plane.kernel.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -81,17 +81,8 @@ class Client:
         headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
         if org is not None:
             headers["Cortex-Org"] = org
-        # No proxies from the environment: a key must not pass through a machine that nobody named here.
-        self._http = httpx.AsyncClient(
-            base_url=url,
-            headers=headers,
-            timeout=timeout,
-            transport=transport,
-            verify=certificates(url),
-            trust_env=False,
-        )
-        self.transport = Transport(self._http)
-        self._headers, self._http_transport = headers, transport
+        self._address = Plane(url, headers, transport)
+        self.transport = Transport(self._address, timeout)
 
     @classmethod
     def here(cls, home: Path = HOME) -> Self:
@@ -130,7 +121,7 @@ class Client:
     def _lines(self) -> Lines:
         from cortex_plane.client.guarding import Lines
 
-        return Lines(self.url, self._headers, self._http_transport)
+        return Lines(self._address)
 
     def guard(
         self,
@@ -180,7 +171,7 @@ class Client:
     async def close(self) -> None:
         if "_lines" in self.__dict__:
             await self._lines.aclose()
-        await self._http.aclose()
+        await self.transport.close()
 
     async def __aenter__(self) -> Self:
         return self

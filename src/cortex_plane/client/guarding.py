@@ -33,7 +33,7 @@ from pydantic import TypeAdapter
 from cortex_plane.agents.model.tools import OnUncertain, Risk, is_tool_name
 from cortex_plane.calls import routes as call_routes
 from cortex_plane.client import dialogue as dialogues
-from cortex_plane.client.transport import certificates, problem
+from cortex_plane.client.transport import Plane, problem, send, send_async
 from cortex_plane.kernel.canonical import canonical, check_json
 from cortex_plane.kernel.errors import CortexError, InvalidInput, Unavailable
 from cortex_plane.kernel.fields import MAX_OBJECT_BYTES
@@ -505,24 +505,21 @@ class Reports:
 class Lines:
     """Connections to the plane: one pool per process for threads, one per event loop. A forked child makes its own."""
 
-    def __init__(self, url: str, headers: dict[str, str], transport: httpx.AsyncBaseTransport | None) -> None:
-        self._url, self._headers, self._transport = url, headers, transport
-        self._pools: dict[int, httpx.Client] = {}
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient]
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+        self._pools: dict[int, httpx.HTTPTransport] = {}
+        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncBaseTransport]
         self._loops = weakref.WeakKeyDictionary()
         self._sessions: dict[tuple[int, str], str] = {}
         self._names: dict[tuple[int, str], str] = {}
         self.reports = Reports()
         atexit.register(_at_exit, weakref.ref(self))
 
-    def _settings(self) -> dict[str, Any]:
-        return {"base_url": self._url, "headers": self._headers, "verify": certificates(self._url), "trust_env": False}
-
     def send(self, step: dialogues.Send) -> Any:
         pid = os.getpid()
-        pool = self._pools.get(pid) or self._pools.setdefault(pid, httpx.Client(**self._settings()))
+        pool = self._pools.get(pid) or self._pools.setdefault(pid, self._plane.connections())
         try:
-            answer = pool.request(**_request(step))
+            answer = send(pool, self._request(step))
         except httpx.HTTPError as error:
             raise self._silent(error) from error
         return _decoded(answer)
@@ -531,9 +528,9 @@ class Lines:
         loop = asyncio.get_running_loop()
         line = self._loops.get(loop)
         if line is None:
-            line = self._loops[loop] = httpx.AsyncClient(transport=self._transport, **self._settings())
+            line = self._loops[loop] = self._plane.async_connections()
         try:
-            answer = await line.request(**_request(step))
+            answer = await send_async(line, self._request(step))
         except httpx.HTTPError as error:
             raise self._silent(error) from error
         return _decoded(answer)
@@ -569,15 +566,21 @@ class Lines:
 
     async def aclose(self) -> None:
         await self.reports.wait_async()
-        if self._transport is None:
+        if self._plane.transport is None:
             await asyncio.to_thread(self.close)
         line = self._loops.pop(asyncio.get_running_loop(), None)
         if line is not None:
             await line.aclose()
 
+    def _request(self, step: dialogues.Send) -> httpx.Request:
+        content = None if step.body is None else orjson.dumps(step.body)
+        return self._plane.request(
+            step.route, step.values, query=step.query, content=content, headers=step.headers, seconds=step.seconds
+        )
+
     def _silent(self, error: httpx.HTTPError) -> Unavailable:
         return Unavailable(
-            f"The plane at {self._url} does not answer: {error or type(error).__name__}. Nothing is run without it.",
+            f"The plane at {self._plane.url} does not answer: {error or type(error).__name__}. Nothing is run without it.",
             hint="Start it, or set CORTEX_URL; then call the function again.",
         )
 
@@ -586,19 +589,6 @@ def _at_exit(lines: weakref.ref[Lines]) -> None:
     alive = lines()
     if alive is not None:
         alive.end_sessions(2.0)
-
-
-def _request(step: dialogues.Send) -> dict[str, Any]:
-    """For httpx."""
-    is_json = {} if step.body is None else {"Content-Type": "application/json"}
-    return {
-        "method": step.route.method,
-        "url": step.route.path_to(*step.values),
-        "params": step.query,
-        "content": None if step.body is None else orjson.dumps(step.body),
-        "headers": {**is_json, **step.headers},
-        "timeout": step.seconds,
-    }
 
 
 def _decoded(answer: httpx.Response) -> Any:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlencode
 from uuid import UUID
 
 import httpx
@@ -54,11 +57,88 @@ def certificates(url: str) -> ssl.SSLContext | bool:
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if url.startswith("http://") else True
 
 
+@dataclass(frozen=True)
+class Plane:
+    """Where requests go, and what each of them carries.
+
+    They are sent with httpx's transports. Its client, with redirects, cookies and proxies, would cost a quarter more CPU.
+    """
+
+    url: str
+    headers: Mapping[str, str]
+    transport: httpx.AsyncBaseTransport | None = None
+    """Where it is not the network."""
+
+    def connections(self) -> httpx.HTTPTransport:
+        return httpx.HTTPTransport(verify=certificates(self.url), trust_env=False)
+
+    def async_connections(self) -> httpx.AsyncBaseTransport:
+        return self.transport or httpx.AsyncHTTPTransport(verify=certificates(self.url), trust_env=False)
+
+    def request(
+        self,
+        route: Route[Any],
+        values: Sequence[object],
+        *,
+        query: Mapping[str, Any] | None,
+        content: bytes | None,
+        headers: Mapping[str, str],
+        seconds: float | None,
+    ) -> httpx.Request:
+        url = self.url.rstrip("/") + route.path_to(*values)
+        if fields := _query(query):
+            url = f"{url}?{urlencode(fields)}"
+        kind = {} if content is None else {"Content-Type": "application/json"}
+        return httpx.Request(
+            route.method, url, content=content, headers={**self.headers, **kind, **headers},
+            extensions={"timeout": dict.fromkeys(("connect", "read", "write", "pool"), seconds)},
+        )  # fmt: skip
+
+
+async def send_async(connections: httpx.AsyncBaseTransport, request: httpx.Request) -> httpx.Response:
+    """The whole answer. Raises `httpx.HTTPError`."""
+    answer = await connections.handle_async_request(request)
+    try:
+        await answer.aread()
+    finally:
+        await answer.aclose()
+    answer.request = request
+    return answer
+
+
+def send(connections: httpx.BaseTransport, request: httpx.Request) -> httpx.Response:
+    """The whole answer. Raises `httpx.HTTPError`."""
+    answer = connections.handle_request(request)
+    try:
+        answer.read()
+    finally:
+        answer.close()
+    answer.request = request
+    return answer
+
+
 class Transport:
     """Sends requests of declared routes, and parses their answers."""
 
-    def __init__(self, http: httpx.AsyncClient) -> None:
-        self._http = http
+    def __init__(self, plane: Plane, seconds: float) -> None:
+        self._plane, self._seconds = plane, seconds
+        self._connections = plane.async_connections()
+
+    @cached_property
+    def _streams(self) -> httpx.AsyncClient:
+        """For answers that are read piece by piece."""
+        plane = self._plane
+        # No proxies from the environment: a key must not pass through a machine that nobody named here.
+        return httpx.AsyncClient(
+            base_url=plane.url,
+            headers=plane.headers,
+            timeout=self._seconds,
+            transport=self._connections,
+            trust_env=False,
+        )
+
+    async def close(self) -> None:
+        await self._connections.aclose()
 
     async def call(
         self,
@@ -102,14 +182,12 @@ class Transport:
         headers: dict[str, str] | None = None,
     ) -> Any:  # fmt: skip
         """The decoded answer; None for 204."""
-        content = None
-        if body is not None:
-            headers = {**(headers or {}), "Content-Type": "application/json"}
-            content = adapter(type(body)).dump_json(body, exclude_none=True)
+        content = None if body is None else adapter(type(body)).dump_json(body, exclude_none=True)
+        request = self._plane.request(
+            route, values, query=query, content=content, headers=headers or {}, seconds=self._seconds
+        )
         try:
-            answer = await self._http.request(
-                route.method, route.path_to(*values), content=content, params=_query(query), headers=headers
-            )
+            answer = await send_async(self._connections, request)
         except httpx.HTTPError as error:
             raise self._silent(error) from error
         if answer.status_code >= 400:
@@ -120,7 +198,7 @@ class Transport:
         """An answer of any size, piece by piece. Raises at its end if it was cut off."""
         begun = False
         try:
-            async with self._http.stream(route.method, route.path, params=_query(query)) as answer:
+            async with self._streams.stream(route.method, route.path, params=_query(query)) as answer:
                 if answer.status_code >= 400:
                     await answer.aread()
                     raise problem(answer)
@@ -131,7 +209,7 @@ class Transport:
             if not begun:
                 raise self._silent(error) from error
             raise Unavailable(
-                f"The answer of the plane at {self._http.base_url} was cut off: {error or type(error).__name__}.",
+                f"The answer of the plane at {self._plane.url} was cut off: {error or type(error).__name__}.",
                 code="cut_off",
                 hint="What has come is not whole: throw it away and ask again.",
             ) from error
@@ -175,7 +253,7 @@ class Transport:
         headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
         timeout = httpx.Timeout(SILENCE_SECONDS, connect=10)
         try:
-            async with self._http.stream("GET", path, params=query, headers=headers, timeout=timeout) as answer:
+            async with self._streams.stream("GET", path, params=query, headers=headers, timeout=timeout) as answer:
                 if answer.status_code >= 400:
                     await answer.aread()
                     raise problem(answer)
@@ -191,12 +269,12 @@ class Transport:
 
     def _silent(self, error: httpx.HTTPError) -> Unavailable:
         return Unavailable(
-            f"The plane at {self._http.base_url} does not answer: {error or type(error).__name__}.",
+            f"The plane at {self._plane.url} does not answer: {error or type(error).__name__}.",
             hint="Start it with `make up`, or set CORTEX_URL.",
         )
 
 
-def _query(query: dict[str, Any] | None) -> dict[str, str]:
+def _query(query: Mapping[str, Any] | None) -> dict[str, str]:
     return {name: str(value) for name, value in (query or {}).items() if value is not None}
 
 
