@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from cortex_plane.db.database import Queries, Row, Transaction, many
-from cortex_plane.kernel.fields import parse
 from cortex_plane.policies.model.policies import PolicyRow
 from cortex_plane.policies.model.versions import PlacedRow, PolicyVersion, placed
 from cortex_plane.policies.rules.simulations import PastCall
@@ -99,11 +98,11 @@ async def list_past_calls(
     tx: Transaction, since: datetime, until: datetime, limit: int, batch: int
 ) -> AsyncGenerator[list[PastCall], None]:
     """Newest first, a few at a time: arguments may be large."""
-    calls: list[PastCall] = []
+    rows: list[Row] = []
     async for row in tx.stream(queries.list_past_calls, since, until, limit, batch=batch):
-        calls.append(parse(PastCall, row))
-        if len(calls) == batch:
-            yield calls
-            calls = []
-    if calls:
-        yield calls
+        rows.append(row)
+        if len(rows) == batch:
+            yield many(PastCall, rows)
+            rows = []
+    if rows:
+        yield many(PastCall, rows)
