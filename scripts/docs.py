@@ -114,8 +114,8 @@ def _roles(permission: Permission) -> str:
 
 def events_table() -> str:
     lines = ["| event | what it tells | its data |", "|---|---|---|"]
-    for kind, carries in events.CARRIES.items():
-        lines.append(f"| `{kind}` | {carries.meaning} | {', '.join(f'`{name}`' for name in carries.fields)} |")
+    for kind in events.EventType:
+        lines.append(f"| `{kind}` | {kind.meaning} | {', '.join(f'`{name}`' for name in kind.fields)} |")
     return "\n".join(lines)
 
 

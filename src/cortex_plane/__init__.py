@@ -9,90 +9,59 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cortex_plane.agents.model.agents import AgentDraft, ModelConfig
-    from cortex_plane.agents.model.tools import DidNotHappen, Happened, ToolError, UncertainOutcome
-    from cortex_plane.client.client import Client
-    from cortex_plane.client.dialogue import ApprovalPending, Denied
-    from cortex_plane.jobs.model.jobs import JobDraft
-    from cortex_plane.jobs.model.journal import (
-        ContextMisused,
-        GateClosed,
-        StepFailed,
-        ToolDenied,
-        ToolFailed,
-        WaitTimeout,
-    )
-    from cortex_plane.kernel.errors import CortexError
-    from cortex_plane.sessions.model.sessions import InboundMessage
-    from cortex_plane.tenancy.model.access import KeyDraft
-    from cortex_plane.tenancy.model.identities import ConnectionDraft
-    from cortex_plane.tenancy.model.orgs import Role
-    from cortex_plane.worker.code.context import Context, Decision
-    from cortex_plane.worker.mcp.servers import Secret
-    from cortex_plane.worker.tools.app import App
-    from cortex_plane.worker.tools.tool import ToolContext
+    from cortex_plane.agents.model.agents import AgentDraft as AgentDraft
+    from cortex_plane.agents.model.agents import ModelConfig as ModelConfig
+    from cortex_plane.agents.model.tools import DidNotHappen as DidNotHappen
+    from cortex_plane.agents.model.tools import Happened as Happened
+    from cortex_plane.agents.model.tools import ToolError as ToolError
+    from cortex_plane.agents.model.tools import UncertainOutcome as UncertainOutcome
+    from cortex_plane.client.client import Client as Client
+    from cortex_plane.client.dialogue import ApprovalPending as ApprovalPending
+    from cortex_plane.client.dialogue import Denied as Denied
+    from cortex_plane.jobs.model.jobs import JobDraft as JobDraft
+    from cortex_plane.jobs.model.journal import ContextMisused as ContextMisused
+    from cortex_plane.jobs.model.journal import GateClosed as GateClosed
+    from cortex_plane.jobs.model.journal import StepFailed as StepFailed
+    from cortex_plane.jobs.model.journal import ToolDenied as ToolDenied
+    from cortex_plane.jobs.model.journal import ToolFailed as ToolFailed
+    from cortex_plane.jobs.model.journal import WaitTimeout as WaitTimeout
+    from cortex_plane.kernel.errors import CortexError as CortexError
+    from cortex_plane.sessions.model.sessions import InboundMessage as InboundMessage
+    from cortex_plane.tenancy.model.access import KeyDraft as KeyDraft
+    from cortex_plane.tenancy.model.identities import ConnectionDraft as ConnectionDraft
+    from cortex_plane.tenancy.model.orgs import Role as Role
+    from cortex_plane.worker.code.context import Context as Context
+    from cortex_plane.worker.code.context import Decision as Decision
+    from cortex_plane.worker.mcp.servers import Secret as Secret
+    from cortex_plane.worker.tools.app import App as App
+    from cortex_plane.worker.tools.tool import ToolContext as ToolContext
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "AgentDraft",
-    "App",
-    "ApprovalPending",
-    "Client",
-    "ConnectionDraft",
-    "Context",
-    "ContextMisused",
-    "CortexError",
-    "Decision",
-    "Denied",
-    "DidNotHappen",
-    "GateClosed",
-    "Happened",
-    "InboundMessage",
-    "JobDraft",
-    "KeyDraft",
-    "ModelConfig",
-    "Role",
-    "Secret",
-    "StepFailed",
-    "ToolContext",
-    "ToolDenied",
-    "ToolError",
-    "ToolFailed",
-    "UncertainOutcome",
-    "WaitTimeout",
-    "__version__",
-]
-
-# The module of each name: the same as above, for the interpreter. A test compares them.
 _MODULES = {
-    "AgentDraft": "agents.model.agents",
-    "App": "worker.tools.app",
-    "ApprovalPending": "client.dialogue",
-    "Client": "client.client",
-    "ConnectionDraft": "tenancy.model.identities",
-    "Context": "worker.code.context",
-    "ContextMisused": "jobs.model.journal",
-    "CortexError": "kernel.errors",
-    "Decision": "worker.code.context",
-    "Denied": "client.dialogue",
-    "DidNotHappen": "agents.model.tools",
-    "GateClosed": "jobs.model.journal",
-    "Happened": "agents.model.tools",
-    "InboundMessage": "sessions.model.sessions",
-    "JobDraft": "jobs.model.jobs",
-    "KeyDraft": "tenancy.model.access",
-    "ModelConfig": "agents.model.agents",
-    "Role": "tenancy.model.orgs",
-    "Secret": "worker.mcp.servers",
-    "StepFailed": "jobs.model.journal",
-    "ToolContext": "worker.tools.tool",
-    "ToolDenied": "jobs.model.journal",
-    "ToolError": "agents.model.tools",
-    "ToolFailed": "jobs.model.journal",
-    "UncertainOutcome": "agents.model.tools",
-    "WaitTimeout": "jobs.model.journal",
+    name: module
+    for module, names in {
+        "agents.model.agents": "AgentDraft ModelConfig",
+        "agents.model.tools": "DidNotHappen Happened ToolError UncertainOutcome",
+        "client.client": "Client",
+        "client.dialogue": "ApprovalPending Denied",
+        "jobs.model.jobs": "JobDraft",
+        "jobs.model.journal": "ContextMisused GateClosed StepFailed ToolDenied ToolFailed WaitTimeout",
+        "kernel.errors": "CortexError",
+        "sessions.model.sessions": "InboundMessage",
+        "tenancy.model.access": "KeyDraft",
+        "tenancy.model.identities": "ConnectionDraft",
+        "tenancy.model.orgs": "Role",
+        "worker.code.context": "Context Decision",
+        "worker.mcp.servers": "Secret",
+        "worker.tools.app": "App",
+        "worker.tools.tool": "ToolContext",
+    }.items()
+    for name in names.split()
 }
+"""The module of each public name: the same as above, for the interpreter. A test compares them."""
+
+__all__ = [*_MODULES, "__version__"]
 
 
 def __getattr__(name: str) -> object:

@@ -39,7 +39,7 @@ from cortex_plane.notify.model import (
     Undeliverable,
 )
 from cortex_plane.policies.model.policies import Template
-from cortex_plane.tenancy.verbs.access import new_webhook_secret
+from cortex_plane.tenancy.verbs.connections import new_webhook_secret
 from tests.fixtures.receivers import Receiver, Reply, certified, receiving
 
 SECRET, OLDER = new_webhook_secret(), new_webhook_secret()

@@ -9,7 +9,7 @@ import pytest
 from rich.text import Text
 
 from cortex_plane.cli.watch import GATE, event_line
-from cortex_plane.sessions.model.events import CARRIES, GATES, Event, EventType
+from cortex_plane.sessions.model.events import GATES, Event, EventType
 from tests.fixtures.hostile import HOSTILE, INVISIBLE
 
 GATE_ID = {"atlas_id": "com.acme", "checkpoint_id": "delete-confirm"}
@@ -40,7 +40,7 @@ def test_each_thing_that_a_gate_does_is_a_line() -> None:
 @pytest.mark.proves("D.395", "D.401")
 @pytest.mark.parametrize("kind", sorted(GATES))
 def test_agents_do_not_write_on_the_terminal(kind: str) -> None:
-    fields = [name.rstrip("?") for name in CARRIES[EventType(kind)].fields]
+    fields = [name.rstrip("?") for name in EventType(kind).fields]
     for odd in (HOSTILE, [HOSTILE], {HOSTILE: HOSTILE}, HOSTILE * 1000):
         line = told(kind, **dict.fromkeys(fields, odd))
         assert not INVISIBLE & set(line), repr(line)

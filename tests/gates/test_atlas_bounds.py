@@ -11,7 +11,8 @@ import pytest
 
 from cortex_plane.gates.files.atlases import BOUNDS, read
 from cortex_plane.gates.files.checks import MAX_GLOBS
-from cortex_plane.gates.rules.answers import MAX_ANSWER, MAX_MATCHED, check
+from cortex_plane.gates.model.atlases import MAX_ANSWER
+from cortex_plane.gates.rules.answers import MAX_MATCHED, check
 from cortex_plane.gates.rules.index import (
     EFFORT,
     MAX_EXPRESSIONS,

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cortex_plane.gates.model.atlases import (
+    MAX_ANSWER,
     AnswerValidation,
     Gate,
     GateQuestion,
@@ -18,7 +19,7 @@ from cortex_plane.gates.model.atlases import (
     ResponseType,
     TriggerType,
 )
-from cortex_plane.gates.rules.answers import MAX_ANSWER, SHOWN_ANSWER, AnswerFault, check, custom_checks
+from cortex_plane.gates.rules.answers import SHOWN_ANSWER, AnswerFault, check, custom_checks
 from cortex_plane.gates.rules.index import expression
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.text import normal

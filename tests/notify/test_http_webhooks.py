@@ -27,7 +27,7 @@ from cortex_plane.notify.verbs import deliveries
 from cortex_plane.tenancy.model.identities import DeliveryStatus
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections
-from cortex_plane.tenancy.verbs.access import new_webhook_secret
+from cortex_plane.tenancy.verbs.connections import new_webhook_secret
 from cortex_plane.worker.notifier import Notifier
 from tests.fixtures.approvals import Shipping, ship, shown, waiting
 from tests.fixtures.clock import Clock

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from cortex_plane.agents.model.agents import Agent, AgentStatus
 from cortex_plane.agents.model.tools import Confirmed, PublishedTool, Risk, ToolConfirmation, ToolServer, ToolVersion
-from cortex_plane.db.database import NOBODY, Database, Queries, Transaction, after, one, page
+from cortex_plane.db.database import NOBODY, Database, Queries, Transaction, after, many, one, page
 from cortex_plane.kernel.fields import parse, split_ref
 from cortex_plane.kernel.pages import After, Page
 
@@ -39,18 +39,18 @@ async def publish_tools(db: Database, versions: Sequence[ToolVersion]) -> list[T
 
 async def list_tools(db: Database) -> list[ToolVersion]:
     async with db.transaction(NOBODY) as tx:
-        return [parse(ToolVersion, row) for row in await tx.rows(queries.list_tools)]
+        return many(ToolVersion, await tx.rows(queries.list_tools))
 
 
 async def list_tool_versions(db: Database, app: str, limit: int) -> list[PublishedTool]:
     async with db.transaction(NOBODY) as tx:
-        return [parse(PublishedTool, row) for row in await tx.rows(queries.list_tool_versions, app, limit)]
+        return many(PublishedTool, await tx.rows(queries.list_tool_versions, app, limit))
 
 
 async def list_server_tools(db: Database, app: str, server: str) -> list[ToolVersion]:
     """As it was last known to offer them."""
     async with db.transaction(NOBODY) as tx:
-        return [parse(ToolVersion, row) for row in await tx.rows(queries.list_server_tools, app, server)]
+        return many(ToolVersion, await tx.rows(queries.list_server_tools, app, server))
 
 
 async def known_risks(tx: Transaction, names: Sequence[str]) -> dict[str, Risk]:
@@ -76,7 +76,7 @@ async def forget_tool_servers(db: Database, worker: UUID) -> None:
 
 async def list_tool_servers(db: Database) -> list[ToolServer]:
     async with db.transaction(NOBODY) as tx:
-        return [parse(ToolServer, row) for row in await tx.rows(queries.list_tool_servers)]
+        return many(ToolServer, await tx.rows(queries.list_tool_servers))
 
 
 async def get_confirmation(tx: Transaction, id: UUID) -> ToolConfirmation | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import TextIO
 
 HOME = Path(".cortex")
 ACCESS_FILE = "access.json"
@@ -22,12 +23,17 @@ def read_access(home: Path) -> dict[str, str]:
 def write_private(path: Path, content: dict[str, object]) -> None:
     """Write at once or not at all, for the owner's eyes only."""
     draft = path.with_name(path.name + ".new")
-    draft.unlink(missing_ok=True)
-    # Never through a link that somebody laid there: what is written may be written by root.
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        if os.geteuid() == 0:
-            owner = path.parent.stat()
-            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+    with private_file(draft) as file:
         json.dump(content, file)
     draft.replace(path)
+
+
+def private_file(path: Path) -> TextIO:
+    """A new file, in the place of an earlier one, for its owner alone; where root makes it, for the owner of its folder."""
+    path.unlink(missing_ok=True)
+    # Never through a link that somebody laid there: what is written may be written by root.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    if os.geteuid() == 0:
+        owner = path.parent.stat()
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
+    return os.fdopen(descriptor, "w")

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import httpx
@@ -29,43 +28,41 @@ if TYPE_CHECKING:
 WAIT_SECONDS = 300.0
 PATIENCE_SECONDS = 10.0
 
-_MODULES = {
-    "agents": ("agents", "atlases", "policies", "tools", "tool_confirmations"),
-    "approvals": ("approvals", "audit", "deliveries", "standing_approvals"),
-    "jobs": ("jobs", "signals", "usage", "workers"),
-    "sessions": ("calls", "resolutions", "sessions"),
-    "tenancy": ("absences", "connections", "identities", "keys", "members", "model_keys", "orgs", "teams"),
-}
-"""Where the nouns of the client are."""
+
+def _noun(module: str, name: str) -> Any:
+    """A noun, imported when it is first used: most programs use two or three of them."""
+    return cached_property(
+        lambda client: getattr(import_module(f"cortex_plane.client.{module}"), name)(client.transport)
+    )
 
 
 class Client:
     """Speaks to one plane with one key. Every error that the plane reports is raised as a ``CortexError``."""
 
-    orgs: Orgs
-    teams: Teams
-    members: Members
-    identities: Identities
-    absences: Absences
-    keys: Keys
-    model_keys: ModelKeys
-    usage: Usage
-    connections: Connections
-    agents: Agents
-    sessions: Sessions
-    calls: Calls
-    resolutions: Resolutions
-    jobs: Jobs
-    signals: Signals
-    approvals: Approvals
-    standing_approvals: StandingApprovals
-    deliveries: Deliveries
-    policies: Policies
-    atlases: Atlases
-    audit: Audit
-    workers: Workers
-    tools: Tools
-    tool_confirmations: ToolConfirmations
+    orgs: Orgs = _noun("tenancy", "Orgs")
+    teams: Teams = _noun("tenancy", "Teams")
+    members: Members = _noun("tenancy", "Members")
+    identities: Identities = _noun("tenancy", "Identities")
+    absences: Absences = _noun("tenancy", "Absences")
+    keys: Keys = _noun("tenancy", "Keys")
+    model_keys: ModelKeys = _noun("tenancy", "ModelKeys")
+    usage: Usage = _noun("jobs", "Usage")
+    connections: Connections = _noun("tenancy", "Connections")
+    agents: Agents = _noun("agents", "Agents")
+    sessions: Sessions = _noun("sessions", "Sessions")
+    calls: Calls = _noun("sessions", "Calls")
+    resolutions: Resolutions = _noun("sessions", "Resolutions")
+    jobs: Jobs = _noun("jobs", "Jobs")
+    signals: Signals = _noun("jobs", "Signals")
+    approvals: Approvals = _noun("approvals", "Approvals")
+    standing_approvals: StandingApprovals = _noun("approvals", "StandingApprovals")
+    deliveries: Deliveries = _noun("approvals", "Deliveries")
+    policies: Policies = _noun("agents", "Policies")
+    atlases: Atlases = _noun("agents", "Atlases")
+    audit: Audit = _noun("approvals", "Audit")
+    workers: Workers = _noun("jobs", "Workers")
+    tools: Tools = _noun("agents", "Tools")
+    tool_confirmations: ToolConfirmations = _noun("agents", "ToolConfirmations")
 
     def __init__(
         self,
@@ -176,24 +173,5 @@ class Client:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-def _noun(module: str, name: str) -> cached_property[Any]:
-    """A noun, imported when it is first used: most programs use two or three of them."""
-
-    def make(client: Client) -> Any:
-        kind = getattr(import_module(f"cortex_plane.client.{module}"), Client.__annotations__[name])
-        return kind(client.transport)
-
-    noun = cached_property(make)
-    noun.__set_name__(Client, name)
-    return noun
-
-
-for _module, _names in _MODULES.items():
-    for _name in _names:
-        setattr(Client, _name, _noun(_module, _name))

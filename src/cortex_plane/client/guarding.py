@@ -188,18 +188,16 @@ class Guarded:
         return self.drive(invocation.dialogue(), bound)
 
     def drive(self, dialogue: dialogues.Dialogue, bound: inspect.BoundArguments | None) -> Any:
-        step: dialogues.Step = next(dialogue)
+        resume: Callable[[], dialogues.Step] = functools.partial(next, dialogue)
         while True:
-            try:
-                value = self._do(step, bound)
-            except BaseException as error:
-                resume: Callable[[], Any] = functools.partial(dialogue.throw, error)
-            else:
-                resume = functools.partial(dialogue.send, value)
             try:
                 step = resume()
             except StopIteration as end:
                 return end.value
+            try:
+                resume = functools.partial(dialogue.send, self._do(step, bound))
+            except BaseException as error:
+                resume = functools.partial(dialogue.throw, error)
 
     def _do(self, step: dialogues.Step, bound: inspect.BoundArguments | None) -> Any:
         """``bound`` is None where only the outcome is left to tell."""
@@ -249,18 +247,16 @@ class Guarded:
         return await self._drive_async(invocation.dialogue(), bound)
 
     async def _drive_async(self, dialogue: dialogues.Dialogue, bound: inspect.BoundArguments | None) -> Any:
-        step: dialogues.Step = next(dialogue)
+        resume: Callable[[], dialogues.Step] = functools.partial(next, dialogue)
         while True:
-            try:
-                value = await self._do_async(step, bound)
-            except BaseException as error:
-                resume: Callable[[], Any] = functools.partial(dialogue.throw, error)
-            else:
-                resume = functools.partial(dialogue.send, value)
             try:
                 step = resume()
             except StopIteration as end:
                 return end.value
+            try:
+                resume = functools.partial(dialogue.send, await self._do_async(step, bound))
+            except BaseException as error:
+                resume = functools.partial(dialogue.throw, error)
 
     async def _do_async(self, step: dialogues.Step, bound: inspect.BoundArguments | None) -> Any:
         match step:

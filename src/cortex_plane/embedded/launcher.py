@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from cortex_plane.embedded import cluster, places, postmaster
 from cortex_plane.embedded.account import USE_A_SERVER, Account, choose_account, explain_os_errors, space_error
@@ -89,9 +88,7 @@ class EmbeddedPostgres:
     def __enter__(self) -> Server:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _start(self) -> Server:

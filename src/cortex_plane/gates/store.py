@@ -7,9 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.db.database import Database, Queries, Transaction, one
+from cortex_plane.db.database import Database, Queries, Transaction, many, one
 from cortex_plane.gates.model.atlases import AtlasSummary, NumberedVersion
-from cortex_plane.kernel.fields import parse
 from cortex_plane.tenancy.model.access import Forged, MacKind
 
 queries = Queries("gates")
@@ -38,7 +37,7 @@ async def get_atlas(tx: Transaction, atlas_id: str) -> AtlasSummary | None:
 
 
 async def list_atlases(tx: Transaction, above: str | None, limit: int) -> list[AtlasSummary]:
-    return [parse(AtlasSummary, row) for row in await tx.rows(queries.list_atlases, above, limit)]
+    return many(AtlasSummary, await tx.rows(queries.list_atlases, above, limit))
 
 
 async def get_atlas_version(tx: Transaction, atlas_id: str, version: str) -> NumberedVersion | None:
@@ -46,7 +45,7 @@ async def get_atlas_version(tx: Transaction, atlas_id: str, version: str) -> Num
 
 
 async def list_atlas_versions(tx: Transaction, atlas_id: str, below: int | None, limit: int) -> list[NumberedVersion]:
-    return [parse(NumberedVersion, row) for row in await tx.rows(queries.list_atlas_versions, atlas_id, below, limit)]
+    return many(NumberedVersion, await tx.rows(queries.list_atlas_versions, atlas_id, below, limit))
 
 
 async def capabilities_without_holder(tx: Transaction, atlas_ids: Sequence[str]) -> list[str]:

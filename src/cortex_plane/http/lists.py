@@ -38,12 +38,13 @@ def ordered(
     key: Callable[[T], int | str],
     *,
     start: int | None = None,
-    decode: Callable[[str, str | None], int | str | None] = cursors.decode_number,
+    is_text: bool = False,
 ) -> Binding:
     """Answer with a page of a list that is ordered by a key of its own, above or below the last one: ``bound``."""
 
     async def run(exchange: Exchange, values: list[Any], options: Options) -> Response:
-        last, limit = decode(noun, options.pop("cursor")), options.pop("limit")
+        cursor, limit = options.pop("cursor"), options.pop("limit")
+        last: int | str | None = cursors.decode_text(noun, cursor) if is_text else cursors.decode_number(noun, cursor)
         options.setdefault(bound, start)
         if last is not None:
             options[bound] = last

@@ -149,8 +149,6 @@ class ErrorClass(StrEnum):
     """They ask us to come back: overload, rate limits, timeouts."""
     PERMANENT = "permanent"
     """It will be refused again: wrong request, no access, not found."""
-    INVALID_OUTPUT = "invalid_output"
-    """The model answered with something that nobody can use."""
 
 
 RETRIED = frozenset({ErrorClass.INFRASTRUCTURE, ErrorClass.TRANSIENT})

@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from cortex_plane.channels.root_copies import RootsAddress, RootsFile
-from cortex_plane.client.access import write_private
+from cortex_plane.client.access import private_file, write_private
 from cortex_plane.db import schema
 from cortex_plane.db.database import Database, wrong_master_key
 from cortex_plane.db.schema import migrate, require_current
@@ -272,15 +272,10 @@ def existing_master_key(settings: Settings) -> bytes | None:
 def _make_key(path: Path) -> None:
     """Whole and on the disk before it has its name: what is signed with a lost key could never be opened again."""
     draft = path.with_name(f"{path.name}.{os.getpid()}.new")
-    draft.unlink(missing_ok=True)
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        if os.geteuid() == 0:
-            owner = path.parent.stat()
-            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+    with private_file(draft) as file:
         file.write(secrets.token_bytes(KEY_BYTES).hex() + "\n")
         file.flush()
-        os.fsync(descriptor)
+        os.fsync(file.fileno())
     try:
         with suppress(FileExistsError):  # whoever was first made the key for all
             os.link(draft, path)

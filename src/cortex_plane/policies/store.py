@@ -6,8 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from cortex_plane.db.database import Queries, Row, Transaction
-from cortex_plane.kernel.fields import parse
+from cortex_plane.db.database import Queries, Row, Transaction, many
 from cortex_plane.policies.model.policies import PolicyRow
 from cortex_plane.policies.model.versions import PlacedRow, PolicyVersion, placed
 from cortex_plane.policies.rules.simulations import PastCall
@@ -88,22 +87,22 @@ async def list_rows(tx: Transaction, version: int, limit: int | None = None) -> 
 
 
 async def platform_rows(tx: Transaction) -> list[PolicyRow]:
-    return [parse(PolicyRow, row) for row in await tx.rows(queries.platform_rows)]
+    return many(PolicyRow, await tx.rows(queries.platform_rows))
 
 
 async def list_policy_versions(tx: Transaction, below: int | None, limit: int) -> list[PolicyVersion]:
-    return [parse(PolicyVersion, row) for row in await tx.rows(queries.list_policy_versions, below, limit)]
+    return many(PolicyVersion, await tx.rows(queries.list_policy_versions, below, limit))
 
 
 async def list_past_calls(
     tx: Transaction, since: datetime, until: datetime, limit: int, batch: int
 ) -> AsyncGenerator[list[PastCall], None]:
     """Newest first, a few at a time: arguments may be large."""
-    calls: list[PastCall] = []
+    rows: list[Row] = []
     async for row in tx.stream(queries.list_past_calls, since, until, limit, batch=batch):
-        calls.append(parse(PastCall, row))
-        if len(calls) == batch:
-            yield calls
-            calls = []
-    if calls:
-        yield calls
+        rows.append(row)
+        if len(rows) == batch:
+            yield many(PastCall, rows)
+            rows = []
+    if rows:
+        yield many(PastCall, rows)

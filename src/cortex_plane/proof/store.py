@@ -9,8 +9,7 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.db.database import Queries, Transaction, one
-from cortex_plane.kernel.fields import parse
+from cortex_plane.db.database import Queries, Transaction, many, one
 from cortex_plane.policies.model.versions import placed, row_line
 from cortex_plane.proof.model import AuditEntry, ChainHead, Fact, RootedHead, SessionEvent
 from cortex_plane.proof.rules.roots import GrownHead, KeptRoot
@@ -103,7 +102,7 @@ async def grown_chains(tx: Transaction, since: str | None, limit: int) -> tuple[
         rows = await tx.rows(queries.list_every_root, limit)
     else:
         rows = await tx.rows(queries.grown_chains, since, limit)
-    return ([parse(GrownHead, row) for row in rows], rows[0]["snapshot"], rows[0]["now"]) if rows else None
+    return (many(GrownHead, rows), rows[0]["snapshot"], rows[0]["now"]) if rows else None
 
 
 async def stream_roots(tx: Transaction) -> AsyncIterator[KeptRoot]:

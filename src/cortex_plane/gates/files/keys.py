@@ -8,7 +8,6 @@ from typing import Any
 from cortex_plane.agents.model.tools import MAX_NAME, Risk
 from cortex_plane.gates.model import atlases as atlas_model
 from cortex_plane.gates.model.atlases import AccessType, AtlasPolicyType, InjectMode, Mode, ResponseType, TriggerType
-from cortex_plane.gates.rules.answers import MAX_ANSWER
 from cortex_plane.kernel import shapes
 from cortex_plane.kernel.shapes import Amount, Defs, Field, Flag, JsonObject, ListOf, MapOf, OneOf, Record, Tagged, Text
 from cortex_plane.policies.model.policies import Template
@@ -113,7 +112,7 @@ TRIGGER = Tagged(
 )  # fmt: skip
 
 _VALIDATOR = Field(_ID, "The name under which an app registered a function that looks at the answer.")
-_LENGTH = Amount(0, MAX_ANSWER, whole=True)
+_LENGTH = Amount(0, atlas_model.MAX_ANSWER, whole=True)
 _LIMIT = Amount(-1e15, 1e15)
 
 
@@ -139,7 +138,7 @@ QUESTION = Tagged(
         ResponseType.TEXT: {"validation": _validation("text", {
             "pattern": Field(Text(MAX_PATTERN), "A regular expression that is found in it (RE2)."),
             "min_length": Field(_LENGTH, "Characters at least."),
-            "max_length": Field(Amount(1, MAX_ANSWER, whole=True), "Characters at most."),
+            "max_length": Field(Amount(1, atlas_model.MAX_ANSWER, whole=True), "Characters at most."),
             "must_contain": Field(ListOf(Text(200), most=100), "Words that must be in it, in any case."),
             "must_not_contain": Field(ListOf(Text(200), most=100), "Words that must not, in any case and spelling."),
         })},

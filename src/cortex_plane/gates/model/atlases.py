@@ -23,6 +23,8 @@ MAX_ATLAS_BYTES = 4 * 1024 * 1024
 MAX_GATES = 2_000
 MAX_CONTEXT = 1024 * 1024
 """Characters of one context block."""
+MAX_ANSWER = 20_000
+"""Characters of a text that answers a question, where the question names no other limit."""
 MAX_ATTEMPTS = 3
 """How often a gate is answered wrongly before it stays shut, where it does not say so itself."""
 

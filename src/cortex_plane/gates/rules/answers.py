@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from cortex_plane.gates.model import gates as gate_model
-from cortex_plane.gates.model.atlases import Gate, GateQuestion, OnInvalid, ResponseType
+from cortex_plane.gates.model.atlases import MAX_ANSWER, Gate, GateQuestion, OnInvalid, ResponseType
 from cortex_plane.gates.rules.effects import EvaluationRun
 from cortex_plane.gates.rules.index import CompiledAtlases, expression, writable
 from cortex_plane.gates.rules.prompts import name_of
@@ -19,8 +19,6 @@ from cortex_plane.kernel.schemas import Unusable, compiled, faults
 from cortex_plane.kernel.text import lookalike, normal, normal_word
 from cortex_plane.sessions.model.events import TraceType
 
-MAX_ANSWER = 20_000
-"""Characters of a text, where its question names no other limit."""
 MAX_MATCHED = 5_000
 """Characters of a text that must match a pattern: what searching all answers to one gate costs has an end."""
 MAX_STRANGERS = 5

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from cortex_plane.gates.model import gates as gate_model
@@ -29,15 +29,8 @@ from cortex_plane.tenancy.model.access import Actor
 NOT_LOADED = "is code that only workers load: an agent that runs elsewhere cannot pass it"
 
 
-class Changed(Protocol):
-    """What every evaluation returns."""
-
-    @property
-    def state(self) -> gate_model.GateState: ...
-    @property
-    def traces(self) -> tuple[gate_model.Trace, ...]: ...
-
-
+Changed = gate_model.Evaluation | gate_model.Ruling | gate_model.Answered
+"""What evaluations return."""
 C = TypeVar("C", bound=Changed)
 Change = Callable[[CompiledAtlases, gate_model.GateState], Changed]
 

@@ -9,7 +9,6 @@ from uuid import UUID
 
 import structlog
 
-from cortex_plane.calls import store as calls_store
 from cortex_plane.db import database
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.gates import store as gates_store
@@ -22,7 +21,6 @@ from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.verbs.frame import require_found
 
 T = TypeVar("T")
 
@@ -96,11 +94,10 @@ async def with_gate_record(db: Database, org_id: UUID, act: Callable[[CortexErro
         return await act(error)
 
 
-async def begin(tx: Transaction, actor: Actor, session_id: UUID) -> None:
+async def begin(tx: Transaction, actor: Actor, session_id: UUID, job_id: UUID) -> None:
     """A session is opened, with its job: what fires at its start fires in the same commit."""
     if (gates := await under_lock(tx, session_id)) is not None:
         gates.boundary(GateInput(now=gates.now()))
-        job_id = require_found(await calls_store.list_session_calls(tx, session_id), "job")["id"]
         await write(tx, session_id, job_id, record_of(actor, gates.changes()))
 
 

@@ -40,8 +40,8 @@ async def _create(db: Database, actor: Actor, draft: SessionDraft, once: Idempot
             await agents.bind_atlases(tx, actor, id, agent, draft.atlases)
             await agents.require_atlas_access(tx, actor, id)
             if draft.kind is SessionKind.EXTERNAL:
-                await _begin_external(tx, actor, id, agent.id)
-                await session_gates.begin(tx, actor, id)
+                job_id = await _begin_external(tx, actor, id, agent.id)
+                await session_gates.begin(tx, actor, id, job_id)
             return id
 
         id, _ = await once_only(tx, actor, "sessions.create", once, make)
@@ -73,7 +73,7 @@ async def _terminate(db: Database, actor: Actor, id: UUID, reason: str, unread: 
         return require_found(await sessions_store.get_session(tx, id, None), "session")
 
 
-async def _begin_external(tx: Transaction, actor: Actor, session_id: UUID, agent_id: UUID) -> None:
+async def _begin_external(tx: Transaction, actor: Actor, session_id: UUID, agent_id: UUID) -> UUID:
     """The job of a new session, which runs elsewhere."""
     id = new_id()
     await sessions_store.set_session_status(tx, session_id, SessionStatus.ACTIVE)
@@ -82,3 +82,4 @@ async def _begin_external(tx: Transaction, actor: Actor, session_id: UUID, agent
         tx, session_id, [Fact.of(actor, "job_created", job=str(id), kind=SessionKind.EXTERNAL)],
         [("status", id, {"status": "RUNNING"})],
     )  # fmt: skip
+    return id

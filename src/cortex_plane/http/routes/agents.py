@@ -12,7 +12,6 @@ from cortex_plane.gates.verbs import atlases
 from cortex_plane.http.exchange import Binding, Exchange, answer, handle, reply
 from cortex_plane.http.lists import ordered, pages, whole
 from cortex_plane.jobs.verbs import workers
-from cortex_plane.kernel.pages import decode_text
 from cortex_plane.policies import routes as policy_routes
 from cortex_plane.policies.verbs import policies, simulations
 
@@ -46,9 +45,7 @@ BINDINGS: tuple[Binding, ...] = (
     answer(policy_routes.EXPLAIN_POLICIES, simulations.explain_policies),
     answer(policy_routes.SIMULATE_POLICIES, simulations.simulate_policies),
     handle(gate_routes.PUBLISH_ATLAS, atlases.publish_atlas, publish_atlas),
-    ordered(
-        gate_routes.LIST_ATLASES, atlases.list_atlases, "atlases", "above", lambda row: row.atlas_id, decode=decode_text
-    ),
+    ordered(gate_routes.LIST_ATLASES, atlases.list_atlases, "atlases", "above", lambda row: row.atlas_id, is_text=True),
     answer(gate_routes.GET_ATLAS, atlases.get_atlas),
     ordered(
         gate_routes.LIST_ATLAS_VERSIONS, atlases.list_atlas_versions, "atlas versions", "below", lambda row: row.number

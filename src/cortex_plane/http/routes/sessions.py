@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
@@ -25,7 +26,6 @@ from cortex_plane.sessions import routes
 from cortex_plane.sessions.model.sessions import InboundMessage, IngestedMessage, MessageDraft
 from cortex_plane.sessions.verbs import events, sessions
 from cortex_plane.sessions.verbs.events import EventReplay
-from cortex_plane.tenancy.verbs.frame import Verb
 
 _LAST = 2**31 - 1
 """No event has a higher number."""
@@ -65,7 +65,7 @@ async def job_events(exchange: Exchange, job_id: UUID, last: int | None, follow:
 
 async def _send_events(
     exchange: Exchange,
-    verb: Verb[..., EventReplay],
+    verb: Callable[..., Awaitable[EventReplay]],
     id: UUID,
     last: int | None,
     after: int,

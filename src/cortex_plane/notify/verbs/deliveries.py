@@ -131,16 +131,8 @@ async def _give_up(
         payload["suppressed"] = mapping is not None
     name = await tx.value(queries.disable_connection, row["connection_id"], reason) if is_gone else None
     if row["approval_id"] is not None:
-        event = (
-            row["approval_id"],
-            "undeliverable",
-            row["channel_type"],
-            actor.user_account_id,
-            actor.name,
-            None,
-            payload,
-        )
-        await tx.rows(approvals_store.queries.record_approval_event, tx.org, *event)
+        event = ("undeliverable", row["channel_type"], actor.user_account_id, actor.name, None, payload)
+        await tx.rows(approvals_store.queries.record_approval_event, tx.org, row["approval_id"], *event)
         fact = Fact.of(
             actor, "approval_undeliverable", approval=str(row["approval_id"]), channel=row["channel_type"], **payload
         )

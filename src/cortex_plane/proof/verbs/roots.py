@@ -15,7 +15,7 @@ from cortex_plane.kernel.errors import CortexError, Unavailable
 from cortex_plane.kernel.fields import parse
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import GENESIS, AuditRoot, RootMade, fingerprint, to_base64
-from cortex_plane.proof.rules.roots import KeptRoot, RootCopy, RootMark, root_body, root_hash
+from cortex_plane.proof.rules.roots import RootCopy, RootMark, root_body, root_hash
 from cortex_plane.proof.store import queries
 from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import Actor, Permission
@@ -147,20 +147,9 @@ async def _make_org_root(db: Database, tx: Transaction) -> bool | None:
     chains += sum(head.is_new for head in heads)
     key = await receipts.get_signer(db, tx)
     body = root_body(tx.org, seq, previous, now, heads, chains)
-    root = KeptRoot(seq=seq, body=body, hash=root_hash(previous, body), key_id=key.id, signature=key.sign(body))
     # As long as something is left over, the next one starts where this one did.
-    values = (
-        root.seq,
-        previous,
-        root.body,
-        root.hash,
-        root.key_id,
-        root.signature,
-        chains,
-        since if more else snapshot,
-        now,
-    )
-    if await tx.value(queries.insert_root, tx.org, *values) is None:
+    values = (seq, previous, body, root_hash(previous, body), key.id, key.sign(body), chains)
+    if await tx.value(queries.insert_root, tx.org, *values, since if more else snapshot, now) is None:
         return None  # somebody else made the root of this number
     chain_ids, seqs, hashes = zip(*((head.chain_id, head.seq, head.hash) for head in heads), strict=True)
     await tx.rows(queries.insert_root_heads, tx.org, seq, chain_ids, seqs, hashes)

@@ -12,7 +12,6 @@ from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.credentials import TOKEN_PREFIX, TOKEN_VERSION
 from cortex_plane.db.database import Database, Transaction, ids
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden
-from cortex_plane.notify.model import SECRET_BYTES, secret_of
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, ActorKind, Forged, SecretKind
 from cortex_plane.tenancy.model.orgs import Member
@@ -87,10 +86,6 @@ def new_approval_token() -> str:
 def new_mark() -> str:
     """Tells one rendering of a page from another."""
     return secrets.token_hex(8)
-
-
-def new_webhook_secret() -> str:
-    return secret_of(secrets.token_bytes(SECRET_BYTES))
 
 
 @contextlib.asynccontextmanager

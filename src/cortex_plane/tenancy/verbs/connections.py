@@ -12,7 +12,7 @@ from cortex_plane.kernel.errors import Conflict, InvalidInput, TooMany
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import After, Page
 from cortex_plane.notify import store as notify_store
-from cortex_plane.notify.model import GRACE, Secrets
+from cortex_plane.notify.model import GRACE, SECRET_BYTES, Secrets, secret_of
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model import identities
 from cortex_plane.tenancy.model.access import Actor, Permission
@@ -22,6 +22,10 @@ from cortex_plane.tenancy.verbs import access, frame
 from cortex_plane.tenancy.verbs.invitations import ONLY_MEMBERS, prove_mapping, require_room
 
 NOTHING_LISTED = Allowed()
+
+
+def new_webhook_secret() -> str:
+    return secret_of(secrets.token_bytes(SECRET_BYTES))
 
 
 @frame.verb(Permission.CONNECTION_WRITE)
@@ -35,7 +39,7 @@ async def create_connection(
 ) -> identities.NewConnection:
     """A webhook gets a secret, which is shown this once. ``allowed`` is what the operator lists besides https."""
     identities.check_address(draft.channel_type, draft.url, allowed)
-    secret = access.new_webhook_secret() if draft.channel_type == identities.CHANNEL else None
+    secret = new_webhook_secret() if draft.channel_type == identities.CHANNEL else None
     async with db.transaction(actor.org_id) as tx:
 
         async def make() -> UUID:
@@ -86,7 +90,7 @@ async def update_connection(
 @frame.verb(Permission.CONNECTION_WRITE)
 async def rotate_secret(db: Database, actor: Actor, id: UUID) -> identities.NewSecret:
     """A new secret, shown this once. The one before it counts for a day: messages are signed with both."""
-    secret = access.new_webhook_secret()
+    secret = new_webhook_secret()
     async with db.transaction(actor.org_id) as tx:
         connection = require_webhook(await tenancy_store.lock_connection(tx, id))
         before = Secrets.of(tenancy_store.open_secret(db.vault, tx.org, id, connection.sealed))
