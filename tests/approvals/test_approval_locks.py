@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +14,7 @@ import pytest
 from cortex_plane.approvals import store as stored
 from cortex_plane.approvals.model.approvals import ApprovalStatus, RecordResult
 from cortex_plane.approvals.verbs import approvals
+from cortex_plane.db.database import Transaction
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus
 from cortex_plane.jobs.verbs import jobs, steering
@@ -190,6 +193,57 @@ async def _rows_read(world: World, id: UUID) -> int:
         assert await stored.open_approval(tx, id, world.admin.actor) is not None
         after: int = await tx.value(ROWS_READ, tables)
         return after - before
+
+
+BY_TABLE = """
+select relname, coalesce(idx_tup_fetch, 0) + seq_tup_read as rows from pg_stat_xact_user_tables where relname = any ($1)"""
+READ = {
+    "approval_request",
+    "approval_invocation",
+    "approval_vote",
+    "job",
+    "tool_call",
+    "agent",
+    "session",
+    "user_account",
+}
+
+
+@asynccontextmanager
+async def _reads(tx: Transaction) -> AsyncIterator[dict[str, int]]:
+    """How many rows of each table are read in here."""
+    before = {row["relname"]: row["rows"] for row in await tx.rows(BY_TABLE, READ)}
+    reads: dict[str, int] = {}
+    yield reads
+    after = {row["relname"]: row["rows"] for row in await tx.rows(BY_TABLE, READ)}
+    reads.update({name: rows - before.get(name, 0) for name, rows in after.items() if rows > before.get(name, 0)})
+
+
+@pytest.mark.fresh_database
+async def test_a_decision_reads_each_row_once(strict: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, (asked,) = await waiting(strict, Shipping())
+    open_approval, change_approval = stored.open_approval, stored.change_approval
+    reads: list[dict[str, int]] = []
+
+    async def counted_open(tx: Transaction, *args: Any, **more: Any) -> Any:
+        async with _reads(tx) as opening:
+            result = await open_approval(tx, *args, **more)
+        reads.append(opening)
+        return result
+
+    async def counted_change(tx: Transaction, *args: Any, **more: Any) -> Any:
+        async with _reads(tx) as changing:
+            result = await change_approval(tx, *args, **more)
+        reads.append(changing)
+        return result
+
+    monkeypatch.setattr(stored, "open_approval", counted_open)
+    monkeypatch.setattr(stored, "change_approval", counted_change)
+    await decide(strict, asked)
+    opening, changing = reads
+    assert opening == dict.fromkeys(READ - {"approval_vote"}, 1)
+    # What is changed, and what foreign keys look up: of the vote, the grant, the entry and the receipt.
+    assert changing == {"approval_request": 1 + 4, "job": 1, "tool_call": 1, "user_account": 2}
 
 
 OTHERS = 5
