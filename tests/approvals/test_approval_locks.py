@@ -18,13 +18,14 @@ from cortex_plane.db.database import Transaction
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus
 from cortex_plane.jobs.verbs import jobs, steering
+from cortex_plane.kernel.errors import Conflict, Stale
 from cortex_plane.notify import store as notify_store
 from cortex_plane.notify.store import Lane
 from cortex_plane.notify.verbs import outbox
 from cortex_plane.tenancy.model.orgs import Role
 from tests.channels.behaviour import link
 from tests.channels.postbox import connect
-from tests.fixtures.approvals import Shipping, decide, waiting
+from tests.fixtures.approvals import Shipping, decide, pending, waiting
 from tests.fixtures.people import World
 from tests.fixtures.waits import lock_waiters
 from tests.fixtures.workers import job_of, whole
@@ -108,6 +109,40 @@ async def test_whoever_joins_two_requests_and_whoever_decides_one_do_not_block_e
     assert await admin.fetchval(deadlocks) == 0
     job = await job_of(strict, asked[0].job_id)
     assert (job.status, job.open_approvals) == (JobStatus.WAITING_FOR_APPROVAL, 1)
+
+
+async def test_a_decision_that_waited_for_a_job_to_join_begins_again(
+    strict: World, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has not locked that job, and must not lock it after the request. What it was about to decide is another request by then."""
+    worker = await make_worker(strict.db)
+    await _asks(strict, worker, call(input_hash="a" * 64))
+    (asked,) = await pending(strict)
+    await _asks(strict, worker, call(input_hash="b" * 64), session=asked.session_id)
+    (other,) = [approval for approval in await pending(strict) if approval.id != asked.id]
+    joining = await admin.fetchval("select call_id from approval_invocation where approval_id = $1", other.id)
+    open_approval = stored.open_approval
+    outcomes: list[str] = []
+
+    async def noted_open(*args: Any, **more: Any) -> Any:
+        try:
+            row = await open_approval(*args, **more)
+        except Conflict as error:
+            outcomes.append(error.code)
+            raise
+        assert row is not None
+        outcomes.append(f"{len(row.jobs)} jobs, {len(row.calls)} calls")
+        return row
+
+    monkeypatch.setattr(stored, "open_approval", noted_open)
+    async with strict.db.transaction(strict.org_id) as tx:
+        await tx.rows(stored.queries.join_approval, strict.org_id, asked.id, joining, other.job_id, [], [])
+        deciding = asyncio.create_task(decide(strict, asked))
+        assert await _blocks(admin, deciding)
+    with pytest.raises(Stale) as stale:
+        await deciding
+    assert stale.value.code == "approval_changed"
+    assert outcomes == ["retry", "2 jobs, 2 calls"]
 
 
 # Messages ------------------------------------------------------------------------------------------------------
