@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
@@ -12,16 +14,18 @@ import pytest
 from cortex_plane.approvals import store as stored
 from cortex_plane.approvals.model.approvals import ApprovalStatus, RecordResult
 from cortex_plane.approvals.verbs import approvals
+from cortex_plane.db.database import Transaction
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus
 from cortex_plane.jobs.verbs import jobs, steering
+from cortex_plane.kernel.errors import Conflict, Stale
 from cortex_plane.notify import store as notify_store
 from cortex_plane.notify.store import Lane
 from cortex_plane.notify.verbs import outbox
 from cortex_plane.tenancy.model.orgs import Role
 from tests.channels.behaviour import link
 from tests.channels.postbox import connect
-from tests.fixtures.approvals import Shipping, decide, waiting
+from tests.fixtures.approvals import Shipping, decide, pending, waiting
 from tests.fixtures.people import World
 from tests.fixtures.waits import lock_waiters
 from tests.fixtures.workers import job_of, whole
@@ -107,6 +111,40 @@ async def test_whoever_joins_two_requests_and_whoever_decides_one_do_not_block_e
     assert (job.status, job.open_approvals) == (JobStatus.WAITING_FOR_APPROVAL, 1)
 
 
+async def test_a_decision_that_waited_for_a_job_to_join_begins_again(
+    strict: World, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has not locked that job, and must not lock it after the request. What it was about to decide is another request by then."""
+    worker = await make_worker(strict.db)
+    await _asks(strict, worker, call(input_hash="a" * 64))
+    (asked,) = await pending(strict)
+    await _asks(strict, worker, call(input_hash="b" * 64), session=asked.session_id)
+    (other,) = [approval for approval in await pending(strict) if approval.id != asked.id]
+    joining = await admin.fetchval("select call_id from approval_invocation where approval_id = $1", other.id)
+    open_approval = stored.open_approval
+    outcomes: list[str] = []
+
+    async def noted_open(*args: Any, **more: Any) -> Any:
+        try:
+            row = await open_approval(*args, **more)
+        except Conflict as error:
+            outcomes.append(error.code)
+            raise
+        assert row is not None
+        outcomes.append(f"{len(row.jobs)} jobs, {len(row.calls)} calls")
+        return row
+
+    monkeypatch.setattr(stored, "open_approval", noted_open)
+    async with strict.db.transaction(strict.org_id) as tx:
+        await tx.rows(stored.queries.join_approval, strict.org_id, asked.id, joining, other.job_id, [], [])
+        deciding = asyncio.create_task(decide(strict, asked))
+        assert await _blocks(admin, deciding)
+    with pytest.raises(Stale) as stale:
+        await deciding
+    assert stale.value.code == "approval_changed"
+    assert outcomes == ["retry", "2 jobs, 2 calls"]
+
+
 # Messages ------------------------------------------------------------------------------------------------------
 
 TAKEN = "select id, approval_id, taken_by, lane from notification where taken_by is not null order by id"
@@ -190,6 +228,57 @@ async def _rows_read(world: World, id: UUID) -> int:
         assert await stored.open_approval(tx, id, world.admin.actor) is not None
         after: int = await tx.value(ROWS_READ, tables)
         return after - before
+
+
+BY_TABLE = """
+select relname, coalesce(idx_tup_fetch, 0) + seq_tup_read as rows from pg_stat_xact_user_tables where relname = any ($1)"""
+READ = {
+    "approval_request",
+    "approval_invocation",
+    "approval_vote",
+    "job",
+    "tool_call",
+    "agent",
+    "session",
+    "user_account",
+}
+
+
+@asynccontextmanager
+async def _reads(tx: Transaction) -> AsyncIterator[dict[str, int]]:
+    """How many rows of each table are read in here."""
+    before = {row["relname"]: row["rows"] for row in await tx.rows(BY_TABLE, READ)}
+    reads: dict[str, int] = {}
+    yield reads
+    after = {row["relname"]: row["rows"] for row in await tx.rows(BY_TABLE, READ)}
+    reads.update({name: rows - before.get(name, 0) for name, rows in after.items() if rows > before.get(name, 0)})
+
+
+@pytest.mark.fresh_database
+async def test_a_decision_reads_each_row_once(strict: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, (asked,) = await waiting(strict, Shipping())
+    open_approval, change_approval = stored.open_approval, stored.change_approval
+    reads: list[dict[str, int]] = []
+
+    async def counted_open(tx: Transaction, *args: Any, **more: Any) -> Any:
+        async with _reads(tx) as opening:
+            result = await open_approval(tx, *args, **more)
+        reads.append(opening)
+        return result
+
+    async def counted_change(tx: Transaction, *args: Any, **more: Any) -> Any:
+        async with _reads(tx) as changing:
+            result = await change_approval(tx, *args, **more)
+        reads.append(changing)
+        return result
+
+    monkeypatch.setattr(stored, "open_approval", counted_open)
+    monkeypatch.setattr(stored, "change_approval", counted_change)
+    await decide(strict, asked)
+    opening, changing = reads
+    assert opening == dict.fromkeys(READ - {"approval_vote"}, 1)
+    # What is changed, and what foreign keys look up: of the vote, the grant, the entry and the receipt.
+    assert changing == {"approval_request": 1 + 4, "job": 1, "tool_call": 1, "user_account": 2}
 
 
 OTHERS = 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
@@ -335,3 +336,33 @@ async def test_a_job_may_ask_for_more_and_never_for_less(world: World, strict: W
         _, (asked,) = await waiting(strict, Shipping(), slug=slug, policies=[row])
         assert asked.deadline is not None
         assert (asked.deadline - asked.requested_at).total_seconds() == seconds
+
+
+STAGING = {"version": "1.0", "to": "staging"}
+
+
+@pytest.mark.parametrize(
+    ("terms", "others", "choice", "more"),
+    [
+        ({}, 0, Choice.APPROVED, {"reason": "go"}),
+        ({}, 0, Choice.DENIED, {"reason": "not today"}),
+        ({"self_approval": "true"}, 0, Choice.APPROVED, {"arguments": STAGING}),
+        ({"self_approval": "false"}, 0, Choice.APPROVED, {"arguments": STAGING}),
+        ({"quorum": 2}, 0, Choice.APPROVED, {}),
+        ({"quorum": 2}, 1, Choice.APPROVED, {}),
+        ({"quorum": 2}, 1, Choice.DENIED, {}),
+        ({"quorum": 2, "self_approval": "true"}, 1, Choice.APPROVED, {"arguments": STAGING}),
+    ],
+)
+async def test_a_decision_answers_with_what_it_stored(
+    strict: World, terms: dict[str, Any], others: int, choice: Choice, more: dict[str, Any]
+) -> None:
+    """Nothing is read again after the change: what the rules make of it is what the database has."""
+    bea, *more_people = [await strict.person(Role.APPROVER, name=name) for name in ("Bea", "Cal", "Dot")]
+    await apply_policies(strict.db, strict.admin.actor, ask(approvers="{roles: [approver]}", **terms))
+    _, (asked,) = await waiting(strict, Shipping())
+    for person in more_people[:others]:
+        await decide(strict, asked, by=person)
+    answered = (await decide(strict, asked, choice, by=bea, **more)).approval
+    stored = (await approvals.get_approval(strict.db, bea.actor, asked.id)).approval
+    assert answered == replace(stored, deciders=[])

@@ -18,7 +18,7 @@ from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import CortexError, NotFound, SetupError
-from cortex_plane.proof.model import Receipt
+from cortex_plane.proof.model import Receipt, iso
 from cortex_plane.proof.rules.receipts import as_file, card_digest, check_file
 from cortex_plane.proof.verbs import receipts, roots
 from cortex_plane.tenancy.model.orgs import MemberChange, Role
@@ -115,6 +115,9 @@ async def test_votes_and_hands_are_in_it_and_so_is_the_policy_file(strict: World
     says = await said(strict, asked)
     assert [vote["by"]["name"] for vote in says["votes"]] == ["Bea", "Eve"]
     assert [(hop["from"]["name"], hop["to"]["name"]) for hop in says["delegations"]] == [("Cal", "Eve")]
+    stored = await admin.fetch("select created_at as at from approval_vote order by created_at")
+    stored += await admin.fetch("select created_at as at from approval_delegation")
+    assert [fact["at"] for fact in says["votes"] + says["delegations"]] == [iso(row["at"]) for row in stored]
     assert says["by"]["name"] == "Eve"
     digest = await admin.fetchval("select digest from policy_version")
     assert says["policy"]["file_digest"] == digest

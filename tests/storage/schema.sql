@@ -382,33 +382,35 @@ CREATE FUNCTION public.approval_deciders(p_org uuid, p_approval uuid) RETURNS TA
   with request as materialized (
     select r, shapers_of(r) as shapers from approval_request r where r.org_id = p_org and r.id = p_approval)
   select u.id, u.display_name, u.clearance, u.roles
-  from request q
-  -- The condition on roles is that of the index that leaves guests out.
-  join user_account u on u.org_id = p_org and u.deactivated_at is null and u.roles <> '{guest}'
-  where decider_refusal(q.r, u.id, u.roles, u.clearance, null, q.shapers,
-    case when cardinality(u.sponsors) = 0 or cardinality(q.shapers) = 0 then array[u.id] else voters_of(p_org, u.id, null, 'infinity') end)
-    is null
+  from request q join user_account u on u.org_id = p_org
+  where may_decide(q.r, u, q.shapers)
 $$;
 
-CREATE FUNCTION public.approval_guard() RETURNS trigger
-    LANGUAGE plpgsql
-    SET search_path TO 'public', 'pg_temp'
-    AS $$
-begin
-  -- What was decided stays as it was decided.
-  if (old.status <> 'pending' and old is distinct from new)
-      or (old.status <> new.status and not approval_may_move(old.status, new.status)) then
-    raise exception using errcode = 'CX409', detail = 'illegal_transition',
-      message = format('An approval cannot go from %s to %s.', old.status, new.status),
-      hint = 'Read the approval again; somebody may have decided it.';
-  end if;
-  return new;
-end
-$$;
+CREATE FUNCTION public.plane_now() RETURNS timestamp with time zone
+    LANGUAGE sql PARALLEL SAFE
+    RETURN clock_timestamp();
 
-CREATE FUNCTION public.approval_may_move(old_status text, new_status text) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN ((old_status = 'pending'::text) AND (new_status = ANY (ARRAY['approved'::text, 'denied'::text, 'expired'::text, 'cancelled'::text])));
+CREATE TABLE public.agent (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    team_id uuid NOT NULL,
+    name text NOT NULL,
+    slug text NOT NULL,
+    status text DEFAULT 'ACTIVE'::text NOT NULL,
+    role text NOT NULL,
+    description text,
+    channel_permissions text[] DEFAULT '{}'::text[] NOT NULL,
+    config_version integer DEFAULT 1 NOT NULL,
+    revision integer DEFAULT 1 NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    CONSTRAINT chk_agent_name_not_empty CHECK ((length(TRIM(BOTH FROM name)) > 0)),
+    CONSTRAINT chk_agent_role_not_empty CHECK ((length(TRIM(BOTH FROM role)) > 0)),
+    CONSTRAINT chk_agent_slug_format CHECK (((slug ~ '^[a-z0-9][a-z0-9-]*[a-z0-9]$'::text) AND (length(slug) >= 2))),
+    CONSTRAINT chk_agent_status CHECK ((status = ANY (ARRAY['ACTIVE'::text, 'DISABLED'::text, 'ARCHIVED'::text])))
+);
+
+ALTER TABLE ONLY public.agent FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE public.approval_request (
     org_id uuid NOT NULL,
@@ -483,6 +485,73 @@ WITH (fillfactor='85');
 
 ALTER TABLE ONLY public.approval_request FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE public.session (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    kind text NOT NULL,
+    user_account_id uuid,
+    agent_id uuid NOT NULL,
+    status text DEFAULT 'CREATED'::text NOT NULL,
+    context jsonb DEFAULT '{}'::jsonb NOT NULL,
+    title text,
+    origin_channel_mapping_id uuid,
+    opened_by uuid NOT NULL,
+    revision integer DEFAULT 1 NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    held_at timestamp with time zone,
+    hold_reason text,
+    idle_check_at timestamp with time zone,
+    context_by uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    CONSTRAINT chk_session_conversation_has_person CHECK (((kind <> 'conversation'::text) OR (user_account_id IS NOT NULL))),
+    CONSTRAINT chk_session_kind CHECK ((kind = ANY (ARRAY['conversation'::text, 'programmatic'::text, 'external'::text]))),
+    CONSTRAINT chk_session_status CHECK ((status = ANY (ARRAY['CREATED'::text, 'ACTIVE'::text, 'PAUSED'::text, 'TERMINATED'::text])))
+);
+
+ALTER TABLE ONLY public.session FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION public.approval_fields(r public.approval_request) RETURNS TABLE(agent text, agent_name text, input_hash text, created_at timestamp with time zone, levels jsonb, level_times timestamp with time zone[], escalations integer, escalate_at timestamp with time zone, user_account_id uuid, opened_by uuid, session_kind text)
+    LANGUAGE sql STABLE
+    BEGIN ATOMIC
+ SELECT a.slug,
+     a.name,
+     encode((approval_fields.r).input_hash, 'hex'::text) AS encode,
+     (approval_fields.r).requested_at AS requested_at,
+     (approval_fields.r).escalations AS escalations,
+     (approval_fields.r).escalate_at AS escalate_at,
+     jsonb_array_length((approval_fields.r).escalations) AS jsonb_array_length,
+         CASE
+             WHEN ((approval_fields.r).status = 'pending'::text) THEN (approval_fields.r).escalate_at[((approval_fields.r).escalation_level + 1)]
+             ELSE NULL::timestamp with time zone
+         END AS "case",
+     s.user_account_id,
+     s.opened_by,
+     s.kind
+    FROM (public.agent a
+      JOIN public.session s ON ((s.org_id = a.org_id)))
+   WHERE ((a.org_id = (approval_fields.r).org_id) AND (a.id = (approval_fields.r).agent_id) AND (s.id = (approval_fields.r).session_id));
+END;
+
+CREATE FUNCTION public.approval_guard() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  -- What was decided stays as it was decided.
+  if (old.status <> 'pending' and old is distinct from new)
+      or (old.status <> new.status and not approval_may_move(old.status, new.status)) then
+    raise exception using errcode = 'CX409', detail = 'illegal_transition',
+      message = format('An approval cannot go from %s to %s.', old.status, new.status),
+      hint = 'Read the approval again; somebody may have decided it.';
+  end if;
+  return new;
+end
+$$;
+
+CREATE FUNCTION public.approval_may_move(old_status text, new_status text) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ((old_status = 'pending'::text) AND (new_status = ANY (ARRAY['approved'::text, 'denied'::text, 'expired'::text, 'cancelled'::text])));
+
 CREATE FUNCTION public.approval_next_action(r public.approval_request) RETURNS timestamp with time zone
     LANGUAGE sql STABLE
     SET search_path TO 'public', 'pg_temp'
@@ -527,15 +596,15 @@ CREATE FUNCTION public.approval_refusal(p_org uuid, p_approval uuid, p_person js
     SET search_path TO 'public', 'pg_temp'
     AS $$
 declare
+  request approval_request;
   person uuid := p_person ->> 'id';
-  channel text := p_person ->> 'channel';
 begin
-  select decider_refusal(r, person, array(select jsonb_array_elements_text(p_person -> 'roles')),
-    (p_person ->> 'clearance')::integer, (p_person ->> 'settles')::boolean, shapers_of(r),
-    case when not r.self_approval and person is not null then voters_of(p_org, person, channel, 'infinity') end)
-  into refusal
-  from approval_request r where r.org_id = p_org and r.id = p_approval;
-  shaped_by := case when refusal = 'one_human' then tied_cause(p_org, p_approval, person, channel) end;
+  select * into request from approval_request r where r.org_id = p_org and r.id = p_approval;
+  if found then
+    select d.* into refusal, shaped_by
+    from refusal_of(request, p_person, shapers_of(request),
+      case when not request.self_approval and person is not null then voters_of(p_org, person, p_person ->> 'channel', 'infinity') end) d;
+  end if;
   return next;
 end
 $$;
@@ -545,10 +614,7 @@ CREATE FUNCTION public.approval_voted() RETURNS trigger
     SET search_path TO 'public', 'pg_temp'
     AS $$
 begin
-  if exists (select from approval_request r where r.org_id = new.org_id and r.id = new.approval_id and r.status = 'pending')
-  then
-    perform raise_notifications(new.org_id, new.approval_id);
-  end if;
+  perform raise_notifications(new.org_id, new.approval_id);
   return null;
 end
 $$;
@@ -940,7 +1006,7 @@ CREATE FUNCTION public.chain_hash(previous bytea, seq bigint, at timestamp with 
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN sha256(((((((previous || '\x02'::bytea) || int8send(seq)) || int8send(((EXTRACT(epoch FROM at) * (1000000)::numeric))::bigint)) || sha256(convert_to(action, 'UTF8'::name))) || COALESCE(uuid_send(job), '\x00000000000000000000000000000000'::bytea)) || body_hash));
 
-CREATE FUNCTION public.change_approval(p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_status text, p_arguments text, p_input_hash bytea, p_person jsonb, p_reason text, p_vote text, p_key text, p_calls jsonb, p_grant_seconds double precision, p_jobs jsonb, p_cancelled uuid[], p_events jsonb, p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_fact_jobs uuid[]) RETURNS jsonb
+CREATE FUNCTION public.change_approval(p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_status text, p_arguments text, p_input_hash bytea, p_person jsonb, p_reason text, p_vote text, p_key text, p_calls jsonb, p_grant_seconds double precision, p_jobs jsonb, p_cancelled uuid[], p_events jsonb, p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_fact_jobs uuid[], p_at timestamp with time zone, p_key_id uuid, p_receipt bytea, p_signature bytea) RETURNS jsonb
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -950,8 +1016,9 @@ declare
   decider uuid := p_person ->> 'id';
   decider_name text := p_person ->> 'name';
   via text := p_person ->> 'channel';
-  at timestamptz := plane_now();
+  at timestamptz := p_at;
   the_approval approval_request%rowtype;
+  is_first boolean;
   given record;
 begin
   update approval_request r
@@ -980,7 +1047,12 @@ begin
     -- with somebody else's vote before.
     on conflict (org_id, approval_id, version, user_account_id)
     do update set decision = excluded.decision, reason = excluded.reason, channel = excluded.channel,
-      created_at = excluded.created_at;
+      created_at = excluded.created_at
+    returning xmax = 0 into is_first;
+    -- What ends a request, or edits it, changes the request itself; this changes only what its card counts.
+    if is_first and p_status = 'pending' and p_arguments is null then
+      perform raise_notifications(p_org, p_approval);
+    end if;
   end if;
   for given in select * from jsonb_to_recordset(p_calls) c (id uuid, status text, error text) loop
     update tool_call c
@@ -1024,16 +1096,15 @@ begin
   select p_org, coalesce(e.approval, p_approval), e.type, case when e.approval is null then via end, decider, decider_name,
     case when e.keyed then p_key end, coalesce(e.payload, '{}'), at
   from jsonb_to_recordset(p_events) e (approval uuid, type text, keyed boolean, payload jsonb);
+  if p_receipt is not null then
+    insert into approval_receipt (org_id, approval_id, key_id, body, signature, created_at)
+    values (p_org, p_approval, p_key_id, p_receipt, p_signature, at);
+  end if;
   perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies,
     p_fact_jobs);
-  -- A request that ended as it was asked has changed in what is told here alone: whoever opened it has the rest of it.
-  return jsonb_build_object(
-    'approval', case when p_status = 'pending' or p_arguments is not null then approval_record(p_org, p_approval, p_person) end,
-    'resolved_at', the_approval.resolved_at,
-    'votes_for', (select count(*) from approval_vote v
-      where v.org_id = p_org and v.approval_id = p_approval and v.version = p_version and v.decision = 'approved'),
-    'receipt', case when p_vote is not null and p_status <> 'pending' then
-      receipt_facts(p_org, p_approval, array(select (c ->> 'id')::uuid from jsonb_array_elements(p_calls) c)) end);
+  return case when p_arguments is not null then jsonb_build_object('causes', the_approval.causes, 'caused', the_approval.caused) || (
+    select jsonb_build_object('refusal', d.refusal, 'same_human_as', d.shaped_by)
+    from refusal_of(the_approval, p_person, shapers_of(the_approval), voters_of(p_org, decider, via, 'infinity')) d) end;
 end
 $$;
 
@@ -1409,35 +1480,6 @@ begin
   end if;
 end
 $$;
-
-CREATE FUNCTION public.plane_now() RETURNS timestamp with time zone
-    LANGUAGE sql PARALLEL SAFE
-    RETURN clock_timestamp();
-
-CREATE TABLE public.session (
-    org_id uuid NOT NULL,
-    id uuid NOT NULL,
-    kind text NOT NULL,
-    user_account_id uuid,
-    agent_id uuid NOT NULL,
-    status text DEFAULT 'CREATED'::text NOT NULL,
-    context jsonb DEFAULT '{}'::jsonb NOT NULL,
-    title text,
-    origin_channel_mapping_id uuid,
-    opened_by uuid NOT NULL,
-    revision integer DEFAULT 1 NOT NULL,
-    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    held_at timestamp with time zone,
-    hold_reason text,
-    idle_check_at timestamp with time zone,
-    context_by uuid[] DEFAULT '{}'::uuid[] NOT NULL,
-    CONSTRAINT chk_session_conversation_has_person CHECK (((kind <> 'conversation'::text) OR (user_account_id IS NOT NULL))),
-    CONSTRAINT chk_session_kind CHECK ((kind = ANY (ARRAY['conversation'::text, 'programmatic'::text, 'external'::text]))),
-    CONSTRAINT chk_session_status CHECK ((status = ANY (ARRAY['CREATED'::text, 'ACTIVE'::text, 'PAUSED'::text, 'TERMINATED'::text])))
-);
-
-ALTER TABLE ONLY public.session FORCE ROW LEVEL SECURITY;
 
 CREATE FUNCTION public.deliver_message(p_org uuid, p_session public.session, p_text text, p_author uuid, p_mapping uuid, p_key uuid, p_job uuid, actions text[], bodies bytea[], job_body bytea, active_body bytea, OUT message_seq bigint, OUT job_id uuid, OUT created_job boolean) RETURNS record
     LANGUAGE plpgsql
@@ -2067,6 +2109,43 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.voters_of(p_org uuid, p_member uuid, p_channel text, p_at timestamp with time zone) RETURNS uuid[]
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select p_member || coalesce(array_agg(distinct o.id) filter (where o.id <> p_member), '{}') from (
+    select s.id from sponsors_of(p_org, array[p_member], p_at) s (id)
+    union all
+    select a.id
+    from channel_mapping m
+    join channel_connection c on c.org_id = m.org_id and c.id = m.connection_id and c.channel_type = 'webhook'
+    cross join lateral (select unnest(c.set_up_by) union all select sponsors_of(p_org, c.set_up_by, p_at)) a (id)
+    where p_channel = 'webhook' and m.org_id = p_org and m.user_account_id = p_member) o
+$$;
+
+CREATE TABLE public.user_account (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    display_name text NOT NULL,
+    clearance integer DEFAULT 0 NOT NULL,
+    roles text[] NOT NULL,
+    deactivated_at timestamp with time zone,
+    revision integer DEFAULT 1 NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    sponsors uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    access_ended_at timestamp with time zone,
+    CONSTRAINT chk_display_name_not_empty CHECK ((length(TRIM(BOTH FROM display_name)) > 0)),
+    CONSTRAINT chk_user_account_clearance CHECK (((clearance >= 0) AND (clearance <= 1000))),
+    CONSTRAINT chk_user_account_roles CHECK (((cardinality(roles) > 0) AND (roles <@ ARRAY['admin'::text, 'steward'::text, 'operator'::text, 'approver'::text, 'member'::text, 'guest'::text])))
+);
+
+ALTER TABLE ONLY public.user_account FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION public.humans_behind(u public.user_account, p_channel text, p_at timestamp with time zone) RETURNS uuid[]
+    LANGUAGE sql STABLE
+    RETURN CASE WHEN ((cardinality((u).sponsors) = 0) AND (p_channel IS DISTINCT FROM 'webhook'::text)) THEN ARRAY[(u).id] ELSE public.voters_of((u).org_id, (u).id, p_channel, p_at) END;
+
 CREATE FUNCTION public.id_in(text) RETURNS uuid
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN ($1 ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'::text) THEN ($1)::uuid ELSE NULL::uuid END;
@@ -2501,13 +2580,13 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.lock_approvals(p_org uuid, p_jobs uuid[], p_approval uuid) RETURNS void
+CREATE FUNCTION public.lock_approvals(p_org uuid, p_jobs uuid[], p_approval uuid) RETURNS SETOF public.approval_request
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
 begin
   -- An array, so that the planner looks these up and does not go through all that is open in the org.
-  perform from approval_request r
+  return query select r.* from approval_request r
   where r.org_id = p_org and (r.status = 'pending' or r.id = p_approval) and r.id = any (array(
     select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (p_jobs)
     union all select p_approval where p_approval is not null))
@@ -2660,6 +2739,10 @@ CREATE FUNCTION public.may_be_sent(p_verdict text, p_rule text, p_standing uuid)
     and p_standing is not distinct from case when p_rule like 'standing:%' then substr(p_rule, 10)::uuid end
 $$;
 
+CREATE FUNCTION public.may_decide(r public.approval_request, u public.user_account, p_shapers uuid[]) RETURNS boolean
+    LANGUAGE sql STABLE
+    RETURN (((u).deactivated_at IS NULL) AND ((u).roles <> '{guest}'::text[]) AND (public.decider_refusal(r, (u).id, (u).roles, (u).clearance, NULL::boolean, p_shapers, CASE WHEN (cardinality(p_shapers) > 0) THEN public.humans_behind(u, NULL::text, 'infinity'::timestamp with time zone) ELSE NULL::uuid[] END) IS NULL));
+
 CREATE FUNCTION public.merge_caused(p_one jsonb, p_other jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     SET search_path TO 'public', 'pg_temp'
@@ -2791,68 +2874,112 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.open_approval(p_org uuid, p_approval uuid, p_person jsonb, p_key text) RETURNS TABLE(approval jsonb, visible boolean, jobs jsonb, calls jsonb, siblings jsonb, votes jsonb, behind jsonb, earlier jsonb, policies text, now timestamp with time zone)
+CREATE FUNCTION public.open_approval(p_org uuid, p_approval uuid, p_person jsonb, p_key text) RETURNS TABLE(approval jsonb, visible boolean, jobs jsonb, calls jsonb, siblings jsonb, votes jsonb, cast_votes jsonb, behind jsonb, earlier jsonb, policies text, receipt jsonb, now timestamp with time zone)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
     SET join_collapse_limit TO '1'
-    AS $$
+    AS $_$
 #variable_conflict use_column
 declare
-  locked uuid[];
-  concerned uuid[];
+  person uuid := p_person ->> 'id';
+  roles text[] := array(select jsonb_array_elements_text(p_person -> 'roles'));
+  asked approval_request;
+  other approval_request;
+  others approval_request[] := '{}';
+  own_calls uuid[];
+  own_jobs uuid[];
+  with_others boolean;
+  shapers uuid[];
+  humans uuid[];
+  fields jsonb;
+  applied_by uuid;
+  policy_digest text;
+  repeated integer;
 begin
-  select coalesce(array_agg(distinct i.job_id), '{}') into locked
+  select coalesce(array_agg(i.call_id), '{}'), coalesce(array_agg(distinct i.job_id), '{}') into own_calls, own_jobs
   from approval_invocation i where i.org_id = p_org and i.approval_id = p_approval;
-  perform from job j where j.org_id = p_org and j.id = any (locked) order by j.id for no key update;
-  perform lock_approvals(p_org, locked, p_approval);
-  approval := approval_record(p_org, p_approval, p_person);
-  if approval is null then
+  select coalesce(jsonb_agg(jsonb_build_object(
+      'id', j.id, 'status', j.status, 'holds', j.holds, 'open_approvals', j.open_approvals, 'agent_version', j.agent_version,
+      'checkpoint', jsonb_build_object('job', j.id,
+        'step_index', (j.checkpoint #>> '{memory_context,working_data,$plane,step}')::integer,
+        'crc32', (j.checkpoint ->> 'crc32')::bigint, 'mac', encode(j.checkpoint_mac, 'hex'))) order by j.id), '[]'),
+    coalesce(bool_or(j.open_approvals > 1), false)
+  into jobs, with_others
+  from (
+    select j.id, j.status, j.holds, j.open_approvals, j.agent_version, j.checkpoint, j.checkpoint_mac
+    from job j where j.org_id = p_org and j.id = any (own_jobs) order by j.id for no key update) j;
+  -- Jobs that wait for this one alone have no others to look for.
+  for other in select * from lock_approvals(p_org, case when with_others then own_jobs else '{}' end, p_approval) loop
+    if other.id = p_approval then
+      asked := other;
+    elsif other.kind = 'call' then
+      others := others || other;
+    end if;
+  end loop;
+  if asked.id is null then
     return;
   end if;
-  visible := sees_approval((p_person ->> 'sees')::uuid, array(select jsonb_array_elements_text(p_person -> 'roles')),
-    (approval ->> 'user_account_id')::uuid, (approval ->> 'opened_by')::uuid, approval -> 'approvers');
-  select coalesce(array_agg(distinct i.job_id), '{}') into concerned
-  from approval_invocation i where i.org_id = p_org and i.approval_id = p_approval;
-  if not concerned <@ locked then
+  if asked.invocations <> cardinality(own_calls) then
     raise serialization_failure using message = 'another job joined this approval meanwhile';
   end if;
+  select to_jsonb(f) into fields from approval_fields(asked) f;
+  visible := sees_approval((p_person ->> 'sees')::uuid, roles, (fields ->> 'user_account_id')::uuid, (fields ->> 'opened_by')::uuid,
+    asked.approvers);
+  -- Only what was sent before can have been asked about.
   select coalesce(jsonb_agg(jsonb_build_object(
-      'id', j.id, 'status', j.status, 'holds', j.holds, 'open_approvals', j.open_approvals) order by j.id), '[]')
-  into jobs from job j where j.org_id = p_org and j.id = any (concerned);
-  select coalesce(jsonb_agg(jsonb_build_object(
-      'id', c.id, 'job_id', c.job_id, 'status', c.status, 'step_index', c.step_index) order by c.id), '[]')
-  into calls
-  from approval_invocation i join tool_call c on c.org_id = i.org_id and c.id = i.call_id
-  where i.org_id = p_org and i.approval_id = p_approval;
-  select coalesce(jsonb_agg(jsonb_build_object(
-      'id', r.id, 'tool_name', r.tool_name,
-      'jobs', (select jsonb_agg(distinct i.job_id) from approval_invocation i
-               join tool_call c on c.org_id = i.org_id and c.id = i.call_id and c.status = 'awaiting'
-               where i.org_id = p_org and i.approval_id = r.id)) order by r.id), '[]')
-  into siblings
-  from approval_request r
-  where r.org_id = p_org and r.status = 'pending' and r.kind = 'call' and r.id <> p_approval and r.id = any (array(
-    select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (concerned)));
-  -- A vote counts as long as whoever gave it could still give it. Without votes nobody is asked who could.
-  votes := '[]';
-  if exists (select from approval_vote v where v.org_id = p_org and v.approval_id = p_approval) then
-    select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'roles', d.roles, 'answer', v.answer,
-        'behind', voters_of(p_org, v.user_account_id, v.channel, v.created_at)) order by v.created_at, v.user_account_id), '[]')
-    into votes
-    from approval_vote v join approval_request r on r.org_id = v.org_id and r.id = v.approval_id and r.version = v.version
-    join approval_deciders(p_org, p_approval) d on d.id = v.user_account_id
-    where v.org_id = p_org and v.approval_id = p_approval and v.decision = 'approved';
+      'id', c.id, 'job_id', c.job_id, 'status', c.status, 'step_index', c.step_index) order by c.id), '[]'),
+    coalesce(max(case when c.dispatch_before is not null then call_repeats(p_org, c.id) end), 0)
+  into calls, repeated
+  from tool_call c where c.org_id = p_org and c.id = any (own_calls);
+  siblings := '[]';
+  if cardinality(others) > 0 then
+    select jsonb_agg(jsonb_build_object(
+        'id', o.id, 'tool_name', o.tool_name,
+        'jobs', (select jsonb_agg(distinct i.job_id) from approval_invocation i
+                 join tool_call c on c.org_id = i.org_id and c.id = i.call_id and c.status = 'awaiting'
+                 where i.org_id = p_org and i.approval_id = o.id)) order by o.id)
+    into siblings from unnest(others) o;
   end if;
-  behind := case when p_person ->> 'id' is null then '[]'
-    else to_jsonb(voters_of(p_org, (p_person ->> 'id')::uuid, p_person ->> 'channel', 'infinity')) end;
-  select e.payload into earlier from approval_event e
-  where e.org_id = p_org and e.approval_id = p_approval and e.idempotency_key = p_key;
+  shapers := shapers_of(asked);
+  humans := case when person is not null then voters_of(p_org, person, p_person ->> 'channel', 'infinity') end;
+  behind := to_jsonb(coalesce(humans, '{}'));
+  -- A vote counts as long as whoever gave it could still give it.
+  select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'roles', v.roles, 'answer', v.answer, 'behind',
+        v.behind) order by v.created_at, v.user_account_id)
+      filter (where v.decision = 'approved' and v.counts), '[]'),
+    coalesce(jsonb_agg(jsonb_build_object('version', v.version, 'member_id', v.user_account_id, 'member', v.member,
+      'decision', v.decision, 'reason', v.reason, 'channel', v.channel, 'created_at', v.created_at)), '[]')
+  into votes, cast_votes
+  from (
+    select v.*, u.roles, may_decide(asked, u, shapers) as counts, humans_behind(u, v.channel, v.created_at) as behind
+    from approval_vote v join user_account u on u.org_id = v.org_id and u.id = v.user_account_id
+    where v.org_id = p_org and v.approval_id = p_approval and v.version = asked.version) v;
+  select p.applied_by_id, p.digest into applied_by, policy_digest
+  from policy_version p where p.org_id = p_org and p.version = split_part(asked.policy_version, '.', 1)::bigint;
+  approval := to_jsonb(asked) || fields || jsonb_build_object('repeats', repeated, 'programs', programs_behind(asked,
+    (select (j ->> 'agent_version')::integer from jsonb_array_elements(jobs) j where j ->> 'id' = asked.job_id::text), applied_by));
+  if p_person is not null then
+    approval := approval || (
+      select jsonb_build_object('refusal', d.refusal, 'same_human_as', d.shaped_by) from refusal_of(asked, p_person, shapers, humans) d);
+    receipt := jsonb_build_object(
+      'original_hash', encode(asked.original_hash, 'hex'), 'policy_digest', policy_digest,
+      'active_key', (select k.id from signing_key k where k.org_id = p_org and k.retired_at is null),
+      'delegations', case when cardinality(asked.delegated) = 0 then '[]' else (
+        select coalesce(jsonb_agg(jsonb_build_object('from_member_id', h.from_member_id, 'from_member', h.from_member,
+          'to_member_id', h.to_member_id, 'to_member', h.to_member, 'to_clearance', h.to_clearance, 'reason', h.reason,
+          'automatic', h.automatic, 'at', h.created_at) order by h.id), '[]')
+        from approval_delegation h where h.org_id = p_org and h.approval_id = p_approval) end);
+  end if;
+  if p_key is not null then
+    select e.payload into earlier from approval_event e
+    where e.org_id = p_org and e.approval_id = p_approval and e.idempotency_key = p_key;
+  end if;
   policies := policies_version(p_org);
   now := plane_now();
   return next;
 end
-$$;
+$_$;
 
 CREATE FUNCTION public.open_approval_link(p_approval uuid, p_operator uuid, p_purpose text) RETURNS TABLE(org_id uuid, deadline timestamp with time zone, template text, now timestamp with time zone, secret_ids uuid[], sealed bytea[], member_id uuid, name text, roles text[], clearance integer, active boolean)
     LANGUAGE plpgsql
@@ -3059,15 +3186,23 @@ CREATE FUNCTION public.program_changes(p_org uuid, p_approval uuid) RETURNS text
     LANGUAGE sql STABLE
     SET search_path TO 'public', 'pg_temp'
     AS $$
+  select programs_behind(r, j.agent_version, (
+    select p.applied_by_id from policy_version p
+    where p.org_id = r.org_id and p.version = split_part(r.policy_version, '.', 1)::bigint))
+  from approval_request r join job j on j.org_id = r.org_id and j.id = r.job_id
+  where r.org_id = p_org and r.id = p_approval
+$$;
+
+CREATE FUNCTION public.programs_behind(r public.approval_request, p_agent_version integer, p_applied_by uuid) RETURNS text[]
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
   select coalesce(array_agg(format('%s %s', k.name, c.did) order by k.name, c.did), '{}')
-  from approval_request r
-  join job j on j.org_id = r.org_id and j.id = r.job_id
-  cross join lateral (
+  from (
     select v.created_by_id, format('wrote version %s of the agent', v.version) from agent_version v
-    where v.org_id = r.org_id and v.agent_id = j.agent_id and v.version = j.agent_version
+    where v.org_id = r.org_id and v.agent_id = r.agent_id and v.version = p_agent_version
     union all
-    select p.applied_by_id, format('applied version %s of the policies', p.version) from policy_version p
-    where p.org_id = r.org_id and p.version = split_part(r.policy_version, '.', 1)::bigint
+    select p_applied_by, format('applied version %s of the policies', split_part(r.policy_version, '.', 1))
     union all
     select t.confirmed_by_id, 'confirmed its tool' from tool_confirmation t
     where t.org_id = r.org_id and t.tool_name = r.tool_name and t.revoked_at is null
@@ -3076,7 +3211,6 @@ CREATE FUNCTION public.program_changes(p_org uuid, p_approval uuid) RETURNS text
     from session_atlas b join atlas_version a on a.org_id = b.org_id and a.atlas_id = b.atlas_id and a.version = b.version
     where b.org_id = r.org_id and b.session_id = r.session_id) c (identity, did)
   join api_key k on k.org_id = r.org_id and k.id = c.identity and k.user_account_id is null
-  where r.org_id = p_org and r.id = p_approval
 $$;
 
 CREATE FUNCTION public.raise_notifications(p_org uuid, p_approval uuid) RETURNS void
@@ -3150,28 +3284,6 @@ begin
   return true;
 end
 $$;
-
-CREATE TABLE public.agent (
-    org_id uuid NOT NULL,
-    id uuid NOT NULL,
-    team_id uuid NOT NULL,
-    name text NOT NULL,
-    slug text NOT NULL,
-    status text DEFAULT 'ACTIVE'::text NOT NULL,
-    role text NOT NULL,
-    description text,
-    channel_permissions text[] DEFAULT '{}'::text[] NOT NULL,
-    config_version integer DEFAULT 1 NOT NULL,
-    revision integer DEFAULT 1 NOT NULL,
-    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    CONSTRAINT chk_agent_name_not_empty CHECK ((length(TRIM(BOTH FROM name)) > 0)),
-    CONSTRAINT chk_agent_role_not_empty CHECK ((length(TRIM(BOTH FROM role)) > 0)),
-    CONSTRAINT chk_agent_slug_format CHECK (((slug ~ '^[a-z0-9][a-z0-9-]*[a-z0-9]$'::text) AND (length(slug) >= 2))),
-    CONSTRAINT chk_agent_status CHECK ((status = ANY (ARRAY['ACTIVE'::text, 'DISABLED'::text, 'ARCHIVED'::text])))
-);
-
-ALTER TABLE ONLY public.agent FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE public.approval_invocation (
     org_id uuid NOT NULL,
@@ -3333,38 +3445,6 @@ $$;
 CREATE FUNCTION public.readable_time(timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN (($1 < '0001-01-02 00:00:00+00'::timestamp with time zone) OR ($1 > '9999-12-30 00:00:00+00'::timestamp with time zone)) THEN '9999-12-30 00:00:00+00'::timestamp with time zone ELSE $1 END;
-
-CREATE FUNCTION public.receipt_facts(p_org uuid, p_approval uuid, p_calls uuid[]) RETURNS jsonb
-    LANGUAGE plpgsql
-    SET search_path TO 'public', 'pg_temp'
-    AS $_$
-begin
-  return (select to_jsonb(d) from (
-    select encode(r.original_hash, 'hex') as original_hash, r.resolved_at as decided_at, plane_now() as now,
-      (select p.digest from policy_version p
-        where p.org_id = p_org and p.version = split_part(r.policy_version, '.', 1)::bigint) as policy_digest,
-      (select max(g.expires_at) from approval_grant g where g.org_id = p_org and g.approval_id = r.id) as expires_at,
-      -- Those that counted: whoever ended it, and whoever could still give theirs. With one vote nobody else is looked for.
-      (select coalesce(jsonb_agg(jsonb_build_object('version', v.version, 'member_id', v.user_account_id, 'member', v.member,
-          'decision', v.decision, 'reason', v.reason, 'channel', v.channel, 'created_at', v.created_at)
-          order by v.created_at, v.user_account_id), '[]')
-        from approval_vote v where v.org_id = p_org and v.approval_id = r.id and v.version = r.version
-          and (v.user_account_id = r.resolved_by
-            or v.user_account_id in (select m.id from approval_deciders(p_org, p_approval) m))) as votes,
-      (select coalesce(jsonb_agg(jsonb_build_object('from_member_id', h.from_member_id, 'from_member', h.from_member,
-          'to_member_id', h.to_member_id, 'to_member', h.to_member, 'to_clearance', h.to_clearance, 'reason', h.reason,
-          'automatic', h.automatic, 'at', h.created_at) order by h.id), '[]')
-        from approval_delegation h where h.org_id = p_org and h.approval_id = r.id) as delegations,
-      (select coalesce(jsonb_agg(jsonb_build_object('job', j.id,
-          'step_index', (j.checkpoint #>> '{memory_context,working_data,$plane,step}')::integer,
-          'crc32', (j.checkpoint ->> 'crc32')::bigint, 'mac', encode(j.checkpoint_mac, 'hex')) order by j.id), '[]')
-        from job j where j.org_id = p_org and j.id in (
-          select i.job_id from approval_invocation i
-          where i.org_id = p_org and i.approval_id = r.id and i.call_id = any (p_calls))) as checkpoints,
-      (select k.id from signing_key k where k.org_id = p_org and k.retired_at is null) as active_key
-    from approval_request r where r.org_id = p_org and r.id = p_approval) d);
-end
-$_$;
 
 CREATE FUNCTION public.record_calls(p_org uuid, p_job uuid, p_session uuid, p_calls jsonb, p_arguments text[], p_results text[], p_before timestamp with time zone, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql
@@ -3737,6 +3817,20 @@ begin
     perform session_append(p_org, p_session, 0, array_fill('signal_received'::text, array[cardinality(new_ones)]),
       array_fill(p_job, array[cardinality(new_ones)]), new_ones, '{}', '{}');
   end if;
+end
+$$;
+
+CREATE FUNCTION public.refusal_of(r public.approval_request, p_person jsonb, p_shapers uuid[], p_behind uuid[]) RETURNS TABLE(refusal text, shaped_by text)
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  person uuid := p_person ->> 'id';
+begin
+  refusal := decider_refusal(r, person, array(select jsonb_array_elements_text(p_person -> 'roles')),
+    (p_person ->> 'clearance')::integer, (p_person ->> 'settles')::boolean, p_shapers, p_behind);
+  shaped_by := case when refusal = 'one_human' then tied_cause(r, person, p_behind) end;
+  return next;
 end
 $$;
 
@@ -4344,25 +4438,6 @@ begin
 end
 $$;
 
-CREATE TABLE public.user_account (
-    org_id uuid NOT NULL,
-    id uuid NOT NULL,
-    display_name text NOT NULL,
-    clearance integer DEFAULT 0 NOT NULL,
-    roles text[] NOT NULL,
-    deactivated_at timestamp with time zone,
-    revision integer DEFAULT 1 NOT NULL,
-    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    sponsors uuid[] DEFAULT '{}'::uuid[] NOT NULL,
-    access_ended_at timestamp with time zone,
-    CONSTRAINT chk_display_name_not_empty CHECK ((length(TRIM(BOTH FROM display_name)) > 0)),
-    CONSTRAINT chk_user_account_clearance CHECK (((clearance >= 0) AND (clearance <= 1000))),
-    CONSTRAINT chk_user_account_roles CHECK (((cardinality(roles) > 0) AND (roles <@ ARRAY['admin'::text, 'steward'::text, 'operator'::text, 'approver'::text, 'member'::text, 'guest'::text])))
-);
-
-ALTER TABLE ONLY public.user_account FORCE ROW LEVEL SECURITY;
-
 CREATE FUNCTION public.taker_refusal(r public.approval_request, u public.user_account) RETURNS text
     LANGUAGE sql STABLE
     SET search_path TO 'public', 'pg_temp'
@@ -4370,14 +4445,14 @@ CREATE FUNCTION public.taker_refusal(r public.approval_request, u public.user_ac
   select decider_refusal(r, u.id, u.roles, u.clearance, null, shapers_of(r), voters_of(r.org_id, u.id, null, 'infinity'), true)
 $$;
 
-CREATE FUNCTION public.tied_cause(p_org uuid, p_approval uuid, p_member uuid, p_channel text) RETURNS text
+CREATE FUNCTION public.tied_cause(r public.approval_request, p_member uuid, p_behind uuid[]) RETURNS text
     LANGUAGE sql STABLE
     SET search_path TO 'public', 'pg_temp'
     AS $$
   select u.display_name
-  from approval_request r cross join unnest(r.causes) c (id) join user_account u on u.org_id = p_org and u.id = c.id
-  where r.org_id = p_org and r.id = p_approval and not r.self_approval and p_member is not null and c.id <> p_member
-    and c.id || array(select sponsors_of(p_org, array[c.id], r.requested_at)) && voters_of(p_org, p_member, p_channel, 'infinity')
+  from unnest(r.causes) c (id) join user_account u on u.org_id = r.org_id and u.id = c.id
+  where not r.self_approval and p_member is not null and c.id <> p_member
+    and c.id || array(select sponsors_of(r.org_id, array[c.id], r.requested_at)) && p_behind
   limit 1
 $$;
 
@@ -4495,20 +4570,6 @@ begin
   where h.org_id = p_org and h.session_id = head.session_id;
   return true;
 end
-$$;
-
-CREATE FUNCTION public.voters_of(p_org uuid, p_member uuid, p_channel text, p_at timestamp with time zone) RETURNS uuid[]
-    LANGUAGE sql STABLE
-    SET search_path TO 'public', 'pg_temp'
-    AS $$
-  select p_member || coalesce(array_agg(distinct o.id) filter (where o.id <> p_member), '{}') from (
-    select s.id from sponsors_of(p_org, array[p_member], p_at) s (id)
-    union all
-    select a.id
-    from channel_mapping m
-    join channel_connection c on c.org_id = m.org_id and c.id = m.connection_id and c.channel_type = 'webhook'
-    cross join lateral (select unnest(c.set_up_by) union all select sponsors_of(p_org, c.set_up_by, p_at)) a (id)
-    where p_channel = 'webhook' and m.org_id = p_org and m.user_account_id = p_member) o
 $$;
 
 CREATE FUNCTION public.wait_external(p_org uuid, p_job uuid, p_approval uuid, p_call uuid) RETURNS void
@@ -4676,8 +4737,8 @@ CREATE VIEW public.approval_shown WITH (security_invoker='true') AS
     r.session_id,
     r.job_id,
     r.agent_id,
-    a.slug AS agent,
-    a.name AS agent_name,
+    f.agent,
+    f.agent_name,
     r.step_index,
     r.action_type,
     r.tool_name,
@@ -4685,7 +4746,7 @@ CREATE VIEW public.approval_shown WITH (security_invoker='true') AS
     r.target,
     r.arguments,
     r.original_arguments,
-    encode(r.input_hash, 'hex'::text) AS input_hash,
+    f.input_hash,
     r.invocations,
     r.risk,
     r.action_summary,
@@ -4714,7 +4775,7 @@ CREATE VIEW public.approval_shown WITH (security_invoker='true') AS
     r.resolved_by_name,
     r.resolution_reason,
     r.resolved_via,
-    r.requested_at AS created_at,
+    f.created_at,
     r.quorum,
     r.delegated,
     r.standing,
@@ -4722,13 +4783,10 @@ CREATE VIEW public.approval_shown WITH (security_invoker='true') AS
     r.details,
     r.settles,
     r.remind_at,
-    r.escalations AS levels,
-    r.escalate_at AS level_times,
-    jsonb_array_length(r.escalations) AS escalations,
-        CASE
-            WHEN (r.status = 'pending'::text) THEN r.escalate_at[(r.escalation_level + 1)]
-            ELSE NULL::timestamp with time zone
-        END AS escalate_at,
+    f.levels,
+    f.level_times,
+    f.escalations,
+    f.escalate_at,
         CASE
             WHEN ((r.status = 'pending'::text) AND ( SELECT true
                FROM public.approval_vote v
@@ -4739,12 +4797,11 @@ CREATE VIEW public.approval_shown WITH (security_invoker='true') AS
                FROM public.approval_vote v
               WHERE ((v.org_id = r.org_id) AND (v.approval_id = r.id) AND (v.version = r.version) AND (v.decision = 'approved'::text)))
         END AS votes_for,
-    s.user_account_id,
-    s.opened_by,
-    s.kind AS session_kind
-   FROM ((public.approval_request r
-     JOIN public.agent a ON (((a.org_id = r.org_id) AND (a.id = r.agent_id))))
-     JOIN public.session s ON (((s.org_id = r.org_id) AND (s.id = r.session_id))));
+    f.user_account_id,
+    f.opened_by,
+    f.session_kind
+   FROM (public.approval_request r
+     CROSS JOIN LATERAL public.approval_fields(r.*) f(agent, agent_name, input_hash, created_at, levels, level_times, escalations, escalate_at, user_account_id, opened_by, session_kind));
 
 CREATE TABLE public.approval_token (
     org_id uuid NOT NULL,
@@ -6242,7 +6299,7 @@ CREATE TRIGGER approval_guard BEFORE UPDATE ON public.approval_request FOR EACH 
 
 CREATE TRIGGER approval_over AFTER UPDATE ON public.approval_request FOR EACH ROW WHEN (((old.status = 'pending'::text) AND (new.status <> 'pending'::text))) EXECUTE FUNCTION public.approval_over();
 
-CREATE TRIGGER approval_voted AFTER INSERT ON public.approval_vote FOR EACH ROW EXECUTE FUNCTION public.approval_voted();
+CREATE TRIGGER approval_voted AFTER INSERT ON public.approval_vote FOR EACH ROW WHEN ((new.answer IS NOT NULL)) EXECUTE FUNCTION public.approval_voted();
 
 CREATE TRIGGER consume_approval_tokens AFTER INSERT OR UPDATE ON public.approval_vote FOR EACH ROW EXECUTE FUNCTION public.consume_approval_tokens();
 
@@ -6883,6 +6940,14 @@ GRANT USAGE ON SCHEMA public TO cortex_resolver;
 GRANT USAGE ON SCHEMA public TO cortex_claimer;
 GRANT USAGE ON SCHEMA public TO cortex_scheduler;
 
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.agent TO cortex_app;
+
+GRANT SELECT(org_id) ON TABLE public.agent TO cortex_claimer;
+
+GRANT SELECT(id) ON TABLE public.agent TO cortex_claimer;
+
+GRANT SELECT(config_version) ON TABLE public.agent TO cortex_claimer;
+
 GRANT SELECT,INSERT ON TABLE public.approval_request TO cortex_app;
 
 GRANT SELECT(org_id) ON TABLE public.approval_request TO cortex_scheduler;
@@ -6932,12 +6997,6 @@ GRANT UPDATE(delegated) ON TABLE public.approval_request TO cortex_app;
 
 GRANT UPDATE(caused) ON TABLE public.approval_request TO cortex_app;
 
-REVOKE ALL ON FUNCTION public.claim_notifications(p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.claim_notifications(p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval) TO cortex_app;
-
-REVOKE ALL ON FUNCTION public.convert_credentials(p_org uuid, p_table text, p_ids uuid[], p_lookups bytea[], p_macs bytea[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.convert_credentials(p_org uuid, p_table text, p_ids uuid[], p_lookups bytea[], p_macs bytea[]) TO cortex_app;
-
 GRANT SELECT,INSERT,UPDATE ON TABLE public.session TO cortex_app;
 
 GRANT SELECT(org_id) ON TABLE public.session TO cortex_scheduler;
@@ -6947,6 +7006,12 @@ GRANT SELECT(id) ON TABLE public.session TO cortex_scheduler;
 GRANT SELECT(idle_check_at) ON TABLE public.session TO cortex_scheduler;
 
 GRANT UPDATE(context_by) ON TABLE public.session TO cortex_app;
+
+REVOKE ALL ON FUNCTION public.claim_notifications(p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.claim_notifications(p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval) TO cortex_app;
+
+REVOKE ALL ON FUNCTION public.convert_credentials(p_org uuid, p_table text, p_ids uuid[], p_lookups bytea[], p_macs bytea[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.convert_credentials(p_org uuid, p_table text, p_ids uuid[], p_lookups bytea[], p_macs bytea[]) TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.find_cancelled(p_worker uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_cancelled(p_worker uuid) TO cortex_app;
@@ -7015,6 +7080,8 @@ GRANT UPDATE(removed_at) ON TABLE public.channel_mapping TO cortex_app;
 GRANT UPDATE(proven_at) ON TABLE public.channel_mapping TO cortex_app;
 
 GRANT UPDATE(mac) ON TABLE public.channel_mapping TO cortex_app;
+
+GRANT SELECT,INSERT,UPDATE ON TABLE public.user_account TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.job TO cortex_app;
 
@@ -7093,14 +7160,6 @@ GRANT ALL ON FUNCTION public.next_deadline() TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.prepare_event_partitions(months_ahead integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.prepare_event_partitions(months_ahead integer) TO cortex_app;
-
-GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.agent TO cortex_app;
-
-GRANT SELECT(org_id) ON TABLE public.agent TO cortex_claimer;
-
-GRANT SELECT(id) ON TABLE public.agent TO cortex_claimer;
-
-GRANT SELECT(config_version) ON TABLE public.agent TO cortex_claimer;
 
 GRANT SELECT,INSERT ON TABLE public.approval_invocation TO cortex_app;
 
@@ -7206,8 +7265,6 @@ GRANT UPDATE(revocation_reason) ON TABLE public.standing_approval TO cortex_app;
 GRANT UPDATE(last_used_at) ON TABLE public.standing_approval TO cortex_app;
 
 GRANT SELECT ON TABLE public.standing_shown TO cortex_app;
-
-GRANT SELECT,INSERT,UPDATE ON TABLE public.user_account TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.agent_version TO cortex_app;
 

@@ -56,7 +56,8 @@ select * from cancel_approvals($1, $2, $3)
 
 
 -- name: change_approval
-select change_approval($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
+select change_approval($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
+  $26)
 
 
 -- name: count_repeats
@@ -103,7 +104,7 @@ for no key update
 -- name: find_taker
 -- The person who is to take a part of a request over, and why they may not.
 select u.id, u.display_name, u.clearance, u.roles, u.deactivated_at is null as active, taker_refusal(r, u) as refusal,
-  tied_cause(r.org_id, r.id, u.id, null) as same_human_as
+  tied_cause(r, u.id, voters_of(r.org_id, u.id, null, 'infinity')) as same_human_as
 from approval_request r join user_account u on u.org_id = r.org_id
 where r.id = $1 and u.id = $2
 
@@ -184,12 +185,7 @@ returning created_at
 -- name: insert_standing
 insert into standing_approval (org_id, id, session_id, agent_id, tool_name, tool_digest, input_hash, condition, max_calls,
   expires_at, granted_by, granted_by_id, approval_id, required, reason, created_at)
-select r.org_id, $2, r.session_id, r.agent_id, r.tool_name, r.tool_digest, $4, $5, $6, $7, $8, $9, r.id,
-  jsonb_build_object('rule', r.rule, 'template', r.template, 'clearance', r.required_clearance, 'approvers', r.approvers,
-    'version', $11::integer),
-  $10, $12
-from approval_request r
-where r.org_id = $1 and r.id = $3
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
 
 
 -- name: insert_tokens

@@ -5,12 +5,22 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import orjson
+
 from cortex_plane.approvals.model import approvals as approval_model
-from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Cause, Choice, StandingApproval
+from cortex_plane.approvals.model.approvals import (
+    Approval,
+    ApprovalStatus,
+    Cause,
+    Choice,
+    Delegation,
+    StandingApproval,
+    Vote,
+)  # fmt: skip
 from cortex_plane.gates.rules.authorization import Uncovered
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobStatus
@@ -20,8 +30,11 @@ from cortex_plane.kernel.text import in_words
 from cortex_plane.policies.model import policies as policy_model
 from cortex_plane.policies.model.policies import Approvers, CountedVote
 from cortex_plane.policies.rules.engine import surroundings
+from cortex_plane.proof.rules.receipts import ReceiptFacts
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.model.orgs import Role
+
+SHORTEST_GRANT_SECONDS = 3600
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +43,8 @@ class WaitingJob:
     status: JobStatus
     holds: list[str]
     open_approvals: int
+    checkpoint: dict[str, Any] = field(default_factory=dict)
+    """From which it goes on, as a receipt names it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +60,16 @@ class Sibling:
     id: UUID
     tool_name: str
     jobs: list[UUID] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReceiptSource:
+    """What the receipt of a decision says that the rules do not look at."""
+
+    original_hash: str | None
+    policy_digest: str | None
+    delegations: list[Delegation]
+    active_key: UUID | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +94,15 @@ class LockedApproval:
     """Everybody who could be the human who decides now, them first."""
     earlier: dict[str, Any] | None = None
     """What was recorded under the idempotency key of the decision."""
+    cast_votes: list[Vote] = field(default_factory=list)
+    """All on the version that is there, also those that do not count any more."""
+    receipt: ReceiptSource | None = None
+    """None where nobody decides."""
+
+    @property
+    def grant_seconds(self) -> int:
+        """How long a grant lives: as long as people had to give it, but long enough for a busy worker to use it."""
+        return max(self.timeout_seconds, SHORTEST_GRANT_SECONDS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,13 +220,16 @@ def describe_approvers(approvers: Approvers) -> str:
 
 def is_enough(row: LockedApproval, quorum: policy_model.Quorum, actor: Actor, votes: Sequence[CountedVote]) -> bool:
     """Whether these votes fulfil the quorum together with the actor's own."""
-    person = actor.user_account_id
-    if person is None:
+    if actor.user_account_id is None:
         return False
     if quorum.votes == 1 and not quorum.roles:
         return True
+    return policy_model.is_reached(quorum, _with_own(row, actor, actor.user_account_id, votes))
+
+
+def _with_own(row: LockedApproval, actor: Actor, person: UUID, votes: Sequence[CountedVote]) -> list[CountedVote]:
     own = CountedVote(member_id=person, roles=actor.roles, behind=row.behind or [person])
-    return policy_model.is_reached(quorum, [*(vote for vote in votes if vote.member_id != person), own])
+    return [*(vote for vote in votes if vote.member_id != person), own]
 
 
 def is_vote(row: LockedApproval, edit: Edit | None) -> bool:
@@ -348,6 +385,68 @@ def _going_on(row: LockedApproval, awaiting: Sequence[WaitingCall]) -> list[JobO
             status = None if left else JobStatus.PAUSED if job.holds else JobStatus.RUNNING
             outcomes.append(JobOutcome(id=job.id, open=left, status=status))
     return outcomes
+
+
+def approval_after(
+    row: LockedApproval, change: ApprovalChange, actor: Actor, decision: approval_model.ApprovalDecision,
+    edit: Edit | None, channel: approval_model.Channel,
+) -> Approval:  # fmt: skip
+    """The approval as this decision leaves it, but for what an edit makes of its causes."""
+    approval = row.approval
+    if edit is not None:
+        approval = replace(
+            approval, version=approval.version + 1, arguments=orjson.loads(edit.arguments), input_hash=edit.input_hash,
+            original_arguments=approval.arguments if approval.original_arguments is None else approval.original_arguments,
+        )  # fmt: skip
+    votes_for = _votes_after(row, change, actor, decision, edit)
+    if change.status is ApprovalStatus.PENDING:
+        return replace(approval, votes_for=votes_for)
+    return replace(
+        approval, status=change.status, votes_for=votes_for, escalate_at=None, resolved_at=row.now,
+        resolved_by=actor.user_account_id, resolved_by_name=actor.name, resolution_reason=decision.reason,
+        resolved_via=channel,
+    )  # fmt: skip
+
+
+def _votes_after(
+    row: LockedApproval, change: ApprovalChange, actor: Actor, decision: approval_model.ApprovalDecision, edit: Edit | None
+) -> int:  # fmt: skip
+    """While a request is open, those that two humans or more gave; of one that ended, every yes."""
+    person = actor.user_account_id
+    if edit is not None:
+        return int(is_vote(row, edit))
+    if change.status is ApprovalStatus.PENDING:
+        return len(policy_model.independent(_with_own(row, actor, person, row.votes) if person else row.votes))
+    others = [vote for vote in row.cast_votes if vote.decision is Choice.APPROVED and vote.member_id != person]
+    return len(others) + (decision.decision is Choice.APPROVED)
+
+
+def receipt_facts(
+    row: LockedApproval, source: ReceiptSource, change: ApprovalChange, person: UUID, name: str,
+    decision: approval_model.ApprovalDecision, edit: Edit | None, channel: approval_model.Channel,
+) -> ReceiptFacts:  # fmt: skip
+    """What the receipt of a decision says besides the approval: what was read under the locks, and what the decision writes at ``row.now``.
+    Of earlier votes those count whose voters could still give them."""
+    approval = row.approval
+    own = Vote(
+        version=approval.version + (edit is not None), member_id=person, member=name, decision=decision.decision,
+        reason=decision.reason, channel=channel, created_at=row.now,
+    )  # fmt: skip
+    counted = {vote.member_id for vote in row.votes if vote.member_id != person} if edit is None else set()
+    earlier = [vote for vote in row.cast_votes if vote.member_id in counted]
+    granted = any(status is CallStatus.APPROVED for _, status, _ in change.calls)
+    waiting = {call.job_id for call in _awaiting(row)}
+    return ReceiptFacts(
+        original_hash=source.original_hash or (approval.input_hash if edit is not None else None),
+        policy_digest=source.policy_digest,
+        decided_at=row.now,
+        expires_at=row.now + timedelta(seconds=row.grant_seconds) if granted else None,
+        votes=sorted([*earlier, own], key=lambda vote: (vote.created_at, vote.member_id)),
+        delegations=source.delegations,
+        checkpoints=[job.checkpoint for job in row.jobs if job.id in waiting],
+        now=row.now,
+        active_key=source.active_key,
+    )
 
 
 def shown_to(approval: Approval, actor: Actor) -> Approval:

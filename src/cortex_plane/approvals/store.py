@@ -16,17 +16,13 @@ from cortex_plane.db.database import Database, Queries, Row, Transaction, after,
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT
 from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.kernel.pages import After, Page
-from cortex_plane.policies.model.policies import Approvers, Quorum, Terms
-from cortex_plane.proof.model import Fact, SessionEvent
-from cortex_plane.proof.rules.receipts import ReceiptFacts
+from cortex_plane.policies.model.policies import Approvers, Quorum, Terms, independent
+from cortex_plane.proof.model import Fact, SessionEvent, SignedReceipt
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, ActorKind, MacKind, Permission
 from cortex_plane.tenancy.model.orgs import Role
 
 queries = Queries("approvals")
-
-SHORTEST_GRANT_SECONDS = 3600
-"""A grant lives as long as people had to give it, but long enough for a busy worker to use it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,13 +187,6 @@ def _escalations(terms: Terms, deadline: datetime | None) -> list[tuple[datetime
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChangedApproval:
-    approval: Approval
-    receipt: ReceiptFacts | None
-    """What the receipt says besides, where somebody decided."""
-
-
 # Deciding --------------------------------------------------------------------------------------------------------
 
 
@@ -206,43 +195,41 @@ async def open_approval(
 ) -> LockedApproval | None:
     """Locked, with the jobs that wait for it and their other open approvals."""
     row = await tx.row(queries.open_approval, tx.org, id, person_of(actor, channel) if actor else None, key)
-    return None if row is None else adapter(LockedApproval).validate_python({**row["approval"], **row})
+    if row is None:
+        return None
+    record, cast_votes = row["approval"], row["cast_votes"]
+    record["votes_for"] = sum(vote["decision"] == approval_model.Choice.APPROVED for vote in cast_votes)
+    locked: LockedApproval = adapter(LockedApproval).validate_python({**record, **row})
+    if cast_votes and locked.approval.status is approval_model.ApprovalStatus.PENDING:
+        approval = replace(locked.approval, votes_for=len(independent(locked.votes)))
+        return replace(locked, approval=approval)
+    return locked
 
 
 async def change_approval(
     tx: Transaction, current: LockedApproval, change: ApprovalChange, *, version: int, edit: Edit | None,
     person: dict[str, Any] | None, choice: approval_model.Choice | None, reason: str | None, key: str | None,
     entries: Sequence[dict[str, Any]], events: Sequence[SessionEvent], facts: Sequence[Fact],
-) -> ChangedApproval:  # fmt: skip
-    """Write what a decision or a deadline does. ``choice``: the vote of ``person``, where it counts."""
-    approval, resolution = current.approval, person or {}
+    receipt: SignedReceipt | None = None,
+) -> dict[str, Any] | None:  # fmt: skip
+    """Write what a decision or a deadline does. ``choice``: the vote of ``person``, where it counts. Returns what an edit makes of the
+    causes of the approval, and of who may decide it."""
+    approval = current.approval
     tx.has_events = tx.has_events or bool(events)
-    row = await tx.value(
+    changed: dict[str, Any] | None = await tx.value(
         queries.change_approval, tx.org, approval.id, approval.version, version, change.status,
         edit.arguments.decode() if edit else None, bytes.fromhex(edit.input_hash) if edit else None,
         person, reason, choice, key,
         [{"id": str(id), "status": status, "error": error} for id, status, error in change.calls],
-        float(max(current.timeout_seconds, SHORTEST_GRANT_SECONDS)),
+        float(current.grant_seconds),
         [{"id": str(j.id), "open": j.open, "status": j.status, "error": j.error} for j in change.jobs],
         [sibling.id for sibling in change.cancelled], list(entries),
         [kind for kind, _, _ in events], [job for _, job, _ in events], [data for _, _, data in events],
         [fact.action for fact in facts], [fact.body for fact in facts],
-        [fact.job or approval.job_id for fact in facts],
+        [fact.job or approval.job_id for fact in facts], current.now,
+        *((receipt.key_id, receipt.body, receipt.signature) if receipt else (None, None, None)),
     )  # fmt: skip
-    if row["approval"] is not None:
-        approval = adapter(Approval).validate_python(row["approval"])
-    else:
-        by, via = resolution.get("id"), resolution.get("channel")
-        approval = replace(
-            approval, status=change.status, votes_for=row["votes_for"], escalate_at=None,
-            resolved_at=datetime.fromisoformat(row["resolved_at"]), resolved_by=UUID(by) if by else None,
-            resolved_by_name=resolution.get("name"), resolution_reason=reason, resolved_via=via,
-        )  # fmt: skip
-    facts_of_receipt = row["receipt"]
-    return ChangedApproval(
-        approval=approval,
-        receipt=None if facts_of_receipt is None else adapter(ReceiptFacts).validate_python(facts_of_receipt),
-    )
+    return changed
 
 
 async def escalate_approval(tx: Transaction, id: UUID, approvers: Approvers) -> int:
@@ -334,14 +321,13 @@ async def insert_tokens(tx: Transaction, rows: Sequence[TokenRow]) -> None:
         await tx.rows(queries.insert_tokens, tx.org, *map(list, zip(*rows, strict=True)))
 
 
-async def insert_standing(
-    tx: Transaction, id: UUID, approval_id: UUID, draft: approval_model.StandingDraft, actor: Actor, *, input_hash: str,
-    reason: str | None, version: int, now: datetime,
-) -> None:  # fmt: skip
+async def insert_standing(tx: Transaction, standing: StandingApproval, agent_id: UUID) -> None:
+    required = adapter(approval_model.GrantedUnder).dump_python(standing.required, mode="json")
     await tx.rows(
-        queries.insert_standing, tx.org, id, approval_id, bytes.fromhex(input_hash) if draft.same_arguments else None,
-        draft.condition, draft.calls, now + timedelta(seconds=draft.seconds or approval_model.DEFAULT_SECONDS), actor.name,
-        actor.user_account_id, reason, version, now,
+        queries.insert_standing, tx.org, standing.id, standing.session_id, agent_id, standing.tool_name,
+        standing.tool_digest, bytes.fromhex(standing.input_hash) if standing.input_hash else None, standing.condition,
+        standing.max_calls, standing.expires_at, standing.granted_by, standing.granted_by_id, standing.approval_id, required,
+        standing.reason, standing.created_at,
     )  # fmt: skip
 
 

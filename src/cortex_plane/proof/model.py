@@ -313,6 +313,15 @@ class Verification:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SignedReceipt:
+    """As it is written with its decision."""
+
+    key_id: UUID
+    body: bytes
+    signature: bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Receipt:
     """The receipt of a decision, with the public key that verifies it."""
 

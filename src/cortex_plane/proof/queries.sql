@@ -261,10 +261,6 @@ from approval_receipt r join signing_key k on k.org_id = r.org_id and k.id = r.k
 where r.approval_id = $1
 
 
--- name: insert_receipt
-insert into approval_receipt (org_id, approval_id, key_id, body, signature, created_at) values ($1, $2, $3, $4, $5, $6)
-
-
 -- name: roots_above
 select r.org_id, r.seq, r.hash, r.body, r.signature, r.key_id, k.public_key, r.created_at
 from audit_root r join signing_key k on k.org_id = r.org_id and k.id = r.key_id

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from uuid import UUID
 
 from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model import approvals as approval_model
-from cortex_plane.approvals.model.approvals import Approval, ApprovalDecision
+from cortex_plane.approvals.model.approvals import Approval, ApprovalDecision, Cause
 from cortex_plane.approvals.rules import ApprovalChange, Edit, LockedApproval, decision_change, is_vote
-from cortex_plane.approvals.store import ChangedApproval, person_of, queries
+from cortex_plane.approvals.store import person_of, queries
 from cortex_plane.approvals.verbs import edits, standing_approvals
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import Conflict, CortexError, InvalidInput
+from cortex_plane.kernel.fields import adapter
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.meters import meters
 from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact, SessionEvent
+from cortex_plane.proof.model import Fact, SessionEvent, SignedReceipt
 from cortex_plane.proof.verbs import receipts
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb
@@ -180,6 +181,7 @@ async def _write(
     input_hash = edit.input_hash if edit else approval.input_hash
     event = {"decision": decision.decision, "reason": decision.reason, "version": version}
     payload = {**event, "input_hash": input_hash}
+    after = approval_rules.approval_after(row, change, actor, decision, edit, channel)
     entries: list[dict[str, Any]] = []
     if counts:
         entries.append({"type": decision.decision if ends else "voted", "keyed": True, "payload": payload})
@@ -194,30 +196,40 @@ async def _write(
         edited_from=approval.input_hash if edit else None, **payload, **details,
     )  # fmt: skip
     kind = "approval_decided" if ends else "approval_voted"
-    changed = await write_change(
-        tx, row, change, actor, entries, fact,
-        (kind, approval.job_id, {**event, "approval_id": str(approval.id), "by": actor.name}), version=version,
-        edit=edit, choice=decision.decision if counts else None, reason=decision.reason, channel=channel, key=key,
-    )  # fmt: skip
-    if changed.receipt is not None:
+    facts, receipt, person = [fact], None, actor.user_account_id
+    if ends:
+        if row.receipt is None or person is None:
+            raise AssertionError("`decider_refusal` refuses whoever is no person")
         standing = None
         if decision.standing is not None:
-            standing = await standing_approvals.grant(
-                tx, actor, approval, decision.standing, version=version, input_hash=input_hash,
-                reason=decision.reason, now=row.now,
-            )  # fmt: skip
-        await receipts.write_receipt(db, tx, changed.approval, changed.receipt, calls, standing)
-    return changed.approval
+            standing, granted = await standing_approvals.grant(
+                tx, actor, person, after, decision.standing, reason=decision.reason, now=row.now
+            )
+            facts.append(granted)
+        said = approval_rules.receipt_facts(row, row.receipt, change, person, actor.name, decision, edit, channel)
+        receipt = await receipts.sign_receipt(db, tx, after, said, calls, standing)
+    changed = await write_change(
+        tx, row, change, actor, entries, facts,
+        (kind, approval.job_id, {**event, "approval_id": str(approval.id), "by": actor.name}), version=version,
+        edit=edit, choice=decision.decision if counts else None, reason=decision.reason, channel=channel, key=key,
+        receipt=receipt,
+    )  # fmt: skip
+    if changed is None:
+        return after
+    causes = adapter(list[Cause]).validate_python(changed["caused"])
+    return replace(after, **changed | {"causes": list(map(UUID, changed["causes"])), "caused": causes})
 
 
 async def write_change(
-    tx: Transaction, row: LockedApproval, change: ApprovalChange, actor: Actor, entries: list[dict[str, Any]], fact: Fact,
-    event: SessionEvent, *, version: int, edit: Edit | None = None, choice: approval_model.Choice | None = None,
-    reason: str | None = None, channel: approval_model.Channel | None = None, key: str | None = None,
-) -> ChangedApproval:  # fmt: skip
-    """What becomes of an approval, its jobs and their other approvals. ``channel``: None where nobody decided."""
+    tx: Transaction, row: LockedApproval, change: ApprovalChange, actor: Actor, entries: list[dict[str, Any]],
+    said: Sequence[Fact], event: SessionEvent, *, version: int, edit: Edit | None = None,
+    choice: approval_model.Choice | None = None, reason: str | None = None,
+    channel: approval_model.Channel | None = None, key: str | None = None, receipt: SignedReceipt | None = None,
+) -> dict[str, Any] | None:  # fmt: skip
+    """What becomes of an approval, its jobs and their other approvals. ``said`` is what the trail says of the approval itself.
+    ``channel``: None where nobody decided."""
     approval_id = str(row.approval.id)
-    facts, events = [fact], [event]
+    facts, events = list(said[:1]), [event]
     for job in change.jobs:
         if job.status is None:
             continue
@@ -235,9 +247,10 @@ async def write_change(
         entries.append({"approval": str(sibling.id), "type": "cancelled", "payload": {"because_of": approval_id}})
         facts.append(Fact.of(actor, "approval_cancelled", approval=str(sibling.id), because_of=approval_id))
         events.append(("approval_cancelled", row.approval.job_id, {"approval_id": str(sibling.id)}))
+    facts += said[1:]
     return await approvals_store.change_approval(
         tx, row, change, version=version, edit=edit, person=person_of(actor, channel) if channel else None,
-        choice=choice, reason=reason, key=key, entries=entries, events=events, facts=facts,
+        choice=choice, reason=reason, key=key, entries=entries, events=events, facts=facts, receipt=receipt,
     )  # fmt: skip
 
 
@@ -299,7 +312,7 @@ async def _expire(tx: Transaction, row: LockedApproval, actor: Actor) -> None:
     body = {"approval": str(request.id), "tool": request.tool_name, "deadline": deadline}
     await write_change(
         tx, row, approval_rules.end_expired(row), actor, [{"type": "expired"}],
-        Fact.of(actor, "approval_expired", **body),
+        [Fact.of(actor, "approval_expired", **body)],
         ("approval_expired", request.job_id, {"approval_id": str(request.id)}), version=request.version,
     )  # fmt: skip
 

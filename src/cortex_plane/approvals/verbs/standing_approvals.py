@@ -9,13 +9,20 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from uuid import UUID
 
 from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals import store as approvals_store
-from cortex_plane.approvals.model.approvals import Approval, Revocation, StandingApproval, StandingDraft
+from cortex_plane.approvals.model.approvals import (
+    DEFAULT_SECONDS,
+    Approval,
+    GrantedUnder,
+    Revocation,
+    StandingApproval,
+    StandingDraft,
+)  # fmt: skip
 from cortex_plane.approvals.rules import Granter
 from cortex_plane.approvals.store import queries
 from cortex_plane.db.database import Database, Row, Transaction
@@ -42,22 +49,30 @@ async def prepare(draft: StandingDraft) -> None:
 
 
 async def grant(
-    tx: Transaction, actor: Actor, approval: Approval, draft: StandingDraft, *, version: int, input_hash: str,
-    reason: str | None, now: datetime,
-) -> StandingApproval:  # fmt: skip
-    """In the transaction that approves ``approval``, after `standing_refusal` found nothing against it. ``version`` and
-    ``input_hash`` are those of what was approved, edits included."""
-    id = new_id()
-    await approvals_store.insert_standing(
-        tx, id, approval.id, draft, actor, input_hash=input_hash, reason=reason, version=version, now=now
-    )
-    standing, _, _ = require_found(await approvals_store.get_standing(tx, id, None), "standing_approval")
+    tx: Transaction, actor: Actor, granter: UUID, approval: Approval, draft: StandingDraft, *, reason: str | None, now: datetime
+) -> tuple[StandingApproval, Fact]:  # fmt: skip
+    """In the transaction that approves ``approval``, after `standing_refusal` found nothing against it. With what the trail says of it.
+    ``approval`` is as it is approved, edits included."""
+    if approval.tool_digest is None:
+        raise AssertionError("`standing_refusal` refuses what is no call of a tool")
+    standing = StandingApproval(
+        id=new_id(), session_id=approval.session_id, agent=approval.agent, tool_name=approval.tool_name,
+        tool_digest=approval.tool_digest, input_hash=approval.input_hash if draft.same_arguments else None,
+        condition=draft.condition, max_calls=draft.calls, used_calls=0,
+        expires_at=now + timedelta(seconds=draft.seconds or DEFAULT_SECONDS), granted_by=actor.name, granted_by_id=granter,
+        required=GrantedUnder(
+            rule=approval.rule, template=approval.template, clearance=approval.required_clearance,
+            approvers=approval.approvers, version=approval.version,
+        ),
+        approval_id=approval.id, reason=reason, revoked_at=None, revoked_by=None, revocation_reason=None, created_at=now,
+        last_used_at=None, owner_id=approval.owner_id,
+    )  # fmt: skip
+    await approvals_store.insert_standing(tx, standing, approval.agent_id)
     fact = Fact.of(
-        actor, "standing_granted", standing=str(id), approval=str(approval.id), rule=standing.required.rule,
+        actor, "standing_granted", standing=str(standing.id), approval=str(approval.id), rule=standing.required.rule,
         template=standing.required.template, clearance=standing.required.clearance, **standing.bounds(),
     )  # fmt: skip
-    await proof_store.append_to_session(tx, approval.session_id, [fact], job=approval.job_id)
-    return standing
+    return standing, fact
 
 
 @dataclass(slots=True)

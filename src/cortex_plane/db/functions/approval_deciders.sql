@@ -44,13 +44,14 @@ create or replace function voters_of(p_org uuid, p_member uuid, p_channel text, 
     where p_channel = 'webhook' and m.org_id = p_org and m.user_account_id = p_member) o
 $$;
 
--- The name of a cause of the call that could be the same human as whoever decides, where a cause must not approve it.
-create or replace function tied_cause(p_org uuid, p_approval uuid, p_member uuid, p_channel text) returns text
+-- The name of a cause of the call that could be the same human as whoever decides (p_behind: voters_of them), where a cause must not
+-- approve it.
+create or replace function tied_cause(r approval_request, p_member uuid, p_behind uuid[]) returns text
   language sql stable set search_path = public, pg_temp as $$
   select u.display_name
-  from approval_request r cross join unnest(r.causes) c (id) join user_account u on u.org_id = p_org and u.id = c.id
-  where r.org_id = p_org and r.id = p_approval and not r.self_approval and p_member is not null and c.id <> p_member
-    and c.id || array(select sponsors_of(p_org, array[c.id], r.requested_at)) && voters_of(p_org, p_member, p_channel, 'infinity')
+  from unnest(r.causes) c (id) join user_account u on u.org_id = r.org_id and u.id = c.id
+  where not r.self_approval and p_member is not null and c.id <> p_member
+    and c.id || array(select sponsors_of(r.org_id, array[c.id], r.requested_at)) && p_behind
   limit 1
 $$;
 
@@ -82,6 +83,19 @@ create or replace function shapers_of(r approval_request) returns uuid[]
   select case when r.self_approval then '{}' else r.causes || array(select sponsors_of(r.org_id, r.causes, r.requested_at)) end
 $$;
 
+-- voters_of somebody whose row the caller has read. Without `set`, so that the planner expands it.
+create or replace function humans_behind(u user_account, p_channel text, p_at timestamptz) returns uuid[]
+  language sql stable
+  return case when cardinality(u.sponsors) = 0 and p_channel is distinct from 'webhook' then array[u.id]
+    else voters_of(u.org_id, u.id, p_channel, p_at) end;
+
+-- Whether somebody may decide a request now. p_shapers: shapers_of it. Without `set`, so that the planner expands it and finds in it
+-- the condition on roles of the index that leaves guests out.
+create or replace function may_decide(r approval_request, u user_account, p_shapers uuid[]) returns boolean
+  language sql stable
+  return u.deactivated_at is null and u.roles <> '{guest}' and decider_refusal(r, u.id, u.roles, u.clearance, null, p_shapers,
+    case when cardinality(p_shapers) > 0 then humans_behind(u, null, 'infinity') end) is null;
+
 -- Who may decide a request now.
 create or replace function approval_deciders(p_org uuid, p_approval uuid)
   returns table (id uuid, display_name text, clearance integer, roles text[])
@@ -89,12 +103,8 @@ create or replace function approval_deciders(p_org uuid, p_approval uuid)
   with request as materialized (
     select r, shapers_of(r) as shapers from approval_request r where r.org_id = p_org and r.id = p_approval)
   select u.id, u.display_name, u.clearance, u.roles
-  from request q
-  -- The condition on roles is that of the index that leaves guests out.
-  join user_account u on u.org_id = p_org and u.deactivated_at is null and u.roles <> '{guest}'
-  where decider_refusal(q.r, u.id, u.roles, u.clearance, null, q.shapers,
-    case when cardinality(u.sponsors) = 0 or cardinality(q.shapers) = 0 then array[u.id] else voters_of(p_org, u.id, null, 'infinity') end)
-    is null
+  from request q join user_account u on u.org_id = p_org
+  where may_decide(q.r, u, q.shapers)
 $$;
 
 -- Why somebody may not take a part of a request over.
@@ -103,21 +113,35 @@ create or replace function taker_refusal(r approval_request, u user_account) ret
   select decider_refusal(r, u.id, u.roles, u.clearance, null, shapers_of(r), voters_of(r.org_id, u.id, null, 'infinity'), true)
 $$;
 
--- The same for one request and whoever looks at it, with the name of a cause that could be the same human. p_person has `id`, `roles`,
--- `clearance`, `settles` and `channel`.
-create or replace function approval_refusal(p_org uuid, p_approval uuid, p_person jsonb)
+-- The same for a request and whoever looks at it, with the name of a cause that could be the same human. p_person has `id`, `roles`,
+-- `clearance`, `settles` and `channel`; p_behind: voters_of them.
+create or replace function refusal_of(r approval_request, p_person jsonb, p_shapers uuid[], p_behind uuid[])
   returns table (refusal text, shaped_by text)
   language plpgsql stable set search_path = public, pg_temp as $$
 declare
   person uuid := p_person ->> 'id';
-  channel text := p_person ->> 'channel';
 begin
-  select decider_refusal(r, person, array(select jsonb_array_elements_text(p_person -> 'roles')),
-    (p_person ->> 'clearance')::integer, (p_person ->> 'settles')::boolean, shapers_of(r),
-    case when not r.self_approval and person is not null then voters_of(p_org, person, channel, 'infinity') end)
-  into refusal
-  from approval_request r where r.org_id = p_org and r.id = p_approval;
-  shaped_by := case when refusal = 'one_human' then tied_cause(p_org, p_approval, person, channel) end;
+  refusal := decider_refusal(r, person, array(select jsonb_array_elements_text(p_person -> 'roles')),
+    (p_person ->> 'clearance')::integer, (p_person ->> 'settles')::boolean, p_shapers, p_behind);
+  shaped_by := case when refusal = 'one_human' then tied_cause(r, person, p_behind) end;
+  return next;
+end
+$$;
+
+-- The same for a request that the caller has not read.
+create or replace function approval_refusal(p_org uuid, p_approval uuid, p_person jsonb)
+  returns table (refusal text, shaped_by text)
+  language plpgsql stable set search_path = public, pg_temp as $$
+declare
+  request approval_request;
+  person uuid := p_person ->> 'id';
+begin
+  select * into request from approval_request r where r.org_id = p_org and r.id = p_approval;
+  if found then
+    select d.* into refusal, shaped_by
+    from refusal_of(request, p_person, shapers_of(request),
+      case when not request.self_approval and person is not null then voters_of(p_org, person, p_person ->> 'channel', 'infinity') end) d;
+  end if;
   return next;
 end
 $$;

@@ -41,18 +41,30 @@ $$;
 create or replace trigger tool_call_guard before update of arguments, input_hash, tool_digest on tool_call
   for each row execute function tool_call_guard();
 
--- An approval as surfaces show it.
 drop view if exists approval_shown;
+
+-- What surfaces show of an approval besides its row. Without `set`, so that the planner expands it.
+create or replace function approval_fields(r approval_request)
+  returns table (agent text, agent_name text, input_hash text, created_at timestamptz, levels jsonb, level_times timestamptz[],
+    escalations integer, escalate_at timestamptz, user_account_id uuid, opened_by uuid, session_kind text)
+  language sql stable
+begin atomic
+  select a.slug, a.name, encode(r.input_hash, 'hex'), r.requested_at, r.escalations, r.escalate_at, jsonb_array_length(r.escalations),
+    case when r.status = 'pending' then r.escalate_at[r.escalation_level + 1] end, s.user_account_id, s.opened_by, s.kind
+  from agent a join session s on s.org_id = a.org_id
+  where a.org_id = r.org_id and a.id = r.agent_id and s.id = r.session_id;
+end;
+
+-- An approval as surfaces show it.
 create view approval_shown with (security_invoker = true) as
-  select r.org_id, r.id, r.kind, r.status, r.version, r.session_id, r.job_id, r.agent_id, a.slug as agent,
-    a.name as agent_name, r.step_index, r.action_type, r.tool_name, r.tool_digest, r.target, r.arguments,
-    r.original_arguments, encode(r.input_hash, 'hex') as input_hash, r.invocations, r.risk, r.action_summary,
+  select r.org_id, r.id, r.kind, r.status, r.version, r.session_id, r.job_id, r.agent_id, f.agent, f.agent_name,
+    r.step_index, r.action_type, r.tool_name, r.tool_digest, r.target, r.arguments,
+    r.original_arguments, f.input_hash, r.invocations, r.risk, r.action_summary,
     r.agent_says, r.asked_for, r.question, r.rule, r.policy_version, r.template, r.required_clearance, r.timeout_seconds,
     r.approvers, r.on_deny, r.self_approval, r.owner_id, r.caused_by, r.causes, r.caused, r.escalation_level, r.channels_dispatched,
     r.requested_at, r.deadline, r.reminded_at, r.resolved_at, r.resolved_by, r.resolved_by_name, r.resolution_reason,
-    r.resolved_via, r.requested_at as created_at, r.quorum, r.delegated, r.standing, r.action, r.details, r.settles,
-    r.remind_at, r.escalations as levels, r.escalate_at as level_times, jsonb_array_length(r.escalations) as escalations,
-    case when r.status = 'pending' then r.escalate_at[r.escalation_level + 1] end as escalate_at,
+    r.resolved_via, f.created_at, r.quorum, r.delegated, r.standing, r.action, r.details, r.settles,
+    r.remind_at, f.levels, f.level_times, f.escalations, f.escalate_at,
     -- Not `exists`, of which the planner makes a look at all votes of all orgs.
     case when r.status = 'pending' and (
         select true from approval_vote v
@@ -61,10 +73,8 @@ create view approval_shown with (security_invoker = true) as
       else (select count(*) from approval_vote v
         where v.org_id = r.org_id and v.approval_id = r.id and v.version = r.version and v.decision = 'approved')
     end as votes_for,
-    s.user_account_id, s.opened_by, s.kind as session_kind
-  from approval_request r
-  join agent a on a.org_id = r.org_id and a.id = r.agent_id
-  join session s on s.org_id = r.org_id and s.id = r.session_id;
+    f.user_account_id, f.opened_by, f.session_kind
+  from approval_request r cross join lateral approval_fields(r) f;
 grant select on approval_shown to cortex_app;
 
 -- Whoever is not staff (p_sees) sees requests of their own sessions, and those that name them or a role of theirs.
@@ -74,7 +84,7 @@ create or replace function sees_approval(p_sees uuid, p_roles text[], p_owner uu
   return (p_sees is null or p_sees in (p_owner, p_opener) or p_approvers -> 'members' ? p_sees::text
     or p_approvers -> 'roles' ?| p_roles) is true;
 
--- The whole record, as p_person sees it (see approval_refusal).
+-- The whole record, as p_person sees it (see refusal_of).
 create or replace function approval_record(p_org uuid, p_approval uuid, p_person jsonb) returns jsonb
   language plpgsql stable set search_path = public, pg_temp as $$
 begin
@@ -174,12 +184,12 @@ end
 $$;
 
 -- The open approvals of these jobs, and this one: everybody locks them in the order in which an attempt asks, by tool and
--- digest, because whoever joins several of them has no other.
-create or replace function lock_approvals(p_org uuid, p_jobs uuid[], p_approval uuid) returns void
+-- digest, because whoever joins several of them has no other. Returns them as they are under their locks.
+create or replace function lock_approvals(p_org uuid, p_jobs uuid[], p_approval uuid) returns setof approval_request
   language plpgsql set search_path = public, pg_temp as $$
 begin
   -- An array, so that the planner looks these up and does not go through all that is open in the org.
-  perform from approval_request r
+  return query select r.* from approval_request r
   where r.org_id = p_org and (r.status = 'pending' or r.id = p_approval) and r.id = any (array(
     select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (p_jobs)
     union all select p_approval where p_approval is not null))
@@ -189,66 +199,111 @@ $$;
 
 -- Locks the jobs first (by id), then the approval together with the other open approvals of those jobs, in the order in
 -- which an attempt asks. Each statement sees what was committed before it; a job that joined while this waited cannot be
--- locked in order any more, so it starts again.
--- `p_person` decides (see approval_refusal; `sees` as in sees_approval): everybody who could be the human behind that is `behind`.
--- `earlier` is what was recorded under `p_key`.
-drop function if exists open_approval(uuid, uuid, uuid, text);
+-- locked in order any more, so it starts again. Rows are read with their locks, and each of them once: what the rules, the answer and the
+-- receipt need of it is returned from here.
+-- `p_person` decides (see refusal_of; `sees` as in sees_approval): everybody who could be the human behind that is `behind`.
+-- `votes` are those that count, `cast_votes` all on the version that is there. `earlier` is what was recorded under `p_key`.
+-- `receipt` is what the receipt of a decision says besides.
 create or replace function open_approval(p_org uuid, p_approval uuid, p_person jsonb, p_key text)
   returns table (
-    approval jsonb, visible boolean, jobs jsonb, calls jsonb, siblings jsonb, votes jsonb, behind jsonb, earlier jsonb, policies text,
-    now timestamptz)
+    approval jsonb, visible boolean, jobs jsonb, calls jsonb, siblings jsonb, votes jsonb, cast_votes jsonb, behind jsonb, earlier jsonb,
+    policies text, receipt jsonb, now timestamptz)
   language plpgsql set search_path = public, pg_temp set plan_cache_mode = force_generic_plan set join_collapse_limit = 1 as $$
 #variable_conflict use_column
 declare
-  locked uuid[];
-  concerned uuid[];
+  person uuid := p_person ->> 'id';
+  roles text[] := array(select jsonb_array_elements_text(p_person -> 'roles'));
+  asked approval_request;
+  other approval_request;
+  others approval_request[] := '{}';
+  own_calls uuid[];
+  own_jobs uuid[];
+  with_others boolean;
+  shapers uuid[];
+  humans uuid[];
+  fields jsonb;
+  applied_by uuid;
+  policy_digest text;
+  repeated integer;
 begin
-  select coalesce(array_agg(distinct i.job_id), '{}') into locked
+  select coalesce(array_agg(i.call_id), '{}'), coalesce(array_agg(distinct i.job_id), '{}') into own_calls, own_jobs
   from approval_invocation i where i.org_id = p_org and i.approval_id = p_approval;
-  perform from job j where j.org_id = p_org and j.id = any (locked) order by j.id for no key update;
-  perform lock_approvals(p_org, locked, p_approval);
-  approval := approval_record(p_org, p_approval, p_person);
-  if approval is null then
+  select coalesce(jsonb_agg(jsonb_build_object(
+      'id', j.id, 'status', j.status, 'holds', j.holds, 'open_approvals', j.open_approvals, 'agent_version', j.agent_version,
+      'checkpoint', jsonb_build_object('job', j.id,
+        'step_index', (j.checkpoint #>> '{memory_context,working_data,$plane,step}')::integer,
+        'crc32', (j.checkpoint ->> 'crc32')::bigint, 'mac', encode(j.checkpoint_mac, 'hex'))) order by j.id), '[]'),
+    coalesce(bool_or(j.open_approvals > 1), false)
+  into jobs, with_others
+  from (
+    select j.id, j.status, j.holds, j.open_approvals, j.agent_version, j.checkpoint, j.checkpoint_mac
+    from job j where j.org_id = p_org and j.id = any (own_jobs) order by j.id for no key update) j;
+  -- Jobs that wait for this one alone have no others to look for.
+  for other in select * from lock_approvals(p_org, case when with_others then own_jobs else '{}' end, p_approval) loop
+    if other.id = p_approval then
+      asked := other;
+    elsif other.kind = 'call' then
+      others := others || other;
+    end if;
+  end loop;
+  if asked.id is null then
     return;
   end if;
-  visible := sees_approval((p_person ->> 'sees')::uuid, array(select jsonb_array_elements_text(p_person -> 'roles')),
-    (approval ->> 'user_account_id')::uuid, (approval ->> 'opened_by')::uuid, approval -> 'approvers');
-  select coalesce(array_agg(distinct i.job_id), '{}') into concerned
-  from approval_invocation i where i.org_id = p_org and i.approval_id = p_approval;
-  if not concerned <@ locked then
+  if asked.invocations <> cardinality(own_calls) then
     raise serialization_failure using message = 'another job joined this approval meanwhile';
   end if;
+  select to_jsonb(f) into fields from approval_fields(asked) f;
+  visible := sees_approval((p_person ->> 'sees')::uuid, roles, (fields ->> 'user_account_id')::uuid, (fields ->> 'opened_by')::uuid,
+    asked.approvers);
+  -- Only what was sent before can have been asked about.
   select coalesce(jsonb_agg(jsonb_build_object(
-      'id', j.id, 'status', j.status, 'holds', j.holds, 'open_approvals', j.open_approvals) order by j.id), '[]')
-  into jobs from job j where j.org_id = p_org and j.id = any (concerned);
-  select coalesce(jsonb_agg(jsonb_build_object(
-      'id', c.id, 'job_id', c.job_id, 'status', c.status, 'step_index', c.step_index) order by c.id), '[]')
-  into calls
-  from approval_invocation i join tool_call c on c.org_id = i.org_id and c.id = i.call_id
-  where i.org_id = p_org and i.approval_id = p_approval;
-  select coalesce(jsonb_agg(jsonb_build_object(
-      'id', r.id, 'tool_name', r.tool_name,
-      'jobs', (select jsonb_agg(distinct i.job_id) from approval_invocation i
-               join tool_call c on c.org_id = i.org_id and c.id = i.call_id and c.status = 'awaiting'
-               where i.org_id = p_org and i.approval_id = r.id)) order by r.id), '[]')
-  into siblings
-  from approval_request r
-  where r.org_id = p_org and r.status = 'pending' and r.kind = 'call' and r.id <> p_approval and r.id = any (array(
-    select i.approval_id from approval_invocation i where i.org_id = p_org and i.job_id = any (concerned)));
-  -- A vote counts as long as whoever gave it could still give it. Without votes nobody is asked who could.
-  votes := '[]';
-  if exists (select from approval_vote v where v.org_id = p_org and v.approval_id = p_approval) then
-    select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'roles', d.roles, 'answer', v.answer,
-        'behind', voters_of(p_org, v.user_account_id, v.channel, v.created_at)) order by v.created_at, v.user_account_id), '[]')
-    into votes
-    from approval_vote v join approval_request r on r.org_id = v.org_id and r.id = v.approval_id and r.version = v.version
-    join approval_deciders(p_org, p_approval) d on d.id = v.user_account_id
-    where v.org_id = p_org and v.approval_id = p_approval and v.decision = 'approved';
+      'id', c.id, 'job_id', c.job_id, 'status', c.status, 'step_index', c.step_index) order by c.id), '[]'),
+    coalesce(max(case when c.dispatch_before is not null then call_repeats(p_org, c.id) end), 0)
+  into calls, repeated
+  from tool_call c where c.org_id = p_org and c.id = any (own_calls);
+  siblings := '[]';
+  if cardinality(others) > 0 then
+    select jsonb_agg(jsonb_build_object(
+        'id', o.id, 'tool_name', o.tool_name,
+        'jobs', (select jsonb_agg(distinct i.job_id) from approval_invocation i
+                 join tool_call c on c.org_id = i.org_id and c.id = i.call_id and c.status = 'awaiting'
+                 where i.org_id = p_org and i.approval_id = o.id)) order by o.id)
+    into siblings from unnest(others) o;
   end if;
-  behind := case when p_person ->> 'id' is null then '[]'
-    else to_jsonb(voters_of(p_org, (p_person ->> 'id')::uuid, p_person ->> 'channel', 'infinity')) end;
-  select e.payload into earlier from approval_event e
-  where e.org_id = p_org and e.approval_id = p_approval and e.idempotency_key = p_key;
+  shapers := shapers_of(asked);
+  humans := case when person is not null then voters_of(p_org, person, p_person ->> 'channel', 'infinity') end;
+  behind := to_jsonb(coalesce(humans, '{}'));
+  -- A vote counts as long as whoever gave it could still give it.
+  select coalesce(jsonb_agg(jsonb_build_object('member_id', v.user_account_id, 'roles', v.roles, 'answer', v.answer, 'behind',
+        v.behind) order by v.created_at, v.user_account_id)
+      filter (where v.decision = 'approved' and v.counts), '[]'),
+    coalesce(jsonb_agg(jsonb_build_object('version', v.version, 'member_id', v.user_account_id, 'member', v.member,
+      'decision', v.decision, 'reason', v.reason, 'channel', v.channel, 'created_at', v.created_at)), '[]')
+  into votes, cast_votes
+  from (
+    select v.*, u.roles, may_decide(asked, u, shapers) as counts, humans_behind(u, v.channel, v.created_at) as behind
+    from approval_vote v join user_account u on u.org_id = v.org_id and u.id = v.user_account_id
+    where v.org_id = p_org and v.approval_id = p_approval and v.version = asked.version) v;
+  select p.applied_by_id, p.digest into applied_by, policy_digest
+  from policy_version p where p.org_id = p_org and p.version = split_part(asked.policy_version, '.', 1)::bigint;
+  approval := to_jsonb(asked) || fields || jsonb_build_object('repeats', repeated, 'programs', programs_behind(asked,
+    (select (j ->> 'agent_version')::integer from jsonb_array_elements(jobs) j where j ->> 'id' = asked.job_id::text), applied_by));
+  if p_person is not null then
+    approval := approval || (
+      select jsonb_build_object('refusal', d.refusal, 'same_human_as', d.shaped_by) from refusal_of(asked, p_person, shapers, humans) d);
+    receipt := jsonb_build_object(
+      'original_hash', encode(asked.original_hash, 'hex'), 'policy_digest', policy_digest,
+      'active_key', (select k.id from signing_key k where k.org_id = p_org and k.retired_at is null),
+      'delegations', case when cardinality(asked.delegated) = 0 then '[]' else (
+        select coalesce(jsonb_agg(jsonb_build_object('from_member_id', h.from_member_id, 'from_member', h.from_member,
+          'to_member_id', h.to_member_id, 'to_member', h.to_member, 'to_clearance', h.to_clearance, 'reason', h.reason,
+          'automatic', h.automatic, 'at', h.created_at) order by h.id), '[]')
+        from approval_delegation h where h.org_id = p_org and h.approval_id = p_approval) end);
+  end if;
+  if p_key is not null then
+    select e.payload into earlier from approval_event e
+    where e.org_id = p_org and e.approval_id = p_approval and e.idempotency_key = p_key;
+  end if;
   policies := policies_version(p_org);
   now := plane_now();
   return next;
@@ -260,28 +315,24 @@ create or replace function edited_by(p_member uuid, p_name text) returns jsonb
   language sql immutable set search_path = public, pg_temp
   return jsonb_build_array(jsonb_build_object('member_id', p_member, 'name', p_name, 'why', 'edited the arguments'));
 
--- What a vote, an edit, a decision or an expiry changes, in one statement. p_calls and p_jobs say what becomes of each; a request that
--- stays open has the p_status 'pending'. An edit makes a new version, for which only this yes counts. Returns what changed in the
--- record, and what the receipt of a decision says.
-drop function if exists vote_approval(
-  uuid, uuid, integer, integer, text, bytea, jsonb, text, text, jsonb, text[], uuid[], jsonb[], text[], bytea[], boolean);
-drop function if exists close_approval(
-  uuid, uuid, integer, integer, text, text, bytea, jsonb, text, text, text, jsonb, double precision, jsonb, uuid[], jsonb,
-  text[], uuid[], jsonb[], text[], bytea[], uuid[]);
+-- What a vote, an edit, a decision or an expiry changes, in one statement, at the time `p_at` at which it was opened under its locks.
+-- p_calls and p_jobs say what becomes of each; a request that stays open has the p_status 'pending'. An edit makes a new version, for
+-- which only this yes counts. A decision comes with its receipt, signed. Returns what an edit changes in the record: the caller knows the rest.
 create or replace function change_approval(
   p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_status text, p_arguments text, p_input_hash bytea,
   p_person jsonb, p_reason text, p_vote text, p_key text,
   p_calls jsonb, p_grant_seconds double precision, p_jobs jsonb, p_cancelled uuid[], p_events jsonb,
   p_event_types text[], p_event_jobs uuid[], p_event_data jsonb[], p_actions text[], p_bodies bytea[],
-  p_fact_jobs uuid[])
+  p_fact_jobs uuid[], p_at timestamptz, p_key_id uuid, p_receipt bytea, p_signature bytea)
   returns jsonb
   language plpgsql set search_path = public, pg_temp set plan_cache_mode = force_generic_plan set join_collapse_limit = 1 as $$
 declare
   decider uuid := p_person ->> 'id';
   decider_name text := p_person ->> 'name';
   via text := p_person ->> 'channel';
-  at timestamptz := plane_now();
+  at timestamptz := p_at;
   the_approval approval_request%rowtype;
+  is_first boolean;
   given record;
 begin
   update approval_request r
@@ -310,7 +361,12 @@ begin
     -- with somebody else's vote before.
     on conflict (org_id, approval_id, version, user_account_id)
     do update set decision = excluded.decision, reason = excluded.reason, channel = excluded.channel,
-      created_at = excluded.created_at;
+      created_at = excluded.created_at
+    returning xmax = 0 into is_first;
+    -- What ends a request, or edits it, changes the request itself; this changes only what its card counts.
+    if is_first and p_status = 'pending' and p_arguments is null then
+      perform raise_notifications(p_org, p_approval);
+    end if;
   end if;
   for given in select * from jsonb_to_recordset(p_calls) c (id uuid, status text, error text) loop
     update tool_call c
@@ -354,16 +410,15 @@ begin
   select p_org, coalesce(e.approval, p_approval), e.type, case when e.approval is null then via end, decider, decider_name,
     case when e.keyed then p_key end, coalesce(e.payload, '{}'), at
   from jsonb_to_recordset(p_events) e (approval uuid, type text, keyed boolean, payload jsonb);
+  if p_receipt is not null then
+    insert into approval_receipt (org_id, approval_id, key_id, body, signature, created_at)
+    values (p_org, p_approval, p_key_id, p_receipt, p_signature, at);
+  end if;
   perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies,
     p_fact_jobs);
-  -- A request that ended as it was asked has changed in what is told here alone: whoever opened it has the rest of it.
-  return jsonb_build_object(
-    'approval', case when p_status = 'pending' or p_arguments is not null then approval_record(p_org, p_approval, p_person) end,
-    'resolved_at', the_approval.resolved_at,
-    'votes_for', (select count(*) from approval_vote v
-      where v.org_id = p_org and v.approval_id = p_approval and v.version = p_version and v.decision = 'approved'),
-    'receipt', case when p_vote is not null and p_status <> 'pending' then
-      receipt_facts(p_org, p_approval, array(select (c ->> 'id')::uuid from jsonb_array_elements(p_calls) c)) end);
+  return case when p_arguments is not null then jsonb_build_object('causes', the_approval.causes, 'caused', the_approval.caused) || (
+    select jsonb_build_object('refusal', d.refusal, 'same_human_as', d.shaped_by)
+    from refusal_of(the_approval, p_person, shapers_of(the_approval), voters_of(p_org, decider, via, 'infinity')) d) end;
 end
 $$;
 

@@ -103,18 +103,15 @@ create or replace function merge_caused(p_one jsonb, p_other jsonb) returns json
 $$;
 
 -- What programs changed that this call profits from: its agent, the policies it was asked for under, what is confirmed of its tool,
--- and the atlases of its session. As cards say it.
-create or replace function program_changes(p_org uuid, p_approval uuid) returns text[]
+-- and the atlases of its session. As cards say it. p_agent_version: of its job; p_applied_by: who applied its policies.
+create or replace function programs_behind(r approval_request, p_agent_version integer, p_applied_by uuid) returns text[]
   language sql stable set search_path = public, pg_temp as $$
   select coalesce(array_agg(format('%s %s', k.name, c.did) order by k.name, c.did), '{}')
-  from approval_request r
-  join job j on j.org_id = r.org_id and j.id = r.job_id
-  cross join lateral (
+  from (
     select v.created_by_id, format('wrote version %s of the agent', v.version) from agent_version v
-    where v.org_id = r.org_id and v.agent_id = j.agent_id and v.version = j.agent_version
+    where v.org_id = r.org_id and v.agent_id = r.agent_id and v.version = p_agent_version
     union all
-    select p.applied_by_id, format('applied version %s of the policies', p.version) from policy_version p
-    where p.org_id = r.org_id and p.version = split_part(r.policy_version, '.', 1)::bigint
+    select p_applied_by, format('applied version %s of the policies', split_part(r.policy_version, '.', 1))
     union all
     select t.confirmed_by_id, 'confirmed its tool' from tool_confirmation t
     where t.org_id = r.org_id and t.tool_name = r.tool_name and t.revoked_at is null
@@ -123,5 +120,14 @@ create or replace function program_changes(p_org uuid, p_approval uuid) returns 
     from session_atlas b join atlas_version a on a.org_id = b.org_id and a.atlas_id = b.atlas_id and a.version = b.version
     where b.org_id = r.org_id and b.session_id = r.session_id) c (identity, did)
   join api_key k on k.org_id = r.org_id and k.id = c.identity and k.user_account_id is null
+$$;
+
+-- The same for a request that the caller has not read.
+create or replace function program_changes(p_org uuid, p_approval uuid) returns text[]
+  language sql stable set search_path = public, pg_temp as $$
+  select programs_behind(r, j.agent_version, (
+    select p.applied_by_id from policy_version p
+    where p.org_id = r.org_id and p.version = split_part(r.policy_version, '.', 1)::bigint))
+  from approval_request r join job j on j.org_id = r.org_id and j.id = r.job_id
   where r.org_id = p_org and r.id = p_approval
 $$;

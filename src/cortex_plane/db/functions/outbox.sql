@@ -115,20 +115,17 @@ create or replace trigger approval_changed after update on approval_request
       new.quorum))
   execute function approval_changed();
 
--- The vote that ends a request changes the request itself; the others change only what its card counts.
+-- One answer of several changes only what the card counts. For votes `change_approval` does this: it knows whether the request is open.
 create or replace function approval_voted() returns trigger
   language plpgsql set search_path = public, pg_temp as $$
 begin
-  if exists (select from approval_request r where r.org_id = new.org_id and r.id = new.approval_id and r.status = 'pending')
-  then
-    perform raise_notifications(new.org_id, new.approval_id);
-  end if;
+  perform raise_notifications(new.org_id, new.approval_id);
   return null;
 end
 $$;
 
 create or replace trigger approval_voted after insert on approval_vote
-  for each row execute function approval_voted();
+  for each row when (new.answer is not null) execute function approval_voted();
 
 -- Takes up to p_lanes lanes for a notifier, each with up to p_per_lane messages in the order in which they are due. Orgs take
 -- turns (the caller names the one that was served last, and those that have their share already), and give up to p_per_org

@@ -92,8 +92,9 @@ def receipt_body(
     org_id: UUID, approval: Approval, facts: ReceiptFacts, calls: Sequence[UUID], key_id: UUID,
     standing: StandingApproval | None = None,
 ) -> bytes:  # fmt: skip
-    """Canonical JSON. Reasons stay out of it: they are people's words, which the trail can erase and this could not."""
-    return canonical(
+    """Canonical JSON: it is kept as bytes, and holds nothing that sorted keys alone would not spell in one way. Reasons stay out of it:
+    they are people's words, which the trail can erase and this could not."""
+    return orjson.dumps(
         {
             "format": FORMAT,
             "version": VERSION,
@@ -142,7 +143,8 @@ def receipt_body(
             "expires_at": iso(facts.expires_at) if facts.expires_at else None,
             "issued_at": iso(facts.now),
             "key_id": str(key_id),
-        }
+        },
+        option=orjson.OPT_SORT_KEYS,
     )
 
 

@@ -17,7 +17,7 @@ from cortex_plane.kernel.errors import Conflict, NotFound, SetupError
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact, Receipt, SigningKey, fingerprint, to_base64
+from cortex_plane.proof.model import Fact, Receipt, SignedReceipt, SigningKey, fingerprint, to_base64
 from cortex_plane.proof.rules.receipts import ReceiptFacts, Stamp, receipt_body, why_not_sent
 from cortex_plane.proof.store import queries
 from cortex_plane.tenancy.model.access import Actor, Permission
@@ -127,14 +127,14 @@ async def rotate_signing_key(db: Database, actor: Actor) -> SigningKey:
     return new
 
 
-async def write_receipt(
+async def sign_receipt(
     db: Database, tx: Transaction, approval: Approval, facts: ReceiptFacts, calls: Sequence[UUID],
     standing: StandingApproval | None = None,
-) -> None:  # fmt: skip
-    """Sign what was decided, and the yes to more calls that came with it, in the transaction that closed the approval."""
+) -> SignedReceipt:  # fmt: skip
+    """Sign what the statement that closes ``approval`` writes, and the yes to more calls that comes with it. It takes the receipt with it."""
     key = await get_signer(db, tx, facts.active_key)
     body = receipt_body(tx.org, approval, facts, calls, key.id, standing)
-    await tx.rows(queries.insert_receipt, tx.org, approval.id, key.id, body, key.sign(body), facts.now)
+    return SignedReceipt(key_id=key.id, body=body, signature=key.sign(body))
 
 
 def receipt_fault(
