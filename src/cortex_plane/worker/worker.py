@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import random
 import socket
@@ -44,7 +45,7 @@ STEADY_BEATS = 2
 FEW_SLOTS = 4
 """A worker with fewer keeps none free for others."""
 MOMENT_SECONDS = 0.05
-"""A worker claims ahead as many jobs as ended in this time: so it begins them within about as long."""
+"""A worker claims ahead as many jobs as end in this time: so it begins them within about as long."""
 PATIENCE_SECONDS = 0.5
 """How long a job that was claimed ahead may wait: then others may have it."""
 
@@ -120,7 +121,7 @@ class JobRunner:
         """Claimed ahead: begun when slots become free."""
         self._late: set[UUID] = set()
         """Jobs that were claimed ahead, found no slot, and are not handed back yet."""
-        self._ends: deque[float] = deque(maxlen=self.settings.concurrency)
+        self._ends: deque[float] = deque(maxlen=round(PATIENCE_SECONDS / MOMENT_SECONDS) * self.settings.concurrency)
         """The ticks at which the last attempts ended."""
         self._refusing: set[asyncio.Task[None]] = set()
         self._claiming = asyncio.Lock()
@@ -195,8 +196,12 @@ class JobRunner:
 
     def _ahead(self) -> int:
         """How many jobs will find a free slot within a moment, as far as the last moment tells."""
-        since = ticks() - MOMENT_SECONDS
-        return sum(end > since for end in self._ends)
+        now = ticks()
+        lately, before = (
+            sum(end > now - seconds for end in self._ends) for seconds in (MOMENT_SECONDS, PATIENCE_SECONDS)
+        )
+        # Jobs that ended all at once began all at once: the next ones will not end before these would have waited too long.
+        return min(lately, round(before * MOMENT_SECONDS / PATIENCE_SECONDS))
 
     def _leased(self) -> list[Assignment]:
         return [attempt.lease.assignment for attempt in (*self._running.values(), *self._ready)]
@@ -331,7 +336,11 @@ class JobRunner:
                 is_late = job.id in self._late
                 counted = not is_late and not self.stopping.is_set()
                 if await workers.release_job(self.db, job, self.id, self.name, is_late=is_late, counted=counted):
-                    log.warning("handed back a job that nobody ran", job_id=str(job.id))
+                    log.log(
+                        logging.DEBUG if is_late else logging.WARNING,
+                        "handed back a job that nobody ran",
+                        job_id=str(job.id),
+                    )
                     self.work.set()
             self._late.clear()
 
