@@ -10,7 +10,7 @@ from uuid import UUID
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model import jobs as job_model
-from cortex_plane.jobs.model.checkpoints import LogEntry, with_log
+from cortex_plane.jobs.model.checkpoints import with_log
 from cortex_plane.jobs.model.effects import IN_DOUBT, CallStatus, Question, question
 from cortex_plane.jobs.model.jobs import Hold, JobStatus, SessionReceipt, SteeringResult
 from cortex_plane.jobs.model.journal import AT_ONCE, KEPT, Signal, SignalDraft, SignalReceipt, taken
@@ -166,7 +166,7 @@ async def get_checkpoint(tx: Transaction, actor: Actor, id: UUID) -> dict[str, A
     """The job's durable state, as it would be resumed from."""
     require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
     blob = require_found(await tx.value(queries.get_checkpoint, id), "checkpoint")
-    return with_log(blob, [LogEntry(**dict(row)) for row in await tx.rows(queries.list_log, id)])
+    return with_log(blob, await tx.rows(queries.list_log, id))
 
 
 @transaction_verb(Permission.JOB_READ)
