@@ -16,6 +16,7 @@ from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.agents import DEFAULT_APP, PromptChange, SkillSettings
 from cortex_plane.agents.model.completions import CallRequest, ModelError, ModelRequest, provider_name
 from cortex_plane.db.database import Database
+from cortex_plane.db.vault import Vault
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.checkpoints import CheckpointCorrupt, CorruptionType, Phase, Progress, open_sealed
 from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
@@ -26,7 +27,7 @@ from cortex_plane.worker.calls import Toolbox, plan_call, toolbox_of
 from cortex_plane.worker.code.context import CodeAgent, dry_run
 from cortex_plane.worker.code.operations import with_ask
 from cortex_plane.worker.gate_code import with_gate_tools
-from cortex_plane.worker.lease import checkpoint_key, prompt_of
+from cortex_plane.worker.lease import prompt_of
 from cortex_plane.worker.mcp.connection import McpConnection
 from cortex_plane.worker.mcp.remote_tool import recall_tools
 from cortex_plane.worker.models.backends import Backends
@@ -78,7 +79,7 @@ class Preflight:
             try:
                 progress = open_sealed(
                     job.checkpoint, mac=job.checkpoint_mac, job_id=job.id, agent_id=job.agent_id,
-                    key=checkpoint_key(self.master_key, org_id),
+                    key=Vault(self.master_key).checkpoint_key(org_id),
                 )  # fmt: skip
             except CheckpointCorrupt as error:
                 yield _corrupt_checkpoint(error)
