@@ -221,9 +221,6 @@ def mac_of(written: bytes, job_id: UUID, key: bytes) -> bytes:
     return hmac.digest(key, job_id.bytes + written, "sha256")
 
 
-# Writing
-
-
 def _memory_written(progress: Progress, *, with_memory: bool) -> Blob:
     working: Blob = {}
     if with_memory:
@@ -262,9 +259,6 @@ def _too_large(progress: Progress, size: int) -> TooLarge:
         hint="Store large data elsewhere and keep a reference to it; drop entries that are no longer needed.",
         size=size,
     )
-
-
-# Checking
 
 
 def _check_count(value: int, name: str) -> None:
@@ -511,9 +505,6 @@ def _validator(schema: Blob) -> Validator:
 @functools.cache
 def _published() -> Validator:
     return _validator(schema())
-
-
-# Reading
 
 
 def _read(blob: Blob) -> Progress:

@@ -146,9 +146,6 @@ async def resume_session(db: Database, actor: Actor, id: UUID, resumption: job_m
     return receipt
 
 
-# What happened, and what nobody knows ----------------------------------------------------------------------------
-
-
 list_steps = job_reader(jobs_store.list_steps)
 list_journal = job_reader(jobs_store.list_journal)
 list_job_usage = job_reader(jobs_store.list_job_usage)
@@ -174,9 +171,6 @@ async def list_questions(tx: Transaction, actor: Actor, id: UUID) -> list[Questi
     """Calls of a job of which nobody knows whether they happened."""
     require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
     return [question(call) for call in await jobs_store.open_calls(tx, id) if call.status is CallStatus.UNCERTAIN]
-
-
-# Shared ----------------------------------------------------------------------------------------------------------
 
 
 def require_open(job_row: Row) -> None:
@@ -337,9 +331,6 @@ async def list_signals(
 
 
 list_waits = job_reader(jobs_store.list_signal_waits)
-
-
-# For the plane itself --------------------------------------------------------------------------------------------
 
 
 async def deliver_waiting_signals(db: Database) -> None:
