@@ -14,8 +14,9 @@ from benchmarks.plane import KEY, plane
 from cortex_plane.calls.verbs import steps
 from cortex_plane.db.database import NOBODY
 from cortex_plane.jobs import store as jobs_store
-from cortex_plane.jobs.model.checkpoints import Progress, agent_data, seal
+from cortex_plane.jobs.model.checkpoints import Progress, seal
 from cortex_plane.jobs.rules import StepWrite
+from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.ids import new_id
 
 SIZES = (2_000, 20_000, 100_000)
@@ -38,8 +39,8 @@ async def run(admin_url: str, *, rounds: int = 7, count: int = 100) -> bool:
         number = 0
         for size in SIZES:
             at = Progress(given.agent_id, "0" * 64, checkpoint_id=new_id(), created_at=given.now)
-            at.working_data = agent_data({"notes": words(size - 900, size)})
-            # The bare one writes what is ready; ours makes it ready, for a step changes the cursor and the log.
+            at.working_data = {"notes": canonical(words(size - 900, size))}
+            # The bare one writes what is ready; ours makes it ready, for a step changes where the job stands.
             ready = seal(at, job_id=other, key=KEY)
             mac = os.urandom(32)
 

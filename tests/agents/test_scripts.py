@@ -112,7 +112,7 @@ def test_raw_arguments_are_sent_as_they_are() -> None:
 def test_delays_and_errors_are_passed_on() -> None:
     turn = ScriptTurn(delay_ms=5, chunk_delay_ms=6, error_status=529)
     made = answer([turn], _request(index=0))
-    assert (made.delay_ms, made.chunk_delay_ms, made.error_status) == (5, 6, 529)
+    assert (made.turn.delay_ms, made.turn.chunk_delay_ms, made.turn.error_status) == (5, 6, 529)
     assert (made.response.text, made.response.calls) == (None, ())
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from cortex_plane.db.database import NOBODY, Database
-from cortex_plane.jobs.model.checkpoints import Checkpoint, CheckpointCorrupt, CorruptionType
+from cortex_plane.jobs.model.checkpoints import CheckpointCorrupt, CorruptionType, Progress
 from cortex_plane.kernel.canonical import canonical
 from tests.fixtures.checkpoints import CHECKPOINTS, VALUES, opened, plain, sealed
 
@@ -47,7 +47,7 @@ def kind_of_refusal(text: str, mac: bytes) -> CorruptionType:
 @with_database
 @given(checkpoint=CHECKPOINTS)
 @pytest.mark.proves("S1.2")
-async def test_a_checkpoint_survives_jsonb(db: Database, checkpoint: Checkpoint) -> None:
+async def test_a_checkpoint_survives_jsonb(db: Database, checkpoint: Progress) -> None:
     made = sealed(checkpoint)
     again = opened(await after(db, "select $1::text::jsonb::text", made.text), made.mac)
     assert again == checkpoint
@@ -56,7 +56,7 @@ async def test_a_checkpoint_survives_jsonb(db: Database, checkpoint: Checkpoint)
 
 @with_database
 @given(checkpoint=CHECKPOINTS, data=st.data())
-async def test_an_edit_of_any_field_is_noticed(db: Database, checkpoint: Checkpoint, data: st.DataObject) -> None:
+async def test_an_edit_of_any_field_is_noticed(db: Database, checkpoint: Progress, data: st.DataObject) -> None:
     made = sealed(checkpoint)
     blob = orjson.loads(made.text)
     path = data.draw(st.sampled_from(list(paths(blob))))
@@ -72,7 +72,7 @@ async def test_an_edit_of_any_field_is_noticed(db: Database, checkpoint: Checkpo
 
 @with_database
 @given(checkpoint=CHECKPOINTS, data=st.data())
-async def test_a_field_that_was_taken_out_is_noticed(db: Database, checkpoint: Checkpoint, data: st.DataObject) -> None:
+async def test_a_field_that_was_taken_out_is_noticed(db: Database, checkpoint: Progress, data: st.DataObject) -> None:
     made = sealed(checkpoint)
     path = data.draw(st.sampled_from(list(paths(orjson.loads(made.text)))))
     text = await after(db, "select ($1::text::jsonb #- $2::text[])::text", made.text, list(path))

@@ -462,7 +462,7 @@ async def test_the_checkpoint_says_how_far_the_memory_goes(world: World, admin: 
         row["blob"], mac=row["checkpoint_mac"], job_id=id, agent_id=row["agent_id"],
         key=worker._host.vault.checkpoint_key(row["org_id"]),
     )  # fmt: skip
-    assert opened.cursor.window_step > 0
+    assert opened.window_step > 0
     assert opened.conversation_summary
     assert worker._host.master_key == KEY
 

@@ -285,9 +285,6 @@ def _show_arrival(approval: model.Approval, as_json: bool) -> None:
         terminal.print_line(f"   cortex approval approve {words}   or   deny {words} --reason …")
 
 
-# The card --------------------------------------------------------------------------------------------------------
-
-
 def _print_card(details: model.ApprovalDetails) -> None:
     for line in _card_lines(details):
         terminal.print_line(line)

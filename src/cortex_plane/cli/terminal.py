@@ -63,9 +63,6 @@ def console() -> Console:
     return Console(highlight=False)
 
 
-# Requests to the plane, and their answers --------------------------------------------------------------------------
-
-
 def add_command(
     app: typer.Typer, name: str, route: Route[Any], summary: str | None = None, /, *, limit: int = 50, **filters: str
 ) -> None:
@@ -148,9 +145,6 @@ def fetch_list(request: Callable[[Client], AsyncIterator[T] | Awaitable[Sequence
     return run(collect)
 
 
-# Records and tables ------------------------------------------------------------------------------------------------
-
-
 def print_json(item: Any) -> None:
     sys.stdout.write(to_json(item).decode() + "\n")
 
@@ -231,9 +225,6 @@ def _cell(value: Any) -> Cell:
         case dict():
             return harmless(orjson.dumps(value).decode()) if value else "–", ""
     return harmless(str(value)), ""
-
-
-# Text --------------------------------------------------------------------------------------------------------------
 
 
 def utc_text(at: datetime) -> str:
@@ -324,9 +315,6 @@ def _advice(receipt: SteeringResult) -> str:
     if receipt.job.status in TERMINAL:
         return ": look at the outside world, it may have happened"
     return ": under way" if receipt.pending else f": see `cortex job questions {receipt.job.id}`"
-
-
-# What people type ----------------------------------------------------------------------------------------------------
 
 
 def read_text(file: Path) -> str:

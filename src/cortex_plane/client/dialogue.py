@@ -214,8 +214,6 @@ class Invocation:
                         hint="Update the client. Nothing ran.",
                     )
 
-    # Before it runs --------------------------------------------------------------------------------------------
-
     def _authorize(self) -> Dialogue:
         session = yield from self.session(self._insist)
         yield Flush(session)
@@ -338,8 +336,6 @@ class Invocation:
         if isinstance(outcome, DidNotHappen):
             return (yield from self._begin(call, did_not_happen=True))
         raise InDoubt(f"Nobody knows whether `{call['tool']}` happened, and its probe could not tell.", call)
-
-    # While it runs, and after ----------------------------------------------------------------------------------
 
     def _run(self, call: dict[str, Any]) -> Dialogue:
         arguments = call["arguments"] if call["edited"] else None

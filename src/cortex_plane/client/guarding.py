@@ -71,9 +71,6 @@ def current_call() -> CurrentCall | None:
     return _current.get()
 
 
-# The decorator ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GuardOptions:
     """What a guard declares about its function."""
@@ -180,8 +177,6 @@ class Guarded:
     @functools.cached_property
     def _schema(self) -> dict[str, Any] | None:
         return schema_of(self._function, self._signature, {*self._options.leave_out, self._own or ""})
-
-    # One invocation ----------------------------------------------------------------------------------------------
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         bound, invocation = self._open(args, kwargs)
@@ -316,8 +311,6 @@ class Guarded:
                 raise _timed_out(self._options.tool, timeout) from error
             raise
 
-    # Arguments ---------------------------------------------------------------------------------------------------
-
     def _open(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[inspect.BoundArguments, dialogues.Invocation]:
@@ -414,9 +407,6 @@ def _timed_out(tool: str, seconds: float | None) -> dialogues.TimedOut:
     return dialogues.TimedOut(f"`{tool}` did not return within {seconds:g} s; it may still act.")
 
 
-# The schema of the arguments --------------------------------------------------------------------------------------
-
-
 def schema_of(function: Callable[..., Any], signature: inspect.Signature, hidden: set[str]) -> dict[str, Any] | None:
     """What the arguments may be, from the annotations; None where they do not tell: then nobody can edit them."""
     kinds = inspect.Parameter
@@ -441,9 +431,6 @@ def schema_of(function: Callable[..., Any], signature: inspect.Signature, hidden
         return None
     # What refers to definitions of its own would lose them here.
     return None if b'"$ref"' in orjson.dumps(schema) else schema
-
-
-# Connections ------------------------------------------------------------------------------------------------------
 
 
 class Reports:

@@ -220,9 +220,6 @@ async def download_receipt(visit: Visit) -> Response:
     return Response(to_json(receipt), 200, headers, "application/json")
 
 
-# Handing it on -------------------------------------------------------------------------------------------------------
-
-
 async def delegate(visit: Visit) -> Response:
     id = _id(visit)
     reason = visit.text("reason")
@@ -242,9 +239,6 @@ async def delegate(visit: Visit) -> Response:
 
 async def _show_refusal(visit: Visit, error: CortexError) -> Response:
     return await show_card(visit, error.http_status, {"title": error.message, "text": error.hint})
-
-
-# Editing -------------------------------------------------------------------------------------------------------------
 
 
 async def edit(visit: Visit, draft: str | None = None, error: CortexError | None = None) -> Response:
@@ -298,9 +292,6 @@ def _arguments(draft: str) -> dict[str, Any]:
 
 def _no_constant(word: str) -> Any:
     raise InvalidInput(f"{word} is not a JSON number.", hint="Write a number, or null.")
-
-
-# Uncertain effects ---------------------------------------------------------------------------------------------------
 
 
 async def answer(visit: Visit) -> Response:

@@ -241,8 +241,6 @@ def short_id(id: Any) -> str:
     return str(id)[-8:]
 
 
-# Gates ---------------------------------------------------------------------------------------------------------------
-
 NAMES_LISTED = 20
 _ACTION_STATES = {
     ActionState.ALLOWED: "Allowed now",

@@ -37,9 +37,6 @@ ABSENCES_PAGE = 50
 ABSENCE_FIELDS = ("to", "starts", "ends", "reason", "member")
 
 
-# Logging in --------------------------------------------------------------------------------------------------------
-
-
 @router.at("/login", "GET")
 async def show_login(_: Request) -> Response:
     return pages.page("login.html", reason=None)
@@ -105,9 +102,6 @@ async def log_out(visit: visits.Visit) -> Response:
 router.add("/logout", visits.signed_in(log_out), "POST")
 
 
-# Proving an address ------------------------------------------------------------------------------------------------
-
-
 @router.at("/verify/{code}", "GET", "HEAD")
 @visits.errors_as_pages
 async def show_verification(request: Request, code: str) -> Response:
@@ -155,9 +149,6 @@ async def _verification_page(
         stale=status != 200,
         nonce=nonce(code, datetime.now(UTC), new_mark()),
     )
-
-
-# Sessions and keys -------------------------------------------------------------------------------------------------
 
 
 async def show_access(
@@ -254,9 +245,6 @@ router.add(
 )
 router.add(f"{ACCESS}/keys", visits.signed_in(add_key), "POST")
 router.add(f"{ACCESS}/keys/{{key_id}}/revoke", visits.signed_in(revoke_key), "POST")
-
-
-# Absences ----------------------------------------------------------------------------------------------------------
 
 
 async def list_absences(visit: visits.Visit, status: int = 200, error: CortexError | None = None) -> Response:

@@ -79,7 +79,7 @@ def create(directory: Path, home: Path, account: Account, binaries: Binaries, *,
             # rename() replaces an empty directory.
             (staging / "data").rename(home / DATA_NAME)
             if sync:
-                _flush(home)
+                sync_folder(home)
         finally:
             # What a killed predecessor began may have written on while the first sweep was at it.
             _sweep(home)
@@ -168,7 +168,8 @@ def _write_password(directory: Path, password: str) -> str:
     return password
 
 
-def _flush(directory: Path) -> None:
+def sync_folder(directory: Path) -> None:
+    """The names of its files are on the disk when this returns."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

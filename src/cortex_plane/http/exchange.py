@@ -152,9 +152,6 @@ class Binding:
             exchange.db.require_heavy_read(actor.org_id)  # the verb takes the place
 
 
-# Bindings --------------------------------------------------------------------------------------------------------
-
-
 def answer(
     route: Route[T], verb: Verb[..., T], more: Callable[[Exchange], Options] | None = None, **fixed: Any
 ) -> Binding:
@@ -373,9 +370,6 @@ def leave(scope: Scope) -> None:
         in_flight.left(id, began)
 
 
-# What a request brings -------------------------------------------------------------------------------------------
-
-
 async def authenticated(request: Request, org: str | None) -> Actor:
     """The caller. Looked up, and counted, once for a request."""
     state = request.scope["state"]
@@ -518,9 +512,6 @@ def _large_text(content: bytes) -> str:
             raise TooLarge(f"More than {MAX_BODY_BYTES} bytes of the body are no text.")
         end = start if quote < 0 else scanstring(body, start)[1]
     return body
-
-
-# Answers ---------------------------------------------------------------------------------------------------------
 
 
 def reply(value: Any, status: int = 200) -> Response:

@@ -259,8 +259,6 @@ def control(name: str, **data: object) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(data))
 
 
-# Downloads -------------------------------------------------------------------------------------------------------
-
 CHUNK_SECONDS = 60.0
 """How long one chunk may wait for a reader that takes nothing."""
 PAUSE = 4.0
@@ -321,8 +319,6 @@ async def _until_gone(receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
 
-
-# Waiting ---------------------------------------------------------------------------------------------------------
 
 POLL_SECONDS = 5.0
 """The longest time between two checks that the caller is still connected."""

@@ -12,7 +12,6 @@
     │   ├── AlreadyExists       a unique name is taken
     │   ├── ApprovalPending     a guarded call that nobody has decided yet
     │   ├── CallFailed          a guarded call that failed before, with this key
-    │   ├── IllegalTransition   the state machine has no such edge
     │   ├── InUse               something still refers to it
     │   └── Stale               it changed since the caller looked
     ├── CheckpointCorrupt       a job's state is not what was written: it fails, and is never repaired
@@ -108,10 +107,6 @@ class Conflict(CortexError):
 class AlreadyExists(Conflict):
     code = "already_exists"
     default_hint = "Choose another name or slug, or use the one that exists."
-
-
-class IllegalTransition(Conflict):
-    code = "illegal_transition"
 
 
 class InUse(Conflict):

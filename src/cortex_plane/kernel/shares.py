@@ -71,7 +71,8 @@ class Throttle:
     def failed(self, host: str) -> None:
         """Count a failure. Raises ``TooMany`` in the place of its reason where the address failed too often."""
         address = _network(host)
-        remaining = self._left(address)
+        tokens, at = self._buckets.get(address, (float(FAILURES), 0.0))
+        remaining = min(float(FAILURES), tokens + (self._clock() - at) * FAILURES / PER_SECONDS)
         self._buckets[address] = (max(remaining - 1, 0.0), self._clock())
         self._buckets.move_to_end(address)
         if len(self._buckets) > ADDRESSES:
@@ -82,10 +83,6 @@ class Throttle:
                 code="too_many_failures",
                 hint="Wait a minute, then open the link or copy the token from the newest message.",
             )
-
-    def _left(self, address: str) -> float:
-        tokens, at = self._buckets.get(address, (float(FAILURES), 0.0))
-        return min(float(FAILURES), tokens + (self._clock() - at) * FAILURES / PER_SECONDS)
 
 
 def _network(host: str) -> str:

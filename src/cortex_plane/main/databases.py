@@ -28,6 +28,7 @@ from cortex_plane.db import schema
 from cortex_plane.db.database import Database, wrong_master_key
 from cortex_plane.db.schema import migrate, require_current
 from cortex_plane.db.vault import Vault
+from cortex_plane.embedded.cluster import sync_folder
 from cortex_plane.jobs.verbs.master_key import Resealed, begin_rotation, finish_rotation, read_plane_key, require_key
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import SetupError
@@ -253,7 +254,7 @@ async def install_next_master_key(settings: Settings, db: Database) -> None:
                     with suppress(FileExistsError):
                         os.link(current, current.with_name(f"{KEY_FILE}.{old.fingerprint.hex()[:8]}"))
                 path.replace(current)
-                _sync_folder(settings.home)
+                sync_folder(settings.home)
             except PermissionError as error:
                 raise SetupError(
                     f"{current} cannot be replaced: {error.strerror}.",
@@ -281,15 +282,7 @@ def _make_key(path: Path) -> None:
             os.link(draft, path)
     finally:
         draft.unlink()
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(path.parent)
 
 
 def _read_key(path: Path) -> bytes:

@@ -25,8 +25,6 @@ from cortex_plane.tenancy.model.orgs import Absence, Member, Org, Role, Team
 
 queries = Queries("tenancy")
 
-# Orgs, teams and members ----------------------------------------------------------------------------------------------
-
 
 async def insert_org(tx: Transaction, id: UUID, slug: str, name: str, settings: dict[str, Any]) -> Org:
     (row,) = await tx.rows(queries.insert_org, id, slug, name, settings, in_force_mac(tx, 0))
@@ -111,9 +109,6 @@ async def take_requests(
     """How many were taken, at most ``want``; and where there are none, after how many seconds there is one."""
     (row,) = await db.call("take_requests", org_id, list(subjects), want, per_second, burst)
     return row["granted"], row["wait_seconds"]
-
-
-# Rows with a MAC ------------------------------------------------------------------------------------------------------
 
 
 def _mac(tx: Transaction, kind: MacKind, /, **columns: Any) -> bytes:
@@ -210,9 +205,6 @@ class SealedValue:
 async def list_sealed_values(tx: Transaction) -> list[SealedValue]:
     """Every secret of the org that is sealed with the master key."""
     return [parse(SealedValue, row) for row in await tx.rows(queries.list_sealed_values)]
-
-
-# Keys, sessions, links and codes --------------------------------------------------------------------------------------
 
 
 async def insert_key(
@@ -384,9 +376,6 @@ async def open_model_key(tx: Transaction, vault: Vault, provider: access.Provide
     """The key itself."""
     sealed: bytes | None = await tx.value(queries.open_model_key, provider)
     return None if sealed is None else vault.open(tx.org, _model_key_purpose(provider), sealed).decode()
-
-
-# Connections, and the people behind their senders ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -259,8 +259,6 @@ class Attempt:
         self.lease.cancel_requested = True
         self.conversation.interrupt()
 
-    # The loop --------------------------------------------------------------------------------------------------
-
     async def _loop(self) -> None:
         point = await resume(self.lease, self.gates, self.authorizer)
         self.conversation.turns = point.turns
@@ -389,8 +387,6 @@ class Attempt:
             self.gates.bound.count_unanswered()
         return ResponseStep(record, response, calls)
 
-    # A response without calls ----------------------------------------------------------------------------------
-
     async def _ignore_text(self, step: ResponseStep) -> None:
         """A text is no answer to a question of a gate: it is kept, ends nothing, and the model is asked again."""
         if self.gates.bound is not None:
@@ -425,8 +421,6 @@ class Attempt:
         events = step_calls.with_model(step.response, step_calls.text_events(index, text))
         write = StepWrite(step=step.record, done_step=index, reply=reply, events=events, facts=[fact])
         check_hold(self.lease, await self.writer.write(write))
-
-    # The calls of a step ---------------------------------------------------------------------------------------
 
     async def _resolve(self, calls: Sequence[step_calls.Call], due: StepWrite) -> None:
         """Run the calls that are not settled. ``due`` is what must be durable before anything is sent."""

@@ -144,8 +144,6 @@ class CallLedger:
         self._results: list[tuple[UUID, bytes]] = []
         """Results that are stored apart from their rows, with the next write."""
 
-    # Writes ----------------------------------------------------------------------------------------------------
-
     async def write(self, calls: Sequence[Call], step: StepWrite) -> WriteResult:
         """A write with calls. Where what authorised them has changed, the attempt gives way."""
         self._lease.progress.active_tools = tuple(call.active_tool() for call in calls)
@@ -171,8 +169,6 @@ class CallLedger:
     def take_results(self) -> list[tuple[UUID, bytes]]:
         results, self._results = self._results, []
         return results
-
-    # Calls -----------------------------------------------------------------------------------------------------
 
     async def read(self, call: Call) -> None:
         """A call without side effects: any failure is an answer for the model."""
@@ -292,8 +288,6 @@ class CallLedger:
         reached("tool:after")
         return True
 
-    # Uncertain outcomes ----------------------------------------------------------------------------------------
-
     async def _settle(self, call: Call, calls: Sequence[Call], *, is_over: bool) -> None:
         """Find out, or let somebody decide. ``is_over``: the call ended in this process, so nobody can be sending it."""
         on_uncertain = call.on_uncertain or OnUncertain.ASK_HUMAN
@@ -350,8 +344,6 @@ class CallLedger:
             log.warning("probe failed", job_id=job_id, tool=call.name, error=_describe(call, error))
         reached("probe:after")
         return answer
-
-    # Results ---------------------------------------------------------------------------------------------------
 
     def _complete(self, call: Call, value: Any) -> None:
         """It happened, whatever it returned: a result that cannot be stored does not undo it."""

@@ -39,11 +39,6 @@ LAST_WRITE_SECONDS = 3.0
 UNSURE = "nobody knows whether the last write was made"
 
 
-def checkpoint_key(master_key: bytes, org_id: UUID) -> bytes:
-    """Each org's checkpoints are sealed with a key of its own."""
-    return Vault(master_key).checkpoint_key(org_id)
-
-
 def prompt_of(model_config: Mapping[str, Any], app: App) -> tuple[str | None, str]:
     """The agent's own prompt and its app's instructions, and their hash."""
     parts = (model_config.get("system_prompt"), app.instructions)
@@ -95,7 +90,7 @@ class Lease:
         self.db = worker.db
         self.assignment = assignment
         self.app = worker.apps[assignment.app]
-        self.key = checkpoint_key(worker.master_key, assignment.org_id)
+        self.key = worker.vault.checkpoint_key(assignment.org_id)
         self._job = str(assignment.job_id)
         self.actor = worker_actor(assignment.org_id, worker.worker_id, worker.worker_name)
         self.time = DatabaseTime(assignment.now, ticks())
@@ -215,7 +210,7 @@ class Lease:
                 continue
             if result is None:
                 raise Lost
-            self.time.set(result.now, ticks())
+            self.time.at, self.time.tick = result.now, ticks()
             result.sent_at = sent_at
             return result
         raise AssertionError("the last try returns or raises")

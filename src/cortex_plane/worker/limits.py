@@ -34,9 +34,6 @@ class DatabaseTime:
     def now(self) -> datetime:
         return self.at + timedelta(seconds=ticks() - self.tick)
 
-    def set(self, at: datetime, tick: float) -> None:
-        self.at, self.tick = at, tick
-
 
 @dataclass(frozen=True, slots=True)
 class AttemptLimits:

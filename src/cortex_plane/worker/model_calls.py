@@ -46,7 +46,6 @@ log = structlog.get_logger()
 
 RAISE = "Raise `{setting}` in the agent's resource limits, then `cortex job resubmit` the job."
 FLUSH_SECONDS = 0.1
-FLUSH_CHARACTERS = 2000
 MOST_CHARACTERS = 16_000
 """Of one chunk."""
 FORGET_SECONDS = (0.5, 2.0, 10.0)
@@ -65,7 +64,8 @@ class ModelConversation:
         """As far as no memory covers them."""
         self.model_calls: list[usage_model.ModelCall] = []
         """Requests whose usage is not written yet."""
-        self._open_calls: list[usage_model.OpenModelCall] = []
+        self._reserved: dict[object, usage_model.Spent] = {}
+        """What each request that is not answered yet will cost at least."""
         self._job_spent: usage_model.Spent | None = None
         """With the calls whose usage is not written yet; None until a budget needs it."""
         self._timers: set[ResponseTimer] = set()
@@ -91,7 +91,7 @@ class ModelConversation:
         """Ends the attempt where the job has reached a limit of its agent."""
         progress = self._lease.progress
         refusal = self._lease.limits.refuse_request(
-            progress.iterations + len(self._open_calls), progress.prompt_tokens + progress.completion_tokens
+            progress.iterations + len(self._reserved), progress.prompt_tokens + progress.completion_tokens
         )
         if refusal is not None:
             raise Ended(JobFailed(*refusal))
@@ -102,14 +102,14 @@ class ModelConversation:
         lease = self._lease
         step = lease.progress.step if step is None else step
         # Counted from before the request until its answer is counted: branches of a job ask at the same time.
-        open_call = usage_model.OpenModelCall()
-        self._open_calls.append(open_call)
+        key = object()
+        self._reserved[key] = usage_model.Spent()
         try:
             answering = await lease.worker.backends.answering(request)
-            await self._afford(open_call, request, answering)
+            await self._afford(key, request, answering)
             return await self._answer(answering, request, purpose, step)
         finally:
-            self._open_calls.remove(open_call)
+            del self._reserved[key]
 
     async def _answer(self, answering: Answering, request: ModelRequest, purpose: str, step: int) -> Response:
         chunks = Chunks(self._lease, step, silent=purpose not in ("step", "model"))
@@ -204,7 +204,7 @@ class ModelConversation:
         self.add_tokens(usage)
         await self._count(answering, usage, purpose, step, seconds, estimated=True)
 
-    async def _afford(self, open_call: usage_model.OpenModelCall, request: ModelRequest, answering: Answering) -> None:
+    async def _afford(self, key: object, request: ModelRequest, answering: Answering) -> None:
         """Ends the attempt where the next request is over the budget of the job, or over its agent's budget of the day."""
         limits, lease = self._lease.limits.resources, self._lease
         by_cost = limits.cost_budget_usd is not None or limits.daily_cost_budget_usd is not None
@@ -217,12 +217,12 @@ class ModelConversation:
         )
         by_job = await self._spent_by_job()
         # From here until it is reserved nothing is awaited, so that each of several requests sees those before it.
-        under_way = sum((call.least for call in self._open_calls), usage_model.Spent())
+        under_way = sum(self._reserved.values(), usage_model.Spent())
         if (why := usage_model.over_job(limits, by_job + under_way, least)) is not None:
             raise Ended(JobFailed(why, RAISE.format(setting="token_budget" if "tokens" in why else "cost_budget_usd")))
         if daily:
             self._afford_today(today + under_way + self._unwritten(), least, seconds)
-        open_call.least = least
+        self._reserved[key] = least
 
     def _afford_today(self, spent: usage_model.Spent, least: usage_model.Spent, day_seconds: float) -> None:
         limits = self._lease.limits.resources
@@ -332,14 +332,11 @@ class Chunks:
         self.characters = 0
         self._silent, self._lease, self._step = silent, lease, step
         self._text: list[str] = []
-        self._size = 0
-        self._due = asyncio.Event()
-        self._over = False
-        self._complete = False
+        self._over = self._complete = False
+        self._ended = asyncio.Event()
         self._has_events = False
         self._timer: asyncio.TimerHandle | None = None
         """Begins to append; an answer that is complete before has no chunks."""
-        self._flushing = False
 
     def add(self, text: str) -> None:
         if not text or self._over:
@@ -348,40 +345,27 @@ class Chunks:
         if self._silent:
             return
         self._text.append(text)
-        self._size += len(text)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._begin)
-        if self._size >= FLUSH_CHARACTERS:
-            self._due.set()
-            self._begin()
-
-    def _begin(self) -> None:
-        if not self._flushing and not self._over:
-            self._flushing = True
-            self._due.set()
-            _in_background(self._flush())
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, lambda: _in_background(self._flush()))
 
     def end(self, *, complete: bool) -> None:
         """Text that was not appended yet need not be: the step has all of it, or the answer failed."""
         self._over, self._complete = True, complete
         if self._timer is not None:
             self._timer.cancel()
-            self._due.set()
+            self._ended.set()
 
     async def _flush(self) -> None:
-        while not self._over:
+        while not self._over and await self._append():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FLUSH_SECONDS):
-                    await self._due.wait()
-            if self._over or not await self._append():
-                break
+                    await self._ended.wait()
         if self._has_events:
             await self._forget()
 
     async def _append(self) -> bool:
         lease = self._lease
-        text, self._text, self._size = storable("".join(self._text)), [], 0
-        self._due.clear()
+        text, self._text = storable("".join(self._text)), []
         if not text:
             return True
         texts = [text[at : at + MOST_CHARACTERS] for at in range(0, len(text), MOST_CHARACTERS)]

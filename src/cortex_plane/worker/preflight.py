@@ -16,8 +16,9 @@ from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.agents import DEFAULT_APP, PromptChange, SkillSettings
 from cortex_plane.agents.model.completions import CallRequest, ModelError, ModelRequest, provider_name
 from cortex_plane.db.database import Database
+from cortex_plane.db.vault import Vault
 from cortex_plane.jobs import store as jobs_store
-from cortex_plane.jobs.model.checkpoints import Checkpoint, CheckpointCorrupt, CorruptionType, Phase, open_sealed
+from cortex_plane.jobs.model.checkpoints import CheckpointCorrupt, CorruptionType, Phase, Progress, open_sealed
 from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
 from cortex_plane.jobs.model.jobs import Finding, JobKind, Parked, PreflightOutcome, Reason, Severity
 from cortex_plane.jobs.verbs import workers
@@ -26,7 +27,7 @@ from cortex_plane.worker.calls import Toolbox, plan_call, toolbox_of
 from cortex_plane.worker.code.context import CodeAgent, dry_run
 from cortex_plane.worker.code.operations import with_ask
 from cortex_plane.worker.gate_code import with_gate_tools
-from cortex_plane.worker.lease import checkpoint_key, prompt_of
+from cortex_plane.worker.lease import prompt_of
 from cortex_plane.worker.mcp.connection import McpConnection
 from cortex_plane.worker.mcp.remote_tool import recall_tools
 from cortex_plane.worker.models.backends import Backends
@@ -73,12 +74,12 @@ class Preflight:
         return [Finding(**about, **dataclasses.asdict(fault)) async for fault in self._faults(org_id, job)]
 
     async def _faults(self, org_id: UUID, job: Parked) -> AsyncIterator[ResumeFault]:
-        checkpoint: Checkpoint | None = None
+        progress: Progress | None = None
         if job.checkpoint is not None:
             try:
-                checkpoint = open_sealed(
+                progress = open_sealed(
                     job.checkpoint, mac=job.checkpoint_mac, job_id=job.id, agent_id=job.agent_id,
-                    key=checkpoint_key(self.master_key, org_id),
+                    key=Vault(self.master_key).checkpoint_key(org_id),
                 )  # fmt: skip
             except CheckpointCorrupt as error:
                 yield _corrupt_checkpoint(error)
@@ -110,19 +111,19 @@ class Preflight:
             await self.backends.answering(request)  # which backend would answer; nothing is sent
         except ModelError as error:
             yield ResumeFault(Reason.MODEL_MISSING, PreflightOutcome.FAILS, error.message, error.hint)
-        if checkpoint is None:
+        if progress is None:
             return
-        for fault in _prompt(job, skills, checkpoint, app):
+        for fault in _prompt(job, skills, progress, app):
             yield fault
         if skills.run is not None:
-            async for fault in self._code(org_id, job, skills, checkpoint, app):
+            async for fault in self._code(org_id, job, skills, progress, app):
                 yield fault
-        elif checkpoint.cursor.phase is Phase.TOOLS and job.response is not None:
+        elif progress.phase is Phase.TOOLS and job.response is not None:
             for fault in _calls(job, with_gate_tools(toolbox_of(app, skills))):
                 yield fault
 
     async def _code(
-        self, org_id: UUID, job: Parked, skills: SkillSettings, checkpoint: Checkpoint, app: App
+        self, org_id: UUID, job: Parked, skills: SkillSettings, progress: Progress, app: App
     ) -> AsyncIterator[ResumeFault]:
         """A code agent: its function, the tools that it waits for, and, if wanted, its way to where it stands."""
         function = app.agents.get(skills.run or "")
@@ -140,7 +141,7 @@ class Preflight:
             request = CallRequest(id=str(row.id), name=provider_name(row.tool_name), arguments=row.arguments)
             for fault in _call(request, row, toolbox):
                 yield fault
-        differs = await self._replay_job(org_id, job, checkpoint, function) if self.replay else None
+        differs = await self._replay_job(org_id, job, progress, function) if self.replay else None
         if differs is not None:
             yield ResumeFault(
                 Reason.REPLAY_MISMATCH,
@@ -149,10 +150,10 @@ class Preflight:
                 "Keep the old way for jobs that are on it until they are through; else they are held with `code_changed`.",
             )
 
-    async def _replay_job(self, org_id: UUID, job: Parked, checkpoint: Checkpoint, function: CodeAgent) -> str | None:
+    async def _replay_job(self, org_id: UUID, job: Parked, progress: Progress, function: CodeAgent) -> str | None:
         payload = job.payload
         if job.kind is JobKind.CONVERSATION:
-            text = await workers.last_message(self.db, org_id, job, checkpoint.cursor.message_seq)
+            text = await workers.last_message(self.db, org_id, job, progress.message_seq)
             payload = {**payload, "text": text}
         entries, _ = await jobs_store.list_past_entries(self.db, org_id, job.id)
         return await dry_run(
@@ -174,8 +175,8 @@ def _corrupt_checkpoint(error: CheckpointCorrupt) -> ResumeFault:
     )
 
 
-def _prompt(job: Parked, skills: SkillSettings, checkpoint: Checkpoint, app: App) -> Iterator[ResumeFault]:
-    if prompt_of(job.model_config, app)[1] == checkpoint.system_prompt_hash:
+def _prompt(job: Parked, skills: SkillSettings, progress: Progress, app: App) -> Iterator[ResumeFault]:
+    if prompt_of(job.model_config, app)[1] == progress.system_prompt_hash:
         return
     change = skills.on_prompt_change
     message = f"The prompt is not the one that it began with, and its agent says `on_prompt_change: {change}`."

@@ -64,7 +64,7 @@ async def resume(lease: Lease, gates: SessionGates, authorizer: CallAuthorizer) 
 def _open_checkpoint(lease: Lease) -> Progress:
     assignment = lease.assignment
     try:
-        checkpoint = open_sealed(
+        progress = open_sealed(
             assignment.checkpoint or "", mac=assignment.checkpoint_mac, job_id=assignment.job_id,
             agent_id=assignment.agent_id, key=lease.key,
         )  # fmt: skip
@@ -78,7 +78,6 @@ def _open_checkpoint(lease: Lease) -> Progress:
         write = StepWrite(status=JobStatus.FAILED, error=message, events=failure_events(message), facts=[fact])
         # The corrupt checkpoint stays as it is.
         raise Ended(LastWrite(write, keep_checkpoint=True)) from error
-    progress = Progress.of(checkpoint)
     if progress.status is CheckpointStatus.AWAITING_APPROVAL:
         progress.status = CheckpointStatus.IN_PROGRESS
     return progress

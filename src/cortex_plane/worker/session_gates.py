@@ -96,8 +96,6 @@ class AttemptGates:
             names = tuple(call.name for call in ends)
             self.session.boundary(gate_model.GateInput(now=self._now(), finished=names, errors=errors))
 
-    # The calls of a response -----------------------------------------------------------------------------------
-
     def begin_response(self) -> None:
         """The calls of one response are judged by the state before it."""
         self.session.begin_response()
@@ -177,8 +175,6 @@ class AttemptGates:
         if call.ruling is not None:
             self._requests[call.id] = as_gated(call), call.ruling.people
 
-    # Questions and answers -------------------------------------------------------------------------------------
-
     @property
     def prompt(self) -> gate_model.PromptParts:
         """Read several times a step, and seldom another one."""
@@ -229,8 +225,6 @@ class AttemptGates:
         """The same for code; None where no answer would help."""
         waiting = self.session.questions(self.session.open_questions(ruling))
         return GateClosed(call.error or self.refusal_text(call, ruling), questions=waiting) if waiting else None
-
-    # Writing ---------------------------------------------------------------------------------------------------
 
     def calls_sent_by(self, write: StepWrite) -> list[tuple[UUID, gate_model.GatedCall]]:
         """The calls that run with this write and were not charged yet."""
@@ -360,8 +354,6 @@ class SessionGates:
         if self.bound is not None and self._lease.assignment.kind is JobKind.CONVERSATION:
             self._messages += [message for message in messages if message.role == "user"]
 
-    # Between two steps -----------------------------------------------------------------------------------------
-
     async def evaluate(self) -> bool:
         """Which gates fire now. True: a trace must be durable before anything else happens."""
         gates, lease = self.bound, self._lease
@@ -407,8 +399,6 @@ class SessionGates:
                 "Its session goes no further: look at `cortex job watch` for what was asked, and open a new session."
             )
             raise Ended(JobFailed(message, remedy, write))
-
-    # Calls -----------------------------------------------------------------------------------------------------
 
     def mark_judged(self) -> None:
         """The calls of a step were judged: the gate events go with the next write, and are not written again."""
@@ -482,8 +472,6 @@ class SessionGates:
                 reply = self.bound.request_context(str(call.values["name"]))
             call.kind, call.status = CallKind.READ, CallStatus.COMPLETED
             call.result = canonical(reply)
-
-    # The prompt ------------------------------------------------------------------------------------------------
 
     def system_prompt(self, own: str | None) -> str | None:
         """A system prompt with the parts that gates add to it; the parts that rarely change come first."""

@@ -161,9 +161,6 @@ def gate_call(call: RequestedCall, *, approved: bool = False, seen_before: bool 
     )
 
 
-# Rows, and the card that asks people -------------------------------------------------------------------------------
-
-
 def call_row(
     call: UnsentCall, authorization: Authorization | None, *, status: CallStatus | None, step: int | None, position: int = 0,
     read_only: bool = False, on_uncertain: OnUncertain | None, timeout_seconds: float | None, arguments: int = 1,

@@ -90,9 +90,6 @@ def _with_actions(entry: Plain, **defaults: Any) -> Plain:
     return {**defaults, **entry, "actions": list(dict.fromkeys(entry["actions"]))}
 
 
-# Gates ----------------------------------------------------------------------------------------------------------
-
-
 def _gates(atlas: Plain) -> Iterator[Plain]:
     """The gates of checkpoints, context blocks and the short form, with the keys of `Gate`."""
     for checkpoint in atlas.get("checkpoints", ()):
@@ -168,8 +165,6 @@ def _confirmation(pattern: str) -> Plain:
     }
     return {"mode": atlas_model.Mode.BLOCKING, "questions": [question]}
 
-
-# Warnings -------------------------------------------------------------------------------------------------------
 
 MAX_WARNINGS = 100
 """That are told; what follows is counted."""
@@ -301,8 +296,6 @@ def _notifications(atlas: Plain) -> Warnings:
     if webhook is not None and not triggers:
         yield (*path, "channels"), "there are no `triggers`: the webhook is never called."
 
-
-# Differences ------------------------------------------------------------------------------------------------------
 
 MAX_CHANGES = 500
 """So many are listed; all are counted."""

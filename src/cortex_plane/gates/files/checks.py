@@ -97,8 +97,6 @@ class Checks:
     def _fault(self, path: Path, message: str) -> None:
         self._faults.add(line_at(self._root, path), message)
 
-    # Ids and references ----------------------------------------------------------------------------------------
-
     def _unique(self, path: Path, items: Sequence[Plain], key: str) -> dict[str, int]:
         numbers: dict[str, int] = {}
         for number, item in enumerate(items):
@@ -150,8 +148,6 @@ class Checks:
                     " ask less, or name the actions that it is for.",
                 )
 
-    # The steward -----------------------------------------------------------------------------------------------
-
     def _steward(self, steward: Plain) -> None:
         access = steward.get("access", {})
         if access.get("api_keys") and access.get("type") != "authenticated":
@@ -163,8 +159,6 @@ class Checks:
         wrong = None if webhook is None else url_fault(webhook)
         if wrong is not None:
             self._fault(("steward", "notifications", "channels", "webhook"), f"`webhook` {wrong}.")
-
-    # Checkpoints -----------------------------------------------------------------------------------------------
 
     def _checkpoint(self, path: Path, checkpoint: Plain) -> None:
         if checkpoint["checkpoint_id"] != SESSION_END and seconds_of(checkpoint["checkpoint_id"]) is not None:
@@ -245,8 +239,6 @@ class Checks:
                 f"{near or '.'}",
             )
 
-    # Questions -------------------------------------------------------------------------------------------------
-
     def _question(self, path: Path, question: Plain, audience: str | None) -> None:
         if audience == Audience.HUMAN:
             self._for_a_person(path, question)
@@ -285,8 +277,6 @@ class Checks:
                 self._fault(
                     (*path, "must_contain", number), f"`{required_word}` holds a word that `must_not_contain` forbids."
                 )  # fmt: skip
-
-    # Words, expressions, schemas -------------------------------------------------------------------------------
 
     def _words(self, path: Path, words: Sequence[str], trigger: Plain) -> None:
         case = trigger.get("case_sensitive", False)
@@ -338,8 +328,6 @@ class Checks:
             check_strangers(schema)
         except Unusable as error:
             self._fault(path, f"{error}.")
-
-    # The short form --------------------------------------------------------------------------------------------
 
     def _config(self, config: Plain) -> None:
         for section, settings in config.items():

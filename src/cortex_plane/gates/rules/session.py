@@ -78,8 +78,6 @@ class GateSession:
         """Those of them since the current response began."""
         self.rebase(atlases, bound)
 
-    # Pending evaluations ---------------------------------------------------------------------------------------
-
     def rebase(self, atlases: CompiledAtlases, bound: Mapping[str, Any]) -> None:
         """On top of the state that the database has now."""
         self.atlases, self.revision = atlases, int(bound["revision"])
@@ -151,8 +149,6 @@ class GateSession:
         """The gate that ended the session's work for good."""
         return self.state.ended
 
-    # Evaluations -----------------------------------------------------------------------------------------------
-
     def boundary(
         self, moment: gate_model.GateInput, elapsed_ms: float = 0.0, traces: Sequence[gate_model.Trace] = ()
     ) -> None:
@@ -204,8 +200,6 @@ class GateSession:
             )  # fmt: skip
         return None
 
-    # Questions and answers -------------------------------------------------------------------------------------
-
     def open_questions(self, ruling: gate_model.Ruling) -> tuple[gate_model.Open, ...]:
         """What must be answered before a refused call is made again."""
         if ruling.asks or ruling.verdict is not PolicyVerdict.DENY or self.before.ended is not None:
@@ -255,8 +249,6 @@ class GateSession:
             return answer(atlases, state, current, answers, custom, now)
 
         return self.evaluate(change)
-
-    # Writing ---------------------------------------------------------------------------------------------------
 
     def changes(
         self,

@@ -4,7 +4,7 @@ A sealed checkpoint is canonical JSON, so that it is the same bytes after a trip
 in it and finds accidents. Its HMAC stands beside it, is bound to the job, and finds edits by whoever can compute
 a CRC.
 
-Whatever the published schema demands is checked when a value is made, so what exists can be sealed and opened.
+It is checked against the published schema, and against the bounds of the database's integers, when it is opened.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import importlib.resources
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.kernel.canonical import canonical, check_text
+from cortex_plane.kernel.canonical import check_text
 from cortex_plane.kernel.errors import CortexError, InvalidInput, TooLarge
 
 if TYPE_CHECKING:
@@ -43,6 +43,9 @@ PLANE_KEY = "$plane"
 """The plane's entry in `working_data`."""
 
 _HASH = re.compile("[a-f0-9]{64}")
+_COUNTS = (
+    "step", "message_seq", "iterations", "window_step", "window_seq", "step_index", "prompt_tokens", "completion_tokens",
+)  # fmt: skip
 _WRITTEN = orjson.OPT_SORT_KEYS | orjson.OPT_UTC_Z
 
 
@@ -84,54 +87,18 @@ class ActiveTool:
             object.__setattr__(self, "result", None)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LogEntry:
-    step_index: int
-    step_id: str
-    started_at: datetime
-    finished_at: datetime
-    result_summary: str
-    tool_calls: int
-    encoded: bytes = field(init=False, repr=False, compare=False)
-    """Written once: an entry stays in the log for twenty steps."""
+@dataclass(slots=True)
+class Progress:
+    """Where a job stands: read from its checkpoint, changed in place while it runs, and sealed with every write without a copy."""
 
-    def __post_init__(self) -> None:
-        _check_count(self.step_index, "step_index")
-        _check_name(self.step_id, "step_id")
-        check_text(self.result_summary, "result_summary")
-        _check_count(self.tool_calls, "tool_calls")
-        entry = {
-            "step_index": self.step_index,
-            "step_id": self.step_id,
-            "started_at": _in_utc(self.started_at, "started_at"),
-            "finished_at": _in_utc(self.finished_at, "finished_at"),
-            "result_summary": self.result_summary,
-            "tool_calls": self.tool_calls,
-        }
-        object.__setattr__(self, "encoded", orjson.dumps(entry, option=_WRITTEN))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TokenUsage:
-    """Of the whole job so far."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-    def __post_init__(self) -> None:
-        _check_count(self.prompt_tokens, "prompt_tokens")
-        _check_count(self.completion_tokens, "completion_tokens")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cursor:
+    agent_id: UUID
+    system_prompt_hash: str
+    step: int = 0
     """Where the plane resumes. It is explicit, because `step_index + 1` would skip a call that waits for approval."""
-
-    step: int
-    phase: Phase
-    message_seq: int
+    phase: Phase = Phase.MODEL
+    message_seq: int = 0
     """How far the session's messages were read."""
-    iterations: int
+    iterations: int = 0
     """Model responses so far in this job."""
     invocation: UUID | None = None
     """The call under way."""
@@ -140,99 +107,20 @@ class Cursor:
     """Steps below this one are covered by the summary and the facts."""
     window_seq: int = 0
     """So are messages up to this one."""
-
-    def __post_init__(self) -> None:
-        counts = (self.step, self.window_step, self.window_seq, self.message_seq, self.iterations)
-        if min(counts) < 0 or max(counts) >= COUNT_LIMIT:
-            for name in ("step", "window_step", "window_seq", "message_seq", "iterations"):
-                _check_count(getattr(self, name), name)
-        for gate, times in self.gates.items():
-            check_text(gate, "gates (a key)")
-            _check_count(times, f"gates.{gate}")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Checkpoint:
-    checkpoint_id: UUID
-    agent_id: UUID
-    created_at: datetime
-    step_index: int
-    """For display. The cursor is what the plane resumes from."""
-    step_id: str
-    status: CheckpointStatus
-    cursor: Cursor
-    system_prompt_hash: str
-    active_tools: tuple[ActiveTool, ...] = ()
-    working_data: Mapping[str, bytes] = field(default_factory=dict)
-    """The agent's own entries, as `agent_data` makes them; the plane's cursor is not among them."""
-    accumulated_facts: tuple[str, ...] = ()
-    conversation_summary: str | None = None
-    token_usage: TokenUsage = field(default_factory=TokenUsage)
-    execution_log: tuple[LogEntry, ...] = ()
-
-    def __post_init__(self) -> None:
-        _in_utc(self.created_at, "created_at")
-        _check_count(self.step_index, "step_index")
-        _check_name(self.step_id, "step_id")
-        _check_hash(self.system_prompt_hash, "system_prompt_hash")
-        check_memory(self.conversation_summary, self.accumulated_facts, self.working_data)
-
-
-@dataclass(slots=True)
-class Progress:
-    """Where a running job stands: changed in place, and sealed with every write without a copy of it. It is its own cursor."""
-
-    agent_id: UUID
-    system_prompt_hash: str
-    step: int = 0
-    phase: Phase = Phase.MODEL
-    message_seq: int = 0
-    iterations: int = 0
-    invocation: UUID | None = None
-    gates: Mapping[str, int] = field(default_factory=dict)
-    window_step: int = 0
-    window_seq: int = 0
     status: CheckpointStatus = CheckpointStatus.IN_PROGRESS
     step_index: int = 0
+    """For display. The plane resumes from `step`."""
     step_id: str = "start"
     active_tools: tuple[ActiveTool, ...] = ()
     working_data: Mapping[str, bytes] = field(default_factory=dict)
+    """The agent's own entries, each as canonical JSON; the plane's entry is not among them."""
     accumulated_facts: tuple[str, ...] = ()
     conversation_summary: str | None = None
     prompt_tokens: int = 0
+    """Of the whole job so far, as the completion tokens."""
     completion_tokens: int = 0
     checkpoint_id: UUID = NO_JOB
     created_at: datetime = NEVER
-
-    @classmethod
-    def of(cls, checkpoint: Checkpoint) -> Progress:
-        usage = checkpoint.token_usage
-        return cls(
-            agent_id=checkpoint.agent_id,
-            system_prompt_hash=checkpoint.system_prompt_hash,
-            status=checkpoint.status,
-            step_index=checkpoint.step_index,
-            step_id=checkpoint.step_id,
-            active_tools=checkpoint.active_tools,
-            working_data=checkpoint.working_data,
-            accumulated_facts=checkpoint.accumulated_facts,
-            conversation_summary=checkpoint.conversation_summary,
-            prompt_tokens=usage.prompt_tokens,
-            completion_tokens=usage.completion_tokens,
-            **{field.name: getattr(checkpoint.cursor, field.name) for field in fields(Cursor)},
-        )
-
-    @property
-    def cursor(self) -> Progress:
-        return self
-
-    @property
-    def token_usage(self) -> Progress:
-        return self
-
-    @property
-    def execution_log(self) -> tuple[LogEntry, ...]:
-        return ()  # made where the checkpoint is read
 
     @property
     def memory(self) -> tuple[str | None, tuple[str, ...], Mapping[str, bytes]]:
@@ -274,24 +162,18 @@ def schema() -> Blob:
     return document
 
 
-def agent_data(data: Mapping[str, Any]) -> dict[str, bytes]:
-    """What an agent wants to keep, entry by entry in canonical JSON."""
-    _refuse_keys_of_the_plane(data)
-    return {key: _entry(key, value) for key, value in data.items()}
-
-
-def with_log(blob: Blob, log: Iterable[LogEntry]) -> Blob:
+def with_log(blob: Blob, log: Iterable[Mapping[str, Any]]) -> Blob:
     """A checkpoint as people read it. The log is made from the rows of the steps, so it is not written with each of them."""
     try:
         check_seal(orjson.dumps(blob).decode(), None, NO_JOB, None)
     except CheckpointCorrupt:
         return blob  # as it was found
-    shown = {**blob, "execution_log": [orjson.loads(entry.encoded) for entry in log]}
+    shown = {**blob, "execution_log": orjson.loads(orjson.dumps([dict(entry) for entry in log], option=_WRITTEN))}
     del shown["crc32"]
     return {**shown, "crc32": zlib.crc32(_rewritten(shown))}
 
 
-def seal(checkpoint: Checkpoint | Progress, *, job_id: UUID, key: bytes) -> SealedCheckpoint:
+def seal(progress: Progress, *, job_id: UUID, key: bytes) -> SealedCheckpoint:
     """Every step waits for this: what is canonical already is put in as it is, and nothing is written twice."""
     # `crc32` sorts between these two parts, so it can be put in after the sum over both is known.
     head = orjson.dumps(
@@ -304,29 +186,29 @@ def seal(checkpoint: Checkpoint | Progress, *, job_id: UUID, key: bytes) -> Seal
                     "status": tool.status,
                     "tool_name": tool.tool_name,
                 }
-                for tool in checkpoint.active_tools
+                for tool in progress.active_tools
             ],
-            "agent_id": str(checkpoint.agent_id),
-            "checkpoint_id": str(checkpoint.checkpoint_id),
+            "agent_id": str(progress.agent_id),
+            "checkpoint_id": str(progress.checkpoint_id),
         }
     )
     tail_values = {
-        "created_at": checkpoint.created_at.astimezone(UTC),
-        "execution_log": orjson.Fragment(b"[%b]" % b",".join([entry.encoded for entry in checkpoint.execution_log])),
-        "memory_context": _memory_written(checkpoint, with_memory=True),
+        "created_at": progress.created_at.astimezone(UTC),
+        "execution_log": (),  # made where the checkpoint is read
+        "memory_context": _memory_written(progress, with_memory=True),
         "schema_version": SCHEMA_VERSION,
-        "status": checkpoint.status,
-        "step_id": checkpoint.step_id,
-        "step_index": checkpoint.step_index,
+        "status": progress.status,
+        "step_id": progress.step_id,
+        "step_index": progress.step_index,
     }
     tail = orjson.dumps(tail_values, option=_WRITTEN)
     head_part, tail_part = memoryview(head)[:-1], memoryview(tail)[1:]  # without the braces between them
     crc = zlib.crc32(tail_part, zlib.crc32(b",", zlib.crc32(head_part)))
     written = stored = b"".join((head_part, b',"crc32":%d,' % crc, tail_part))
     if len(written) > MAX_BYTES:
-        raise _too_large(checkpoint, len(written))
-    if checkpoint.conversation_summary is not None or checkpoint.accumulated_facts or checkpoint.working_data:
-        tail_values["memory_context"] = _memory_written(checkpoint, with_memory=False)
+        raise _too_large(progress, len(written))
+    if progress.conversation_summary is not None or progress.accumulated_facts or progress.working_data:
+        tail_values["memory_context"] = _memory_written(progress, with_memory=False)
         tail_part = memoryview(orjson.dumps(tail_values, option=_WRITTEN))[1:]
         stored = b"".join((head_part, b',"crc32":%d,' % crc, tail_part))
     return SealedCheckpoint(
@@ -339,46 +221,36 @@ def mac_of(written: bytes, job_id: UUID, key: bytes) -> bytes:
     return hmac.digest(key, job_id.bytes + written, "sha256")
 
 
-# Writing
-
-
-def _memory_written(checkpoint: Checkpoint | Progress, *, with_memory: bool) -> Blob:
+def _memory_written(progress: Progress, *, with_memory: bool) -> Blob:
     working: Blob = {}
     if with_memory:
-        working = {name: orjson.Fragment(value) for name, value in checkpoint.working_data.items()}
-    cursor, usage = checkpoint.cursor, checkpoint.token_usage
+        working = {name: orjson.Fragment(value) for name, value in progress.working_data.items()}
     working[PLANE_KEY] = {
-        "gates": dict(cursor.gates),
-        "invocation": None if cursor.invocation is None else str(cursor.invocation),
-        "iterations": cursor.iterations,
-        "message_seq": cursor.message_seq,
-        "phase": cursor.phase,
-        "step": cursor.step,
+        "gates": dict(progress.gates),
+        "invocation": None if progress.invocation is None else str(progress.invocation),
+        "iterations": progress.iterations,
+        "message_seq": progress.message_seq,
+        "phase": progress.phase,
+        "step": progress.step,
         # Only where there is something to say: whoever knew no windows reads the rest as it is.
-        **({"window_step": cursor.window_step} if cursor.window_step else {}),
-        **({"window_seq": cursor.window_seq} if cursor.window_seq else {}),
+        **({"window_step": progress.window_step} if progress.window_step else {}),
+        **({"window_seq": progress.window_seq} if progress.window_seq else {}),
     }
     return {
-        "accumulated_facts": checkpoint.accumulated_facts if with_memory else (),
-        "conversation_summary": checkpoint.conversation_summary if with_memory else None,
-        "system_prompt_hash": checkpoint.system_prompt_hash,
-        "token_usage": {"completion_tokens": usage.completion_tokens, "prompt_tokens": usage.prompt_tokens},
+        "accumulated_facts": progress.accumulated_facts if with_memory else (),
+        "conversation_summary": progress.conversation_summary if with_memory else None,
+        "system_prompt_hash": progress.system_prompt_hash,
+        "token_usage": {"completion_tokens": progress.completion_tokens, "prompt_tokens": progress.prompt_tokens},
         "working_data": working,
     }
 
 
-def _entry(key: str, value: Any) -> bytes:
-    # Written under its key, so that the key is checked too and stands in the path of a refusal.
-    return canonical({key: value})[len(orjson.dumps(key)) + 2 : -1]
-
-
-def _too_large(checkpoint: Checkpoint | Progress, size: int) -> TooLarge:
-    sizes = {f"working_data.{name[:50]}": len(value) for name, value in checkpoint.working_data.items()}
-    for tool in checkpoint.active_tools:
+def _too_large(progress: Progress, size: int) -> TooLarge:
+    sizes = {f"working_data.{name[:50]}": len(value) for name, value in progress.working_data.items()}
+    for tool in progress.active_tools:
         sizes[f"the result of {tool.tool_name[:50]} ({tool.invocation_id})"] = len(tool.result or b"")
-    sizes["accumulated_facts"] = sum(len(fact.encode()) for fact in checkpoint.accumulated_facts)
-    sizes["conversation_summary"] = len((checkpoint.conversation_summary or "").encode())
-    sizes["execution_log"] = sum(len(entry.encoded) for entry in checkpoint.execution_log)
+    sizes["accumulated_facts"] = sum(len(fact.encode()) for fact in progress.accumulated_facts)
+    sizes["conversation_summary"] = len((progress.conversation_summary or "").encode())
     largest = max(sizes, key=sizes.__getitem__)
     return TooLarge(
         f"The checkpoint is {size} bytes; the limit is {MAX_BYTES}. "
@@ -387,9 +259,6 @@ def _too_large(checkpoint: Checkpoint | Progress, size: int) -> TooLarge:
         hint="Store large data elsewhere and keep a reference to it; drop entries that are no longer needed.",
         size=size,
     )
-
-
-# Checking
 
 
 def _check_count(value: int, name: str) -> None:
@@ -408,27 +277,17 @@ def _check_hash(value: str, name: str) -> None:
 
 
 def check_memory(summary: str | None, facts: Iterable[str], working_data: Iterable[str]) -> None:
-    _refuse_keys_of_the_plane(working_data)
-    if summary is not None:
-        check_text(summary, "conversation_summary")
-    for index, fact in enumerate(facts):
-        check_text(fact, f"accumulated_facts[{index}]")
-
-
-def _in_utc(value: datetime, name: str) -> datetime:
-    if value.tzinfo is None:
-        raise InvalidInput(f"`{name}` has no time zone.", field=name)
-    return value.astimezone(UTC)
-
-
-def _refuse_keys_of_the_plane(keys: Iterable[str]) -> None:
-    for key in keys:
-        if isinstance(key, str) and key.startswith("$"):
+    for key in working_data:
+        if key.startswith("$"):
             raise InvalidInput(
                 f"`{key[:50]}` starts with `$`: such keys are the plane's own.",
                 field=key[:50],
                 hint="Choose a key that starts with another character.",
             )
+    if summary is not None:
+        check_text(summary, "conversation_summary")
+    for index, fact in enumerate(facts):
+        check_text(fact, f"accumulated_facts[{index}]")
 
 
 Migration = Callable[[Blob], Blob]
@@ -486,8 +345,8 @@ def open_sealed(
     migrations: Mapping[int, Migration] = MIGRATIONS,
     current: int = SCHEMA_VERSION,
     schema: Blob | None = None,
-) -> Checkpoint:
-    """The checkpoint that was sealed, or `CheckpointCorrupt` for the first check that fails."""
+) -> Progress:
+    """The state that was sealed, or `CheckpointCorrupt` for the first check that fails."""
     blob = _object(text)
     for name in _FIELDS:
         if name not in blob:
@@ -648,42 +507,34 @@ def _published() -> Validator:
     return _validator(schema())
 
 
-# Reading
-
-
-def _read(blob: Blob) -> Checkpoint:
+def _read(blob: Blob) -> Progress:
     memory = blob["memory_context"]
     working = dict(memory["working_data"])
-    cursor = _cursor_read(working.pop(PLANE_KEY))
-    return Checkpoint(
+    cursor = working.pop(PLANE_KEY)
+    invocation = cursor["invocation"]
+    progress = Progress(
         checkpoint_id=UUID(blob["checkpoint_id"]),
         agent_id=UUID(blob["agent_id"]),
         created_at=datetime.fromisoformat(blob["created_at"]),
         step_index=blob["step_index"],
         step_id=blob["step_id"],
         status=CheckpointStatus(blob["status"]),
-        cursor=cursor,
         system_prompt_hash=memory["system_prompt_hash"],
         active_tools=tuple(_tool_read(tool) for tool in blob["active_tools"]),
         working_data={name: _rewritten(value) for name, value in working.items()},
         accumulated_facts=tuple(memory.get("accumulated_facts", ())),
         conversation_summary=memory.get("conversation_summary"),
-        token_usage=TokenUsage(**memory["token_usage"]),
-        execution_log=tuple(_log_entry_read(entry) for entry in blob["execution_log"]),
+        **memory["token_usage"],
+        **{**cursor, "phase": Phase(cursor["phase"]), "invocation": UUID(invocation) if invocation else None},
     )
-
-
-def _cursor_read(cursor: Blob) -> Cursor:
-    invocation = cursor["invocation"]
-    values = {"phase": Phase(cursor["phase"]), "invocation": None if invocation is None else UUID(invocation)}
-    return Cursor(**{**cursor, **values})
+    check_memory(*progress.memory)
+    for name in _COUNTS:
+        _check_count(getattr(progress, name), name)
+    for gate, times in progress.gates.items():
+        _check_count(times, f"gates.{gate}")
+    return progress
 
 
 def _tool_read(tool: Blob) -> ActiveTool:
     values = {"invocation_id": UUID(tool["invocation_id"]), "status": ToolStatus(tool["status"])}
     return ActiveTool(**{**tool, **values, "result": _rewritten(tool.get("result"))})
-
-
-def _log_entry_read(entry: Blob) -> LogEntry:
-    times = {name: datetime.fromisoformat(entry[name]) for name in ("started_at", "finished_at")}
-    return LogEntry(**{**entry, **times})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
 from typing import Any
@@ -127,13 +127,6 @@ class Spent:
 
     def __add__(self, other: Spent) -> Spent:
         return Spent(tokens=self.tokens + other.tokens, cost_micros=self.cost_micros + other.cost_micros)
-
-
-@dataclass(eq=False, slots=True)
-class OpenModelCall:
-    """One that the model was asked and has not answered: it counts before anybody knows what it took."""
-
-    least: Spent = field(default_factory=Spent)
 
 
 def over_job(limits: ResourceLimits, spent: Spent, next_call: Spent) -> str | None:

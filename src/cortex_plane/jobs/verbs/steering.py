@@ -10,7 +10,7 @@ from uuid import UUID
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model import jobs as job_model
-from cortex_plane.jobs.model.checkpoints import LogEntry, with_log
+from cortex_plane.jobs.model.checkpoints import with_log
 from cortex_plane.jobs.model.effects import IN_DOUBT, CallStatus, Question, question
 from cortex_plane.jobs.model.jobs import Hold, JobStatus, SessionReceipt, SteeringResult
 from cortex_plane.jobs.model.journal import AT_ONCE, KEPT, Signal, SignalDraft, SignalReceipt, taken
@@ -146,9 +146,6 @@ async def resume_session(db: Database, actor: Actor, id: UUID, resumption: job_m
     return receipt
 
 
-# What happened, and what nobody knows ----------------------------------------------------------------------------
-
-
 list_steps = job_reader(jobs_store.list_steps)
 list_journal = job_reader(jobs_store.list_journal)
 list_job_usage = job_reader(jobs_store.list_job_usage)
@@ -166,7 +163,7 @@ async def get_checkpoint(tx: Transaction, actor: Actor, id: UUID) -> dict[str, A
     """The job's durable state, as it would be resumed from."""
     require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
     blob = require_found(await tx.value(queries.get_checkpoint, id), "checkpoint")
-    return with_log(blob, [LogEntry(**dict(row)) for row in await tx.rows(queries.list_log, id)])
+    return with_log(blob, await tx.rows(queries.list_log, id))
 
 
 @transaction_verb(Permission.JOB_READ)
@@ -174,9 +171,6 @@ async def list_questions(tx: Transaction, actor: Actor, id: UUID) -> list[Questi
     """Calls of a job of which nobody knows whether they happened."""
     require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
     return [question(call) for call in await jobs_store.open_calls(tx, id) if call.status is CallStatus.UNCERTAIN]
-
-
-# Shared ----------------------------------------------------------------------------------------------------------
 
 
 def require_open(job_row: Row) -> None:
@@ -337,9 +331,6 @@ async def list_signals(
 
 
 list_waits = job_reader(jobs_store.list_signal_waits)
-
-
-# For the plane itself --------------------------------------------------------------------------------------------
 
 
 async def deliver_waiting_signals(db: Database) -> None:

@@ -144,8 +144,6 @@ CODE_LENGTH = 10
 _LOOKALIKES = str.maketrans("ILO", "110")
 _SEPARATORS = re.compile(r"[\s\-\u2010-\u2015]")
 
-# Addresses ------------------------------------------------------------------------------------------------------------
-
 MAX_ADDRESS = 254
 MAX_LOCAL = 64
 _ATOM = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~\u0080-\U0010ffff-]+")
@@ -193,9 +191,6 @@ def _email(address: str) -> str:
 
 
 Email = Annotated[str, StringConstraints(min_length=3, max_length=320), AfterValidator(_email)]
-
-
-# What callers send, and get -------------------------------------------------------------------------------------------
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -276,9 +271,6 @@ class AddressVerification:
         return self.purpose is Purpose.ADDRESS
 
 
-# Secrets --------------------------------------------------------------------------------------------------------------
-
-
 def read_code(typed: str) -> str | None:
     """A code as it was shown, however it was typed: case, spaces and dashes do not matter. None: it cannot be one."""
     code = _SEPARATORS.sub("", typed).upper().translate(_LOOKALIKES)
@@ -308,9 +300,6 @@ def is_nonce(code: str, text: str, now: datetime) -> bool:
 
 def _signed(code: str, stamp: str) -> str:
     return hmac.new(code.encode(), b"cortex verify " + stamp.encode(), hashlib.sha256).hexdigest()
-
-
-# Whose it is ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

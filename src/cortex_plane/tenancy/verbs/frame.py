@@ -34,9 +34,6 @@ T_co = TypeVar("T_co", covariant=True)
 log = structlog.get_logger()
 
 
-# Who calls ------------------------------------------------------------------------------------------------------------
-
-
 async def authenticate_key(db: Database, secret: str, org_slug: str | None = None) -> Actor:
     """The actor behind a key. What is not even shaped like a key is not looked up. Revoked and expired keys raise with the reason."""
     rows: Sequence[Row] = ()
@@ -82,8 +79,6 @@ def _is_due(row: tuple[UUID, str, str]) -> bool:
         _forgery_reports.popitem(last=False)
     return True
 
-
-# Request rates --------------------------------------------------------------------------------------------------------
 
 BURST_SECONDS = 10
 """How long somebody may have been silent for it to count."""
@@ -173,9 +168,6 @@ class RequestRates:
             hint="Wait as long as the header Retry-After says, and send fewer requests at a time.",
             retry_after=math.ceil(seconds),
         )
-
-
-# Verbs ----------------------------------------------------------------------------------------------------------------
 
 
 class Verb(Protocol[P, T_co]):

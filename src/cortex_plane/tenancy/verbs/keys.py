@@ -202,8 +202,6 @@ async def forget_request_budgets(db: Database) -> None:
         count = row["forget_request_budgets"]
 
 
-# The credential key ---------------------------------------------------------------------------------------------------
-
 log = structlog.get_logger()
 
 

@@ -376,15 +376,8 @@ class Servers:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """For as long as the worker runs, and no longer, however it ends."""
-        await self.start()
-        try:
-            yield
-        finally:
-            await self.stop()
-
-    async def start(self) -> None:
-        """Raises ``SetupError`` where a secret is missing. A server that does not come up is tried on, in the background."""
+        """For as long as the worker runs, and no longer, however it ends. Raises ``SetupError`` where a secret is missing. A server
+        that does not come up is tried on, in the background."""
         try:
             for app in self._apps:
                 connections = _connections.setdefault(app, {})
@@ -393,13 +386,13 @@ class Servers:
                     await self._recall(app, connection)
                     connection.start(partial(self._offer, app, connection), self._changed.set)
                     self._started.append((app, connection))
-        except BaseException:
-            await self.stop()
-            raise
-        if waiting := [asyncio.create_task(connection.settled.wait()) for _, connection in self._started]:
-            _, late = await asyncio.wait(waiting, timeout=SETTLE_SECONDS)
-            for task in late:
-                task.cancel()
+            if waiting := [asyncio.create_task(connection.settled.wait()) for _, connection in self._started]:
+                _, late = await asyncio.wait(waiting, timeout=SETTLE_SECONDS)
+                for task in late:
+                    task.cancel()
+            yield
+        finally:
+            await self._stop()
 
     def tell(self) -> None:
         """From now on, how they are is written down. The worker is registered."""
@@ -407,7 +400,7 @@ class Servers:
             self._changed.set()
             self._telling = asyncio.create_task(self._tell())
 
-    async def stop(self) -> None:
+    async def _stop(self) -> None:
         connections, self._started = self._started, []
         await asyncio.gather(*(connection.stop(self._changed.set) for _, connection in connections))
         if self._telling is not None:

@@ -96,19 +96,20 @@ class ScriptedModel:
         self, request: completions.ModelRequest
     ) -> AsyncIterator[completions.TextChunk | completions.Response]:
         due = answer(_script_of(request.settings), request)
-        if due.delay_ms:
-            await asyncio.sleep(due.delay_ms / 1000)
-        if due.error_status is not None:
+        turn = due.turn
+        if turn.delay_ms:
+            await asyncio.sleep(turn.delay_ms / 1000)
+        if turn.error_status is not None:
             raise completions.ModelError(
-                f"The scripted model answered with status {due.error_status}, as its script says.",
-                status=due.error_status,
+                f"The scripted model answered with status {turn.error_status}, as its script says.",
+                status=turn.error_status,
                 hint="Remove `error_status` from this turn of the script if that was not meant.",
             )
         for word in _WORDS.split(due.response.text or ""):
             if word:
                 yield completions.TextChunk(word)
-                if due.chunk_delay_ms:
-                    await asyncio.sleep(due.chunk_delay_ms / 1000)
+                if turn.chunk_delay_ms:
+                    await asyncio.sleep(turn.chunk_delay_ms / 1000)
         yield due.response
 
 
@@ -134,9 +135,8 @@ def _parse_script(script: bytes) -> tuple[completions.ScriptTurn, ...]:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScriptedAnswer:
     response: completions.Response
-    delay_ms: int = 0
-    chunk_delay_ms: int = 0
-    error_status: int | None = None
+    turn: completions.ScriptTurn
+    """It says how long the answer takes, and whether it is an error."""
 
 
 def answer(script: Sequence[completions.ScriptTurn] | None, request: completions.ModelRequest) -> ScriptedAnswer:
@@ -148,7 +148,8 @@ def answer(script: Sequence[completions.ScriptTurn] | None, request: completions
         usage = completions.ModelUsage(
             prompt_tokens=completions.tokens(len(prompt)), completion_tokens=completions.tokens(len(summary))
         )
-        return ScriptedAnswer(response=completions.Response(text=summary, calls=(), usage=usage, cost_micros=0))
+        response = completions.Response(text=summary, calls=(), usage=usage, cost_micros=0)
+        return ScriptedAnswer(response=response, turn=completions.ScriptTurn())
     words = _Words(request.turns)
     turn = _due(script, request.turn_index, words)
     text = None if turn.text is None else _fill(turn.text, words)
@@ -164,12 +165,7 @@ def answer(script: Sequence[completions.ScriptTurn] | None, request: completions
         prompt_tokens=completions.tokens(completions.heard(request)),
         completion_tokens=completions.tokens(len(text or "") + completions.length_of_calls(calls)),
     )
-    return ScriptedAnswer(
-        response=completions.Response(text=text, calls=calls, usage=usage, cost_micros=0),
-        delay_ms=turn.delay_ms,
-        chunk_delay_ms=turn.chunk_delay_ms,
-        error_status=turn.error_status,
-    )
+    return ScriptedAnswer(response=completions.Response(text=text, calls=calls, usage=usage, cost_micros=0), turn=turn)
 
 
 def _due(script: Sequence[completions.ScriptTurn] | None, turn_index: int, words: _Words) -> completions.ScriptTurn:
