@@ -206,8 +206,8 @@ async def _write(
                 tx, actor, person, after, decision.standing, reason=decision.reason, now=row.now
             )
             facts.append(granted)
-        said = approval_rules.receipt_facts(row, row.receipt, change, person, actor.name, decision, edit, channel)
-        receipt = await receipts.sign_receipt(db, tx, after, said, calls, standing)
+        statement = approval_rules.receipt_facts(row, row.receipt, change, person, actor.name, decision, edit, channel)
+        receipt = await receipts.sign_receipt(db, tx, after, statement, calls, standing)
     changed = await write_change(
         tx, row, change, actor, entries, facts,
         (kind, approval.job_id, {**event, "approval_id": str(approval.id), "by": actor.name}), version=version,
