@@ -196,12 +196,15 @@ class JobRunner:
 
     def _ahead(self) -> int:
         """How many jobs will find a free slot within a moment, as far as the last moment tells."""
+        if not self._ends:
+            return 0
         now = ticks()
         lately, before = (
             sum(end > now - seconds for end in self._ends) for seconds in (MOMENT_SECONDS, PATIENCE_SECONDS)
         )
         # Jobs that ended all at once began all at once: the next ones will not end before these would have waited too long.
-        return min(lately, round(before * MOMENT_SECONDS / PATIENCE_SECONDS))
+        span = min(max(now - self._ends[0], MOMENT_SECONDS), PATIENCE_SECONDS)
+        return min(lately, round(before * MOMENT_SECONDS / span))
 
     def _leased(self) -> list[Assignment]:
         return [attempt.lease.assignment for attempt in (*self._running.values(), *self._ready)]
