@@ -121,7 +121,7 @@ class JobRunner:
         """Claimed ahead: begun when slots become free."""
         self._late: set[UUID] = set()
         """Jobs that were claimed ahead, found no slot, and are not handed back yet."""
-        self._ends: deque[float] = deque(maxlen=round(PATIENCE_SECONDS / MOMENT_SECONDS) * self.settings.concurrency)
+        self._ends: deque[float] = deque(maxlen=10 * self.settings.concurrency)
         """The ticks at which the last attempts ended."""
         self._refusing: set[asyncio.Task[None]] = set()
         self._claiming = asyncio.Lock()
