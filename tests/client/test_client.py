@@ -12,7 +12,7 @@ from cortex_plane import Client, CortexError
 from cortex_plane.db.database import Database
 from cortex_plane.http.app import framed
 from cortex_plane.http.metrics import Metrics
-from cortex_plane.kernel.errors import AlreadyExists, InUse, NotFound, Stale, Unavailable
+from cortex_plane.kernel.errors import AlreadyExists, InUse, InvalidInput, NotFound, Stale, Unavailable
 from cortex_plane.main.api_process import create_app
 from cortex_plane.tenancy.model.orgs import TeamChange, TeamDraft
 from tests.fixtures.people import World
@@ -60,3 +60,16 @@ async def test_problems_become_the_errors_that_the_plane_raised(db: Database, wo
         assert (await plane.teams.get("main")).name == "Main"
         assert [team.slug async for team in plane.teams.list(limit=1)] == ["main"]
     metrics.close()
+
+
+def test_a_key_is_in_no_repr() -> None:
+    assert "secret" not in repr(Client("http://127.0.0.1:1", "secret").transport._plane)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://user:word@127.0.0.1:1", "http://127.0.0.1:1/?org=a", "http://127.0.0.1:1/#x", "127.0.0.1:1", "http://[::"],
+)
+def test_an_address_that_is_not_plain_is_refused(url: str) -> None:
+    with pytest.raises(InvalidInput, match="without a password"):
+        Client(url, "secret")

@@ -163,13 +163,19 @@ begin
   end if;
 
   -- One look at everything that a write depends on besides its job. `policies` is policies_version(), written out. A write that only
-  -- records outcomes depends on none of it.
+  -- ends a step depends on none of it; the next response is judged by the policies of then.
   if p_dispatch_seconds is not null or p_step is not null or p_status is not null or p_more is not null or p_done_step is null then
     select o.policy_version::text || '.' || p.version::text
         || case when o.confirmation_version > 0 then '.' || o.confirmation_version::text else '' end,
       (select count(*) from session_atlas b where b.org_id = p_org and b.session_id = the_job.session_id), w.expires_at
     into policies, atlases, lease_end
     from org o cross join platform_policy_version p left join worker w on w.id = p_worker
+    where o.id = p_org;
+  else
+    select o.policy_version::text || '.' || p.version::text
+        || case when o.confirmation_version > 0 then '.' || o.confirmation_version::text else '' end
+    into policies
+    from org o cross join platform_policy_version p
     where o.id = p_org;
   end if;
   if (p_dispatch_seconds is not null or p_open_approvals > 0) and policies is distinct from p_policies then
@@ -4136,7 +4142,7 @@ begin
     return head.message_seq;
   end if;
   select * into strict head from session_head where org_id = p_org and session_id = p_session for update;
-  at := plane_now();
+  at := greatest(plane_now(), head.last_activity_at);
   for i in 1 .. events loop
     head.event_seq := head.event_seq + 1;
     if event_types[i] is not null then

@@ -621,3 +621,20 @@ async def test_whoever_spoke_to_the_job_did_ask_for_it(strict: World) -> None:
             await decide(strict, asked, by=person)
         assert refused.value.code == "self_approval"
     await decide(strict, asked, by=cal)
+
+
+async def test_a_policy_that_changes_during_a_read_is_obeyed_by_the_next_read(world: World) -> None:
+    app, reads = App("tests"), list[int]()
+
+    @app.tool(read_only=True)
+    async def look(n: int) -> int:
+        """Looks, and is forbidden meanwhile."""
+        reads.append(n)
+        if n == 1:
+            await apply_policies(world.db, world.admin.actor, "policies: [{name: freeze, target: '*', effect: deny}]")
+        return n
+
+    job = await submit(world, await make_agent(world, [turn(call("look", n=n)) for n in range(4)]))
+    async with working(world.db, app):
+        await ended(world, job)
+    assert reads == [0, 1]

@@ -11,10 +11,12 @@ import asyncpg
 import pytest
 
 from cortex_plane.agents.model.completions import ModelRequest, Response, TextChunk
+from cortex_plane.calls.verbs import steps
 from cortex_plane.jobs.model.jobs import Cancellation, JobStatus, Pause, Resumption
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import Unavailable
 from cortex_plane.worker.attempt import Attempt
+from cortex_plane.worker.authorization import CallAuthorizer
 from cortex_plane.worker.lease import WriteFailed
 from cortex_plane.worker.models.backends import Backends, ScriptedModel
 from cortex_plane.worker.tools.app import App
@@ -201,3 +203,93 @@ async def test_a_slow_model_is_asked_while_the_outcome_is_written(world: World, 
         await ended(world, job)
     assert (await job_of(world, job)).status is JobStatus.COMPLETED
     assert len(acts.keys) == 3
+
+
+# A write in the background -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_hold", [True, False])
+@pytest.mark.proves("D.720")
+async def test_a_job_stops_where_its_outcome_is_written_while_the_next_calls_are_authorised(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_hold: bool
+) -> None:
+    async def during(job: Any) -> None:
+        if is_hold:
+            await steering.pause(world.db, world.admin.actor, job, Pause())
+        else:
+            await steering.cancel(world.db, world.admin.actor, job, Cancellation())
+
+    authorize = CallAuthorizer.authorize
+
+    async def waiting(self: CallAuthorizer, calls: Any) -> None:
+        await asyncio.sleep(0.06)  # longer than an outcome waits
+        await authorize(self, calls)
+
+    monkeypatch.setattr(CallAuthorizer, "authorize", waiting)
+    acts = Acts(during=during)
+    job = await submit(world, await make_agent(world, THREE))
+    async with working(world.db, acts.app, defer_seconds=0.02):
+        await until(world, job, JobStatus.PAUSED if is_hold else JobStatus.CANCELLED)
+    assert len(acts.keys) == 2
+
+
+class EndlessModel:
+    """The scripted model, whose second answer never comes."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
+        self.asked += 1
+        if self.asked == 2:
+            await asyncio.Event().wait()
+        async for piece in ScriptedModel().stream(request):
+            yield piece
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.proves("D.720")
+async def test_a_model_is_interrupted_where_the_write_beside_it_stops_the_job(
+    world: World, admin: asyncpg.Connection, is_lost: bool
+) -> None:
+    job = await submit(world, await make_agent(world, THREE))
+    app = App("tests")
+
+    @app.tool(on_uncertain="retry_with_key")
+    async def act(ctx: ToolContext, n: int) -> int:
+        """Acts, and is stopped meanwhile."""
+        if is_lost:
+            await admin.execute("update job set epoch = epoch + 1 where id = $1", job)
+        else:
+            await steering.pause(world.db, world.admin.actor, job, Pause())
+        return n
+
+    worker, assignment = await leased(world.db, app)
+    host = replace(worker._host, backends=Backends({"scripted": EndlessModel()}), defer_seconds=0.005)
+    await asyncio.wait_for(Attempt(host, assignment).run(), 10)
+    assert (await job_of(world, job)).status is (JobStatus.RUNNING if is_lost else JobStatus.PAUSED)
+
+
+@pytest.mark.proves("D.720")
+async def test_an_attempt_has_one_write_under_way_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await submit(world, await make_agent(world, THREE))
+    acts, under_way, most = Acts(), 0, 0
+    worker, assignment = await leased(world.db, acts.app)
+    host = replace(worker._host, backends=Backends({"scripted": UnreadableModel()}), defer_seconds=0.05)
+    advance = steps.advance
+
+    async def counted(*args: Any) -> Any:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            await asyncio.sleep(0.1)  # longer than an outcome waits
+            return await advance(*args)
+        finally:
+            under_way -= 1
+
+    monkeypatch.setattr(steps, "advance", counted)
+    with pytest.raises(WriteFailed):
+        await Attempt(host, assignment).run()
+    assert (most, under_way) == (1, 0)
+    assert not [task for task in asyncio.all_tasks() if "_write_deferred" in repr(task)]

@@ -467,6 +467,33 @@ async def test_the_checkpoint_says_how_far_the_memory_goes(world: World, admin: 
     assert worker._host.master_key == KEY
 
 
+async def test_a_memory_inside_a_checkpoint_is_kept_when_its_job_goes_on(
+    world: World, admin: asyncpg.Connection
+) -> None:
+    """As an earlier release stored it."""
+    app = App("tests")
+
+    @app.tool(read_only=True)
+    async def look(ctx: ToolContext, at: int) -> str:
+        """Looks, and is held twice."""
+        if at >= 7:
+            await steering.pause(world.db, world.admin.actor, ctx.job_id, Pause())
+        return f"seen {at}"
+
+    id = await submit(world, await small_agent(world, [turn(call("look", at=n)) for n in range(9)], context_turns=6))
+    async with working(world.db, app, backends=Backends({"listening": Listening()})):
+        await until(world, id, JobStatus.PAUSED)
+        assert (
+            await admin.execute(
+                "update job set checkpoint = whole_checkpoint(checkpoint, memory), memory = null where memory is not null"
+            )
+            == "UPDATE 1"
+        )
+        for status in (JobStatus.PAUSED, JobStatus.COMPLETED):
+            await steering.resume(world.db, world.admin.actor, id, Resumption())
+            await until(world, id, status)
+
+
 @pytest.mark.parametrize(
     "edit",
     [

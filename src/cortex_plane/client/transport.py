@@ -7,7 +7,7 @@ import random
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
@@ -31,6 +31,7 @@ SILENCE_SECONDS = 45.0
 """The plane sends something every 15 s; a stream that is silent for this long is lost."""
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 5.0
+_HEADERS = {"User-Agent": "cortex-plane", "Accept": "*/*", "Accept-Encoding": "gzip, deflate"}
 Lost = Callable[[CortexError], None]
 """Called once for each time that the plane is away."""
 
@@ -65,9 +66,22 @@ class Plane:
     """
 
     url: str
-    headers: Mapping[str, str]
+    headers: Mapping[str, str] = field(repr=False)  # they hold the key
     transport: httpx.AsyncBaseTransport | None = None
     """Where it is not the network."""
+
+    def __post_init__(self) -> None:
+        try:
+            url = httpx.URL(self.url)
+            is_plain = url.is_absolute_url and not (url.userinfo or url.query or url.fragment)
+        except httpx.InvalidURL:
+            is_plain = False
+        if not is_plain:
+            raise errors.InvalidInput(
+                "The address of a plane is a URL without a password, a query and a fragment.",
+                hint="Give it like https://plane.example.org, and the key by itself.",
+                field="url",
+            )
 
     def connections(self) -> httpx.HTTPTransport:
         return httpx.HTTPTransport(verify=certificates(self.url), trust_env=False)
@@ -90,7 +104,7 @@ class Plane:
             url = f"{url}?{urlencode(fields)}"
         kind = {} if content is None else {"Content-Type": "application/json"}
         return httpx.Request(
-            route.method, url, content=content, headers={**self.headers, **kind, **headers},
+            route.method, url, content=content, headers={**_HEADERS, **self.headers, **kind, **headers},
             extensions={"timeout": dict.fromkeys(("connect", "read", "write", "pool"), seconds)},
         )  # fmt: skip
 

@@ -142,8 +142,7 @@ class WriteResult:
     dispatch_before: datetime | None
     now: datetime
     applied_before: bool
-    policies: str | None
-    """The version that holds now; None where the write did not depend on it."""
+    policies: str
     held_seconds: float | None
     """How long ago somebody held it."""
     sent_at: float = 0.0

@@ -73,7 +73,7 @@ class StepWriter:
         self._lease, self._gates, self._conversation = lease, gates, conversation
         self._deferred: tuple[StepWrite, Progress] | None = None
         """The end of a step that goes with the next write, and where the job stood then."""
-        self._flush: asyncio.Task[WriteResult] | None = None
+        self._flush: asyncio.Task[tuple[WriteResult, Progress]] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def defer(self, step: StepWrite, seconds: float) -> None:
@@ -94,22 +94,44 @@ class StepWriter:
 
     async def flush(self) -> WriteResult | None:
         """What was deferred is durable when this returns; None where there was nothing, or another write had it."""
+        end = await self._finish_flush()
+        return None if end is None else end[0]
+
+    async def _finish_flush(self) -> tuple[WriteResult, Progress] | None:
+        """With where the job stood at the end of that step."""
+        self._stop_timer()
+        self._start_flush()
         if self._flush is None:
-            if self._deferred is None:
-                return None
-            self._start_flush()
-        task, self._flush = self._flush, None
-        result = await task if task is not None else None
+            return None
+        try:
+            end = await self._flush
+        finally:
+            self._flush = None
         if self._lease.is_cut_off:
             self._lease.is_cut_off = False
             raise asyncio.CancelledError
-        return result
+        return end
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _start_flush(self) -> None:
         if self._deferred is not None and self._flush is None:
             self._flush = asyncio.get_running_loop().create_task(self._write_deferred())
+            self._flush.add_done_callback(self._stop_model)
 
-    async def _write_deferred(self) -> WriteResult:
+    def _stop_model(self, flush: asyncio.Task[tuple[WriteResult, Progress]]) -> None:
+        """Nobody waits for a response that would be thrown away."""
+        if flush.cancelled():
+            return
+        if flush.exception() is not None:
+            self._conversation.interrupt("The end of the last step could not be written.")
+        elif flush.result()[0].held or flush.result()[0].cancelled:
+            self._conversation.interrupt("The job stops after its last step.")
+
+    async def _write_deferred(self) -> tuple[WriteResult, Progress]:
         if self._deferred is None:
             raise AssertionError("somebody else wrote what was deferred")
         step, progress = self._deferred
@@ -119,7 +141,7 @@ class StepWriter:
             self._deferred = None  # its outcomes are in the error
             raise
         self._deferred = None
-        return result
+        return result, progress
 
     async def write(
         self, step: StepWrite, *, keep_checkpoint: bool = False, commit: Commit | None = None
@@ -140,8 +162,7 @@ class StepWriter:
     async def _write_with_deferred(self, step: StepWrite, keep_checkpoint: bool) -> WriteResult:
         """One commit for the end of a step and what comes next; two where the next write is about something else."""
         deferred, goes_on = self._deferred, step.step is not None and step.status in (None, JobStatus.COMPLETED)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timer()
         if self._flush is None and deferred is not None and not keep_checkpoint and goes_on:
             both = step_calls.merge_writes(deferred[0], step)
             both.past_boundary = True
@@ -157,10 +178,10 @@ class StepWriter:
                 if is_applied(both, result):
                     self._deferred = None
                 return result
-        end = await self.flush()
-        if end is not None and deferred is not None and goes_on and (end.held or end.cancelled):
-            self._lease.progress = deferred[1]  # the step that follows is not recorded
-            check_hold(self._lease, end)
+        end = await self._finish_flush()
+        if end is not None and goes_on and (end[0].held or end[0].cancelled):
+            self._lease.progress = end[1]  # the step that follows is not recorded
+            check_hold(self._lease, end[0])
         return await self.commit(step, keep_checkpoint)
 
     async def commit(self, step: StepWrite, keep_checkpoint: bool) -> WriteResult:
@@ -209,6 +230,7 @@ class StepWriter:
         raise AssertionError("the last try returns or raises")
 
     def drop_recorded(self) -> None:
+        self._stop_timer()
         self._deferred = None
         self._lease.notes = []
         if self._gates.bound is not None:
@@ -257,7 +279,7 @@ class Attempt:
     def interrupt(self) -> None:
         """Somebody cancelled the job."""
         self.lease.cancel_requested = True
-        self.conversation.interrupt()
+        self.conversation.interrupt("The job was cancelled.")
 
     async def _loop(self) -> None:
         point = await resume(self.lease, self.gates, self.authorizer)
@@ -344,10 +366,17 @@ class Attempt:
 
     async def _ask_meanwhile(self, request: completions.ModelRequest) -> completions.Response:
         """While the end of the last step waits for this response, and is written by itself where it takes too long."""
-        response = await self.conversation.ask(request)
+        try:
+            response = await self.conversation.ask(request)
+        except completions.ModelError:
+            await self._check_flush()  # it may be why the model was interrupted
+            raise
+        await self._check_flush()
+        return response
+
+    async def _check_flush(self) -> None:
         if self.writer.is_flushing and (end := await self.writer.flush()) is not None:
             check_hold(self.lease, end)
-        return response
 
     async def _evaluate_gates(self) -> WriteResult | None:
         """A trace that must be durable before anything else happens is written here."""

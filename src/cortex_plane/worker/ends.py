@@ -161,7 +161,12 @@ class EndWriter:
             raise
         except Unavailable as error:
             # A read failed. What was done is written all the same.
-            await self._quietly(self._writer.flush())
+            try:
+                await self._quietly(self._writer.flush())
+            except WriteFailed:
+                raise
+            except Exception as refusal:
+                raise WriteFailed(f"{error} {refusal}") from refusal
             raise WriteFailed(str(error)) from error
         except CheckpointTooLarge as error:
             await self._quietly(self._fail_too_large(error))

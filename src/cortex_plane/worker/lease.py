@@ -19,7 +19,7 @@ from cortex_plane.calls.verbs import steps
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.model import checkpoints
-from cortex_plane.jobs.model.checkpoints import Progress
+from cortex_plane.jobs.model.checkpoints import Memory, Progress
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.rules import Assignment, StepWrite, WriteResult
 from cortex_plane.kernel.errors import Conflict, TooLarge, Unavailable
@@ -107,8 +107,8 @@ class Lease:
         self.prompt, self.prompt_hash = prompt_of(assignment.model_config, self.app)
         self.toolbox = toolbox_of(self.app, self.limits.skills)
         self.progress = Progress(assignment.agent_id, self.prompt_hash)
-        self.stored_memory = self.progress.memory
-        """The memory that stands beside the last checkpoint."""
+        self.stored_memory: Memory | None = self.progress.memory
+        """The memory that stands beside the last checkpoint; None where nobody knows."""
         self.has_progress = False
         """This attempt recorded or finished a step."""
         self.cancel_requested = False
@@ -164,7 +164,7 @@ class Lease:
             self.stored_memory = progress.memory
         self.has_progress = self.has_progress or write.step is not None or write.done_step is not None
         self.newest_message = max(self.newest_message, result.message_seq)
-        self.newest_policies = result.policies or self.newest_policies
+        self.newest_policies = result.policies
         self.last_result = result
         return result
 

@@ -69,6 +69,8 @@ class ModelConversation:
         self._job_spent: usage_model.Spent | None = None
         """With the calls whose usage is not written yet; None until a budget needs it."""
         self._timers: set[ResponseTimer] = set()
+        self._interruption: str | None = None
+        """Why the job is to stop."""
         self.last_seconds = float("inf")
         """How long the last answer took."""
 
@@ -138,6 +140,8 @@ class ModelConversation:
         seconds = min(limits.call_timeout_seconds, limits.step_timeout_seconds, self._lease.limits.job_seconds_left())
         pieces = aiter(answering.backend.stream(request))
         now = asyncio.get_running_loop().time
+        if self._interruption is not None:
+            raise ModelError(self._interruption)
         timer = ResponseTimer(seconds, limits.chunk_timeout_seconds)
         self._timers.add(timer)
         try:
@@ -159,10 +163,11 @@ class ModelConversation:
             raise ModelError("The model's answer ended before it was complete.")
         return response
 
-    def interrupt(self) -> None:
-        """The job was cancelled: the attempt does not wait for an answer of the model; for a call of a tool it does."""
+    def interrupt(self, why: str) -> None:
+        """The job is to stop: the attempt does not wait for an answer of the model; for a call of a tool it does."""
+        self._interruption = why
         for timer in self._timers:
-            timer.stop("The job was cancelled.")
+            timer.stop(why)
 
     def commit(self, calls: Sequence[usage_model.ModelCall]) -> None:
         """Their usage is written."""

@@ -46,7 +46,8 @@ async def resume(lease: Lease, gates: SessionGates, authorizer: CallAuthorizer) 
     lease.notes.append(lease.fact(action, epoch=assignment.epoch, worker=lease.worker.worker_name))
     if assignment.checkpoint is not None:
         lease.progress = _open_checkpoint(lease)
-        lease.stored_memory = lease.progress.memory
+        # What was sealed by an earlier release has its memory in the checkpoint: the first write puts it beside.
+        lease.stored_memory = None if any(lease.progress.memory) else lease.progress.memory
     past = await _read_past(lease)
     authorizer.receipts, authorizer.refusals = past.receipts, past.turned_down
     turns = _turns(lease, past)

@@ -13,7 +13,6 @@
 -- p_past_boundary: the write ends one step and begins the next; it is refused where the job is to stop between them.
 -- A conversation is completed only if its job has read every message; otherwise nothing is written, and the answer
 -- says RUNNING.
--- `policies` of the answer is null where the write did not look at them.
 -- In a new plane, without statistics, the planner would read whole tables, and keep that plan: it may use indexes only. `is not distinct
 -- from` keeps it from finding a job by its worker.
 create or replace function advance_job(
@@ -88,13 +87,19 @@ begin
   end if;
 
   -- One look at everything that a write depends on besides its job. `policies` is policies_version(), written out. A write that only
-  -- records outcomes depends on none of it.
+  -- ends a step depends on none of it; the next response is judged by the policies of then.
   if p_dispatch_seconds is not null or p_step is not null or p_status is not null or p_more is not null or p_done_step is null then
     select o.policy_version::text || '.' || p.version::text
         || case when o.confirmation_version > 0 then '.' || o.confirmation_version::text else '' end,
       (select count(*) from session_atlas b where b.org_id = p_org and b.session_id = the_job.session_id), w.expires_at
     into policies, atlases, lease_end
     from org o cross join platform_policy_version p left join worker w on w.id = p_worker
+    where o.id = p_org;
+  else
+    select o.policy_version::text || '.' || p.version::text
+        || case when o.confirmation_version > 0 then '.' || o.confirmation_version::text else '' end
+    into policies
+    from org o cross join platform_policy_version p
     where o.id = p_org;
   end if;
   if (p_dispatch_seconds is not null or p_open_approvals > 0) and policies is distinct from p_policies then

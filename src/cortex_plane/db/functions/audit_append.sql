@@ -42,7 +42,7 @@ begin
     return head.message_seq;
   end if;
   select * into strict head from session_head where org_id = p_org and session_id = p_session for update;
-  at := plane_now();
+  at := greatest(plane_now(), head.last_activity_at);
   for i in 1 .. events loop
     head.event_seq := head.event_seq + 1;
     if event_types[i] is not null then

@@ -9,7 +9,10 @@ create index idx_tool_call_time on tool_call (org_id, created_at desc, id desc) 
 -- about: such an update stays on its page and writes no index entries.
 alter table tool_call add column turned_down boolean not null default false;
 grant update (turned_down) on tool_call to cortex_app;
+-- The owner is blind where row-level security is forced.
+alter table tool_call no force row level security;
 update tool_call set turned_down = true where status = 'rejected' and settled_by in ('denied', 'expired');
+alter table tool_call force row level security;
 drop index idx_tool_call_turned_down;
 create index idx_tool_call_turned_down on tool_call (org_id, job_id, tool_name, input_hash) where turned_down;
 alter table tool_call set (fillfactor = 55);

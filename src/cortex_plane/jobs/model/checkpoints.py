@@ -37,6 +37,9 @@ COUNT_LIMIT = 2**63
 
 Blob = dict[str, Any]
 
+Memory = tuple[str | None, tuple[str, ...], Mapping[str, bytes]]
+"""The summary of a job's conversation, its facts, and the agent's own data."""
+
 NO_JOB = UUID(int=0)
 NEVER = datetime.min.replace(tzinfo=UTC)
 PLANE_KEY = "$plane"
@@ -123,7 +126,7 @@ class Progress:
     created_at: datetime = NEVER
 
     @property
-    def memory(self) -> tuple[str | None, tuple[str, ...], Mapping[str, bytes]]:
+    def memory(self) -> Memory:
         """What changes more rarely than the rest, and is stored beside it."""
         return self.conversation_summary, self.accumulated_facts, self.working_data
 

@@ -74,7 +74,7 @@ class CodeAttempt:
 
     def interrupt(self) -> None:
         self.lease.cancel_requested = True
-        self.conversation.interrupt()
+        self.conversation.interrupt("The job was cancelled.")
 
     async def _loop(self) -> None:
         lease = self.lease
