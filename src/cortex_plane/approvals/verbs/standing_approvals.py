@@ -126,12 +126,10 @@ async def cover(
 
 def _receipt_fault(vault: Vault, org_id: UUID, standing: StandingApproval, row: Row) -> str | None:
     """Why nobody gave this one: a row could be anybody's, the receipt of its request is the plane's alone."""
-    if row["body"] is None:
-        return "there is no receipt of its approval"
-    stamp = Stamp(**{name: row[name] for name in ("body", "signature", "key_id", "public_key", "sealed")})
-    if not receipts.is_ours(vault, org_id, stamp.key_id, stamp.public_key, stamp.sealed):
-        return "the key of its receipt is not one of the org's"
-    return why_not_standing(stamp, standing, org_id)
+    names = ("body", "signature", "key_id", "public_key", "sealed")
+    stamp = Stamp(**{name: row[name] for name in names}) if row["body"] is not None else None
+    fault = receipts.stamp_fault(vault, org_id, stamp)
+    return why_not_standing(stamp, standing, org_id) if stamp is not None and fault is None else fault
 
 
 @transaction_verb(Permission.APPROVAL_READ)
