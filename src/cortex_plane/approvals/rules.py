@@ -17,7 +17,6 @@ from cortex_plane.approvals.model.approvals import (
     ApprovalStatus,
     Cause,
     Choice,
-    Delegation,
     StandingApproval,
     Vote,
 )  # fmt: skip
@@ -63,16 +62,6 @@ class Sibling:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReceiptSource:
-    """What the receipt of a decision says that the rules do not look at."""
-
-    original_hash: str | None
-    policy_digest: str | None
-    delegations: list[Delegation]
-    active_key: UUID | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class LockedApproval:
     """An approval with everything that its decision depends on, under its locks."""
 
@@ -96,8 +85,8 @@ class LockedApproval:
     """What was recorded under the idempotency key of the decision."""
     cast_votes: list[Vote] = field(default_factory=list)
     """All on the version that is there, also those that do not count any more."""
-    receipt: ReceiptSource | None = None
-    """None where nobody decides."""
+    receipt: ReceiptFacts | None = None
+    """What was read of what the receipt says besides; None where nobody decides."""
 
     @property
     def grant_seconds(self) -> int:
@@ -422,7 +411,7 @@ def _votes_after(
 
 
 def receipt_facts(
-    row: LockedApproval, source: ReceiptSource, change: ApprovalChange, person: UUID, name: str,
+    row: LockedApproval, source: ReceiptFacts, change: ApprovalChange, person: UUID, name: str,
     decision: approval_model.ApprovalDecision, edit: Edit | None, channel: approval_model.Channel,
 ) -> ReceiptFacts:  # fmt: skip
     """What the receipt of a decision says besides the approval: what was read under the locks, and what the decision writes at ``row.now``.
@@ -436,16 +425,12 @@ def receipt_facts(
     earlier = [vote for vote in row.cast_votes if vote.member_id in counted]
     granted = any(status is CallStatus.APPROVED for _, status, _ in change.calls)
     waiting = {call.job_id for call in _awaiting(row)}
-    return ReceiptFacts(
+    return replace(
+        source,
         original_hash=source.original_hash or (approval.input_hash if edit is not None else None),
-        policy_digest=source.policy_digest,
-        decided_at=row.now,
         expires_at=row.now + timedelta(seconds=row.grant_seconds) if granted else None,
         votes=sorted([*earlier, own], key=lambda vote: (vote.created_at, vote.member_id)),
-        delegations=source.delegations,
         checkpoints=[job.checkpoint for job in row.jobs if job.id in waiting],
-        now=row.now,
-        active_key=source.active_key,
     )
 
 

@@ -97,8 +97,9 @@ async def chain_by_chain(
     entries = _Stream(proof_store.stream_all_entries(tx, session_id))
     heads = _Stream(proof_store.stream_heads(tx, session_id))
     roots = _Stream(proof_store.root_heads(tx, session_id))
-    for stream in (entries, heads, roots):
-        await stream.advance()
+    await entries.advance()
+    await heads.advance()
+    await roots.advance()
     while waiting := [item.chain_id for item in (entries.next, heads.next, roots.next) if item is not None]:
         chain = min(waiting)
         while (entry := entries.next) is not None and entry.chain_id == chain:
