@@ -22,7 +22,7 @@ from cortex_plane.calls.model import (
 )
 from cortex_plane.calls.rules import permissions as rules
 from cortex_plane.calls.rules.pipeline import CallVerdict, gate_call
-from cortex_plane.calls.store import CallContext, StoredResolution
+from cortex_plane.calls.store import CallContext, StoredResolution, queries
 from cortex_plane.calls.verbs import calls, outcomes
 from cortex_plane.calls.verbs.authorization import cover_external, policy_verdict
 from cortex_plane.calls.verbs.context import retry_under_session_lock
@@ -139,7 +139,7 @@ async def _new_goal(db: Database, context: CallContext, goal: str | None, digest
     if goal is None or digest is None or context.bound is None:
         return ()
     async with db.transaction(context.org_id) as tx:
-        return () if await calls_store.list_messages_heard(tx, context.session_id, digest) else (goal,)
+        return () if await tx.value(queries.list_messages_heard, context.session_id, digest) else (goal,)
 
 
 async def _write_resolution(
@@ -155,7 +155,7 @@ async def _write_resolution(
     question = {"action": request.action, "input_hash": hashlib.sha256(canonical(request.arguments)).hexdigest()}
     async with db.transaction(actor.org_id) as tx:
         await calls_store.lock_asking(tx, context.job_id, is_open=True)
-        if await calls_store.count_live(tx, context.session_id, MAX_LIVE) >= MAX_LIVE:
+        if await tx.value(queries.count_live, context.session_id, MAX_LIVE) >= MAX_LIVE:
             raise Conflict(
                 f"{MAX_LIVE} resolutions of this session hold already.",
                 code="too_many_resolutions",
