@@ -445,22 +445,22 @@ def shown_to(approval: Approval, actor: Actor) -> Approval:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Taker:
-    """Somebody who is to take a part of a request over."""
+class Candidate:
+    """A member as they are now, and why they could not approve something, where they could not."""
 
     id: UUID
-    display_name: str
-    clearance: int
+    name: str
     roles: frozenset[Role]
+    clearance: int
     active: bool
     refusal: str | None
-    """Why they may not, as a code of the SQL function `decider_refusal`."""
-    same_human_as: str | None
+    """As a code of the SQL function `decider_refusal`."""
+    same_human_as: str | None = None
     """With the code `one_human`: the cause of the call who could be the same human."""
 
 
 def cannot_delegate(
-    row: LockedApproval, actor: Actor, taker: Taker, others: Mapping[UUID, frozenset[Role]]
+    row: LockedApproval, actor: Actor, taker: Candidate, others: Mapping[UUID, frozenset[Role]]
 ) -> CortexError | None:
     """Why the actor may not hand their part to this person. ``others`` may decide besides the actor, with their roles."""
     approval = row.approval
@@ -502,12 +502,12 @@ def nobody_to_take_it() -> NotFound:
     )
 
 
-def _cannot_take(approval: Approval, actor: Actor, taker: Taker) -> CortexError | None:
+def _cannot_take(approval: Approval, actor: Actor, taker: Candidate) -> CortexError | None:
     if not taker.active or taker.refusal == "guest_cannot_decide":
         return nobody_to_take_it()
     if taker.id == actor.user_account_id:
         return InvalidInput("You have it already.", code="delegate_is_self", hint="Name somebody else.")
-    name = taker.display_name
+    name = taker.name
     match taker.refusal:
         case "delegated_away":
             return Conflict(
@@ -531,19 +531,6 @@ def _cannot_take(approval: Approval, actor: Actor, taker: Taker) -> CortexError 
 
 
 MAY_REVOKE = frozenset({Role.ADMIN, Role.OPERATOR})
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Granter:
-    """Whoever gave a standing approval, as they are now."""
-
-    id: UUID
-    name: str
-    roles: frozenset[Role]
-    clearance: int
-    active: bool
-    refusal: str | None
-    """Why they could not approve the call now, as a code of the SQL function `decider_refusal`."""
 
 
 # Giving it --------------------------------------------------------------------------------------------------------
@@ -588,7 +575,7 @@ def why_not_covered(
     standing: StandingApproval,
     session_id: UUID,
     call: Uncovered,
-    granter: Granter,
+    granter: Candidate,
     now: datetime,
     *,
     reserved: int = 0,
@@ -626,7 +613,7 @@ def _elsewhere(standing: StandingApproval, session_id: UUID, call: Uncovered) ->
     return None
 
 
-def _not_by_itself(terms: policy_model.Terms, granter: Granter) -> str | None:
+def _not_by_itself(terms: policy_model.Terms, granter: Candidate) -> str | None:
     """Whether whoever gave it could not approve this call alone, now."""
     if not granter.active:
         return "whoever gave it is not there any more"
@@ -656,7 +643,7 @@ def _not_under(standing: StandingApproval, call: Uncovered) -> str | None:
 # Listing and revoking it ------------------------------------------------------------------------------------------
 
 
-def why_unusable(standing: StandingApproval, granter: Granter, now: datetime) -> str | None:
+def why_unusable(standing: StandingApproval, granter: Candidate, now: datetime) -> str | None:
     """Why it covers nothing now, as far as that can be told without a call."""
     spent = _spent(standing, now)
     if spent is not None:

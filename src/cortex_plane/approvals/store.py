@@ -11,7 +11,7 @@ from uuid import UUID
 from cortex_plane.approvals.model import approvals as approval_model
 from cortex_plane.approvals.model.approvals import Approval, Channel, StandingApproval, Waiting
 from cortex_plane.approvals.model.credentials import Token
-from cortex_plane.approvals.rules import ApprovalChange, Edit, Granter, LockedApproval
+from cortex_plane.approvals.rules import ApprovalChange, Edit, Candidate, LockedApproval
 from cortex_plane.db.database import Database, Queries, Row, Transaction, after, page
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT
 from cortex_plane.kernel.fields import adapter, parse
@@ -271,11 +271,6 @@ async def count_repeats(tx: Transaction, call_id: UUID) -> int:
 # Deadlines -------------------------------------------------------------------------------------------------------
 
 
-async def list_due(db: Database, limit: int) -> list[tuple[UUID, UUID, datetime]]:
-    """What a scheduler must look at, in the order of its deadlines, across orgs."""
-    return [(r["org_id"], r["id"], r["due"]) for r in await db.call("find_due_approvals", None, limit)]
-
-
 CALLBACK = "callback"
 """The purpose of the secrets that sign links."""
 
@@ -333,18 +328,18 @@ async def insert_standing(tx: Transaction, standing: StandingApproval, agent_id:
 
 async def get_standing(
     tx: Transaction, id: UUID, sees: UUID | None
-) -> tuple[StandingApproval, Granter, datetime] | None:
+) -> tuple[StandingApproval, Candidate, datetime] | None:
     """With whoever gave it, and the database's time."""
     row = await tx.row(queries.get_standing, id, sees)
-    return None if row is None else (parse(StandingApproval, row), parse(Granter, row["granter"]), row["now"])
+    return None if row is None else (parse(StandingApproval, row), parse(Candidate, row["granter"]), row["now"])
 
 
 async def list_standing(
     tx: Transaction, position: After, limit: int, sees: UUID | None, session_id: UUID | None, active: bool
-) -> tuple[Page[StandingApproval], list[tuple[Granter, datetime]]]:
+) -> tuple[Page[StandingApproval], list[tuple[Candidate, datetime]]]:
     """With whoever gave each, and the database's time."""
     rows = await tx.rows(queries.list_standing, *after(position), limit + 1, sees, session_id, active)
-    return page(StandingApproval, rows, limit), [(parse(Granter, r["granter"]), r["now"]) for r in rows[:limit]]
+    return page(StandingApproval, rows, limit), [(parse(Candidate, r["granter"]), r["now"]) for r in rows[:limit]]
 
 
 async def standing_candidates(
@@ -359,7 +354,7 @@ async def standing_candidates(
 
 async def list_granters(
     tx: Transaction, ids: Sequence[UUID], job_id: UUID, read_to: int, askers: Sequence[UUID], terms: Terms
-) -> dict[UUID, Granter]:
+) -> dict[UUID, Candidate]:
     """By standing approval, whoever gave it, with why they could not approve a call of this job under these terms."""
     rows = await tx.rows(queries.list_granters, list(ids), job_id, read_to, list(askers), _terms(terms, None, ()))
-    return {row["id"]: parse(Granter, row["granter"]) for row in rows}
+    return {row["id"]: parse(Candidate, row["granter"]) for row in rows}

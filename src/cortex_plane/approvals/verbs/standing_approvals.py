@@ -23,7 +23,7 @@ from cortex_plane.approvals.model.approvals import (
     StandingApproval,
     StandingDraft,
 )  # fmt: skip
-from cortex_plane.approvals.rules import Granter
+from cortex_plane.approvals.rules import Candidate
 from cortex_plane.approvals.store import queries
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.db.vault import Vault
@@ -149,7 +149,7 @@ async def _read(tx: Transaction, actor: Actor, id: UUID) -> StandingApproval:
 get = transaction_verb(Permission.APPROVAL_READ)(_read)
 
 
-def _shown(standing: StandingApproval, granter: Granter, now: datetime) -> StandingApproval:
+def _shown(standing: StandingApproval, granter: Candidate, now: datetime) -> StandingApproval:
     why = approval_rules.why_unusable(standing, granter, now)
     return replace(standing, usable=why is None, why_not=why)
 
