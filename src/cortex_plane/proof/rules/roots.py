@@ -250,13 +250,10 @@ class RootMark:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RootCopy:
+class RootCopy(KeptRoot):
+    """A root as it is copied elsewhere, with its org and the key that verifies it."""
+
     org_id: UUID
-    seq: int
-    hash: bytes
-    body: bytes
-    signature: bytes
-    key_id: UUID
     public_key: bytes
     created_at: datetime
 
