@@ -17,7 +17,7 @@ from cortex_plane.approvals.model.approvals import Approval, Mark, Waiting
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.dashboard import pages
 from cortex_plane.dashboard.pages import fingerprint
-from cortex_plane.dashboard.visits import Visit, parse_id, signed_in
+from cortex_plane.dashboard.visits import Visit, parse_id, signed_in, view
 from cortex_plane.kernel.errors import CortexError, Unavailable
 from cortex_plane.kernel.routes import PageRoutes
 from cortex_plane.sessions.model.events import EventType
@@ -73,7 +73,7 @@ def ended_since(settled: Sequence[Approval], shown_at: datetime | None) -> list[
     return [a for a in settled if a.requested_at <= shown_at < (a.resolved_at or a.requested_at)]
 
 
-async def _inbox_context(visit: Visit, shown_at: datetime | None) -> dict[str, Any]:
+async def _inbox_context(visit: Visit, shown_at: datetime | None = None) -> dict[str, Any]:
     text = visit.request.query_params.get("page", "")
     page = int(text) if text.isascii() and text.isdigit() and len(text) < 5 else 0
     settled = await approvals.list_settled(visit.db, visit.actor, ENDED)
@@ -103,13 +103,8 @@ def look(inbox: Inbox, marks: Mapping[UUID, Mark]) -> dict[str, Any]:
     return {"inbox": inbox, "seen": seen, "waiting": inbox.queue.mine_total, "at_most": ROWS, "marks": marks}
 
 
-async def show_inbox(visit: Visit) -> Response:
-    return visit.page("inbox.html", **await _inbox_context(visit, None))
-
-
-async def show_inbox_again(visit: Visit) -> Response:
-    shown_at = _time(visit.request.query_params.get("shown_at"))
-    return visit.fragment("inbox_list.html", **await _inbox_context(visit, shown_at))
+async def _context_again(visit: Visit) -> dict[str, Any]:
+    return await _inbox_context(visit, _time(visit.request.query_params.get("shown_at")))
 
 
 def _time(text: str | None) -> datetime | None:
@@ -120,8 +115,8 @@ def _time(text: str | None) -> datetime | None:
     return at if at and at.tzinfo else None
 
 
-router.add("/", signed_in(show_inbox), "GET")
-router.add("/inbox/live", signed_in(show_inbox_again, by_itself=True), "GET")
+router.add("/", view("inbox.html", _inbox_context), "GET")
+router.add("/inbox/live", view("inbox_list.html", _context_again, polled=True), "GET")
 
 
 HEARTBEAT_SECONDS = 15.0
