@@ -227,17 +227,6 @@ async def insert_resolution(
     )  # fmt: skip
 
 
-async def get_resolution(tx: Transaction, id: UUID, asker: UUID | None) -> StoredResolution | None:
-    """``asker``: only if they asked for it."""
-    row = await tx.row(queries.get_resolution, id, asker)
-    return None if row is None else parse(StoredResolution, row)
-
-
-async def list_resolved_calls(tx: Transaction, call_id: UUID) -> UUID | None:
-    id: UUID | None = await tx.value(queries.list_resolved_calls, call_id)
-    return id
-
-
 async def forget_resolutions(db: Database, unused: timedelta, used: timedelta, limit: int) -> int:
     """Those under which nothing was executed, and the bodies of the others, so long after they expired; across orgs."""
     (row,) = await db.call("forget_resolutions", None, unused, used, limit)
