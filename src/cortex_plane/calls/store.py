@@ -200,10 +200,6 @@ async def ask_again(
     await tx.call("ask_again", tx.org, job_id, session_id, call, arguments.decode(), policies, approval_id)
 
 
-async def list_session_calls(tx: Transaction, session_id: UUID) -> Row | None:
-    return await tx.row(queries.list_session_calls, session_id)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredResolution:
     id: UUID
