@@ -127,9 +127,6 @@ class Edit:
     """Whether the policies say the very same of the call as it is: whoever else is to vote may vote on this too."""
 
 
-# Who may ---------------------------------------------------------------------------------------------------------
-
-
 def refusal(approval: Approval, actor: Actor, choice: Choice) -> CortexError | None:
     """Why the actor may not decide so, in words; None where they may."""
     if choice is Choice.DENIED and approval.refusal in BARS_ONLY_YES:
@@ -204,9 +201,6 @@ def describe_approvers(approvers: Approvers) -> str:
     return ", ".join(words) or "nobody"
 
 
-# How many ---------------------------------------------------------------------------------------------------------
-
-
 def is_enough(row: LockedApproval, quorum: policy_model.Quorum, actor: Actor, votes: Sequence[CountedVote]) -> bool:
     """Whether these votes fulfil the quorum together with the actor's own."""
     if actor.user_account_id is None:
@@ -266,9 +260,6 @@ def explain_votes(approval: Approval, votes: Sequence[approval_model.Vote]) -> l
     return [replace(vote, counts_with=counts_with(vote)) for vote in votes]
 
 
-# Whether it still can be ------------------------------------------------------------------------------------------
-
-
 def is_same(approval: Approval, decision: approval_model.ApprovalDecision, edited_hash: str | None) -> bool:
     """Whether a resolved approval says just what this decision says."""
     if approval.status.value != decision.decision.value:
@@ -303,9 +294,6 @@ def staleness_error(approval: Approval, decision: approval_model.ApprovalDecisio
             hint="Look at it again, then decide with the version and digest that it has now.",
         )
     return None
-
-
-# What it does -----------------------------------------------------------------------------------------------------
 
 
 def decision_change(
@@ -533,9 +521,6 @@ def _cannot_take(approval: Approval, actor: Actor, taker: Candidate) -> CortexEr
 MAY_REVOKE = frozenset({Role.ADMIN, Role.OPERATOR})
 
 
-# Giving it --------------------------------------------------------------------------------------------------------
-
-
 def standing_refusal(request: Approval, draft: approval_model.StandingDraft) -> CortexError | None:
     """Why a standing approval cannot be given together with this request; None where it can."""
     why = standing_obstacle(request)
@@ -566,9 +551,6 @@ def standing_obstacle(request: Approval) -> str | None:
     if request.quorum.votes > 1 or sum(needed.votes for needed in request.quorum.roles) > 1:
         return "It takes more than one person to approve this."
     return None
-
-
-# Using it ---------------------------------------------------------------------------------------------------------
 
 
 def why_not_covered(
@@ -638,9 +620,6 @@ def _not_under(standing: StandingApproval, call: Uncovered) -> str | None:
     except ConditionFailed as error:
         return f"its condition failed: {error}"
     return None if holds else "its condition is false"
-
-
-# Listing and revoking it ------------------------------------------------------------------------------------------
 
 
 def why_unusable(standing: StandingApproval, granter: Candidate, now: datetime) -> str | None:

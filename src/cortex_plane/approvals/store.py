@@ -59,9 +59,6 @@ def _terms(terms: Terms, owner_id: UUID | None, causes: Iterable[UUID]) -> dict[
     }
 
 
-# Reading ---------------------------------------------------------------------------------------------------------
-
-
 async def list_inbox(tx: Transaction, actor: Actor, shown_at: datetime | None, skip: int, limit: int) -> Waiting:
     person = person_of(actor)
     rows = await tx.rows(
@@ -120,9 +117,6 @@ async def refusal_under_terms(
         queries.refusal_under_terms, _terms(terms, owner_id, causes), person, sorted(actor.roles), actor.clearance
     )  # fmt: skip
     return code
-
-
-# Asking ----------------------------------------------------------------------------------------------------------
 
 
 async def find_joinable(tx: Transaction, session_id: UUID, request: approval_model.NewRequest) -> Row | None:
@@ -184,9 +178,6 @@ def _escalations(terms: Terms, deadline: datetime | None) -> list[tuple[datetime
         (deadline - timedelta(seconds=window - place * step), approvers)
         for place, approvers in enumerate(terms.escalations)
     ]
-
-
-# Deciding --------------------------------------------------------------------------------------------------------
 
 
 async def open_approval(
@@ -264,9 +255,6 @@ async def is_unasked(tx: Transaction, job_id: UUID, call_id: UUID) -> bool:
 async def count_repeats(tx: Transaction, call_id: UUID) -> int:
     """How often somebody answered that a call did not happen."""
     return int(await tx.value(queries.count_repeats, tx.org, call_id))
-
-
-# Deadlines -------------------------------------------------------------------------------------------------------
 
 
 CALLBACK = "callback"
