@@ -21,7 +21,7 @@ from cortex_plane.approvals.model.approvals import (
     StandingApproval,
     StandingDraft,
 )
-from cortex_plane.approvals.rules import Granter, revocation_refusal, standing_refusal, why_not_covered, why_unusable
+from cortex_plane.approvals.rules import Candidate, revocation_refusal, standing_refusal, why_not_covered, why_unusable
 from cortex_plane.gates.rules.authorization import Uncovered
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.policies.model.policies import (
@@ -61,10 +61,10 @@ def asked(arguments: dict[str, Any] | None = None, **changes: Any) -> Uncovered:
     return replace(call, **changes)
 
 
-def granter(**changes: Any) -> Granter:
+def granter(**changes: Any) -> Candidate:
     """Whoever gave it, with what the SQL rule says about them: tests/storage/test_deciders.py."""
     return replace(
-        Granter(id=GRANTER, name="Pat", roles=frozenset({Role.APPROVER}), clearance=3, active=True, refusal=None),
+        Candidate(id=GRANTER, name="Pat", roles=frozenset({Role.APPROVER}), clearance=3, active=True, refusal=None),
         **changes,
     )
 
@@ -79,7 +79,7 @@ def actor(*roles: Role, **changes: Any) -> Actor:
 
 def why(
     standing: StandingApproval = STANDING, call: Uncovered | None = None, terms: Terms = TERMS,
-    by: Granter | None = None, session_id: UUID = SESSION, **more: Any,
+    by: Candidate | None = None, session_id: UUID = SESSION, **more: Any,
 ) -> str | None:  # fmt: skip
     call = replace(call or asked(), terms=terms)
     return why_not_covered(standing, session_id, call, by or granter(), NOW, **more)
@@ -240,7 +240,7 @@ def test_what_is_out_of_range_cannot_be_said(draft: dict[str, Any]) -> None:
         ({}, granter(refusal="guest_cannot_decide"), "a guest by now"),
     ],
 )
-def test_a_list_says_why_one_is_of_no_use(standing: dict[str, Any], by: Granter, reason: str) -> None:
+def test_a_list_says_why_one_is_of_no_use(standing: dict[str, Any], by: Candidate, reason: str) -> None:
     assert reason in (why_unusable(replace(STANDING, **standing), by, NOW) or "usable")
 
 

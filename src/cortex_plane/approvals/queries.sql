@@ -103,7 +103,7 @@ for no key update
 
 -- name: find_taker
 -- The person who is to take a part of a request over, and why they may not.
-select u.id, u.display_name, u.clearance, u.roles, u.deactivated_at is null as active, taker_refusal(r, u) as refusal,
+select u.id, u.display_name as name, u.clearance, u.roles, u.deactivated_at is null as active, taker_refusal(r, u) as refusal,
   tied_cause(r, u.id, voters_of(r.org_id, u.id, null, 'infinity')) as same_human_as
 from approval_request r join user_account u on u.org_id = r.org_id
 where r.id = $1 and u.id = $2

@@ -17,7 +17,6 @@ from cortex_plane.approvals.model.approvals import (
     ApprovalStatus,
     Cause,
     Choice,
-    Delegation,
     StandingApproval,
     Vote,
 )  # fmt: skip
@@ -63,16 +62,6 @@ class Sibling:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReceiptSource:
-    """What the receipt of a decision says that the rules do not look at."""
-
-    original_hash: str | None
-    policy_digest: str | None
-    delegations: list[Delegation]
-    active_key: UUID | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class LockedApproval:
     """An approval with everything that its decision depends on, under its locks."""
 
@@ -96,8 +85,8 @@ class LockedApproval:
     """What was recorded under the idempotency key of the decision."""
     cast_votes: list[Vote] = field(default_factory=list)
     """All on the version that is there, also those that do not count any more."""
-    receipt: ReceiptSource | None = None
-    """None where nobody decides."""
+    receipt: ReceiptFacts | None = None
+    """What was read of what the receipt says besides; None where nobody decides."""
 
     @property
     def grant_seconds(self) -> int:
@@ -136,9 +125,6 @@ class Edit:
     """Why nobody could approve these arguments."""
     same_terms: bool = False
     """Whether the policies say the very same of the call as it is: whoever else is to vote may vote on this too."""
-
-
-# Who may ---------------------------------------------------------------------------------------------------------
 
 
 def refusal(approval: Approval, actor: Actor, choice: Choice) -> CortexError | None:
@@ -215,9 +201,6 @@ def describe_approvers(approvers: Approvers) -> str:
     return ", ".join(words) or "nobody"
 
 
-# How many ---------------------------------------------------------------------------------------------------------
-
-
 def is_enough(row: LockedApproval, quorum: policy_model.Quorum, actor: Actor, votes: Sequence[CountedVote]) -> bool:
     """Whether these votes fulfil the quorum together with the actor's own."""
     if actor.user_account_id is None:
@@ -277,9 +260,6 @@ def explain_votes(approval: Approval, votes: Sequence[approval_model.Vote]) -> l
     return [replace(vote, counts_with=counts_with(vote)) for vote in votes]
 
 
-# Whether it still can be ------------------------------------------------------------------------------------------
-
-
 def is_same(approval: Approval, decision: approval_model.ApprovalDecision, edited_hash: str | None) -> bool:
     """Whether a resolved approval says just what this decision says."""
     if approval.status.value != decision.decision.value:
@@ -314,9 +294,6 @@ def staleness_error(approval: Approval, decision: approval_model.ApprovalDecisio
             hint="Look at it again, then decide with the version and digest that it has now.",
         )
     return None
-
-
-# What it does -----------------------------------------------------------------------------------------------------
 
 
 def decision_change(
@@ -422,7 +399,7 @@ def _votes_after(
 
 
 def receipt_facts(
-    row: LockedApproval, source: ReceiptSource, change: ApprovalChange, person: UUID, name: str,
+    row: LockedApproval, source: ReceiptFacts, change: ApprovalChange, person: UUID, name: str,
     decision: approval_model.ApprovalDecision, edit: Edit | None, channel: approval_model.Channel,
 ) -> ReceiptFacts:  # fmt: skip
     """What the receipt of a decision says besides the approval: what was read under the locks, and what the decision writes at ``row.now``.
@@ -436,16 +413,12 @@ def receipt_facts(
     earlier = [vote for vote in row.cast_votes if vote.member_id in counted]
     granted = any(status is CallStatus.APPROVED for _, status, _ in change.calls)
     waiting = {call.job_id for call in _awaiting(row)}
-    return ReceiptFacts(
+    return replace(
+        source,
         original_hash=source.original_hash or (approval.input_hash if edit is not None else None),
-        policy_digest=source.policy_digest,
-        decided_at=row.now,
         expires_at=row.now + timedelta(seconds=row.grant_seconds) if granted else None,
         votes=sorted([*earlier, own], key=lambda vote: (vote.created_at, vote.member_id)),
-        delegations=source.delegations,
         checkpoints=[job.checkpoint for job in row.jobs if job.id in waiting],
-        now=row.now,
-        active_key=source.active_key,
     )
 
 
@@ -460,22 +433,22 @@ def shown_to(approval: Approval, actor: Actor) -> Approval:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Taker:
-    """Somebody who is to take a part of a request over."""
+class Candidate:
+    """A member as they are now, and why they could not approve something, where they could not."""
 
     id: UUID
-    display_name: str
-    clearance: int
+    name: str
     roles: frozenset[Role]
+    clearance: int
     active: bool
     refusal: str | None
-    """Why they may not, as a code of the SQL function `decider_refusal`."""
-    same_human_as: str | None
+    """As a code of the SQL function `decider_refusal`."""
+    same_human_as: str | None = None
     """With the code `one_human`: the cause of the call who could be the same human."""
 
 
 def cannot_delegate(
-    row: LockedApproval, actor: Actor, taker: Taker, others: Mapping[UUID, frozenset[Role]]
+    row: LockedApproval, actor: Actor, taker: Candidate, others: Mapping[UUID, frozenset[Role]]
 ) -> CortexError | None:
     """Why the actor may not hand their part to this person. ``others`` may decide besides the actor, with their roles."""
     approval = row.approval
@@ -517,12 +490,12 @@ def nobody_to_take_it() -> NotFound:
     )
 
 
-def _cannot_take(approval: Approval, actor: Actor, taker: Taker) -> CortexError | None:
+def _cannot_take(approval: Approval, actor: Actor, taker: Candidate) -> CortexError | None:
     if not taker.active or taker.refusal == "guest_cannot_decide":
         return nobody_to_take_it()
     if taker.id == actor.user_account_id:
         return InvalidInput("You have it already.", code="delegate_is_self", hint="Name somebody else.")
-    name = taker.display_name
+    name = taker.name
     match taker.refusal:
         case "delegated_away":
             return Conflict(
@@ -546,22 +519,6 @@ def _cannot_take(approval: Approval, actor: Actor, taker: Taker) -> CortexError 
 
 
 MAY_REVOKE = frozenset({Role.ADMIN, Role.OPERATOR})
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Granter:
-    """Whoever gave a standing approval, as they are now."""
-
-    id: UUID
-    name: str
-    roles: frozenset[Role]
-    clearance: int
-    active: bool
-    refusal: str | None
-    """Why they could not approve the call now, as a code of the SQL function `decider_refusal`."""
-
-
-# Giving it --------------------------------------------------------------------------------------------------------
 
 
 def standing_refusal(request: Approval, draft: approval_model.StandingDraft) -> CortexError | None:
@@ -596,14 +553,11 @@ def standing_obstacle(request: Approval) -> str | None:
     return None
 
 
-# Using it ---------------------------------------------------------------------------------------------------------
-
-
 def why_not_covered(
     standing: StandingApproval,
     session_id: UUID,
     call: Uncovered,
-    granter: Granter,
+    granter: Candidate,
     now: datetime,
     *,
     reserved: int = 0,
@@ -641,7 +595,7 @@ def _elsewhere(standing: StandingApproval, session_id: UUID, call: Uncovered) ->
     return None
 
 
-def _not_by_itself(terms: policy_model.Terms, granter: Granter) -> str | None:
+def _not_by_itself(terms: policy_model.Terms, granter: Candidate) -> str | None:
     """Whether whoever gave it could not approve this call alone, now."""
     if not granter.active:
         return "whoever gave it is not there any more"
@@ -668,10 +622,7 @@ def _not_under(standing: StandingApproval, call: Uncovered) -> str | None:
     return None if holds else "its condition is false"
 
 
-# Listing and revoking it ------------------------------------------------------------------------------------------
-
-
-def why_unusable(standing: StandingApproval, granter: Granter, now: datetime) -> str | None:
+def why_unusable(standing: StandingApproval, granter: Candidate, now: datetime) -> str | None:
     """Why it covers nothing now, as far as that can be told without a call."""
     spent = _spent(standing, now)
     if spent is not None:

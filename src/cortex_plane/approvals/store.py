@@ -11,11 +11,10 @@ from uuid import UUID
 from cortex_plane.approvals.model import approvals as approval_model
 from cortex_plane.approvals.model.approvals import Approval, Channel, StandingApproval, Waiting
 from cortex_plane.approvals.model.credentials import Token
-from cortex_plane.approvals.rules import ApprovalChange, Edit, Granter, LockedApproval
-from cortex_plane.db.database import Database, Queries, Row, Transaction, after, page
+from cortex_plane.approvals.rules import ApprovalChange, Candidate, Edit, LockedApproval
+from cortex_plane.db.database import Database, Queries, Row, Transaction
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT
 from cortex_plane.kernel.fields import adapter, parse
-from cortex_plane.kernel.pages import After, Page
 from cortex_plane.policies.model.policies import Approvers, Quorum, Terms, independent
 from cortex_plane.proof.model import Fact, SessionEvent, SignedReceipt
 from cortex_plane.tenancy import store as tenancy_store
@@ -58,9 +57,6 @@ def _terms(terms: Terms, owner_id: UUID | None, causes: Iterable[UUID]) -> dict[
         "causes": list(map(str, causes)),
         "delegated": [],
     }
-
-
-# Reading ---------------------------------------------------------------------------------------------------------
 
 
 async def list_inbox(tx: Transaction, actor: Actor, shown_at: datetime | None, skip: int, limit: int) -> Waiting:
@@ -121,9 +117,6 @@ async def refusal_under_terms(
         queries.refusal_under_terms, _terms(terms, owner_id, causes), person, sorted(actor.roles), actor.clearance
     )  # fmt: skip
     return code
-
-
-# Asking ----------------------------------------------------------------------------------------------------------
 
 
 async def find_joinable(tx: Transaction, session_id: UUID, request: approval_model.NewRequest) -> Row | None:
@@ -187,9 +180,6 @@ def _escalations(terms: Terms, deadline: datetime | None) -> list[tuple[datetime
     ]
 
 
-# Deciding --------------------------------------------------------------------------------------------------------
-
-
 async def open_approval(
     tx: Transaction, id: UUID, actor: Actor | None = None, channel: Channel | None = None, key: str | None = None
 ) -> LockedApproval | None:
@@ -207,8 +197,7 @@ async def open_approval(
 
 
 async def change_approval(
-    tx: Transaction, current: LockedApproval, change: ApprovalChange, *, version: int, edit: Edit | None,
-    person: dict[str, Any] | None, choice: approval_model.Choice | None, reason: str | None, key: str | None,
+    tx: Transaction, current: LockedApproval, change: ApprovalChange, *, edit: Edit | None, person: dict[str, Any] | None, choice: approval_model.Choice | None, reason: str | None, key: str | None,
     entries: Sequence[dict[str, Any]], events: Sequence[SessionEvent], facts: Sequence[Fact],
     receipt: SignedReceipt | None = None,
 ) -> dict[str, Any] | None:  # fmt: skip
@@ -217,7 +206,7 @@ async def change_approval(
     approval = current.approval
     tx.has_events = tx.has_events or bool(events)
     changed: dict[str, Any] | None = await tx.value(
-        queries.change_approval, tx.org, approval.id, approval.version, version, change.status,
+        queries.change_approval, tx.org, approval.id, approval.version, approval.version + (edit is not None), change.status,
         edit.arguments.decode() if edit else None, bytes.fromhex(edit.input_hash) if edit else None,
         person, reason, choice, key,
         [{"id": str(id), "status": status, "error": error} for id, status, error in change.calls],
@@ -268,14 +257,6 @@ async def count_repeats(tx: Transaction, call_id: UUID) -> int:
     return int(await tx.value(queries.count_repeats, tx.org, call_id))
 
 
-# Deadlines -------------------------------------------------------------------------------------------------------
-
-
-async def list_due(db: Database, limit: int) -> list[tuple[UUID, UUID, datetime]]:
-    """What a scheduler must look at, in the order of its deadlines, across orgs."""
-    return [(r["org_id"], r["id"], r["due"]) for r in await db.call("find_due_approvals", None, limit)]
-
-
 CALLBACK = "callback"
 """The purpose of the secrets that sign links."""
 
@@ -303,19 +284,6 @@ def credential_person(row: Row, credential_id: UUID) -> Actor | None:
 TokenRow = tuple[UUID, UUID, UUID, UUID | None, bytes, int, str, datetime, bytes]
 
 
-def token_row(
-    tx: Transaction, id: UUID, *, approval_id: UUID, member_id: UUID, notification_id: UUID | None,
-    token_hash: bytes, version: int, input_hash: str, expires_at: datetime,
-) -> TokenRow:  # fmt: skip
-    lookup = tx.credential_key.lookup(token_hash)
-    written = {
-        "org_id": tx.org, "id": id, "user_account_id": member_id, "approval_id": approval_id, "version": version,
-        "input_hash": input_hash, "expires_at": expires_at, "token_hash": lookup,
-    }  # fmt: skip
-    mac = tx.credential_key.mac(MacKind.APPROVAL_TOKEN, written)
-    return id, approval_id, member_id, notification_id, lookup, version, input_hash, expires_at, mac
-
-
 async def insert_tokens(tx: Transaction, rows: Sequence[TokenRow]) -> None:
     if rows:
         await tx.rows(queries.insert_tokens, tx.org, *map(list, zip(*rows, strict=True)))
@@ -331,22 +299,6 @@ async def insert_standing(tx: Transaction, standing: StandingApproval, agent_id:
     )  # fmt: skip
 
 
-async def get_standing(
-    tx: Transaction, id: UUID, sees: UUID | None
-) -> tuple[StandingApproval, Granter, datetime] | None:
-    """With whoever gave it, and the database's time."""
-    row = await tx.row(queries.get_standing, id, sees)
-    return None if row is None else (parse(StandingApproval, row), parse(Granter, row["granter"]), row["now"])
-
-
-async def list_standing(
-    tx: Transaction, position: After, limit: int, sees: UUID | None, session_id: UUID | None, active: bool
-) -> tuple[Page[StandingApproval], list[tuple[Granter, datetime]]]:
-    """With whoever gave each, and the database's time."""
-    rows = await tx.rows(queries.list_standing, *after(position), limit + 1, sees, session_id, active)
-    return page(StandingApproval, rows, limit), [(parse(Granter, r["granter"]), r["now"]) for r in rows[:limit]]
-
-
 async def standing_candidates(
     tx: Transaction, session_id: UUID, tool_name: str, tool_digest: str, input_hash: str, call_id: UUID
 ) -> Sequence[tuple[StandingApproval, Row]]:
@@ -359,7 +311,7 @@ async def standing_candidates(
 
 async def list_granters(
     tx: Transaction, ids: Sequence[UUID], job_id: UUID, read_to: int, askers: Sequence[UUID], terms: Terms
-) -> dict[UUID, Granter]:
+) -> dict[UUID, Candidate]:
     """By standing approval, whoever gave it, with why they could not approve a call of this job under these terms."""
     rows = await tx.rows(queries.list_granters, list(ids), job_id, read_to, list(askers), _terms(terms, None, ()))
-    return {row["id"]: parse(Granter, row["granter"]) for row in rows}
+    return {row["id"]: parse(Candidate, row["granter"]) for row in rows}

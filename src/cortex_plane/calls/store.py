@@ -10,12 +10,9 @@ from uuid import UUID
 
 from cortex_plane.agents.model.agents import SkillSettings
 from cortex_plane.agents.model.tools import Risk
-from cortex_plane.calls.model import CallShown, ExternalCall, Resolution
-from cortex_plane.calls.rules.permissions import Governed, ToolDefinition
-from cortex_plane.db.database import Database, Queries, Row, Transaction, after, page
-from cortex_plane.jobs.model.effects import CallStatus
+from cortex_plane.calls.model import ExternalCall, Resolution
+from cortex_plane.db.database import Database, Queries, Row, Transaction
 from cortex_plane.kernel.fields import adapter, parse
-from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.proof.model import Fact
 from cortex_plane.proof.rules.receipts import Stamp
 from cortex_plane.sessions.model.sessions import SessionKind
@@ -131,14 +128,6 @@ def _stored_call(row: Row) -> StoredCall:
     )  # fmt: skip
 
 
-async def list_calls(
-    tx: Transaction, position: Position | None, limit: int, sees: UUID | None, session_id: UUID | None,
-    status: CallStatus | None,
-) -> Page[CallShown]:  # fmt: skip
-    rows = await tx.rows(queries.list_calls, *after(position), limit + 1, sees, session_id, status)
-    return page(CallShown, rows, limit)
-
-
 async def lock_asking(tx: Transaction, job_id: UUID, *, is_open: bool, askers: Sequence[UUID] = ()) -> Row:
     """The job under its lock. ``is_open``: refused where it is over or held."""
     (row,) = await tx.rows(queries.lock_asking, tx.org, job_id, is_open, list(askers))
@@ -153,11 +142,6 @@ async def get_grant(tx: Transaction, id: UUID) -> Grant | None:
     names = ("body", "signature", "key_id", "public_key", "sealed")
     stamp = Stamp(**{name: row[name] for name in names}) if row["key_id"] is not None else None
     return Grant(stamp=stamp, **{name: row[name] for name in ("expires_at", "consumed_at", "input_hash")})
-
-
-async def due_calls(db: Database, limit: int) -> list[tuple[UUID, UUID, datetime]]:
-    """Intents without an outcome whose time is over, across orgs."""
-    return [(r["org_id"], r["id"], r["due"]) for r in await db.call("find_due_calls", None, limit)]
 
 
 async def require_its_agent(tx: Transaction, id: UUID, by: UUID) -> None:
@@ -216,14 +200,6 @@ async def ask_again(
     await tx.call("ask_again", tx.org, job_id, session_id, call, arguments.decode(), policies, approval_id)
 
 
-async def list_session_calls(tx: Transaction, session_id: UUID) -> Row | None:
-    return await tx.row(queries.list_session_calls, session_id)
-
-
-async def complete_job(tx: Transaction, job_id: UUID, result: dict[str, Any] | None) -> bool:
-    return await tx.value(queries.complete_job, job_id, result) is not None
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredResolution:
     id: UUID
@@ -245,35 +221,6 @@ async def insert_resolution(
         queries.insert_resolution, tx.org, given.id, given.trace_id, given.session_id, asker, goal_hash, request,
         adapter(Resolution).dump_python(given, mode="json"), atlases, given.expires_at, now,
     )  # fmt: skip
-
-
-async def get_resolution(tx: Transaction, id: UUID, asker: UUID | None) -> StoredResolution | None:
-    """``asker``: only if they asked for it."""
-    row = await tx.row(queries.get_resolution, id, asker)
-    return None if row is None else parse(StoredResolution, row)
-
-
-async def count_live(tx: Transaction, session_id: UUID, most: int) -> int:
-    """How many of a session hold, counted up to so many."""
-    return int(await tx.value(queries.count_live, session_id, most))
-
-
-async def list_messages_heard(tx: Transaction, session_id: UUID, goal_hash: bytes) -> bool:
-    return bool(await tx.value(queries.list_messages_heard, session_id, goal_hash))
-
-
-async def list_resolved_calls(tx: Transaction, call_id: UUID) -> UUID | None:
-    id: UUID | None = await tx.value(queries.list_resolved_calls, call_id)
-    return id
-
-
-async def list_governed(tx: Transaction, session_id: UUID, sees: UUID | None) -> Governed | None:
-    row = await tx.row(queries.list_governed, session_id, sees)
-    return None if row is None else parse(Governed, row)
-
-
-async def list_resolution_tools(tx: Transaction, app: str) -> list[ToolDefinition]:
-    return [parse(ToolDefinition, row) for row in await tx.rows(queries.list_resolution_tools, app)]
 
 
 async def forget_resolutions(db: Database, unused: timedelta, used: timedelta, limit: int) -> int:

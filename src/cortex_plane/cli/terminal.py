@@ -269,9 +269,6 @@ def print_changes(diff: Any, headline: Callable[[Any], str]) -> None:
         print_line(f"… and {hidden} more changes")
 
 
-# What becomes of a job that is paused, resumed, cancelled or settled -------------------------------------------------
-
-
 def show_receipt(receipt: SteeringResult) -> None:
     _show_change(f"job {receipt.job.id} is {receipt.job.status}", receipt.changed)
     for line in job_standing(receipt.job):

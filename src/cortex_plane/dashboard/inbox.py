@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -17,7 +17,7 @@ from cortex_plane.approvals.model.approvals import Approval, Mark, Waiting
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.dashboard import pages
 from cortex_plane.dashboard.pages import fingerprint
-from cortex_plane.dashboard.visits import Visit, parse_id, signed_in
+from cortex_plane.dashboard.visits import Visit, parse_id, signed_in, view
 from cortex_plane.kernel.errors import CortexError, Unavailable
 from cortex_plane.kernel.routes import PageRoutes
 from cortex_plane.sessions.model.events import EventType
@@ -37,25 +37,20 @@ _FIRST = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Inbox:
-    mine: list[Approval]
-    """What the visitor may decide, the most urgent first."""
-    others: list[Approval]
-    waiting: int
-    """How many wait for the visitor in all, and for others."""
-    elsewhere: int
-    arrived: int
-    """How many came since the list was shown. A banner announces them: a list must not move under a finger."""
+    queue: Waiting
+    """With those that ended since the list was shown, in their place. A banner announces those that arrived since: a list must not
+    move under a finger."""
     settled: list[Approval]
     page: int
     shown_at: datetime | None
 
     @property
     def rows(self) -> list[Approval]:
-        return [*self.mine, *self.others]
+        return [*self.queue.mine, *self.queue.others]
 
     @property
     def more(self) -> bool:
-        return max(self.waiting, self.elsewhere) > (self.page + 1) * ROWS
+        return max(self.queue.mine_total, self.queue.others_total) > (self.page + 1) * ROWS
 
 
 def arrange(waiting: Waiting, settled: Sequence[Approval], shown_at: datetime | None, *, page: int = 0) -> Inbox:
@@ -63,12 +58,9 @@ def arrange(waiting: Waiting, settled: Sequence[Approval], shown_at: datetime | 
     recent = ended_since(settled, shown_at) if page == 0 else []
     in_place = {a.id for a in recent}
     times = [waiting.latest, *(a.resolved_at for a in settled)]  # by the database's clock
+    mine = sorted([*waiting.mine, *recent], key=lambda a: (a.deadline or _FIRST, a.requested_at, a.id))
     return Inbox(
-        mine=sorted([*waiting.mine, *recent], key=lambda a: (a.deadline or _FIRST, a.requested_at, a.id)),
-        others=waiting.others,
-        waiting=waiting.mine_total,
-        elsewhere=waiting.others_total,
-        arrived=waiting.arrived,
+        queue=replace(waiting, mine=mine),
         settled=[a for a in settled if a.id not in in_place][:LATELY],
         page=page,
         shown_at=shown_at or max((at for at in times if at is not None), default=None),
@@ -81,7 +73,7 @@ def ended_since(settled: Sequence[Approval], shown_at: datetime | None) -> list[
     return [a for a in settled if a.requested_at <= shown_at < (a.resolved_at or a.requested_at)]
 
 
-async def _inbox_context(visit: Visit, shown_at: datetime | None) -> dict[str, Any]:
+async def _inbox_context(visit: Visit, shown_at: datetime | None = None) -> dict[str, Any]:
     text = visit.request.query_params.get("page", "")
     page = int(text) if text.isascii() and text.isdigit() and len(text) < 5 else 0
     settled = await approvals.list_settled(visit.db, visit.actor, ENDED)
@@ -105,19 +97,14 @@ def look(inbox: Inbox, marks: Mapping[UUID, Mark]) -> dict[str, Any]:
             (a.id, a.version, a.status, a.may_decide, a.votes_for, a.escalation_level, marks.get(a.id))
             for a in inbox.rows
         ],
-        (inbox.arrived, inbox.waiting, inbox.elsewhere, inbox.page),
+        (inbox.queue.arrived, inbox.queue.mine_total, inbox.queue.others_total, inbox.page),
         [(a.id, a.status) for a in inbox.settled],
     )
-    return {"inbox": inbox, "seen": seen, "waiting": inbox.waiting, "at_most": ROWS, "marks": marks}
+    return {"inbox": inbox, "seen": seen, "waiting": inbox.queue.mine_total, "at_most": ROWS, "marks": marks}
 
 
-async def show_inbox(visit: Visit) -> Response:
-    return visit.page("inbox.html", **await _inbox_context(visit, None))
-
-
-async def show_inbox_again(visit: Visit) -> Response:
-    shown_at = _time(visit.request.query_params.get("shown_at"))
-    return visit.fragment("inbox_list.html", **await _inbox_context(visit, shown_at))
+async def _context_again(visit: Visit) -> dict[str, Any]:
+    return await _inbox_context(visit, _time(visit.request.query_params.get("shown_at")))
 
 
 def _time(text: str | None) -> datetime | None:
@@ -128,8 +115,8 @@ def _time(text: str | None) -> datetime | None:
     return at if at and at.tzinfo else None
 
 
-router.add("/", signed_in(show_inbox), "GET")
-router.add("/inbox/live", signed_in(show_inbox_again, by_itself=True), "GET")
+router.add("/", view("inbox.html", _inbox_context), "GET")
+router.add("/inbox/live", view("inbox_list.html", _context_again, polled=True), "GET")
 
 
 HEARTBEAT_SECONDS = 15.0

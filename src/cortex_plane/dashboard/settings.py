@@ -140,8 +140,6 @@ router.add("/deliveries", signed_in(list_deliveries), "GET")
 router.add("/deliveries/{delivery_id}/resend", signed_in(resend_delivery), "POST")
 
 
-# The mails that `cortex up` keeps instead of sending: for admins, and only those of their own org -------------------
-
 ORG_HEADER = "X-Cortex-Org"
 MAILS_SHOWN = 200
 """So many are listed, the newest first,"""

@@ -44,10 +44,6 @@ async def get_atlas_version(tx: Transaction, atlas_id: str, version: str) -> Num
     return one(NumberedVersion, await tx.row(queries.get_atlas_version, atlas_id, version))
 
 
-async def list_atlas_versions(tx: Transaction, atlas_id: str, below: int | None, limit: int) -> list[NumberedVersion]:
-    return many(NumberedVersion, await tx.rows(queries.list_atlas_versions, atlas_id, below, limit))
-
-
 async def capabilities_without_holder(tx: Transaction, atlas_ids: Sequence[str]) -> list[str]:
     """Those of which no version holds."""
     return [atlas_ids[row["place"] - 1] for row in await tx.rows(queries.capabilities_without_holder, list(atlas_ids))]

@@ -179,7 +179,7 @@ def handle(
     return Binding(route, verb.permission, run, verb.heavy)
 
 
-# Turns: how many requests of an org are in flight in this process, and how many of them are worked on -----------------------
+# Turns: how many requests of an org are in flight in this process, and how many of them are worked on.
 #
 # A request enters once its caller is known, and leaves with its answer. One that only waits (a stream, a long poll) has left before: it is
 # counted among the open streams. A process works on one thing at a time, so an org that sends many requests makes all others slow.
@@ -434,9 +434,6 @@ def _expected_revision(request: Request) -> int | None:
             hint='Send the ETag header of your last read unchanged, for example `"3"`.',
         )
     return int(tag)
-
-
-# Bodies: read once, strictly, and validated with bounded effort -------------------------------------------------
 
 
 async def _read_body(request: Request) -> Any:

@@ -10,15 +10,14 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.db.database import NOBODY, Database, Queries, Row, Transaction, after, one, page
+from cortex_plane.db.database import NOBODY, Database, Queries, Row, Transaction, one
 from cortex_plane.jobs import rules
 from cortex_plane.jobs.model.effects import Answer, CallStatus, ToolCall
-from cortex_plane.jobs.model.jobs import Job, JobChange, JobKind, JobStatus, Parked, Step, Worker
+from cortex_plane.jobs.model.jobs import Job, JobChange, JobKind, JobStatus, Step, Worker
 from cortex_plane.jobs.model.journal import JournalEntry, Signal, SignalDraft, Wait, Waiter
-from cortex_plane.jobs.model.usage import Grouping, Spent, UsageRow, UsageTotals
+from cortex_plane.jobs.model.usage import Spent, UsageTotals
 from cortex_plane.jobs.rules import Assignment
 from cortex_plane.kernel.fields import parse
-from cortex_plane.kernel.pages import After, Page
 from cortex_plane.policies.model.policies import PolicyRow
 from cortex_plane.policies.model.versions import row_as_json
 from cortex_plane.proof.model import Fact
@@ -129,10 +128,6 @@ def _stamp(receipt: dict[str, str]) -> Stamp:
 async def open_calls(tx: Transaction, job_id: UUID) -> list[ToolCall]:
     """Calls that were written down and have no outcome."""
     return [parse(ToolCall, row) for row in await tx.rows(queries.open_calls, job_id)]
-
-
-async def last_calls(tx: Transaction, job_id: UUID) -> list[ToolCall]:
-    return [parse(ToolCall, row) for row in await tx.rows(queries.last_calls, job_id)]
 
 
 async def get_call(tx: Transaction, job_id: UUID, call_id: UUID) -> ToolCall | None:
@@ -247,10 +242,6 @@ async def list_journal(tx: Transaction, job_id: UUID, above: int, limit: int) ->
     return [parse(JournalEntry, row) for row in await tx.rows(queries.list_journal, job_id, above, limit)]
 
 
-async def list_parked_jobs(tx: Transaction, status: JobStatus, position: After, limit: int) -> Page[Parked]:
-    return page(Parked, await tx.rows(queries.list_parked_jobs, *after(position), limit + 1, status), limit)
-
-
 async def register_worker(
     db: Database, id: UUID, name: str, host: str, pid: int, apps: list[str], concurrency: int, lease: timedelta
 ) -> None:
@@ -342,12 +333,6 @@ async def get_signal(tx: Transaction, id: UUID) -> Signal | None:
     return one(Signal, await tx.row(queries.get_signal, id))
 
 
-async def list_signals(
-    tx: Transaction, position: After, limit: int, sees: UUID | None, name: str | None, key: str | None
-) -> Page[Signal]:
-    return page(Signal, await tx.rows(queries.list_signals, *after(position), limit + 1, sees, name, key), limit)
-
-
 async def list_signal_waits(tx: Transaction, job_id: UUID) -> list[Wait]:
     return [parse(Wait, row) for row in await tx.rows(queries.list_signal_waits, job_id)]
 
@@ -356,15 +341,6 @@ async def forget_signals(db: Database, older: timedelta, limit: int) -> int:
     (row,) = await db.call("forget_signals", None, older, limit)
     count: int = row["forget_signals"]
     return count
-
-
-async def sum_usage(
-    tx: Transaction, by: Grouping, sees: UUID | None, since: datetime | None, until: datetime | None,
-    agent_id: UUID | None, job_id: UUID | None, below: str | None, limit: int,
-) -> list[UsageRow]:  # fmt: skip
-    """Those below a key, the highest first."""
-    rows = await tx.rows(queries.sum_usage, sees, since, until, agent_id, job_id, below, limit, by)
-    return [parse(UsageRow, row) for row in rows]
 
 
 async def list_job_usage(tx: Transaction, job_id: UUID) -> UsageTotals:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -54,11 +53,6 @@ async def hold_session(tx: Transaction, id: UUID, reason: str) -> bool:
 
 async def release_session(tx: Transaction, id: UUID) -> bool:
     return await tx.value(queries.release_session, id) is not None
-
-
-async def idle_session(db: Database, limit: int) -> list[tuple[UUID, UUID, datetime]]:
-    """Sessions that somebody should look at because they may have gone idle, across orgs."""
-    return [(r["org_id"], r["id"], r["due"]) for r in await db.call("find_idle_sessions", None, limit)]
 
 
 async def went_idle(tx: Transaction, id: UUID) -> bool:

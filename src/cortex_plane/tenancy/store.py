@@ -123,14 +123,10 @@ async def _verified_row(tx: Transaction, kind: MacKind, query: str, *args: Any) 
     return row
 
 
-async def database_time(tx: Transaction) -> datetime:
-    at: datetime = await tx.value(queries.database_time)
-    return at
-
-
 async def ends_after(tx: Transaction, life: timedelta) -> datetime:
     """When something ends that lives for so long from now. The MAC covers it, so it is known before the row is written."""
-    return await database_time(tx) + life
+    now: datetime = await tx.value(queries.database_time)
+    return now + life
 
 
 CREDENTIALS: Final[collections.abc.Mapping[MacKind, tuple[str, str, str]]] = {

@@ -429,9 +429,7 @@ def _toolbox(app: App, _revision: int, skills: SkillSettings) -> Toolbox:
     )
 
 
-# Events of a step: each only names the step; readers get its text with it ------------------------------------------
-
-
+# Each event of a step only names the step; readers get its text with it.
 def text_events(step: int, text: str | None) -> Events:
     return [(EventType.MESSAGE, {"role": "assistant", "step": step})] if (text or "").strip() else []
 

@@ -11,7 +11,7 @@ from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model import approvals as approval_model
 from cortex_plane.approvals.model.approvals import AT_MOST, Approval, ApprovalDetails, Channel, Mark
-from cortex_plane.approvals.rules import Taker, cannot_delegate, nobody_to_take_it
+from cortex_plane.approvals.rules import Candidate, cannot_delegate, nobody_to_take_it
 from cortex_plane.approvals.store import queries
 from cortex_plane.approvals.verbs import decisions
 from cortex_plane.db.database import Database, Transaction, after, many, one, page
@@ -119,7 +119,7 @@ async def _delegate(db: Database, actor: Actor, id: UUID, draft: approval_model.
     async with db.transaction(actor.org_id) as tx:
         row = await decisions.open_visible(tx, id, actor, Channel.API)
         approval = row.approval
-        taker = one(Taker, await tx.row(queries.find_taker, id, draft.to))
+        taker = one(Candidate, await tx.row(queries.find_taker, id, draft.to))
         if taker is None:
             raise nobody_to_take_it()
         able = await approvals_store.deciders_of_approval(tx, id)
@@ -128,13 +128,13 @@ async def _delegate(db: Database, actor: Actor, id: UUID, draft: approval_model.
         if error is not None:
             await decisions.note_refused_decision(tx, row, actor, Channel.API, "delegated", approval.version, error)
         else:
-            by, to = (actor.user_account_id, actor.name), (taker.id, taker.display_name, taker.clearance)
+            by, to = (actor.user_account_id, actor.name), (taker.id, taker.name, taker.clearance)
             await tx.rows(queries.insert_delegation, tx.org, id, *by, *to, draft.reason)
             data = {
-                "automatic": False, "to": str(taker.id), "name": taker.display_name, "reason": draft.reason,
+                "automatic": False, "to": str(taker.id), "name": taker.name, "reason": draft.reason,
                 "to_clearance": taker.clearance,
             }  # fmt: skip
-            event = {"by": actor.name, "to": taker.display_name}
+            event = {"by": actor.name, "to": taker.name}
             await decisions.record_new_deciders(tx, approval, actor, "approval_delegated", data, event)
             approval = await approvals_store.read_again(tx, id, actor)
     if error is not None:

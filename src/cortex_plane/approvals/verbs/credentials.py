@@ -26,7 +26,7 @@ from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.meters import meters
 from cortex_plane.policies.model.policies import Template
 from cortex_plane.tenancy import store as tenancy_store
-from cortex_plane.tenancy.model.access import Actor, Permission, scheduler_actor
+from cortex_plane.tenancy.model.access import Actor, MacKind, Permission, scheduler_actor
 from cortex_plane.tenancy.verbs.access import forgery_refusal, new_approval_token
 from cortex_plane.tenancy.verbs.frame import record, verb
 
@@ -50,11 +50,14 @@ def draft_token(
 ) -> tuple[str, approvals_store.TokenRow]:  # fmt: skip
     """A token for one approver and one message, which decides what that message shows, once its row is inserted. It is said here
     and never again."""
-    token = new_approval_token()
-    return token, approvals_store.token_row(
-        tx, new_id(), approval_id=approval_id, member_id=member_id, notification_id=notification_id,
-        token_hash=rules.digest(token), version=version, input_hash=input_hash, expires_at=expires_at,
-    )  # fmt: skip
+    id, token, key = new_id(), new_approval_token(), tx.credential_key
+    lookup = key.lookup(rules.digest(token))
+    written = {
+        "org_id": tx.org, "id": id, "user_account_id": member_id, "approval_id": approval_id, "version": version,
+        "input_hash": input_hash, "expires_at": expires_at, "token_hash": lookup,
+    }  # fmt: skip
+    mac = key.mac(MacKind.APPROVAL_TOKEN, written)
+    return token, (id, approval_id, member_id, notification_id, lookup, version, input_hash, expires_at, mac)
 
 
 def sign_links(

@@ -210,8 +210,8 @@ async def _write(
         receipt = await receipts.sign_receipt(db, tx, after, statement, calls, standing)
     changed = await write_change(
         tx, row, change, actor, entries, facts,
-        (kind, approval.job_id, {**event, "approval_id": str(approval.id), "by": actor.name}), version=version,
-        edit=edit, choice=decision.decision if counts else None, reason=decision.reason, channel=channel, key=key,
+        (kind, approval.job_id, {**event, "approval_id": str(approval.id), "by": actor.name}), edit=edit,
+        choice=decision.decision if counts else None, reason=decision.reason, channel=channel, key=key,
         receipt=receipt,
     )  # fmt: skip
     if changed is None:
@@ -222,7 +222,7 @@ async def _write(
 
 async def write_change(
     tx: Transaction, row: LockedApproval, change: ApprovalChange, actor: Actor, entries: list[dict[str, Any]],
-    said: Sequence[Fact], event: SessionEvent, *, version: int, edit: Edit | None = None,
+    said: Sequence[Fact], event: SessionEvent, *, edit: Edit | None = None,
     choice: approval_model.Choice | None = None, reason: str | None = None,
     channel: approval_model.Channel | None = None, key: str | None = None, receipt: SignedReceipt | None = None,
 ) -> dict[str, Any] | None:  # fmt: skip
@@ -249,7 +249,7 @@ async def write_change(
         events.append(("approval_cancelled", row.approval.job_id, {"approval_id": str(sibling.id)}))
     facts += said[1:]
     return await approvals_store.change_approval(
-        tx, row, change, version=version, edit=edit, person=person_of(actor, channel) if channel else None,
+        tx, row, change, edit=edit, person=person_of(actor, channel) if channel else None,
         choice=choice, reason=reason, key=key, entries=entries, events=events, facts=facts, receipt=receipt,
     )  # fmt: skip
 
@@ -313,7 +313,7 @@ async def _expire(tx: Transaction, row: LockedApproval, actor: Actor) -> None:
     await write_change(
         tx, row, approval_rules.end_expired(row), actor, [{"type": "expired"}],
         [Fact.of(actor, "approval_expired", **body)],
-        ("approval_expired", request.job_id, {"approval_id": str(request.id)}), version=request.version,
+        ("approval_expired", request.job_id, {"approval_id": str(request.id)}),
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from uuid import UUID
@@ -23,14 +23,15 @@ from cortex_plane.approvals.model.approvals import (
     StandingApproval,
     StandingDraft,
 )  # fmt: skip
-from cortex_plane.approvals.rules import Granter
+from cortex_plane.approvals.rules import Candidate
 from cortex_plane.approvals.store import queries
-from cortex_plane.db.database import Database, Row, Transaction
+from cortex_plane.db.database import Database, Row, Transaction, after, page
 from cortex_plane.db.vault import Vault
 from cortex_plane.gates.rules import authorization as authorization_rules
 from cortex_plane.gates.rules.authorization import Authorization, CallJob, StandingUse, UnsentCall
 from cortex_plane.kernel.conditions import Condition
 from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.pages import After, Page
 from cortex_plane.proof import store as proof_store
@@ -75,24 +76,17 @@ async def grant(
     return standing, fact
 
 
-@dataclass(slots=True)
-class Cover:
-    """The authorization of a call, with the standing approval that it may use."""
-
-    authorization: Authorization
-    refusals: list[dict[str, str]] = field(default_factory=list)
-    """Of standing approvals that cover the call, and whose receipts are not true: what the audit trail says about each."""
-
-
 async def cover(
     db: Database, job: CallJob, planned: UnsentCall, read_only: bool, authorization: Authorization, vault: Vault,
     reserved: Mapping[UUID, int] = MappingProxyType({}), read_to: int = 0, askers: Sequence[UUID] = (),
-) -> Cover:  # fmt: skip
-    """For a call that needs approval, wherever it runs. ``reserved``: how many calls of the same response use each already.
-    ``vault`` tells whose receipts are the plane's."""
-    result, terms = Cover(authorization), authorization.decision.terms
+) -> tuple[Authorization, list[dict[str, str]]]:  # fmt: skip
+    """The authorization of a call that needs approval, wherever it runs, with the standing approval that it may use; and what the audit
+    trail says about each that covers the call, and whose receipt is not true. ``reserved``: how many calls of the same response use
+    each already. ``vault`` tells whose receipts are the plane's."""
+    refusals: list[dict[str, str]] = []
+    terms = authorization.decision.terms
     if terms is None or not terms.standing or planned.digest is None:
-        return result
+        return authorization, refusals
     call = authorization_rules.Uncovered(
         call_id=planned.id, tool_name=planned.name, tool_digest=planned.digest, input_hash=planned.input_hash,
         facts=authorization_rules.facts_of(job, planned, read_only=read_only), terms=terms,
@@ -102,7 +96,7 @@ async def cover(
             tx, job.session_id, call.tool_name, call.tool_digest, call.input_hash, call.call_id
         )
         if not candidates:
-            return result
+            return authorization, refusals
         granters = await approvals_store.list_granters(
             tx, [standing.id for standing, _ in candidates], job.job_id, read_to, askers, call.terms
         )
@@ -116,22 +110,19 @@ async def cover(
         fault = _receipt_fault(vault, job.org_id, standing, row)
         if fault is None:
             use = StandingUse(standing_id=standing.id, granter_revision=row["granter_revision"], counted=row["counted"])
-            result.authorization = authorization_rules.leaning_on(authorization, use)
-            break
-        result.refusals.append(
+            return authorization_rules.leaning_on(authorization, use), refusals
+        refusals.append(
             {"call": str(call.call_id), "tool": call.tool_name, "standing": str(standing.id), "reason": fault}
         )
-    return result
+    return authorization, refusals
 
 
 def _receipt_fault(vault: Vault, org_id: UUID, standing: StandingApproval, row: Row) -> str | None:
     """Why nobody gave this one: a row could be anybody's, the receipt of its request is the plane's alone."""
-    if row["body"] is None:
-        return "there is no receipt of its approval"
-    stamp = Stamp(**{name: row[name] for name in ("body", "signature", "key_id", "public_key", "sealed")})
-    if not receipts.is_ours(vault, org_id, stamp.key_id, stamp.public_key, stamp.sealed):
-        return "the key of its receipt is not one of the org's"
-    return why_not_standing(stamp, standing, org_id)
+    names = ("body", "signature", "key_id", "public_key", "sealed")
+    stamp = Stamp(**{name: row[name] for name in names}) if row["body"] is not None else None
+    fault = receipts.stamp_fault(vault, org_id, stamp)
+    return why_not_standing(stamp, standing, org_id) if stamp is not None and fault is None else fault
 
 
 @transaction_verb(Permission.APPROVAL_READ)
@@ -139,20 +130,22 @@ async def list_page(
     tx: Transaction, actor: Actor, position: After, limit: int, *, session_id: UUID | None = None, active: bool = False
 ) -> Page[StandingApproval]:
     """Newest first. Whoever is not staff sees those of their own sessions, and those that they gave."""
-    page, granters = await approvals_store.list_standing(tx, position, limit, actor.sees, session_id, active)
-    items = [_shown(item, *granter) for item, granter in zip(page.items, granters, strict=True)]
-    return Page(items=items, next=page.next)
+    rows = await tx.rows(queries.list_standing, *after(position), limit + 1, actor.sees, session_id, active)
+    listed = page(StandingApproval, rows, limit)
+    return replace(listed, items=[_shown(item, row) for item, row in zip(listed.items, rows, strict=False)])
 
 
 async def _read(tx: Transaction, actor: Actor, id: UUID) -> StandingApproval:
-    return _shown(*require_found(await approvals_store.get_standing(tx, id, actor.sees), "standing_approval"))
+    row = require_found(await tx.row(queries.get_standing, id, actor.sees), "standing_approval")
+    return _shown(parse(StandingApproval, row), row)
 
 
 get = transaction_verb(Permission.APPROVAL_READ)(_read)
 
 
-def _shown(standing: StandingApproval, granter: Granter, now: datetime) -> StandingApproval:
-    why = approval_rules.why_unusable(standing, granter, now)
+def _shown(standing: StandingApproval, row: Row) -> StandingApproval:
+    """With whether it covers anything: ``row`` has whoever gave it, and the database's time."""
+    why = approval_rules.why_unusable(standing, parse(Candidate, row["granter"]), row["now"])
     return replace(standing, usable=why is None, why_not=why)
 
 

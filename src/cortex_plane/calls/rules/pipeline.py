@@ -255,9 +255,7 @@ def call_request(
     )
 
 
-# Events and audit facts: each field has one name, whoever runs the call ---------------------------------------------
-
-
+# Each field of an event and of an audit fact has one name, whoever runs the call.
 def call_event(step: int, call: UnsentCall) -> Event:
     """A call is recorded, and was not sent yet."""
     data = {"step": step, "id": str(call.id), "tool": call.name, "input_hash": call.input_hash}

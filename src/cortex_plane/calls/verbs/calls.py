@@ -13,12 +13,12 @@ from cortex_plane.approvals.verbs.approval_requests import Possible, count, nobo
 from cortex_plane.calls import model as call_model
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.rules.pipeline import CallVerdict, PlannedCall, facts_by, status_of
-from cortex_plane.calls.store import CallContext
+from cortex_plane.calls.store import CallContext, queries
 from cortex_plane.calls.verbs import intents
 from cortex_plane.calls.verbs.authorization import decide_call
 from cortex_plane.calls.verbs.call_approvals import Asked, ask_people, terms_of
 from cortex_plane.calls.verbs.context import call_context, read_call, retry_under_session_lock, shown_call, tool_digest
-from cortex_plane.db.database import Database, Row, Transaction
+from cortex_plane.db.database import Database, Row, Transaction, after, page
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.journal import GateClosed
 from cortex_plane.kernel.canonical import canonical
@@ -55,7 +55,8 @@ async def list_calls(
 ) -> Page[call_model.CallShown]:
     """Newest first."""
     async with db.transaction(actor.org_id) as tx:
-        return await calls_store.list_calls(tx, position, limit, actor.sees, session_id, status)
+        rows = await tx.rows(queries.list_calls, *after(position), limit + 1, actor.sees, session_id, status)
+    return page(call_model.CallShown, rows, limit)
 
 
 @verb(Permission.JOB_SUBMIT)

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import CallDraft, ExternalCall, advised
-from cortex_plane.calls.store import CallContext, StoredCall
+from cortex_plane.calls.store import CallContext, StoredCall, queries
 from cortex_plane.db.database import Database, NestedDatabase, NotAtHand, Row, Transaction
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import AlreadyExists, Conflict, CortexError
@@ -89,11 +89,11 @@ async def _under_locks(db: Database, actor: Actor, session: UUID, act: Callable[
 async def lock_session(tx: Transaction, actor: Actor, id: UUID) -> Row:
     """The session's one job. Both are locked, the session before its job as everywhere: what is decided here may end it."""
     require_found(await sessions_store.lock_session(tx, id, call_sight(actor)), "session")
-    job = await calls_store.list_session_calls(tx, id)
+    job = await tx.row(queries.list_session_calls, id)
     if job is None:
         raise not_external()
     await calls_store.lock_asking(tx, job["id"], is_open=False)
-    return require_found(await calls_store.list_session_calls(tx, id), "job")
+    return require_found(await tx.row(queries.list_session_calls, id), "job")
 
 
 async def read_session(tx: Transaction, id: UUID) -> Session:

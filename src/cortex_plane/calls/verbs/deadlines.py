@@ -9,9 +9,7 @@ from uuid import UUID
 
 import structlog
 
-from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.verbs import decisions
-from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.verbs import doubts
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import CortexError, Unavailable
@@ -35,13 +33,13 @@ class Tick:
 
 async def tick(db: Database, id: UUID, name: str) -> Tick:
     """Act on everything that is due, the oldest deadline first."""
-    due = await approvals_store.list_due(db, AT_ONCE)
-    idle = await sessions_store.idle_session(db, AT_ONCE)
-    silent = await calls_store.due_calls(db, AT_ONCE)
+    due = await db.call("find_due_approvals", None, AT_ONCE)
+    idle = await db.call("find_idle_sessions", None, AT_ONCE)
+    silent = await db.call("find_due_calls", None, AT_ONCE)
     result = Tick()
     for rows, act in ((due, _approval), (idle, _idle_session), (silent, doubts.settle_due)):
-        for org_id, row_id, _ in rows:
-            await _each(result, functools.partial(act, db, scheduler_actor(org_id, id, name), row_id))
+        for row in rows:
+            await _each(result, functools.partial(act, db, scheduler_actor(row["org_id"], id, name), row["id"]))
     result.full = AT_ONCE in (len(due), len(idle), len(silent)) and bool(result.done)
     return result
 

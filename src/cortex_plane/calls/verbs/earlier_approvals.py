@@ -15,7 +15,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
 from cortex_plane.gates.rules.authorization import Authorization, CallJob, UnsentCall
 from cortex_plane.proof.model import Fact
-from cortex_plane.proof.rules.receipts import Stamp
+from cortex_plane.proof.rules.receipts import Stamp, why_not_sent
 from cortex_plane.proof.verbs import receipts
 
 log = structlog.get_logger()
@@ -27,20 +27,24 @@ async def cover_call(
 ) -> tuple[Authorization, list[Fact]]:  # fmt: skip
     """With the standing approval that the call may use, if it needs a person's yes and nobody said no; and the facts about those
     whose receipts are not true: they cover nothing, and that is on the audit trail. ``reserved``: see `standing_approvals.cover`."""
-    cover = await standing_approvals.cover(db, job, call, read_only, authorization, db.vault, reserved, read_to, askers)
-    for refusal in cover.refusals:
+    covered, refusals = await standing_approvals.cover(
+        db, job, call, read_only, authorization, db.vault, reserved, read_to, askers
+    )
+    for refusal in refusals:
         log.error("standing approval refused", job_id=str(job.job_id), **refusal)
-    return cover.authorization, [fact("receipt_refused", **refusal) for refusal in cover.refusals]
+    return covered, [fact("receipt_refused", **refusal) for refusal in refusals]
 
 
 def receipt_fault(
     vault: Vault, org_id: UUID, call: UnsentCall, stamp: Stamp | None, now: datetime | None
 ) -> str | None:
     """Why an approved call must not be sent; None if its receipt is true. ``now``: None where it was sent, in time, before."""
-    fault = receipts.receipt_fault(
-        vault, stamp, org_id=org_id, call_id=call.id, tool_name=call.name, tool_digest=call.digest,
-        input_hash=call.input_hash, now=now,
-    )  # fmt: skip
+    fault = receipts.stamp_fault(vault, org_id, stamp)
+    if fault is None and stamp is not None:
+        fault = why_not_sent(
+            stamp, org_id=org_id, call_id=call.id, tool_name=call.name, tool_digest=call.digest,
+            input_hash=call.input_hash, now=now,
+        )  # fmt: skip
     if fault is not None:
         log.error("receipt refused", call=str(call.id), tool=call.name, reason=fault)
     return fault

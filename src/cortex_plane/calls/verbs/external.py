@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import Ending
+from cortex_plane.calls.store import queries
 from cortex_plane.calls.verbs.context import lock_session, read_session
 from cortex_plane.db.database import Database, Row
 from cortex_plane.gates.verbs import session_gates
@@ -43,7 +43,7 @@ async def complete(db: Database, actor: Actor, session_id: UUID, ending: Ending)
                         code="calls_open",
                         hint="Report their outcomes, wait for their decisions, begin what was approved, or end the session with `/fail`.",
                     )
-                if not await calls_store.complete_job(tx, job["id"], ending.result):
+                if await tx.value(queries.complete_job, job["id"], ending.result) is None:
                     raise Conflict(
                         "This session is held.", code="external_held", hint="Wait until somebody resumes it."
                     )

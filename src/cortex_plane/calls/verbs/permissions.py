@@ -7,10 +7,18 @@ from dataclasses import replace
 from uuid import UUID
 
 from cortex_plane.agents import store as agents_store
-from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import MAX_ACTIONS, Permissions
-from cortex_plane.calls.rules.permissions import action_names, asking, limits_of_all, permissions_of, permitted
-from cortex_plane.db.database import Database
+from cortex_plane.calls.rules.permissions import (
+    Governed,
+    ToolDefinition,
+    action_names,
+    asking,
+    limits_of_all,
+    permissions_of,
+    permitted,
+)
+from cortex_plane.calls.store import queries
+from cortex_plane.db.database import Database, many, one
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.policies.verbs.policy_cache import book, request_rows
 from cortex_plane.tenancy.model.access import Actor, Permission
@@ -30,8 +38,9 @@ async def let_others_run(number: int) -> None:
 async def get_permissions(db: Database, actor: Actor, session_id: UUID, most: int = MAX_ACTIONS) -> Permissions:
     """Of actions whose arguments are not known yet, and ``most`` of them."""
     async with db.transaction(actor.org_id) as tx:
-        session = require_found(await calls_store.list_governed(tx, session_id, actor.sees), "session")
-        tools = {tool.name: tool for tool in await calls_store.list_resolution_tools(tx, session.app)}
+        session = require_found(one(Governed, await tx.row(queries.list_governed, session_id, actor.sees)), "session")
+        definitions = many(ToolDefinition, await tx.rows(queries.list_resolution_tools, session.app))
+    tools = {tool.name: tool for tool in definitions}
     gates = await session_gates.of_agent(db, actor.org_id, session.bound, session.now)
     policies = await book.at(db, actor.org_id, session.policies)
     rows, names = request_rows(session.request_policies), action_names(session.skills, gates, tools)

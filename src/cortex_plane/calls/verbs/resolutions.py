@@ -22,13 +22,13 @@ from cortex_plane.calls.model import (
 )
 from cortex_plane.calls.rules import permissions as rules
 from cortex_plane.calls.rules.pipeline import CallVerdict, gate_call
-from cortex_plane.calls.store import CallContext, StoredResolution
+from cortex_plane.calls.store import CallContext, StoredResolution, queries
 from cortex_plane.calls.verbs import calls, outcomes
 from cortex_plane.calls.verbs.authorization import cover_external, policy_verdict
 from cortex_plane.calls.verbs.context import retry_under_session_lock
 from cortex_plane.calls.verbs.gate_answers import agent_context
 from cortex_plane.calls.verbs.permissions import let_others_run
-from cortex_plane.db.database import Database
+from cortex_plane.db.database import Database, one
 from cortex_plane.gates.rules.session import GateSession, record_of
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.gates.verbs.atlas_cache import book as atlas_book
@@ -139,7 +139,7 @@ async def _new_goal(db: Database, context: CallContext, goal: str | None, digest
     if goal is None or digest is None or context.bound is None:
         return ()
     async with db.transaction(context.org_id) as tx:
-        return () if await calls_store.list_messages_heard(tx, context.session_id, digest) else (goal,)
+        return () if await tx.value(queries.list_messages_heard, context.session_id, digest) else (goal,)
 
 
 async def _write_resolution(
@@ -155,7 +155,7 @@ async def _write_resolution(
     question = {"action": request.action, "input_hash": hashlib.sha256(canonical(request.arguments)).hexdigest()}
     async with db.transaction(actor.org_id) as tx:
         await calls_store.lock_asking(tx, context.job_id, is_open=True)
-        if await calls_store.count_live(tx, context.session_id, MAX_LIVE) >= MAX_LIVE:
+        if await tx.value(queries.count_live, context.session_id, MAX_LIVE) >= MAX_LIVE:
             raise Conflict(
                 f"{MAX_LIVE} resolutions of this session hold already.",
                 code="too_many_resolutions",
@@ -180,7 +180,7 @@ async def get_resolution(db: Database, actor: Actor, id: UUID) -> Resolution:
 
 async def _kept(db: Database, actor: Actor, id: UUID, asker: UUID | None) -> StoredResolution:
     async with db.transaction(actor.org_id) as tx:
-        return require_found(await calls_store.get_resolution(tx, id, asker), "resolution")
+        return require_found(one(StoredResolution, await tx.row(queries.get_resolution, id, asker)), "resolution")
 
 
 @verb(Permission.JOB_SUBMIT)
@@ -201,7 +201,7 @@ async def execute_resolution(db: Database, actor: Actor, id: UUID, draft: CallDr
 async def _require_own(db: Database, actor: Actor, resolution: StoredResolution, call_id: UUID) -> None:
     """A key that was used before goes on with its call under the same resolution, and under no other."""
     async with db.transaction(actor.org_id) as tx:
-        under = await calls_store.list_resolved_calls(tx, call_id)
+        under = await tx.value(queries.list_resolved_calls, call_id)
     if under != resolution.id:
         raise Conflict(
             "This key stands for a call that was not executed under this resolution.",
@@ -254,7 +254,7 @@ async def report_resolution(db: Database, actor: Actor, id: UUID, draft: ReportD
     """What became of a call that was executed under it. That counts also after it expired: it happened."""
     resolution = await _kept(db, actor, id, actor.identity)
     async with db.transaction(actor.org_id) as tx:
-        under = await calls_store.list_resolved_calls(tx, draft.call)
+        under = await tx.value(queries.list_resolved_calls, draft.call)
     if under != resolution.id:
         raise NotFound(
             "There is no such call under this resolution.",

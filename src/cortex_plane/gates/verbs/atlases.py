@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from cortex_plane.db.database import Database, Transaction
+from cortex_plane.db.database import Database, Transaction, many
 from cortex_plane.gates import store as gates_store
 from cortex_plane.gates.files.atlases import Read, difference, read
 from cortex_plane.gates.model import atlases as atlas_model
@@ -105,7 +105,7 @@ async def list_atlas_versions(
 ) -> list[atlas_model.NumberedVersion]:
     """Newest first."""
     require_found(await gates_store.get_atlas(tx, atlas_id), "atlas")
-    return await gates_store.list_atlas_versions(tx, atlas_id, below, limit)
+    return many(atlas_model.NumberedVersion, await tx.rows(queries.list_atlas_versions, atlas_id, below, limit))
 
 
 @verb(Permission.ATLAS_READ)

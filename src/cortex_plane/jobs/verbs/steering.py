@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.db.database import Database, Row, Transaction
+from cortex_plane.db.database import Database, Row, Transaction, after, many, page
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model import jobs as job_model
 from cortex_plane.jobs.model.checkpoints import with_log
-from cortex_plane.jobs.model.effects import IN_DOUBT, CallStatus, Question, question
+from cortex_plane.jobs.model.effects import IN_DOUBT, CallStatus, Question, ToolCall, question
 from cortex_plane.jobs.model.jobs import Hold, JobStatus, SessionReceipt, SteeringResult
 from cortex_plane.jobs.model.journal import AT_ONCE, KEPT, Signal, SignalDraft, SignalReceipt, taken
 from cortex_plane.jobs.store import ReachedWaiters, queries
@@ -247,7 +247,7 @@ async def fail_job(
 
 async def steering_result(tx: Transaction, id: UUID, did_change: bool) -> SteeringResult:
     job = require_found(await jobs_store.get_job(tx, id, None), "job")
-    calls = await jobs_store.last_calls(tx, id)
+    calls = many(ToolCall, await tx.rows(queries.last_calls, id))
     return SteeringResult(
         job=job,
         changed=did_change,
@@ -327,7 +327,8 @@ async def list_signals(
     tx: Transaction, actor: Actor, position: After, limit: int, *, name: str | None = None, key: str | None = None
 ) -> Page[Signal]:
     """Newest first. Whoever is not staff sees what they sent themselves."""
-    return await jobs_store.list_signals(tx, position, limit, actor.sees, name, key)
+    rows = await tx.rows(queries.list_signals, *after(position), limit + 1, actor.sees, name, key)
+    return page(Signal, rows, limit)
 
 
 list_waits = job_reader(jobs_store.list_signal_waits)

@@ -10,14 +10,14 @@ from uuid import UUID
 
 from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.tools import PublishedTool, ToolServer, ToolVersion
-from cortex_plane.db.database import NOBODY, Database
+from cortex_plane.db.database import NOBODY, Database, after, many, page
 from cortex_plane.gates import store as gates_store
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.jobs import PARKED, JobKind, Parked, Worker
 from cortex_plane.jobs.model.journal import JournalEntry
 from cortex_plane.jobs.model.usage import Grouping, UsageRow
 from cortex_plane.jobs.rules import HAND_BACK_REMEDY, Assignment, HandBack, Leased, Orphan, adoption, hand_back
-from cortex_plane.jobs.store import PastSteps
+from cortex_plane.jobs.store import PastSteps, queries
 from cortex_plane.kernel.pages import After
 from cortex_plane.proof.model import Fact
 from cortex_plane.sessions.rules import SessionMessage
@@ -68,7 +68,8 @@ async def list_usage(
     """The highest key first; ``below`` goes on after one."""
     async with db.transaction(actor.org_id) as tx:
         agent_id = require_found(await agents_store.get_agent(tx, agent), "agent").id if agent is not None else None
-        return await jobs_store.sum_usage(tx, by, actor.sees, since, until, agent_id, job_id, below, limit)
+        filters = (actor.sees, since, until, agent_id, job_id, below)
+        return many(UsageRow, await tx.rows(queries.sum_usage, *filters, limit, by))
 
 
 ORPHANS_AT_ONCE = 100
@@ -143,7 +144,7 @@ PAGE = 50
 RECENT = 50
 
 
-async def list_every_parked(db: Database, page: int = PAGE) -> AsyncIterator[tuple[Org, Parked]]:
+async def list_every_parked(db: Database, size: int = PAGE) -> AsyncIterator[tuple[Org, Parked]]:
     """Org by org and status by status, in pages of a short read-only transaction each, so that a long look holds
     nothing up. A job that moves while it lasts may be met twice or not at all."""
     async for org in every_org(db):
@@ -151,7 +152,8 @@ async def list_every_parked(db: Database, page: int = PAGE) -> AsyncIterator[tup
             position: After = None
             while True:
                 async with db.transaction(org.id, snapshot=True) as tx:
-                    jobs = await jobs_store.list_parked_jobs(tx, status, position, page)
+                    rows = await tx.rows(queries.list_parked_jobs, *after(position), size + 1, status)
+                jobs = page(Parked, rows, size)
                 for job in jobs.items:
                     yield org, job
                 position = jobs.next

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -78,14 +78,12 @@ class ReceiptFacts:
 
     original_hash: str | None
     policy_digest: str | None
-    decided_at: datetime
-    expires_at: datetime | None
-    votes: list[Vote]
     delegations: list[Delegation]
-    checkpoints: list[dict[str, Any]]
-    """From which state each job goes on: its checkpoint, by checksum and by the code that only the plane can compute."""
-    now: datetime
     active_key: UUID | None
+    expires_at: datetime | None = None
+    votes: list[Vote] = field(default_factory=list)
+    checkpoints: list[dict[str, Any]] = field(default_factory=list)
+    """From which state each job goes on: its checkpoint, by checksum and by the code that only the plane can compute."""
 
 
 def receipt_body(
@@ -94,6 +92,9 @@ def receipt_body(
 ) -> bytes:  # fmt: skip
     """Canonical JSON: it is kept as bytes, and holds nothing that sorted keys alone would not spell in one way. Reasons stay out of it:
     they are people's words, which the trail can erase and this could not."""
+    if approval.resolved_at is None:
+        raise AssertionError("an approval that was decided has the time of its decision")
+    decided_at = iso(approval.resolved_at)
     return orjson.dumps(
         {
             "format": FORMAT,
@@ -139,9 +140,9 @@ def receipt_body(
             "checkpoints": facts.checkpoints,
             "standing": {"id": str(standing.id), **standing.bounds()} if standing else None,
             "requested_at": iso(approval.requested_at),
-            "decided_at": iso(facts.decided_at),
+            "decided_at": decided_at,
             "expires_at": iso(facts.expires_at) if facts.expires_at else None,
-            "issued_at": iso(facts.now),
+            "issued_at": decided_at,
             "key_id": str(key_id),
         },
         option=orjson.OPT_SORT_KEYS,

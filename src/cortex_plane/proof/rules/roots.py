@@ -88,7 +88,7 @@ class RootsVerifier:
         self._chain: UUID | None = None
         self._hash = model.GENESIS
         self._total = self.seq = 0
-        self._broken = False
+        self._fault: model.RootFault | None = None
         self.fingerprints: dict[str, None] = {}
         """Of the keys whose signatures were verified, in the order in which they were used."""
 
@@ -100,27 +100,24 @@ class RootsVerifier:
         cover.new += head.chain_id != self._chain
         self._chain = head.chain_id
 
-    def follow(
-        self, root: KeptRoot, keys: Mapping[UUID, bytes], strangers: Collection[UUID] = ()
-    ) -> model.RootFault | None:
+    def follow(self, root: KeptRoot, keys: Mapping[UUID, bytes], strangers: Collection[UUID]) -> None:
         """The roots in order, after all heads; the first fault is the last thing that is looked at. ``strangers``:
         those of ``keys`` that are known not to be the plane's."""
         if self._held.pop(root.seq, root.hash) != root.hash and self._replaced is None:
             self._replaced = root.seq
-        if self._broken:
-            return None
+        if self._fault is not None:
+            return
         reason = self._wrong(root, keys, strangers)
         if reason is not None:
-            self._broken = True
-            return model.RootFault(root=self.seq + 1, reason=reason)
-        self.seq, self._hash = root.seq, root.hash
-        return None
+            self._fault = model.RootFault(root=self.seq + 1, reason=reason)
+        else:
+            self.seq, self._hash = root.seq, root.hash
 
     def finish(self) -> list[model.RootFault]:
-        """Whether all heads that were seen belong to a root that was there, and whether the roots are those that are held
-        elsewhere."""
-        faults = []
-        if self._covered and not self._broken:
+        """The first fault of a root, whether all heads that were seen belong to a root that was there, and whether the roots are those
+        that are held elsewhere."""
+        faults = [self._fault] if self._fault is not None else []
+        if self._covered and self._fault is None:
             missing = min(self._covered)
             faults.append(model.RootFault(root=missing, reason="it is missing, and heads that it covers are here"))
         if self._replaced is not None:
@@ -182,7 +179,6 @@ class TrailVerifier:
         self.chain: model.ChainVerifier | None = None
         self._broken = False
         self._faults: list[model.Fault] = []
-        self._root_faults: list[model.RootFault] = []
         self._blanked_entries: list[model.Blanked] = []
         self._verifier = RootsVerifier(org_id, copies)
 
@@ -212,8 +208,7 @@ class TrailVerifier:
 
     def follow_root(self, root: KeptRoot, keys: Mapping[UUID, bytes], strangers: Collection[UUID] = ()) -> None:
         self.roots += 1
-        fault = self._verifier.follow(root, keys, strangers)
-        self._root_faults += [fault] if fault else []
+        self._verifier.follow(root, keys, strangers)
 
     def result(
         self, row_faults: Sequence[model.RowFault] = (), *, keys_checked: bool = False, newer_copies: int = 0
@@ -223,7 +218,7 @@ class TrailVerifier:
             entries=self.entries,
             faults=self._faults,
             roots=self.roots,
-            root_faults=[*self._root_faults, *self._verifier.finish()],
+            root_faults=self._verifier.finish(),
             fingerprints=list(self._verifier.fingerprints),
             keys_checked=keys_checked,
             blanked=self._blanked,
@@ -250,13 +245,10 @@ class RootMark:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RootCopy:
+class RootCopy(KeptRoot):
+    """A root as it is copied elsewhere, with its org and the key that verifies it."""
+
     org_id: UUID
-    seq: int
-    hash: bytes
-    body: bytes
-    signature: bytes
-    key_id: UUID
     public_key: bytes
     created_at: datetime
 

@@ -85,18 +85,8 @@ class _Stream(Generic[T]):
         self._items = items
         self.next: T | None = None
 
-    @classmethod
-    async def of(cls, items: AsyncIterator[T]) -> _Stream[T]:
-        stream = cls(items)
-        stream.next = await anext(items, None)
-        return stream
-
-    async def take(self) -> T:
-        item = self.next
-        if item is None:
-            raise AssertionError("it was looked at before it is taken")
+    async def advance(self) -> None:
         self.next = await anext(self._items, None)
-        return item
 
 
 async def chain_by_chain(
@@ -104,23 +94,28 @@ async def chain_by_chain(
 ) -> AsyncIterator[model.AuditEntry | model.RootedHead | model.ChainHead]:
     """The entries of each chain, and after them its head; one without a hash where there is none. Where a root covers a
     chain as far as an entry, its word follows that entry. One session alone comes without roots: they cover all chains."""
-    entries = await _Stream.of(proof_store.stream_all_entries(tx, session_id))
-    heads = await _Stream.of(proof_store.stream_heads(tx, session_id))
-    roots = await _Stream.of(proof_store.root_heads(tx, session_id))
-    while True:
-        waiting = [item.chain_id for item in (entries.next, heads.next, roots.next) if item is not None]
-        if not waiting:
-            return
+    entries = _Stream(proof_store.stream_all_entries(tx, session_id))
+    heads = _Stream(proof_store.stream_heads(tx, session_id))
+    roots = _Stream(proof_store.root_heads(tx, session_id))
+    await entries.advance()
+    await heads.advance()
+    await roots.advance()
+    while waiting := [item.chain_id for item in (entries.next, heads.next, roots.next) if item is not None]:
         chain = min(waiting)
         while (entry := entries.next) is not None and entry.chain_id == chain:
-            yield await entries.take()
+            yield entry
+            await entries.advance()
             while (root := roots.next) is not None and root.chain_id == chain and root.seq <= entry.seq:
-                yield await roots.take()
+                yield root
+                await roots.advance()
         while (root := roots.next) is not None and root.chain_id == chain:
-            yield await roots.take()
-        head = heads.next
-        has_head = head is not None and head.chain_id == chain
-        yield await heads.take() if has_head else model.ChainHead(chain_id=chain, is_orphan=True)
+            yield root
+            await roots.advance()
+        if (head := heads.next) is not None and head.chain_id == chain:
+            yield head
+            await heads.advance()
+        else:
+            yield model.ChainHead(chain_id=chain, is_orphan=True)
 
 
 async def verify_all(db: Database, root_copies: Held | None = None) -> dict[str, model.Verification]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from uuid import UUID
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -18,7 +17,7 @@ from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact, Receipt, SignedReceipt, SigningKey, fingerprint, to_base64
-from cortex_plane.proof.rules.receipts import ReceiptFacts, Stamp, receipt_body, why_not_sent
+from cortex_plane.proof.rules.receipts import ReceiptFacts, Stamp, receipt_body
 from cortex_plane.proof.store import queries
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import read_verb, require_found, transaction_verb, verb
@@ -137,27 +136,13 @@ async def sign_receipt(
     return SignedReceipt(key_id=key.id, body=body, signature=key.sign(body))
 
 
-def receipt_fault(
-    vault: Vault,
-    stamp: Stamp | None,
-    *,
-    org_id: UUID,
-    call_id: UUID,
-    tool_name: str,
-    tool_digest: str | None,
-    input_hash: str,
-    now: datetime | None,
-) -> str | None:
-    """Why an approved call must not be sent: its receipt is missing or not true; None where it is. ``now`` is left out
-    for a call that was sent in time before."""
+def stamp_fault(vault: Vault, org_id: UUID, stamp: Stamp | None) -> str | None:
+    """Why nothing that a receipt says can be believed: there is none, or it is not signed with a key of the org's; None where it can."""
     if stamp is None:
         return "there is no receipt of its approval"
     if not is_ours(vault, org_id, stamp.key_id, stamp.public_key, stamp.sealed):
         return "the key of its receipt is not one of the org's"
-    return why_not_sent(
-        stamp, org_id=org_id, call_id=call_id, tool_name=tool_name, tool_digest=tool_digest,
-        input_hash=input_hash, now=now,
-    )  # fmt: skip
+    return None
 
 
 @transaction_verb(Permission.APPROVAL_READ)

@@ -425,8 +425,6 @@ def actor_kind(key: KeyKind, *, acts_elsewhere: bool) -> ActorKind:
     return ActorKind.SERVICE if key is KeyKind.SERVICE else ActorKind.PERSON
 
 
-# The credential key: lookups, and MACs over what a credential row says ---------------------------------------------------
-
 KEY_BYTES: Final = 32
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
