@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -136,6 +136,9 @@ async def list_calls(
     status: CallStatus | None,
 ) -> Page[CallShown]:  # fmt: skip
     rows = await tx.rows(queries.list_calls, *after(position), limit + 1, sees, session_id, status)
+    if rows and rows[-1]["status"] is None:  # the look ended before the page was full
+        *calls, end = rows
+        return replace(page(CallShown, calls, limit), next=Position(created_at=end["created_at"], id=end["id"]))
     return page(CallShown, rows, limit)
 
 
