@@ -209,3 +209,39 @@ async def test_nobody_here_runs_its_job(world: World, db: Database, admin: async
     assert await tick(world) == []
     assert await workers.adopt_jobs(db, uuid4(), "other", 3) == []
     assert (await jobs.get(db, world.admin.actor, job.id)).status is JobStatus.RUNNING
+
+
+COPIES = """
+with copied as (
+  insert into external_call
+  select (jsonb_populate_record(x, jsonb_build_object('call_id', gen_random_uuid(), 'key', 'copy' || n,
+    'created_at', x.created_at + make_interval(secs => n)))).*
+  from external_call x, generate_series(1, $2::integer) n where x.call_id = $1
+  returning call_id, created_at)
+insert into tool_call
+select (jsonb_populate_record(c, jsonb_build_object('id', k.call_id, 'status', 'allowed', 'created_at', k.created_at,
+  'step_index', 10 + row_number() over ()))).*
+from tool_call c, copied k where c.id = $1
+"""
+
+
+@pytest.mark.parametrize("copies", [498, 499, 500, 1200])
+async def test_list_by_status_continues_after_each_500_calls(
+    world: World, admin: asyncpg.Connection, copies: int
+) -> None:
+    call = await begun(world, "fail")
+    await admin.execute("set session_replication_role = replica")
+    await admin.execute(COPIES, call.id, copies)
+    ids, sizes, position = [], [], None
+    while True:
+        page = await calls.list_calls(world.db, world.service.actor, position, 5, status=CallStatus.INTENDED)
+        ids += [item.id for item in page.items]
+        sizes.append(len(page.items))
+        position = page.next
+        if position is None:
+            break
+    assert ids == [call.id]
+    assert len(sizes) == (copies + 1) // 500 + 1
+    everything = await calls.list_calls(world.db, world.service.actor, None, 5, status=CallStatus.ALLOWED)
+    assert len(everything.items) == 5
+    assert everything.next is not None

@@ -7,6 +7,7 @@ import json
 import re
 import time
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -95,6 +96,35 @@ async def test_the_most_urgent_of_many_come_first_and_no_row_moves_when_more_com
     part = await visitor.get("/inbox/live?" + str(httpx.QueryParams(state)))
     assert "40 new requests" in shown(part)
     assert re.findall(r'id="row-([0-9a-f-]+)"', part.text) == rows
+
+
+async def test_the_inbox_looks_at_500_requests_at_a_time(
+    http: httpx.AsyncClient, strict: World, admin: asyncpg.Connection
+) -> None:
+    async with open_shop(strict):
+        mine = await asked(strict, slug="mine")
+        theirs = await asked(strict, by=await strict.person(Role.MEMBER, name="Pat"), slug="theirs")
+    (late,) = await copies(admin, mine.id, deadline=(mine.requested_at + timedelta(days=900)).isoformat())
+    await copies(admin, theirs.id, 503)
+    visitor = await Visitor.log_in(http, strict)
+    page = await visitor.get("/")
+    assert "1+ requests wait for your decision." in shown(page)
+    assert "499+ in all" in shown(page)
+    assert 'data-waiting="1+"' in page.text
+    assert str(late) not in page.text
+    further = re.search(r'href="(/\?after=[0-9a-f-]+)"', page.text)
+    assert further
+    rest = await visitor.get(further[1])
+    assert "One request waits for your decision." in shown(rest)
+    assert f"row-{late}" in rest.text
+    assert rest.text.count('<li class="row') == 1 + 505 - 500
+    assert "More urgent" not in shown(rest)
+    assert "Most urgent" in shown(rest)
+    listed = await approvals.list_inbox(strict.db, strict.admin.actor, 1000)
+    more = await approvals.list_inbox(strict.db, strict.admin.actor, 1000, after=listed.further)
+    ids = [a.id for a in [*listed.mine, *listed.others, *more.mine, *more.others]]
+    assert len(ids) == len(set(ids)) == 506
+    assert more.further is None
 
 
 @pytest.mark.proves("D.74")

@@ -6087,6 +6087,12 @@ CREATE INDEX idx_approval_request_status ON public.approval_request USING btree 
 
 CREATE INDEX idx_approval_request_tool ON public.approval_request USING btree (org_id, tool_name, resolved_at DESC) WHERE (status = ANY (ARRAY['approved'::text, 'denied'::text]));
 
+CREATE INDEX idx_approval_request_urgent ON public.approval_request USING btree (org_id, (
+CASE
+    WHEN (deadline IS NULL) THEN '-infinity'::timestamp with time zone
+    ELSE deadline
+END), requested_at, id) WHERE ((status = 'pending'::text) AND (requested_at > '-infinity'::timestamp with time zone));
+
 CREATE INDEX idx_approval_token_account ON public.approval_token USING btree (org_id, user_account_id, approval_id);
 
 CREATE INDEX idx_approval_token_approval ON public.approval_token USING btree (org_id, approval_id);

@@ -214,10 +214,27 @@ insert into external_call (org_id, call_id, job_id, session_id, agent_id, opener
 select i.org_id, i.call_id, i.job_id, r.session_id, r.agent_id, i.org_id, i.org_id, false, 'high', 60, sha256(''), '0.1', r.requested_at
 from approval_invocation i join approval_request r on r.org_id = i.org_id and r.id = i.approval_id
 """
-LISTS = {
-    "approvals/list_approvals": ("approval_request", {"idx_approval_request_list", "idx_approval_request_status"}),
-    "calls/list_calls": ("external_call", {"idx_external_call_list"}),
+PERSON = '{"id": null, "roles": ["admin"], "clearance": 9, "settles": true}'
+LISTS: dict[str, tuple[tuple[object, ...], str, set[str]]] = {
+    "approvals/list_approvals": (
+        (None, None, 21, None, None, None, None, None),
+        "approval_request",
+        {"idx_approval_request_list", "idx_approval_request_status"},
+    ),
+    "approvals/list_inbox": (
+        (new_id(), ["admin"], 9, True, None, None, 0, 21, PERSON, None),
+        "approval_request",
+        {"idx_approval_request_urgent"},
+    ),
+    "calls/list_calls": ((None, None, 21, None, None, None), "external_call", {"idx_external_call_list"}),
+    "calls/list_calls, one status": (
+        (None, None, 21, None, None, "intended"),
+        "external_call",
+        {"idx_external_call_list"},
+    ),
 }
+MOST_PAGES = {"calls/list_calls, one status": 3_000}
+"""It looks up 500 calls; all of them would be 9,000 pages."""
 
 
 @pytest.mark.fresh_database
@@ -233,12 +250,12 @@ async def test_a_page_of_a_list_reads_only_its_rows(
     await app.execute(f"set app.org_id = '{world.org_id}'")
     for mode in ("force_generic_plan", "force_custom_plan"):
         await app.execute(f"set plan_cache_mode = {mode}")
-        for name, (table, indexes) in LISTS.items():
-            prepared = await app.prepare(f"explain (analyze, buffers, timing off) {every_query()[name]}")
-            rest = len(prepared.get_parameters()) - 3
-            plan = "\n".join(row[0] for row in await prepared.fetch(None, None, 21, *[None] * rest))
+        for name, (values, table, indexes) in LISTS.items():
+            query = every_query()[name.partition(",")[0]]
+            prepared = await app.prepare(f"explain (analyze, buffers, timing off) {query}")
+            plan = "\n".join(row[0] for row in await prepared.fetch(*values))
             used = set(re.findall(r"using (\w+)", plan))
             assert f"Seq Scan on {table}" not in plan, f"{name}, {mode}:\n{plan}"
             assert used & indexes, f"{name}, {mode}:\n{plan}"
             pages = int(re.search(r"Buffers: shared hit=(\d+)", plan)[1])  # type: ignore[index]
-            assert pages < 1_000, f"{name}, {mode}:\n{plan}"
+            assert pages < MOST_PAGES.get(name, 1_000), f"{name}, {mode}:\n{plan}"

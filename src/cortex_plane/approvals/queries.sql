@@ -294,27 +294,36 @@ where s.id = any ($1::uuid[])
 
 -- name: list_inbox
 -- What waits: what this person could decide apart from the rest that they see, each the most urgent first; an uncertain
--- effect has no deadline and is the most urgent of all. Whether somebody counts as one human with a cause is looked at for what is
--- listed alone. $1 the person, $2 their roles, $3 their clearance, $4 whether they
+-- effect has no deadline and is the most urgent of all. However much is pending, one look reads the 500 most urgent requests in the
+-- order of an index, or the 500 after $10, where an earlier look ended. Whether somebody counts as one human with a cause is looked at
+-- for what is listed alone. $1 the person, $2 their roles, $3 their clearance, $4 whether they
 -- answer for uncertain effects, $5 whom they see (null: everybody), $6 what came later is only counted, $7 how many are
 -- passed over, $8 limit.
-with waiting as (
-  select r.id, r.requested_at, w.mine, $6::timestamptz is null or r.requested_at <= $6 as known,
-    row_number() over (
-      partition by w.mine, $6::timestamptz is null or r.requested_at <= $6
-      order by r.deadline nulls first, r.requested_at, r.id) as place
+with look as materialized (
+  select r.id, r.requested_at, decider_refusal(r, $1, $2, $3, $4, null, null) is null as mine,
+    $5::uuid is null or (
+      select sees_approval($5, $2, s.user_account_id, s.opened_by, r.approvers)
+      from session s where s.org_id = r.org_id and s.id = r.session_id) as seen,
+    row_number() over (order by case when r.deadline is null then '-infinity' else r.deadline end, r.requested_at, r.id) as rank
   from approval_request r
-  join session s on s.org_id = r.org_id and s.id = r.session_id
-  cross join lateral (select decider_refusal(r, $1, $2, $3, $4, null, null) is null as mine) w
-  where r.status = 'pending'
-    and (w.mine or sees_approval($5, $2, s.user_account_id, s.opened_by, r.approvers)))
+  where r.status = 'pending' and r.requested_at > '-infinity' -- the condition of the index
+    and (case when r.deadline is null then '-infinity' else r.deadline end, r.requested_at, r.id) > (
+      select coalesce(e.deadline, '-infinity'), coalesce(e.requested_at, '-infinity'), coalesce(e.id, '00000000-0000-0000-0000-000000000000')
+      from (values (1)) start left join approval_request e on e.id = $10::uuid)
+  order by case when r.deadline is null then '-infinity' else r.deadline end, r.requested_at, r.id
+  limit 501)
+, waiting as (
+  select l.id, l.requested_at, l.mine, k.known, row_number() over (partition by l.mine, k.known order by l.rank) as place
+  from look l cross join lateral (select $6::timestamptz is null or l.requested_at <= $6 as known) k
+  where l.rank <= 500 and (l.mine or l.seen))
 , totals as (
   select count(*) filter (where known and mine) as mine_total, count(*) filter (where known and not mine) as others_total,
-    count(*) filter (where not known) as arrived, max(requested_at) as latest
+    count(*) filter (where not known) as arrived, max(requested_at) as latest,
+    (select l.id from look l where l.rank = 500 and (select count(*) from look) > 500) as further
   from waiting)
 , listed as (
   select * from waiting where known and place > $7::bigint and place <= $7::bigint + $8::bigint)
-select t.mine_total, t.others_total, t.arrived, t.latest, l.mine, a.id, a.kind, a.status, a.version, a.session_id, a.job_id, a.agent_id, a.agent, a.agent_name, a.step_index,
+select t.mine_total, t.others_total, t.arrived, t.latest, t.further, l.mine, a.id, a.kind, a.status, a.version, a.session_id, a.job_id, a.agent_id, a.agent, a.agent_name, a.step_index,
   a.action_type, a.tool_name, a.tool_digest, a.target, null as original_arguments, a.input_hash, a.invocations, a.risk,
   a.action_summary, null as agent_says, left(a.asked_for, 200) as asked_for, left(a.question, 200) as question, a.rule,
   a.policy_version, a.template, a.required_clearance, a.approvers, a.on_deny, a.self_approval, a.owner_id, a.caused_by, a.causes,

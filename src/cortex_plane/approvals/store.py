@@ -59,17 +59,19 @@ def _terms(terms: Terms, owner_id: UUID | None, causes: Iterable[UUID]) -> dict[
     }
 
 
-async def list_inbox(tx: Transaction, actor: Actor, shown_at: datetime | None, skip: int, limit: int) -> Waiting:
+async def list_inbox(
+    tx: Transaction, actor: Actor, shown_at: datetime | None, after: UUID | None, skip: int, limit: int
+) -> Waiting:
     person = person_of(actor)
     rows = await tx.rows(
         queries.list_inbox, actor.user_account_id if person["id"] else None, person["roles"], actor.clearance,
-        person["settles"], actor.sees, shown_at, skip, limit, person,
+        person["settles"], actor.sees, shown_at, skip, limit, person, after,
     )  # fmt: skip
     listed = [(row["mine"], _to_approval(row)) for row in rows if row["id"] is not None]
     return Waiting(
         mine=[approval for mine, approval in listed if mine],
         others=[approval for mine, approval in listed if not mine],
-        **{name: rows[0][name] for name in ("mine_total", "others_total", "arrived", "latest")},
+        **{name: rows[0][name] for name in ("mine_total", "others_total", "arrived", "latest", "further")},
     )
 
 

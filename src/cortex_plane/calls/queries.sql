@@ -20,13 +20,19 @@ where g.call_id = $1 order by g.created_at desc limit 1
 
 
 -- name: list_calls
--- The page is found in the table itself, in the order of its index, and then looked up row by row (see list_approvals).
-with page as materialized (
+-- The page is found in the table itself, in the order of its index, and then looked up row by row (see list_approvals). The status is the
+-- tool call's, and it would cost every step to index it: one page looks at 500 calls at most. Where it is not full after them, the last
+-- row is no call, but where the next page starts.
+with look as not materialized (
   select x.org_id, x.call_id, x.session_id, x.agent_id, x.key, x.created_at from external_call x
   where (x.created_at, x.call_id) < (coalesce($1::timestamptz, 'infinity'), coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
-    and ($4::uuid is null or (
-      select $4 in (s.user_account_id, s.opened_by) from session s where s.org_id = x.org_id and s.id = x.session_id))
     and ($5::uuid is null or x.session_id = $5)
+  order by x.created_at desc, x.call_id desc
+  limit 500)
+, page as materialized (
+  select x.* from look x
+  where ($4::uuid is null or (
+      select $4 in (s.user_account_id, s.opened_by) from session s where s.org_id = x.org_id and s.id = x.session_id))
     and ($6::text is null or (select c.status = $6 from tool_call c where c.org_id = x.org_id and c.id = x.call_id))
   order by x.created_at desc, x.call_id desc
   limit $3)
@@ -35,7 +41,12 @@ select x.call_id as id, x.session_id, a.slug as agent, c.tool_name as tool, c.st
 from page x
 join agent a on a.org_id = x.org_id and a.id = x.agent_id
 cross join lateral (select * from tool_call c where c.org_id = x.org_id and c.id = x.call_id limit 1) c
-order by x.created_at desc, x.call_id desc
+union all
+select e.call_id, null, null, null, null, null, null, null, null, null, e.created_at, null
+from (select count(*) as calls from page) p
+cross join lateral (
+  select x.call_id, x.created_at from look x where p.calls < $3 order by x.created_at desc, x.call_id desc offset 499 limit 1) e
+order by created_at desc, id desc, status nulls last
 
 
 -- name: lock_asking

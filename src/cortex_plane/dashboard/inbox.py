@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -43,6 +44,8 @@ class Inbox:
     settled: list[Approval]
     page: int
     shown_at: datetime | None
+    after: UUID | None
+    """The request after which this look began; None: with the most urgent one."""
 
     @property
     def rows(self) -> list[Approval]:
@@ -53,9 +56,11 @@ class Inbox:
         return max(self.queue.mine_total, self.queue.others_total) > (self.page + 1) * ROWS
 
 
-def arrange(waiting: Waiting, settled: Sequence[Approval], shown_at: datetime | None, *, page: int = 0) -> Inbox:
+def arrange(
+    waiting: Waiting, settled: Sequence[Approval], shown_at: datetime | None, page: int, after: UUID | None
+) -> Inbox:
     """``shown_at`` is the time of the visitor's list: later requests are counted, requests that ended later stay in their place."""
-    recent = ended_since(settled, shown_at) if page == 0 else []
+    recent = ended_since(settled, shown_at) if page == 0 and after is None else []
     in_place = {a.id for a in recent}
     times = [waiting.latest, *(a.resolved_at for a in settled)]  # by the database's clock
     mine = sorted([*waiting.mine, *recent], key=lambda a: (a.deadline or _FIRST, a.requested_at, a.id))
@@ -64,6 +69,7 @@ def arrange(waiting: Waiting, settled: Sequence[Approval], shown_at: datetime | 
         settled=[a for a in settled if a.id not in in_place][:LATELY],
         page=page,
         shown_at=shown_at or max((at for at in times if at is not None), default=None),
+        after=after,
     )
 
 
@@ -74,20 +80,18 @@ def ended_since(settled: Sequence[Approval], shown_at: datetime | None) -> list[
 
 
 async def _inbox_context(visit: Visit, shown_at: datetime | None = None) -> dict[str, Any]:
-    text = visit.request.query_params.get("page", "")
+    query = visit.request.query_params
+    text, after = query.get("page", ""), parse_id(query["after"], "approval") if query.get("after") else None
     page = int(text) if text.isascii() and text.isdigit() and len(text) < 5 else 0
     settled = await approvals.list_settled(visit.db, visit.actor, ENDED)
-    waiting = await _waiting(visit, page, shown_at)
+    list_inbox = functools.partial(approvals.list_inbox, visit.db, visit.actor, ROWS, skip=page * ROWS, after=after)
+    waiting = await list_inbox(shown_at=shown_at)
     is_empty = waiting.mine_total + waiting.others_total == 0
     if shown_at is not None and is_empty and not ended_since(settled, shown_at):
         shown_at = None  # an empty list cannot move: show everything
-        waiting = await _waiting(visit, page, None)
-    inbox = arrange(waiting, settled, shown_at, page=page)
+        waiting = await list_inbox()
+    inbox = arrange(waiting, settled, shown_at, page, after)
     return look(inbox, await approvals.marks_of_approvals(visit.db, visit.actor, inbox.rows))
-
-
-async def _waiting(visit: Visit, page: int, shown_at: datetime | None) -> Waiting:
-    return await approvals.list_inbox(visit.db, visit.actor, ROWS, skip=page * ROWS, shown_at=shown_at)
 
 
 def look(inbox: Inbox, marks: Mapping[UUID, Mark]) -> dict[str, Any]:
@@ -97,7 +101,7 @@ def look(inbox: Inbox, marks: Mapping[UUID, Mark]) -> dict[str, Any]:
             (a.id, a.version, a.status, a.may_decide, a.votes_for, a.escalation_level, marks.get(a.id))
             for a in inbox.rows
         ],
-        (inbox.queue.arrived, inbox.queue.mine_total, inbox.queue.others_total, inbox.page),
+        (inbox.queue.arrived, inbox.queue.mine_total, inbox.queue.others_total, inbox.page, inbox.queue.further),
         [(a.id, a.status) for a in inbox.settled],
     )
     return {"inbox": inbox, "seen": seen, "waiting": inbox.queue.mine_total, "at_most": ROWS, "marks": marks}

@@ -319,7 +319,7 @@ class Excerpt(str):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Waiting:
-    """What waits for a decision, the most urgent first. Large arguments are an ``Excerpt``."""
+    """What waits for a decision, the most urgent first, of a look at 500 requests. Large arguments are an ``Excerpt``."""
 
     mine: list[Approval]
     """What whoever asks could decide."""
@@ -330,6 +330,8 @@ class Waiting:
     """How many came after the time that was asked for; they are in no list and in no other count."""
     latest: datetime | None
     """When the newest of all was requested."""
+    further: UUID | None
+    """The last request of the look, where more are pending after it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -46,10 +46,12 @@ async def list_approvals(
 
 @transaction_verb(Permission.APPROVAL_READ)
 async def list_inbox(
-    tx: Transaction, actor: Actor, limit: int, *, skip: int = 0, shown_at: datetime | None = None
-) -> approval_model.Waiting:
-    """What waits, the most urgent first: what the actor could decide, and what else they see, each up to ``limit``."""
-    waiting = await approvals_store.list_inbox(tx, actor, shown_at, skip, limit)
+    tx: Transaction, actor: Actor, limit: int, *, skip: int = 0, shown_at: datetime | None = None,
+    after: UUID | None = None,
+) -> approval_model.Waiting:  # fmt: skip
+    """What waits, the most urgent first: what the actor could decide, and what else they see, each up to ``limit``. One look is at
+    the 500 most urgent requests, or the 500 after request ``after``."""
+    waiting = await approvals_store.list_inbox(tx, actor, shown_at, after, skip, limit)
     return replace(
         waiting,
         mine=[approval_rules.shown_to(approval, actor) for approval in waiting.mine],

@@ -56,6 +56,11 @@ async def list_calls(
     """Newest first."""
     async with db.transaction(actor.org_id) as tx:
         rows = await tx.rows(queries.list_calls, *after(position), limit + 1, actor.sees, session_id, status)
+    if rows and rows[-1]["status"] is None:  # the look ended before the page was full
+        *calls, end = rows
+        return replace(
+            page(call_model.CallShown, calls, limit), next=Position(created_at=end["created_at"], id=end["id"])
+        )
     return page(call_model.CallShown, rows, limit)
 
 

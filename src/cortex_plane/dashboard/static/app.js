@@ -84,7 +84,7 @@
 
   document.addEventListener("htmx:afterSettle", () => {
     tick();
-    const waiting = Number(document.querySelector("[data-waiting]")?.dataset.waiting);
+    const waiting = document.querySelector("[data-waiting]")?.dataset.waiting;
     if (location.pathname === "/") document.title = `${waiting ? `(${waiting}) ` : ""}Inbox · Cortex Plane`;
   });
 
