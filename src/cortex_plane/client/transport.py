@@ -90,15 +90,9 @@ class Plane:
         return self.transport or httpx.AsyncHTTPTransport(verify=certificates(self.url), trust_env=False)
 
     def request(
-        self,
-        route: Route[Any],
-        values: Sequence[object],
-        *,
-        query: Mapping[str, Any] | None,
-        content: bytes | None,
-        headers: Mapping[str, str],
-        seconds: float | None,
-    ) -> httpx.Request:
+        self, route: Route[Any], values: Sequence[object], *, query: Mapping[str, Any] | None, content: bytes | None,
+        headers: Mapping[str, str], seconds: float | None,
+    ) -> httpx.Request:  # fmt: skip
         url = self.url.rstrip("/") + route.path_to(*values)
         if fields := _query(query):
             url = f"{url}?{urlencode(fields)}"

@@ -85,20 +85,12 @@ class StepWriter:
             self._start_flush()
 
     @property
-    def has_deferred(self) -> bool:
-        return self._deferred is not None
-
-    @property
     def is_flushing(self) -> bool:
         return self._flush is not None
 
-    async def flush(self) -> WriteResult | None:
-        """What was deferred is durable when this returns; None where there was nothing, or another write had it."""
-        end = await self._finish_flush()
-        return None if end is None else end[0]
-
-    async def _finish_flush(self) -> tuple[WriteResult, Progress] | None:
-        """With where the job stood at the end of that step."""
+    async def flush(self) -> tuple[WriteResult, Progress] | None:
+        """What was deferred is durable when this returns, with where the job stood then; None where there was nothing, or another
+        write had it."""
         self._stop_timer()
         self._start_flush()
         if self._flush is None:
@@ -115,7 +107,6 @@ class StepWriter:
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
 
     def _start_flush(self) -> None:
         if self._deferred is not None and self._flush is None:
@@ -178,7 +169,7 @@ class StepWriter:
                 if is_applied(both, result):
                     self._deferred = None
                 return result
-        end = await self._finish_flush()
+        end = await self.flush()
         if end is not None and goes_on and (end[0].held or end[0].cancelled):
             self._lease.progress = end[1]  # the step that follows is not recorded
             check_hold(self._lease, end[0])
@@ -334,10 +325,7 @@ class Attempt:
             if self.gates.bound is not None and self.conversation.turns.has_monologue:
                 turns = merge_assistant_turns(turns)
             request = self.conversation.request(turns, self.gates.notice)
-            if self.writer.has_deferred:
-                response = await self._ask_meanwhile(request)
-            else:
-                response = await self.conversation.ask(request)
+            response = await self._ask(request)
         except completions.ModelError as error:
             if self.gates.bound is not None:
                 self.gates.bound.session.boundary(GateInput(now=self.lease.time.now(), errors=(str(error),)))
@@ -364,8 +352,8 @@ class Attempt:
             self.gates.require_open(pending.take())
         await self._resolve(step.calls, due)
 
-    async def _ask_meanwhile(self, request: completions.ModelRequest) -> completions.Response:
-        """While the end of the last step waits for this response, and is written by itself where it takes too long."""
+    async def _ask(self, request: completions.ModelRequest) -> completions.Response:
+        """The end of the last step may wait for this response meanwhile, and is written by itself where it takes too long."""
         try:
             response = await self.conversation.ask(request)
         except completions.ModelError:
@@ -376,7 +364,7 @@ class Attempt:
 
     async def _check_flush(self) -> None:
         if self.writer.is_flushing and (end := await self.writer.flush()) is not None:
-            check_hold(self.lease, end)
+            check_hold(self.lease, end[0])
 
     async def _evaluate_gates(self) -> WriteResult | None:
         """A trace that must be durable before anything else happens is written here."""

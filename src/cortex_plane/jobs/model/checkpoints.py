@@ -84,8 +84,11 @@ class ActiveTool:
     """Canonical JSON. A result that is JSON's null is none: the blob has one form for both."""
 
     def __post_init__(self) -> None:
-        _check_name(self.tool_name, "tool_name")
-        _check_hash(self.input_hash, "input_hash")
+        if not check_text(self.tool_name, "tool_name"):
+            raise InvalidInput("`tool_name` is empty.", field="tool_name")
+        if not _HASH.fullmatch(self.input_hash):
+            words = "`input_hash` is not a SHA-256 in 64 lower-case hexadecimal digits."
+            raise InvalidInput(words, field="input_hash")
         if self.result == b"null":
             object.__setattr__(self, "result", None)
 
@@ -267,16 +270,6 @@ def _too_large(progress: Progress, size: int) -> TooLarge:
 def _check_count(value: int, name: str) -> None:
     if not 0 <= value < COUNT_LIMIT:
         raise InvalidInput(f"`{name}` is {value}; it must be between 0 and 2^63 - 1.", field=name)
-
-
-def _check_name(value: str, name: str) -> None:
-    if not check_text(value, name):
-        raise InvalidInput(f"`{name}` is empty.", field=name)
-
-
-def _check_hash(value: str, name: str) -> None:
-    if not _HASH.fullmatch(value):
-        raise InvalidInput(f"`{name}` is not a SHA-256 in 64 lower-case hexadecimal digits.", field=name)
 
 
 def check_memory(summary: str | None, facts: Iterable[str], working_data: Iterable[str]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, LiteralString
 from uuid import UUID
 
 from pydantic import AfterValidator, Field, StrictBool, StringConstraints
@@ -350,22 +350,20 @@ def check_condition(text: str) -> None:
         Condition.of(check_text(text, "when"))
 
 
-def _no_permission(effect: policy_model.PolicyVerdict) -> policy_model.PolicyVerdict:
-    if effect is policy_model.PolicyVerdict.ALLOW:
-        raise PydanticCustomError("only_tightens", "must be requires_approval or deny: a request only tightens")
-    return effect
+def _refused(value: object, code: LiteralString, why: LiteralString) -> AfterValidator:
+    def check(field: Any) -> Any:
+        if field is value:
+            raise PydanticCustomError(code, why)
+        return field
+
+    return AfterValidator(check)
 
 
-def _only_off(standing: bool) -> bool:
-    if standing:
-        raise PydanticCustomError("only_tightens", "must be false: a request only tightens")
-    return standing
-
-
-def _no_guest(role: Role) -> Role:
-    if role is Role.GUEST:
-        raise PydanticCustomError("guest_role", "guests decide nothing")
-    return role
+_NO_PERMISSION = _refused(
+    policy_model.PolicyVerdict.ALLOW, "only_tightens", "must be requires_approval or deny: a request only tightens"
+)
+_ONLY_OFF = _refused(True, "only_tightens", "must be false: a request only tightens")
+_NO_GUEST = _refused(Role.GUEST, "guest_role", "guests decide nothing")
 
 
 def _small(details: dict[str, Any]) -> dict[str, Any]:
@@ -394,7 +392,7 @@ class QuorumDraft:
 
     votes: Votes | None = None
     """Where absent: as many as the roles need."""
-    roles: dict[Annotated[Role, AfterValidator(_no_guest)], Votes] = Field(default_factory=dict)
+    roles: dict[Annotated[Role, _NO_GUEST], Votes] = Field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.votes is not None and any(votes > self.votes for votes in self.roles.values()):
@@ -414,7 +412,7 @@ class RequestPolicy:
 
     name: RowName
     target: TargetGlob
-    effect: Annotated[policy_model.PolicyVerdict, AfterValidator(_no_permission)]
+    effect: Annotated[policy_model.PolicyVerdict, _NO_PERMISSION]
     when: (
         Annotated[str, StringConstraints(max_length=MAX_LENGTH), kernel_fields.refused_as("condition", check_condition)]
         | None
@@ -429,7 +427,7 @@ class RequestPolicy:
     escalate_before_seconds: SecondsOrNever | None = None
     """0 for never."""
     channels: Annotated[list[ChannelType], Field(max_length=MAX_CHANNELS), AfterValidator(_distinct)] | None = None
-    standing: Annotated[StrictBool, AfterValidator(_only_off)] | None = None
+    standing: Annotated[StrictBool, _ONLY_OFF] | None = None
     approvers: Annotated[list[UUID], Field(min_length=1, max_length=MAX_NAMED), AfterValidator(_distinct)] | None = None
     """Ids of members: of those who may decide, only these are asked; where no policy says who decides, these do."""
     action: Name | None = None
