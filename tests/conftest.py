@@ -6,6 +6,7 @@ import asyncio
 import functools
 import gc
 import inspect
+import signal
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -37,6 +38,9 @@ _servers = pytest.StashKey[AbstractContextManager[None]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As behind `&` in a script: the programs that tests start, and end with Ctrl-C, would ignore it too.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput") or config.option.collectonly:
         return
     config.stash[_servers] = running()
