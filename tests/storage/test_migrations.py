@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from uuid import UUID
 
 import asyncpg
 import pytest
@@ -23,7 +22,6 @@ from cortex_plane.db.database import SQL, Database, every_query, read_queries
 from cortex_plane.db.schema import migrate, pending, require_current, scripts
 from cortex_plane.embedded import EmbeddedPostgres
 from cortex_plane.kernel.errors import SetupError, Unavailable
-from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.verbs import frame
 from tests.architecture.places import NOUNS
@@ -31,7 +29,7 @@ from tests.conftest import Urls
 from tests.crash.points import extents
 from tests.fixtures.people import World
 from tests.fixtures.servers import DEBIAN_15, FAST, VAULT, TestServer, roomy_memory, with_database
-from tests.storage.leases import Held, claim, make_worker
+from tests.storage.leases import Held, make_worker
 from tests.storage.tenants import digest, populate, tables
 
 EVERYTHING = [script.name for script in scripts()]
@@ -113,149 +111,6 @@ async def test_a_new_migration_reaches_a_populated_database(
     (folder / "migrations" / "0097_more.sql").write_text("alter table team add column colour text;")
     assert await migrate(urls.admin, folder=folder) == ["0097_more"]
     assert await admin.fetchval("select count(*) from team where colour is null") == 1
-
-
-# From 0001 to 0002 -------------------------------------------------------------------------------------------
-
-of_0001 = pytest.mark.skipif(FIRST != "0001_spine", reason="the baseline has replaced 0001")
-
-# A job in each state that 0001 let it have, with what becomes of it: whether and when it can be claimed, its holds.
-OF_0001 = {
-    "PENDING": ("created_at", []),
-    "RUNNING": ("updated_at", []),
-    "RETRY": ("next_retry_at", []),
-    "SLEEPING": ("updated_at", []),
-    "WAITING_FOR_APPROVAL": (None, []),
-    "PAUSED": (None, ["operator"]),
-    "COMPLETED": (None, []),
-    "FAILED": (None, []),
-    "CANCELLED": (None, []),
-}
-
-
-LATER_THAN_0001 = {
-    "advance_job", "approval_deciders", "approvals", "atlas_access", "atlas_minutes", "atlas_notices", "browser_sessions", "callbacks", "causes", "claiming", "count_suspended_sessions", "credential_key", "credentials", "deliver_message", "enrolments",
-    "events", "external", "gates", "identities", "ingest_message", "invariants", "journal", "memories", "outbox", "policies", "resolutions", "resolvers", "roots", "session_guard", "signals", "standing_approvals",
-    "tools", "usage", "webhooks", "workers",
-}  # fmt: skip
-
-
-@pytest.fixture
-def at_0001(folder: Path) -> Path:
-    """The files of the first release: its migration, and none of the functions that need a later one."""
-    for path in (folder / "migrations").glob("*.sql"):
-        if path.stem != "0001_spine":
-            path.unlink()
-    for path in (folder / "functions").glob("*.sql"):
-        if path.stem in LATER_THAN_0001:
-            path.unlink()
-    for path in (folder / "functions").glob("*.sql"):
-        append(path, "\n-- another text than this release's, so that each is applied again\n")
-    return folder
-
-
-async def fill_0001(admin: asyncpg.Connection) -> UUID:
-    """An org with a job in every state, as rows: the verbs of that release are gone."""
-    org, team, agent, session = (new_id() for _ in range(4))
-    await admin.execute("insert into org (id, slug, name) values ($1, 'acme', 'Acme')", org)
-    await admin.execute("insert into org_head (org_id) values ($1)", org)
-    await admin.execute("insert into team (org_id, id, slug, name) values ($1, $2, 'main', 'M')", org, team)
-    async with admin.transaction():
-        await admin.execute(
-            "insert into agent (org_id, id, team_id, name, slug, role) values ($1, $2, $3, 'A', 'aa', 'R')",
-            org, agent, team,
-        )  # fmt: skip
-        await admin.execute(
-            "insert into agent_version (org_id, agent_id, version, model_config, created_by)"
-            " values ($1, $2, 1, '{\"model\": \"scripted\"}', 'ada')",
-            org, agent,
-        )  # fmt: skip
-    await admin.execute(
-        "insert into session (org_id, id, kind, agent_id, status, opened_by)"
-        " values ($1, $2, 'programmatic', $3, 'ACTIVE', $1)",
-        org, session, agent,
-    )  # fmt: skip
-    await admin.execute("insert into session_head (org_id, session_id) values ($1, $2)", org, session)
-    for status in ("ACTIVE", "PAUSED"):
-        talker = new_id()
-        await admin.execute(
-            "insert into user_account (org_id, id, display_name, roles) values ($1, $2, 'U', '{guest}')", org, talker
-        )
-        await admin.execute(
-            "insert into session (org_id, id, kind, user_account_id, agent_id, status, opened_by)"
-            " values ($1, $2, 'conversation', $2, $3, $4, $1)",
-            org, talker, agent, status,
-        )  # fmt: skip
-    for status in OF_0001:
-        await admin.execute(
-            """
-            insert into job (org_id, id, session_id, agent_id, agent_version, kind, status, payload, next_retry_at,
-              open_approvals, error_message, created_at, updated_at, finished_at)
-            values ($1, $2, $3, $4, 1, 'task', $5, '{}', '2026-01-03', 1, 'boom', '2026-01-01', '2026-01-02',
-              case when $5 in ('COMPLETED', 'FAILED', 'CANCELLED') then '2026-01-02'::timestamptz end)
-            """,
-            org, new_id(), session, agent, status,
-        )  # fmt: skip
-    return org
-
-
-async def check_upgraded(admin: asyncpg.Connection) -> None:
-    rows = await admin.fetch("select * from job")
-    assert len(rows) == len(OF_0001)
-    for row in rows:
-        due, holds = OF_0001[row["status"]]
-        assert row["runnable_at"] == (row[due] if due else None), row["status"]
-        assert row["holds"] == holds, row["status"]
-        assert row["held_at"] == (row["updated_at"] if holds else None)
-        assert (row["epoch"], row["queue"], row["app"], row["worker_id"]) == (0, 1, "plane", None)
-    assert await admin.fetchval("select count(*) from job_history") == len(OF_0001), "nothing changed its state"
-    for table in ("job", "session"):
-        assert await admin.fetchval("select relforcerowsecurity from pg_class where relname = $1", table)
-    looked_at = "select kind, status from session where idle_check_at is not null"
-    assert [tuple(row) for row in await admin.fetch(looked_at)] == [("conversation", "ACTIVE")]
-    assert not await admin.fetchval("select bool_or(not convalidated) from pg_constraint")
-    old = "select count(*) from pg_class where relname in ('idx_job_pending', 'idx_job_retry')"
-    assert await admin.fetchval(old) == 0
-
-
-@of_0001
-async def test_0002_reaches_a_populated_0001(server: TestServer, empty: str, at_0001: Path) -> None:
-    await migrate(server.admin(empty), folder=at_0001)
-    admin = await asyncpg.connect(server.admin(empty))
-    try:
-        await fill_0001(admin)
-        assert "0002_durable_core" in await migrate(server.admin(empty))
-        await check_upgraded(admin)
-        db = await Database.open(server.app(empty))
-        try:
-            await require_current(db)
-            claimed = await claim(db, await make_worker(db), 10)
-        finally:
-            await db.close()
-    finally:
-        await admin.close()
-    assert len(claimed) == 4, "PENDING, RUNNING, RETRY and SLEEPING go on"
-
-
-@of_0001
-async def test_0002_reaches_a_populated_0001_of_an_owner_who_is_no_superuser(
-    server: TestServer, empty: str, at_0001: Path
-) -> None:
-    """Forced row-level security hides every row from the owner too: an update of them all would find none."""
-    async with login(server, "") as (admin, name, password):
-        await admin.execute(f"grant cortex_resolver, cortex_claimer, cortex_scheduler to {name}")
-        await admin.execute(f"alter database {empty} owner to {name}")
-        url = with_database(server.admin_url, empty, name, password)
-        behind = await asyncpg.connect(server.admin(empty))
-        try:
-            await migrate(url, folder=at_0001)
-            await fill_0001(behind)
-            await migrate(url)
-            await check_upgraded(behind)
-        finally:
-            await behind.close()
-            await admin.execute(f"alter database {empty} owner to current_user")
-            await give_back(server.admin(empty), name)
 
 
 # Refusing ----------------------------------------------------------------------------------------------------
