@@ -56,7 +56,7 @@ async def run(admin_url: str, *, rounds: int = 7, count: int = 100) -> bool:
                 if await steps.advance(made.db, given, worker, number, write, 2.0) is None:
                     raise RuntimeError("the write was fenced off")
 
-            medians = await compare({"bare": bare, "ours": ours}, rounds=rounds, count=count, concurrency=1)
+            medians = await compare({"bare": bare, "ours": ours}, rounds=rounds, count=count, concurrency=1, url=url)
             ratio = medians["ours"] / medians["bare"]
             missed = ratio > AIM
             met = met and not missed

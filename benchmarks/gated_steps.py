@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from benchmarks.goals import goal, table
+from benchmarks.measuring import analyze
 from benchmarks.peers.payloads import TOOL_ARGUMENTS, effect
 from benchmarks.plane import Plane, plane, working
 from cortex_plane.gates.model.atlases import AtlasFile
@@ -117,6 +118,8 @@ async def run(url: str, *, turns: int = TURNS) -> bool:
         taken: dict[str, list[float]] = {name: [] for name in ids}
         async with working(made, _app(turnstile), len(ids)):
             for turn in range(WARM + turns):
+                if turn == WARM:
+                    await analyze(url)
                 for name in list(ids) if turn % 2 else reversed(ids):
                     seconds = await turnstile.step(name)
                     if turn >= WARM:

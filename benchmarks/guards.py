@@ -88,7 +88,7 @@ async def run(admin_url: str, *, rounds: int = 5, count: int = 100) -> bool:
             async with Client(f"http://127.0.0.1:{port}", secret) as client:
                 for concurrency in (1, 16):
                     rivals = await _rivals(made, pool, client, concurrency)
-                    medians = await compare(rivals, rounds=rounds, count=count, concurrency=concurrency)
+                    medians = await compare(rivals, rounds=rounds, count=count, concurrency=concurrency, url=url)
                     met = _print(concurrency, medians) and met
         finally:
             server.terminate()

@@ -129,7 +129,7 @@ async def _measure(made: Plane, admin_url: str, rounds: int, count: int) -> bool
         for concurrency in (1, 16):
             for kind in ("first", "next"):
                 rivals = bench.first() if kind == "first" else await bench.next(concurrency)
-                medians = await compare(rivals, rounds=rounds, count=count, concurrency=concurrency)
+                medians = await compare(rivals, rounds=rounds, count=count, concurrency=concurrency, url=admin_url)
                 for name, seconds in medians.items():
                     label = f"{kind} message, {concurrency:2} at once, {name}"
                     print(f"{label:34}{seconds * 1e6:>10.0f}{seconds / medians['floor']:>8.2f}")

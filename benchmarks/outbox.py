@@ -20,7 +20,7 @@ import asyncpg
 from benchmarks.approvals import _pending as pending
 from benchmarks.approvals import waiting
 from benchmarks.goals import goal, table
-from benchmarks.measuring import seconds_each
+from benchmarks.measuring import analyze, seconds_each
 from benchmarks.peers.databases import fresh_database
 from benchmarks.plane import CALL, KEY, Counter, Plane, counting_app
 from cortex_plane.db.database import Database
@@ -176,6 +176,7 @@ async def throughput(url: str, port: int, rounds: int, mails: int) -> tuple[floa
                 await timed.reached.wait()
                 ours.append((time.perf_counter() - started) / mails)
             theirs.append(await bare(port, mails))
+            await analyze(url)
         await channel.close()
     return statistics.median(ours[1:]), statistics.median(theirs[1:])
 

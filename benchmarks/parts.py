@@ -11,10 +11,13 @@ import argparse
 import asyncio
 import importlib
 import inspect
+import logging
 import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
+
+import structlog
 
 from benchmarks.crash.outcomes import Place
 
@@ -69,6 +72,7 @@ def main() -> int:
     parser.add_argument("url")
     parser.add_argument("--smoke", action="store_true")
     asked = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     return MET if run_part(asked.name, asked.url, smoke=asked.smoke) else MISSED
 
 

@@ -52,6 +52,9 @@ _HEAD = """\
 --
 -- A job is leased by at most one worker. Every write of an attempt names worker, epoch and the number of the write
 -- before it: whoever lost the job changes nothing, and a write that is sent twice is applied once.
+--
+-- The primary key of a table is made after its other indexes. Without statistics, as in a new plane, several indexes that begin with the
+-- org seem to cost the same, and the planner takes the one that was made last: it would read all rows of an org to find one by its id.
 
 -- Time is the database's. Replaced in test databases only, so that time can be moved without waiting."""
 _ORG = "nullif(current_setting('app.org_id', true), '')::uuid"
@@ -377,12 +380,19 @@ def _table(table: Table, comments: Comments, known: set[str], later: list[str], 
         items: list[tuple[str, str]] = [
             (f"{table.name}.{column.partition(' ')[0]}", column) for column in table.columns
         ]
+        primary = ""
+        self_references: list[str] = []
         for name, text in sorted(table.constraints, key=_rank):
             reference = re.search(r"references (\w+)", text)
-            if reference and reference[1] not in known:
-                later.append(wrap(f"alter table {table.name} add constraint {name} {text}") + ";")
+            statement = wrap(f"alter table {table.name} add constraint {name} {text}") + ";"
+            if name == f"{table.name}_pkey":
+                primary = f"alter table {table.name} add {text};"
+            elif reference and reference[1] == table.name:
+                self_references.append(statement)
+            elif reference and reference[1] not in known:
+                later.append(statement)
             else:
-                items.append((name, text if name == f"{table.name}_pkey" else f"constraint {name} {text}"))
+                items.append((name, f"constraint {name} {text}"))
         for n, (key, text) in enumerate(items):
             yield from comments.above(key, "  ")
             yield wrap(text, "    ", first="  ") + ("," if n < len(items) - 1 else "")
@@ -392,6 +402,8 @@ def _table(table: Table, comments: Comments, known: set[str], later: list[str], 
         for name, text in table.indexes:
             yield from comments.above(name)
             yield wrap(text) + ";"
+        yield from [primary] if primary else []
+        yield from self_references
     policies = list(table.policies)
     if sorted(table.security) == ["enable row level security", "force row level security"] and (
         f"create policy tenant on {table.name} {_TENANT}" in policies

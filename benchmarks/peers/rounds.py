@@ -14,8 +14,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 
-import asyncpg
-
+from benchmarks.measuring import analyze
 from benchmarks.peers.databases import fresh_database
 
 Workload = Callable[[str], Awaitable[float]]
@@ -36,15 +35,6 @@ def peer_columns(workload: str, count: int, concurrency: int) -> dict[str, Workl
     return columns
 
 
-async def _analyze(url: str) -> None:
-    """As autovacuum does, which looks once a minute: a database that is used longer than a round has statistics."""
-    connection = await asyncpg.connect(url)
-    try:
-        await connection.execute("analyze")
-    finally:
-        await connection.close()
-
-
 async def interleaved(admin_url: str, columns: Mapping[str, Workload], *, rounds: int) -> dict[str, float]:
     """The median rate of each, measured in turn so that a slow moment of the machine meets all of them."""
     rates: dict[str, list[float]] = {name: [] for name in columns}
@@ -56,5 +46,5 @@ async def interleaved(admin_url: str, columns: Mapping[str, Workload], *, rounds
         for _ in range(rounds):
             for name, workload in columns.items():
                 rates[name].append(await workload(urls[name]))
-                await _analyze(urls[name])
+                await analyze(urls[name])
     return {name: statistics.median(known) for name, known in rates.items()}

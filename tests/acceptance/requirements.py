@@ -750,6 +750,7 @@ REQUIREMENTS = [
        " the old one comes from the environment; a wrong old key changes nothing."),
     _R("D.634", "A rotation of the master key is refused while a secret does not open or a worker runs; a process with the old key writes"
        " nothing beside it."),
+    _R("D.640", "Tables that grew get statistics within seconds, also where autovacuum has not looked yet; the primary key of a table is its last index."),
     _R("D.700", "The layout holds: floors and the order of nouns in the import graph, no cycle, small folders, shallow inheritance;"
        " exceptions are listed and only become fewer."),
     _R("D.720", "The outcome of a call that policy alone allowed and that may be repeated with its key goes with the next intent in one commit"

@@ -329,6 +329,34 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.analyze_grown_tables() RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    SET lock_timeout TO '100ms'
+    AS $$
+declare
+  grown record;
+  analyzed integer := 0;
+begin
+  if not pg_try_advisory_xact_lock(hashtextextended('analyze_grown_tables', 0)) then
+    return 0;
+  end if;
+  for grown in
+    select s.relid::regclass as name from pg_stat_user_tables s join pg_class c on c.oid = s.relid
+    where s.schemaname = 'public' and pg_has_role(c.relowner, 'usage')
+      and s.n_live_tup between 50 and 100000 and s.n_live_tup > 3 * greatest(c.reltuples, 0)
+  loop
+    begin
+      execute format('analyze %s', grown.name);
+      analyzed := analyzed + 1;
+    exception when lock_not_available then
+      null; -- Somebody changes or vacuums the table; the next look comes soon.
+    end;
+  end loop;
+  return analyzed;
+end
+$$;
+
 CREATE FUNCTION public.append_chunks(p_org uuid, p_job uuid, p_worker uuid, p_epoch bigint, p_step integer, p_texts text[]) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -6951,6 +6979,9 @@ GRANT USAGE ON SCHEMA public TO cortex_app;
 GRANT USAGE ON SCHEMA public TO cortex_resolver;
 GRANT USAGE ON SCHEMA public TO cortex_claimer;
 GRANT USAGE ON SCHEMA public TO cortex_scheduler;
+
+REVOKE ALL ON FUNCTION public.analyze_grown_tables() FROM PUBLIC;
+GRANT ALL ON FUNCTION public.analyze_grown_tables() TO cortex_app;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.agent TO cortex_app;
 

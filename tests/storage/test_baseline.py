@@ -89,6 +89,22 @@ async def test_a_populated_database_is_adopted_and_equals_a_new_one(
         await drop_database(server, other)
 
 
+_LATER_INDEXES = """
+select c.relname from pg_index i join pg_class c on c.oid = i.indrelid join pg_index p on p.indrelid = i.indrelid and p.indisprimary
+where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p') and i.indexrelid > p.indexrelid
+"""
+
+
+async def test_the_primary_key_is_the_last_index_of_its_table(server: TestServer, empty: str, new: Path) -> None:
+    """Without statistics the planner takes the one that was made last where several seem to cost the same."""
+    await migrate(server.admin(empty), folder=new)
+    admin = await asyncpg.connect(server.admin(empty))
+    try:
+        assert await admin.fetch(_LATER_INDEXES) == []
+    finally:
+        await admin.close()
+
+
 async def test_several_that_adopt_at_once_do_it_once(server: TestServer, empty: str, old: Path, new: Path) -> None:
     await migrate(server.admin(empty), folder=old)
     done = await asyncio.gather(*(migrate(server.admin(empty), folder=new) for _ in range(4)))

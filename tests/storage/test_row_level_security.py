@@ -41,6 +41,7 @@ DEFINERS = {
     "resolve_orgs": "cortex_resolver",
     "prepare_event_partitions": "the owner of event",
     "convert_credentials": "the owner of event",
+    "analyze_grown_tables": "the owner of event",
     "find_orgs_in_turn": "cortex_claimer",
     "find_jobs_of_org": "cortex_claimer",
     "find_orphans": "cortex_claimer",

@@ -27,6 +27,7 @@ from starlette.types import Receive, Scope, Send
 
 from cortex_plane.db.database import Database
 from cortex_plane.http.problems import MANY_FAULTS, SHOWN_FAULTS, InvalidRequest
+from cortex_plane.kernel import schemas
 from cortex_plane.kernel.canonical import unique
 from cortex_plane.kernel.errors import InvalidInput, TooLarge, TooMany, Unauthenticated
 from cortex_plane.kernel.fields import MAX_BODY_BYTES, SLUG_PATTERN, adapter
@@ -39,8 +40,9 @@ from cortex_plane.tenancy.verbs.frame import Verb
 
 T = TypeVar("T")
 
-COMPILED = frozenset({"policies", "parameters"})
-"""Fields whose validation compiles what the caller sends: conditions and schemas. Such a body is validated in a thread."""
+POLICIES, PARAMETERS = "policies", "parameters"
+"""Fields whose validation compiles what the caller sends, conditions and schemas: such a body is validated in a thread, unless the schema
+was checked before."""
 THREAD_BYTES = 64 * 1024
 """A larger body is validated in a thread too: every value in it is looked at."""
 MOST_DESCRIBED = 100
@@ -465,9 +467,13 @@ async def _validate_body(request: Request, kind: Any, body: Any) -> tuple[Any, l
     """The value and its faults."""
     if body is _MISSING:
         return None, [{"type": "missing", "loc": ("body",), "msg": "Field required"}]
-    if isinstance(body, dict) and (not COMPILED.isdisjoint(body) or len(await request.body()) > THREAD_BYTES):
+    if isinstance(body, dict) and (_compiles(body) or len(await request.body()) > THREAD_BYTES):
         return await _threads.run(_validate_json, kind, body)
     return _validate_json(kind, body)
+
+
+def _compiles(body: dict[str, Any]) -> bool:
+    return POLICIES in body or (PARAMETERS in body and not schemas.is_checked(body[PARAMETERS]))
 
 
 def _faults_at(place: tuple[str, ...], error: ValidationError) -> list[dict[str, Any]]:

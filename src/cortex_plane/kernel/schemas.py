@@ -3,6 +3,7 @@ nothing outside, and validation with them ends soon."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +57,9 @@ def check(schema: dict[str, Any]) -> None:
 
 def check_strangers(schema: dict[str, Any]) -> None:
     """Refuse also what could take hours to check with: references that multiply or never end, and patterns that take long to
-    compile. It compiles the schema, so run it in a thread."""
+    compile. It compiles a schema that `is_checked` does not know, so run it in a thread then."""
+    if is_checked(schema):
+        return
     check(schema)
     for number, pattern in enumerate(_patterns(schema), 1):
         if number > MAX_PATTERNS:
@@ -71,8 +74,28 @@ def check_strangers(schema: dict[str, Any]) -> None:
     if nodes > MAX_NODES:
         raise Unusable(f"its schema has more than {MAX_NODES} parts, with what it refers to")
     compiled(schema)
+    digest, size = _digest(schema)
+    if size <= SMALL_BYTES:
+        _checked.put(digest, True, 1)
 
 
+def is_checked(schema: Any) -> bool:
+    """Whether this small schema was checked in this process before."""
+    try:
+        digest, size = _digest(schema)
+    except TypeError:  # a number beyond 64 bits, or nested too deeply
+        return False
+    return size <= SMALL_BYTES and _checked.get(digest) is not None
+
+
+def _digest(schema: Any) -> tuple[bytes, int]:
+    text = orjson.dumps(schema)
+    return hashlib.sha256(text).digest(), len(text)
+
+
+SMALL_BYTES = 16 * 1024
+"""Of a larger schema it takes too long to find out whether it was checked before."""
+_checked = LruCache[bytes, bool](max_size=10_000)
 _validators = LruCache[bytes, "Validator"](max_size=KEPT_BYTES)
 _OF_TEXT = 20
 """Bytes that a compiled schema takes for each of its text, rather more than less. Patterns count apart."""

@@ -48,7 +48,13 @@ async def prepare_partitions(db: Database) -> None:
     await db.call("prepare_event_partitions", None, EVENT_MONTHS_AHEAD)
 
 
+async def gather_statistics(db: Database) -> None:
+    """A new plane plans well within seconds: autovacuum comes later."""
+    await db.call("analyze_grown_tables", None)
+
+
 CHORES = (
+    Chore("statistics of grown tables", 5.0, "worker.scheduler:gather_statistics"),
     Chore("event partitions", HOUR, "worker.scheduler:prepare_partitions"),
     Chore("forgotten chunks", HOUR, "sessions.verbs.events:forget_chunks"),
     Chore("callback secrets", HOUR, "approvals.verbs.credentials:keep"),

@@ -14,6 +14,9 @@
 --
 -- A job is leased by at most one worker. Every write of an attempt names worker, epoch and the number of the write
 -- before it: whoever lost the job changes nothing, and a write that is sent twice is applied once.
+--
+-- The primary key of a table is made after its other indexes. Without statistics, as in a new plane, several indexes that begin with the
+-- org seem to cost the same, and the planner takes the one that was made last: it would read all rows of an org to find one by its id.
 
 -- Time is the database's. Replaced in test databases only, so that time can be moved without waiting.
 create function plane_now() returns timestamptz language sql parallel safe return clock_timestamp();
@@ -34,11 +37,11 @@ create table org (
   confirmation_version bigint not null default 0,
   -- Over which version of its policies is in force.
   policy_mac bytea,
-  primary key (id),
   constraint uq_org_slug unique (slug),
   constraint chk_org_name_not_empty check (length(trim(both from name)) > 0),
   constraint chk_org_slug_format check (slug ~ '^[a-z0-9][a-z0-9-]*[a-z0-9]$')
 );
+alter table org add primary key (id);
 alter table org enable row level security;
 alter table org force row level security;
 create policy resolver on org for select to cortex_resolver using (true);
@@ -54,9 +57,9 @@ create table org_head (
   org_id uuid not null,
   audit_seq bigint not null default 0,
   audit_hash bytea not null default decode(repeat('00', 32), 'hex'),
-  primary key (org_id),
   constraint org_head_org_id_fkey foreign key (org_id) references org (id)
 );
+alter table org_head add primary key (org_id);
 grant select, insert, update on org_head to cortex_app;
 
 -- A parent has depth 1 and a child depth 2, so "one level of parents" is a foreign key and not a trigger.
@@ -71,16 +74,16 @@ create table team (
   revision integer not null default 1,
   created_at timestamptz not null default plane_now(),
   updated_at timestamptz not null default plane_now(),
-  primary key (org_id, id),
   constraint uq_team_depth unique (org_id, id, depth),
   constraint uq_team_slug unique (org_id, slug),
-  constraint fk_team_parent foreign key (org_id, parent_id, parent_depth) references team (org_id, id, depth),
   constraint team_org_id_fkey foreign key (org_id) references org (id),
   constraint chk_team_name_not_empty check (length(trim(both from name)) > 0),
   constraint chk_team_slug_format check (slug ~ '^[a-z0-9][a-z0-9-]*[a-z0-9]$')
 );
 create index idx_team_list on team (org_id, created_at desc, id desc);
 create index idx_team_parent on team (org_id, parent_id, parent_depth) where (parent_id is not null);
+alter table team add primary key (org_id, id);
+alter table team add constraint fk_team_parent foreign key (org_id, parent_id, parent_depth) references team (org_id, id, depth);
 grant select, insert, delete, update on team to cortex_app;
 
 -- A person of the org: a member, or a guest who came in over a channel.
@@ -100,7 +103,6 @@ create table user_account (
   -- When this member was deactivated last. A signed link has no row that could end with the access of its person, so those for
   -- requests from before it do not work.
   access_ended_at timestamptz,
-  primary key (org_id, id),
   constraint chk_display_name_not_empty check (length(trim(both from display_name)) > 0),
   constraint chk_user_account_clearance check (clearance between 0 and 1000),
   constraint chk_user_account_roles check ((cardinality(roles) > 0) and (roles <@ array['admin', 'steward', 'operator',
@@ -108,6 +110,7 @@ create table user_account (
 );
 create index idx_user_account_list on user_account (org_id, created_at desc, id desc);
 create index idx_user_account_staff on user_account (org_id) where (roles <> '{guest}');
+alter table user_account add primary key (org_id, id);
 grant select, insert, update on user_account to cortex_app;
 
 create table team_member (
@@ -115,11 +118,11 @@ create table team_member (
   team_id uuid not null,
   user_account_id uuid not null,
   created_at timestamptz not null default plane_now(),
-  primary key (org_id, team_id, user_account_id),
   constraint fk_team_member_account foreign key (org_id, user_account_id) references user_account (org_id, id),
   constraint fk_team_member_team foreign key (org_id, team_id) references team (org_id, id) on delete cascade
 );
 create index idx_team_member_account on team_member (org_id, user_account_id);
+alter table team_member add primary key (org_id, team_id, user_account_id);
 grant select, insert, delete on team_member to cortex_app;
 
 -- Only the SHA-256 of a key is kept. A platform key may create orgs and act inside any of them.
@@ -144,11 +147,9 @@ create table api_key (
   -- Null where no process of this release has started yet, and in rows that the plane did not write. The columns that are called hashes
   -- hold the HMAC of the hash from now on.
   mac bytea,
-  primary key (org_id, id),
   constraint uq_api_key_secret unique (secret_hash),
   constraint api_key_org_id_fkey foreign key (org_id) references org (id),
   constraint fk_api_key_account foreign key (org_id, user_account_id) references user_account (org_id, id),
-  constraint fk_api_key_made_with foreign key (org_id, made_with) references api_key (org_id, id),
   constraint fk_api_key_owner foreign key (org_id, owner_id) references user_account (org_id, id),
   constraint chk_api_key_hash check (length(secret_hash) = 32),
   constraint chk_api_key_kind check (((kind = 'person') and (user_account_id is not null) and (roles = '{}')) or ((kind =
@@ -162,6 +163,8 @@ create index idx_api_key_account on api_key (org_id, user_account_id) where (use
 create index idx_api_key_list on api_key (org_id, created_at desc, id desc);
 create index idx_api_key_made_with on api_key (org_id, made_with) where (made_with is not null);
 create index idx_api_key_owner on api_key (org_id, owner_id) where (owner_id is not null);
+alter table api_key add primary key (org_id, id);
+alter table api_key add constraint fk_api_key_made_with foreign key (org_id, made_with) references api_key (org_id, id);
 create policy resolver on api_key for select to cortex_resolver using (true);
 grant select, insert, update (revoked_at, last_used_at) on api_key to cortex_app;
 grant select (org_id, id, secret_hash) on api_key to cortex_resolver;
@@ -180,7 +183,6 @@ create table agent (
   revision integer not null default 1,
   created_at timestamptz not null default plane_now(),
   updated_at timestamptz not null default plane_now(),
-  primary key (org_id, id),
   constraint uq_agent_name unique (org_id, name),
   constraint uq_agent_slug unique (org_id, slug),
   constraint agent_org_id_fkey foreign key (org_id) references org (id),
@@ -192,6 +194,7 @@ create table agent (
 );
 create index idx_agent_list on agent (org_id, created_at desc, id desc);
 create index idx_agent_team on agent (org_id, team_id);
+alter table agent add primary key (org_id, id);
 create policy claimer on agent for select to cortex_claimer using (true);
 grant select, insert, delete, update on agent to cortex_app;
 grant select (org_id, id, config_version) on agent to cortex_claimer;
@@ -207,9 +210,9 @@ create table agent_version (
   created_by text not null,
   created_at timestamptz not null default plane_now(),
   created_by_id uuid,
-  primary key (org_id, agent_id, version),
   constraint fk_agent_version_agent foreign key (org_id, agent_id) references agent (org_id, id) on delete cascade
 );
+alter table agent_version add primary key (org_id, agent_id, version);
 create policy claimer on agent_version for select to cortex_claimer using (true);
 grant select, insert on agent_version to cortex_app;
 grant select (org_id, agent_id, version, resource_limits) on agent_version to cortex_claimer;
@@ -231,7 +234,6 @@ create table channel_connection (
   disabled_reason text,
   -- Whoever set the secret of this connection, or said whose a name behind it is: they could have made what comes through it.
   set_up_by uuid[] not null default '{}'::uuid[],
-  primary key (org_id, id),
   constraint uq_channel_connection_name unique (org_id, channel_type, name),
   constraint uq_channel_connection_type unique (org_id, id, channel_type),
   constraint channel_connection_org_id_fkey foreign key (org_id) references org (id),
@@ -244,6 +246,7 @@ create index idx_channel_connection_failing on channel_connection (failing_since
 create index idx_channel_connection_list on channel_connection (org_id, created_at desc, id desc);
 -- A connection is looked up by what a sender puts into the path, before its org is known.
 create unique index uq_channel_connection_id on channel_connection (id);
+alter table channel_connection add primary key (org_id, id);
 create policy resolver on channel_connection for select to cortex_resolver using (true);
 create policy scheduler on channel_connection for select to cortex_scheduler using (true);
 grant select, insert, update on channel_connection to cortex_app;
@@ -270,7 +273,6 @@ create table channel_mapping (
   -- would change no row at all without this.
   proven_at timestamptz,
   mac bytea,
-  primary key (org_id, id),
   constraint fk_channel_mapping_account foreign key (org_id, user_account_id) references user_account (org_id, id),
   constraint fk_channel_mapping_connection foreign key (org_id, connection_id, channel_type) references channel_connection
     (org_id, id, channel_type),
@@ -285,6 +287,7 @@ create unique index uq_channel_claim on channel_mapping (org_id, connection_id, 
 -- they read its mail; so nobody keeps an address from its owner by naming it first.
 create unique index uq_channel_identity on channel_mapping (org_id, connection_id, channel_user_id) where (verified_at is not
   null);
+alter table channel_mapping add primary key (org_id, id);
 grant select, insert, update (verified_at, suppressed_at, suppressed_reason, removed_at, proven_at, mac) on channel_mapping to
   cortex_app;
 
@@ -307,7 +310,6 @@ create table session (
   idle_check_at timestamptz,
   -- Everybody who wrote what stands in the context.
   context_by uuid[] not null default '{}'::uuid[],
-  primary key (org_id, id),
   constraint fk_session_account foreign key (org_id, user_account_id) references user_account (org_id, id),
   constraint fk_session_agent foreign key (org_id, agent_id) references agent (org_id, id),
   constraint fk_session_origin foreign key (org_id, origin_channel_mapping_id) references channel_mapping (org_id, id),
@@ -324,6 +326,7 @@ create index idx_session_status on session (org_id, status, created_at desc, id 
 create index idx_session_user on session (org_id, user_account_id, created_at desc, id desc) where (user_account_id is not null);
 create unique index uq_session_open_conversation on session (org_id, user_account_id, agent_id) where ((kind = 'conversation') and
   (status <> 'TERMINATED'));
+alter table session add primary key (org_id, id);
 create policy scheduler on session for select to cortex_scheduler using (true);
 grant select, insert, update, update (context_by) on session to cortex_app;
 grant select (org_id, id, idle_check_at) on session to cortex_scheduler;
@@ -336,9 +339,9 @@ create table session_head (
   event_seq bigint not null default 0,
   audit_seq bigint not null default 0,
   audit_hash bytea not null default decode(repeat('00', 32), 'hex'),
-  last_activity_at timestamptz not null default plane_now(),
-  primary key (org_id, session_id)
+  last_activity_at timestamptz not null default plane_now()
 ) with (fillfactor='50', autovacuum_vacuum_scale_factor='0.05');
+alter table session_head add primary key (org_id, session_id);
 grant select, insert, update on session_head to cortex_app;
 
 create table job (
@@ -390,10 +393,8 @@ create table job (
   -- The memory of a job (summary, facts, the agent's own data) is written when it changes, not with every checkpoint. See
   -- `whole_checkpoint`: whoever reads a checkpoint gets it complete.
   memory jsonb,
-  primary key (org_id, id),
   constraint fk_job_agent_version foreign key (org_id, agent_id, agent_version) references agent_version (org_id, agent_id,
     version),
-  constraint fk_job_resubmitted_from foreign key (org_id, resubmitted_from) references job (org_id, id),
   constraint fk_job_session foreign key (org_id, session_id) references session (org_id, id),
   constraint chk_job_checkpoint_is_signed check ((checkpoint is null) = (checkpoint_mac is null)),
   constraint chk_job_hand_backs check (hand_backs >= 0)
@@ -411,6 +412,8 @@ create index idx_job_status on job (org_id, status, created_at desc, id desc);
 create index idx_job_worker on job (worker_id) where (worker_id is not null);
 create unique index uq_job_open_conversation on job (org_id, session_id) where ((kind = 'conversation') and (status not in
   ('COMPLETED', 'FAILED', 'CANCELLED')));
+alter table job add primary key (org_id, id);
+alter table job add constraint fk_job_resubmitted_from foreign key (org_id, resubmitted_from) references job (org_id, id);
 create policy claimer on job to cortex_claimer using (true) with check (false);
 create policy claimer_writes_nothing on job as restrictive for update to cortex_claimer using (true) with check (false);
 create policy scheduler_of_waits on job for select to cortex_scheduler using (true);
@@ -428,9 +431,9 @@ create table job_history (
   previous_status text,
   new_status text not null,
   metadata jsonb not null default '{}',
-  created_at timestamptz not null default plane_now(),
-  primary key (org_id, job_id, id)
+  created_at timestamptz not null default plane_now()
 );
+alter table job_history add primary key (org_id, job_id, id);
 grant select, insert on job_history to cortex_app;
 
 create table message (
@@ -445,11 +448,11 @@ create table message (
   created_at timestamptz not null default plane_now(),
   -- The key with which a message was brought, beside its author.
   key_id uuid,
-  primary key (org_id, session_id, seq),
   constraint fk_message_job foreign key (org_id, job_id) references job (org_id, id),
   constraint fk_message_session foreign key (org_id, session_id) references session (org_id, id),
   constraint chk_message_role check (role in ('user', 'assistant', 'system', 'tool'))
 );
+alter table message add primary key (org_id, session_id, seq);
 grant select, insert on message to cortex_app;
 
 -- Partitioned by month. A unique key over partitions would need the time in it, so the sequence is unique because
@@ -462,13 +465,13 @@ create table event (
   type text not null,
   job_id uuid,
   data jsonb not null default '{}',
-  created_at timestamptz not null default plane_now(),
-  primary key (org_id, session_id, seq, created_at)
+  created_at timestamptz not null default plane_now()
 ) partition by range (created_at);
 -- Whoever waits for decisions watches the whole org. Other events do not touch this index.
 create index idx_event_approvals on event (org_id, created_at) where (type in ('approval_requested', 'approval_joined',
   'approval_edited', 'approval_decided', 'approval_expired', 'approval_cancelled', 'approval_reminded', 'approval_escalated',
   'approval_voted', 'approval_delegated', 'effect_settled'));
+alter table event add primary key (org_id, session_id, seq, created_at);
 grant select, insert on event to cortex_app;
 
 create table event_default partition of event default;
@@ -487,10 +490,10 @@ create table audit_entry (
   xid xid8 default pg_current_xact_id(),
   -- Entries that are there stay as they are, of format 1. Within a chain the format never goes back.
   format smallint not null default 1,
-  job_id uuid,
-  primary key (org_id, chain_id, seq)
+  job_id uuid
 );
 create index idx_audit_entry_xid on audit_entry (org_id, xid);
+alter table audit_entry add primary key (org_id, chain_id, seq);
 create policy scheduler on audit_entry for select to cortex_scheduler using (true);
 grant select, insert on audit_entry to cortex_app;
 grant select (org_id, xid) on audit_entry to cortex_scheduler;
@@ -503,9 +506,9 @@ create table idempotency (
   key text not null,
   fingerprint bytea not null,
   result jsonb,
-  created_at timestamptz not null default plane_now(),
-  primary key (org_id, caller_id, verb, key)
+  created_at timestamptz not null default plane_now()
 );
+alter table idempotency add primary key (org_id, caller_id, verb, key);
 grant select, insert, update on idempotency to cortex_app;
 
 create table worker (
@@ -517,9 +520,9 @@ create table worker (
   concurrency integer not null,
   started_at timestamptz not null default plane_now(),
   expires_at timestamptz not null,
-  stopped_at timestamptz,
-  primary key (id)
+  stopped_at timestamptz
 ) with (fillfactor='50', autovacuum_vacuum_scale_factor='0.05');
+alter table worker add primary key (id);
 grant select, insert, delete, update (expires_at, stopped_at) on worker to cortex_app;
 grant select on worker to cortex_claimer;
 
@@ -539,11 +542,11 @@ create table tool_version (
   remote_name text,
   implementation text,
   hints jsonb,
-  primary key (app, name, digest),
   constraint chk_tool_version_digest check (digest ~ '^[a-f0-9]{64}$')
 );
 -- The versions of a tool by its name, whatever app publishes it.
 create index idx_tool_version_name on tool_version (name, app, published_at desc);
+alter table tool_version add primary key (app, name, digest);
 grant select, insert, update (published_at) on tool_version to cortex_app;
 
 -- The fingerprint of the master key: a process with another key would find every checkpoint forged.
@@ -556,9 +559,9 @@ create table plane_key (
   resealed_org uuid,
   -- In the org after it, jobs up to this one are done.
   resealed_job uuid,
-  primary key (singleton),
   constraint chk_plane_key_singleton check (singleton)
 );
+alter table plane_key add primary key (singleton);
 grant select, insert, update (fingerprint, previous, resealed_org_created_at, resealed_org, resealed_job) on plane_key to
   cortex_app;
 
@@ -578,11 +581,11 @@ create table step (
   cache_write_tokens bigint,
   cost_micros bigint,
   estimated boolean,
-  seconds double precision,
-  primary key (org_id, job_id, step_index)
+  seconds double precision
 );
 create index idx_step_usage on step (org_id, agent_id, created_at) include (prompt_tokens, completion_tokens, cost_micros) where
   (model is not null);
+alter table step add primary key (org_id, job_id, step_index);
 grant select, insert on step to cortex_app;
 
 -- A call of a tool. Where it has side effects, the row is there before the call is sent (the intent), names what
@@ -619,7 +622,6 @@ create table tool_call (
   -- A person refused the call, or let its request expire. As a column, so that the outcome of a call changes nothing that an index is
   -- about: such an update stays on its page and writes no index entries.
   turned_down boolean not null default false,
-  primary key (org_id, id),
   constraint uq_tool_call_position unique (org_id, job_id, step_index, "position"),
   constraint chk_tool_call check (tool_call_is_sound(status, (finished_at is not null), length(input_hash), read_only, verdict,
     (rule is not null), ((dispatch_before is not null) and (settle_after is not null)), on_uncertain, granted))
@@ -628,6 +630,7 @@ create table tool_call (
 create index idx_tool_call_time on tool_call (org_id, created_at desc, id desc) where (created_at > '-infinity'::timestamptz);
 -- Whether somebody said no to the very same before.
 create index idx_tool_call_turned_down on tool_call (org_id, job_id, tool_name, input_hash) where turned_down;
+alter table tool_call add primary key (org_id, id);
 grant select, insert, update (tool_digest, arguments, input_hash, on_uncertain, status, attempt, dispatch_before, settle_after,
   result, result_id, error, settled_by, finished_at, edited, verdict, rule, granted, turned_down) on tool_call to cortex_app;
 
@@ -637,10 +640,10 @@ create table stored_result (
   id uuid not null,
   job_id uuid not null,
   content bytea not null,
-  created_at timestamptz not null default plane_now(),
-  primary key (org_id, id)
+  created_at timestamptz not null default plane_now()
 );
 alter table stored_result alter column content set storage external;
+alter table stored_result add primary key (org_id, id);
 grant select, insert on stored_result to cortex_app;
 
 create table policy_version (
@@ -654,11 +657,11 @@ create table policy_version (
   applied_by_id uuid,
   created_at timestamptz not null default plane_now(),
   mac bytea,
-  primary key (org_id, version),
   constraint policy_version_org_id_fkey foreign key (org_id) references org (id),
   constraint chk_policy_version_counts check ((version > 0) and (rows >= 0)),
   constraint chk_policy_version_digest check (digest ~ '^[a-f0-9]{64}$')
 );
+alter table policy_version add primary key (org_id, version);
 grant select, insert, update (mac) on policy_version to cortex_app;
 
 -- A team is named and not referred to: what was applied stays readable after the team is gone.
@@ -687,7 +690,6 @@ create table policy (
   escalation_seconds integer,
   escalate_to jsonb,
   standing boolean,
-  primary key (org_id, version, "position"),
   constraint fk_policy_version foreign key (org_id, version) references policy_version (org_id, version),
   constraint chk_policy_clearance check (required_clearance between 0 and 1000),
   constraint chk_policy_effect check (effect in ('allow', 'deny', 'requires_approval')),
@@ -698,6 +700,7 @@ create table policy (
   constraint chk_policy_template check (template in ('dev_only', 'dev_review', 'full_pipeline', 'critical_path')),
   constraint chk_policy_times check ((timeout_seconds between 1 and 604800) and (reminder_seconds between 0 and 604800))
 );
+alter table policy add primary key (org_id, version, "position");
 grant select, insert on policy to cortex_app;
 
 create table platform_policy (
@@ -720,7 +723,6 @@ create table platform_policy (
   escalation_seconds integer,
   escalate_to jsonb,
   standing boolean,
-  primary key ("position"),
   constraint uq_platform_policy unique (action_type, target, name),
   constraint chk_platform_policy_clearance check (required_clearance between 0 and 1000),
   constraint chk_platform_policy_effect check (effect in ('allow', 'deny', 'requires_approval')),
@@ -729,15 +731,16 @@ create table platform_policy (
   constraint chk_platform_policy_template check (template in ('dev_only', 'dev_review', 'full_pipeline', 'critical_path')),
   constraint chk_platform_policy_times check ((timeout_seconds between 1 and 604800) and (reminder_seconds between 0 and 604800))
 );
+alter table platform_policy add primary key ("position");
 grant select on platform_policy to cortex_app;
 
 -- Raised by a trigger with every change to the platform's rows.
 create table platform_policy_version (
   singleton boolean not null default true,
   version bigint not null,
-  primary key (singleton),
   constraint chk_platform_policy_version_singleton check (singleton)
 );
+alter table platform_policy_version add primary key (singleton);
 grant select on platform_policy_version to cortex_app;
 
 create table approval_request (
@@ -805,11 +808,9 @@ create table approval_request (
   -- The request that let the call be sent, on the card that asks whether it happened: its approvers, clearance, quorum and rule about
   -- self-approval are this card's. Null where the call needed no approval.
   settles uuid,
-  primary key (org_id, id),
   constraint fk_approval_request_job foreign key (org_id, job_id) references job (org_id, id),
   constraint fk_approval_request_resolved_by foreign key (org_id, resolved_by) references user_account (org_id, id),
   constraint fk_approval_request_session foreign key (org_id, session_id) references session (org_id, id),
-  constraint fk_approval_request_settles foreign key (org_id, settles) references approval_request (org_id, id),
   -- A call that nobody decides ends at its deadline, which a scheduler looks for; no other row costs it anything.
   constraint chk_approval_request_deadline check ((kind <> 'call') or ((deadline is not null) and ((status = 'pending') =
     (next_action_at is not null)))),
@@ -845,6 +846,9 @@ create index idx_approval_request_urgent on approval_request (org_id, ( case whe
   else deadline end), requested_at, id) where ((status = 'pending') and (requested_at > '-infinity'::timestamptz));
 create unique index uq_approval_request_pending on approval_request (org_id, session_id, tool_name, input_hash, terms_hash) where
   ((status = 'pending') and (kind = 'call'));
+alter table approval_request add primary key (org_id, id);
+alter table approval_request add constraint fk_approval_request_settles foreign key (org_id, settles) references approval_request
+  (org_id, id);
 create policy resolver on approval_request for select to cortex_resolver using (true);
 create policy scheduler on approval_request for select to cortex_scheduler using (true);
 grant select, insert, update (status, version, arguments, input_hash, original_arguments, original_hash, invocations, approvers,
@@ -860,11 +864,11 @@ create table approval_invocation (
   call_id uuid not null,
   job_id uuid not null,
   created_at timestamptz not null default plane_now(),
-  primary key (org_id, approval_id, call_id),
   constraint fk_approval_invocation_approval foreign key (org_id, approval_id) references approval_request (org_id, id)
 );
 create index idx_approval_invocation_call on approval_invocation (org_id, call_id, created_at desc);
 create index idx_approval_invocation_job on approval_invocation (org_id, job_id);
+alter table approval_invocation add primary key (org_id, approval_id, call_id);
 grant select, insert on approval_invocation to cortex_app;
 
 -- One vote per person and version; an edit makes a new version, for which earlier votes do not count.
@@ -880,12 +884,12 @@ create table approval_vote (
   created_at timestamptz not null,
   -- What the vote says about an uncertain call: the verdict, and the digest of its result. Votes count together where they say the same.
   answer text,
-  primary key (org_id, approval_id, version, user_account_id),
   constraint fk_approval_vote_account foreign key (org_id, user_account_id) references user_account (org_id, id),
   constraint fk_approval_vote_approval foreign key (org_id, approval_id) references approval_request (org_id, id),
   constraint chk_approval_vote_decision check (decision in ('approved', 'denied'))
 );
 create index idx_approval_vote_account on approval_vote (org_id, user_account_id);
+alter table approval_vote add primary key (org_id, approval_id, version, user_account_id);
 grant select, insert, update (decision, reason, channel, created_at, answer) on approval_vote to cortex_app;
 
 -- The right to send one exact call once. It is consumed by the commit that writes the call's intent.
@@ -898,10 +902,10 @@ create table approval_grant (
   created_at timestamptz not null,
   expires_at timestamptz not null,
   consumed_at timestamptz,
-  primary key (org_id, call_id, approval_id),
   constraint fk_approval_grant_approval foreign key (org_id, approval_id) references approval_request (org_id, id)
 );
 create index idx_approval_grant_approval on approval_grant (org_id, approval_id);
+alter table approval_grant add primary key (org_id, call_id, approval_id);
 grant select, insert, update (consumed_at) on approval_grant to cortex_app;
 
 -- The read model of an approval's life, written by the transactions that change it.
@@ -918,7 +922,6 @@ create table approval_event (
   created_at timestamptz not null,
   -- How often the same happened: after the tenth refused decision of a person on a card, one row counts on.
   times integer not null default 1,
-  primary key (org_id, approval_id, id),
   constraint fk_approval_event_approval foreign key (org_id, approval_id) references approval_request (org_id, id),
   constraint chk_approval_event_times check (times >= 1),
   constraint chk_approval_event_type check (event_type in ('requested', 'joined', 'dispatched', 'delegated', 'voted', 'edited',
@@ -927,6 +930,7 @@ create table approval_event (
 );
 create unique index uq_approval_event_key on approval_event (org_id, approval_id, idempotency_key) where (idempotency_key is not
   null);
+alter table approval_event add primary key (org_id, approval_id, id);
 grant select, insert, update (times) on approval_event to cortex_app;
 
 create table login_link (
@@ -941,7 +945,6 @@ create table login_link (
   used_at timestamptz,
   key_id uuid,
   mac bytea,
-  primary key (org_id, id),
   constraint uq_login_link_secret unique (secret_hash),
   constraint fk_login_link_account foreign key (org_id, user_account_id) references user_account (org_id, id),
   constraint fk_login_link_key foreign key (org_id, key_id) references api_key (org_id, id),
@@ -949,6 +952,7 @@ create table login_link (
 );
 create index idx_login_link_account on login_link (org_id, user_account_id);
 create index idx_login_link_key on login_link (org_id, key_id) where (key_id is not null);
+alter table login_link add primary key (org_id, id);
 create policy resolver on login_link for select to cortex_resolver using (true);
 grant select, insert, delete, update (used_at) on login_link to cortex_app;
 grant select (org_id, id, secret_hash) on login_link to cortex_resolver;
@@ -963,7 +967,6 @@ create table browser_session (
   expires_at timestamptz not null,
   key_id uuid,
   mac bytea,
-  primary key (org_id, id),
   constraint uq_browser_session_secret unique (secret_hash),
   constraint fk_browser_session_account foreign key (org_id, user_account_id) references user_account (org_id, id),
   constraint fk_browser_session_key foreign key (org_id, key_id) references api_key (org_id, id),
@@ -971,6 +974,7 @@ create table browser_session (
 );
 create index idx_browser_session_account on browser_session (org_id, user_account_id);
 create index idx_browser_session_key on browser_session (org_id, key_id) where (key_id is not null);
+alter table browser_session add primary key (org_id, id);
 create policy resolver on browser_session for select to cortex_resolver using (true);
 grant select, insert, delete, update (last_seen_at) on browser_session to cortex_app;
 grant select (org_id, id, secret_hash) on browser_session to cortex_resolver;
@@ -985,10 +989,10 @@ create table text_chunk (
   step_index integer not null,
   epoch bigint not null,
   text text not null,
-  created_at timestamptz not null default plane_now(),
-  primary key (org_id, session_id, seq)
+  created_at timestamptz not null default plane_now()
 ) with (autovacuum_vacuum_scale_factor='0.05');
 create index idx_text_chunk_step on text_chunk (org_id, job_id, step_index);
+alter table text_chunk add primary key (org_id, session_id, seq);
 create policy scheduler on text_chunk for select to cortex_scheduler using (true);
 create policy scheduler_deletes on text_chunk for delete to cortex_scheduler using (true);
 grant select, insert, delete on text_chunk to cortex_app;
@@ -1007,7 +1011,6 @@ create table approval_delegation (
   reason text,
   automatic boolean not null,
   created_at timestamptz not null,
-  primary key (org_id, approval_id, id),
   -- Nobody hands on what they do not have any more.
   constraint uq_approval_delegation_from unique (org_id, approval_id, from_member_id),
   constraint fk_approval_delegation_approval foreign key (org_id, approval_id) references approval_request (org_id, id),
@@ -1017,6 +1020,7 @@ create table approval_delegation (
 );
 create index idx_approval_delegation_from on approval_delegation (org_id, from_member_id);
 create index idx_approval_delegation_to on approval_delegation (org_id, to_member_id);
+alter table approval_delegation add primary key (org_id, approval_id, id);
 grant select, insert on approval_delegation to cortex_app;
 
 -- Out of office: what is asked of somebody in this time goes to somebody else.
@@ -1031,7 +1035,6 @@ create table member_absence (
   cancelled_at timestamptz,
   created_by text not null,
   created_at timestamptz not null default plane_now(),
-  primary key (org_id, id),
   constraint fk_member_absence_account foreign key (org_id, user_account_id) references user_account (org_id, id),
   constraint fk_member_absence_delegate foreign key (org_id, delegate_id) references user_account (org_id, id),
   constraint chk_member_absence_self check (user_account_id <> delegate_id),
@@ -1040,6 +1043,7 @@ create table member_absence (
 create index idx_member_absence_account on member_absence (org_id, user_account_id, ends_at) where (cancelled_at is null);
 create index idx_member_absence_delegate on member_absence (org_id, delegate_id);
 create index idx_member_absence_list on member_absence (org_id, created_at desc, id desc);
+alter table member_absence add primary key (org_id, id);
 grant select, insert, update (cancelled_at) on member_absence to cortex_app;
 
 create table notification (
@@ -1076,7 +1080,6 @@ create table notification (
   created_at timestamptz not null,
   -- A message to the agent is about a call, and to nobody in person.
   call_id uuid,
-  primary key (org_id, id),
   constraint fk_notification_account foreign key (org_id, user_account_id) references user_account (org_id, id),
   constraint fk_notification_approval foreign key (org_id, approval_id) references approval_request (org_id, id),
   constraint fk_notification_connection foreign key (org_id, connection_id, channel_type) references channel_connection (org_id,
@@ -1114,6 +1117,7 @@ create index idx_notification_taken on notification (org_id, lane) where (taken_
 create unique index uq_notification_call on notification (org_id, call_id, approval_id) where (call_id is not null);
 -- Nobody is told twice of one request on one address.
 create unique index uq_notification_recipient on notification (org_id, approval_id, mapping_id) where (approval_id is not null);
+alter table notification add primary key (org_id, id);
 create policy scheduler on notification for select to cortex_scheduler using (true);
 create policy scheduler_takes on notification for update to cortex_scheduler using (true) with check (true);
 grant select, insert, update (desired_version, rendered_version, status, attempts, next_attempt_at, taken_until, taken_by,
@@ -1132,13 +1136,13 @@ create table inbound_event (
   answer jsonb,
   received_at timestamptz not null default plane_now(),
   answered_at timestamptz,
-  primary key (org_id, connection_id, event_id),
   constraint fk_inbound_event_connection foreign key (org_id, connection_id) references channel_connection (org_id, id),
   constraint chk_inbound_event_answered check ((answer is null) = (answered_at is null)),
   constraint chk_inbound_event_hash check (length(body_hash) = 32),
   constraint chk_inbound_event_id check ((length(event_id) >= 1) and (length(event_id) <= 255))
 );
 create index idx_inbound_event_received on inbound_event (received_at);
+alter table inbound_event add primary key (org_id, connection_id, event_id);
 create policy scheduler on inbound_event for select to cortex_scheduler using (true);
 create policy scheduler_deletes on inbound_event for delete to cortex_scheduler using (true);
 grant select, insert, update (answer, answered_at) on inbound_event to cortex_app;
@@ -1160,7 +1164,6 @@ create table identity_code (
   expires_at timestamptz not null,
   used_at timestamptz,
   mac bytea,
-  primary key (org_id, id),
   constraint uq_identity_code unique (code_hash),
   constraint fk_identity_code_account foreign key (org_id, user_account_id) references user_account (org_id, id),
   constraint fk_identity_code_mapping foreign key (org_id, mapping_id) references channel_mapping (org_id, id),
@@ -1170,6 +1173,7 @@ create table identity_code (
 );
 create index idx_identity_code_account on identity_code (org_id, user_account_id);
 create index idx_identity_code_mapping on identity_code (org_id, mapping_id) where (mapping_id is not null);
+alter table identity_code add primary key (org_id, id);
 create policy resolver on identity_code for select to cortex_resolver using (true);
 grant select, insert, delete, update (used_at) on identity_code to cortex_app;
 grant select (org_id, id, code_hash) on identity_code to cortex_resolver;
@@ -1181,10 +1185,10 @@ create table identity_guess (
   sender text not null,
   wrong integer not null,
   forget_at timestamptz not null,
-  primary key (org_id, connection_id, sender),
   constraint fk_identity_guess_connection foreign key (org_id, connection_id) references channel_connection (org_id, id)
 );
 create index idx_identity_guess_forget on identity_guess (org_id, connection_id, forget_at);
+alter table identity_guess add primary key (org_id, connection_id, sender);
 grant select, insert, delete, update (wrong, forget_at) on identity_guess to cortex_app;
 
 -- One per approver and message. It decides what that message showed: `version` and `input_hash`.
@@ -1202,7 +1206,6 @@ create table approval_token (
   expires_at timestamptz not null,
   used_at timestamptz,
   mac bytea,
-  primary key (org_id, id),
   constraint uq_approval_token_hash unique (token_hash),
   constraint fk_approval_token_account foreign key (org_id, user_account_id) references user_account (org_id, id),
   constraint fk_approval_token_approval foreign key (org_id, approval_id) references approval_request (org_id, id),
@@ -1212,6 +1215,7 @@ create index idx_approval_token_account on approval_token (org_id, user_account_
 -- Whichever of the two is chosen for the tokens of a voter, it finds few: one approver may have thousands.
 create index idx_approval_token_approval on approval_token (org_id, approval_id);
 create index idx_approval_token_expiry on approval_token (expires_at);
+alter table approval_token add primary key (org_id, id);
 create policy resolver on approval_token for select to cortex_resolver using (true);
 create policy scheduler on approval_token for select to cortex_scheduler using (true);
 grant select, insert, delete, update (used_at) on approval_token to cortex_app;
@@ -1226,7 +1230,6 @@ create table signing_secret (
   sealed bytea not null,
   created_at timestamptz not null default plane_now(),
   retire_at timestamptz,
-  primary key (org_id, id),
   constraint fk_signing_secret_org foreign key (org_id) references org (id),
   constraint chk_signing_secret_purpose check (purpose = 'callback')
 );
@@ -1234,6 +1237,7 @@ create index idx_signing_secret_age on signing_secret (created_at) where (retire
 create index idx_signing_secret_purpose on signing_secret (org_id, purpose, created_at desc);
 create index idx_signing_secret_retired on signing_secret (retire_at) where (retire_at is not null);
 create unique index uq_signing_secret_current on signing_secret (org_id, purpose) where (retire_at is null);
+alter table signing_secret add primary key (org_id, id);
 create policy scheduler on signing_secret for select to cortex_scheduler using (true);
 grant select, insert, delete, update (sealed, retire_at) on signing_secret to cortex_app;
 grant select (org_id, id, created_at, retire_at) on signing_secret to cortex_scheduler;
@@ -1261,7 +1265,6 @@ create table standing_approval (
   revocation_reason text,
   created_at timestamptz not null,
   last_used_at timestamptz,
-  primary key (org_id, id),
   constraint uq_standing_approval_approval unique (org_id, approval_id),
   constraint fk_standing_approval_agent foreign key (org_id, agent_id) references agent (org_id, id),
   constraint fk_standing_approval_approval foreign key (org_id, approval_id) references approval_request (org_id, id),
@@ -1279,6 +1282,7 @@ create index idx_standing_approval_granter on standing_approval (org_id, granted
 create index idx_standing_approval_list on standing_approval (org_id, created_at desc, id desc);
 create index idx_standing_approval_of_session on standing_approval (org_id, session_id, created_at desc, id desc);
 create index idx_standing_approval_session on standing_approval (org_id, session_id, tool_name) where (revoked_at is null);
+alter table standing_approval add primary key (org_id, id);
 grant select, insert, update (used_calls, revoked_at, revoked_by, revocation_reason, last_used_at) on standing_approval to
   cortex_app;
 
@@ -1287,11 +1291,11 @@ create table standing_use (
   standing_id uuid not null,
   call_id uuid not null,
   created_at timestamptz not null,
-  primary key (org_id, standing_id, call_id),
   constraint fk_standing_use_call foreign key (org_id, call_id) references tool_call (org_id, id),
   constraint fk_standing_use_standing foreign key (org_id, standing_id) references standing_approval (org_id, id)
 );
 create index idx_standing_use_call on standing_use (org_id, call_id);
+alter table standing_use add primary key (org_id, standing_id, call_id);
 grant select, insert on standing_use to cortex_app;
 
 create table signing_key (
@@ -1301,11 +1305,11 @@ create table signing_key (
   sealed bytea not null,
   created_at timestamptz not null default plane_now(),
   retired_at timestamptz,
-  primary key (org_id, id),
   constraint signing_key_org_id_fkey foreign key (org_id) references org (id),
   constraint chk_signing_key_public check (length(public_key) = 32)
 );
 create unique index uq_signing_key_active on signing_key (org_id) where (retired_at is null);
+alter table signing_key add primary key (org_id, id);
 grant select, insert, update (sealed, retired_at) on signing_key to cortex_app;
 
 create table approval_receipt (
@@ -1315,12 +1319,12 @@ create table approval_receipt (
   body bytea not null,
   signature bytea not null,
   created_at timestamptz not null,
-  primary key (org_id, approval_id),
   constraint fk_approval_receipt_approval foreign key (org_id, approval_id) references approval_request (org_id, id),
   constraint fk_approval_receipt_key foreign key (org_id, key_id) references signing_key (org_id, id),
   constraint chk_approval_receipt_signature check (length(signature) = 64)
 );
 create index idx_approval_receipt_key on approval_receipt (org_id, key_id);
+alter table approval_receipt add primary key (org_id, approval_id);
 grant select, insert on approval_receipt to cortex_app;
 
 create table audit_root (
@@ -1336,12 +1340,12 @@ create table audit_root (
   -- Everything that this snapshot shows is covered.
   snapshot pg_snapshot,
   created_at timestamptz not null,
-  primary key (org_id, seq),
   constraint fk_audit_root_key foreign key (org_id, key_id) references signing_key (org_id, id),
   constraint chk_audit_root_lengths check ((length(previous) = 32) and (length(hash) = 32) and (length(signature) = 64)),
   constraint chk_audit_root_seq check (seq > 0)
 );
 create index idx_audit_root_key on audit_root (org_id, key_id);
+alter table audit_root add primary key (org_id, seq);
 create policy scheduler on audit_root for select to cortex_scheduler using (true);
 grant select, insert on audit_root to cortex_app;
 grant select (org_id, seq, snapshot, created_at) on audit_root to cortex_scheduler;
@@ -1353,11 +1357,11 @@ create table audit_root_head (
   chain_id uuid not null,
   audit_seq bigint not null,
   hash bytea not null,
-  primary key (org_id, chain_id, root_seq),
   constraint fk_audit_root_head_root foreign key (org_id, root_seq) references audit_root (org_id, seq),
   constraint chk_audit_root_head_hash check (length(hash) = 32)
 );
 create index idx_audit_root_head_root on audit_root_head (org_id, root_seq);
+alter table audit_root_head add primary key (org_id, chain_id, root_seq);
 grant select, insert on audit_root_head to cortex_app;
 
 create table model_call (
@@ -1380,7 +1384,6 @@ create table model_call (
   estimated boolean not null,
   seconds double precision not null,
   created_at timestamptz not null,
-  primary key (org_id, id),
   constraint fk_model_call_agent foreign key (org_id, agent_id) references agent (org_id, id),
   constraint fk_model_call_job foreign key (org_id, job_id) references job (org_id, id),
   constraint fk_model_call_session foreign key (org_id, session_id) references session (org_id, id),
@@ -1398,6 +1401,7 @@ create index idx_model_call_agent on model_call (org_id, agent_id, created_at) i
 create index idx_model_call_job on model_call (org_id, job_id);
 create index idx_model_call_session on model_call (org_id, session_id);
 create index idx_model_call_time on model_call (org_id, created_at);
+alter table model_call add primary key (org_id, id);
 grant select, insert on model_call to cortex_app;
 
 create table model_key (
@@ -1409,11 +1413,11 @@ create table model_key (
   set_by text not null,
   created_at timestamptz not null default plane_now(),
   updated_at timestamptz not null default plane_now(),
-  primary key (org_id, provider),
   constraint fk_model_key_org foreign key (org_id) references org (id),
   constraint chk_model_key_last check (length(last_characters) = 4),
   constraint chk_model_key_provider check (provider in ('anthropic', 'openai'))
 );
+alter table model_key add primary key (org_id, provider);
 grant select, insert, delete, update (sealed, last_characters, set_by, updated_at) on model_key to cortex_app;
 
 -- What is kept of the part of a conversation that no longer fits into the model's window. Append-only: the newest row is what
@@ -1427,7 +1431,6 @@ create table session_memory (
   facts jsonb not null,
   job_id uuid not null,
   created_at timestamptz not null,
-  primary key (org_id, session_id, number),
   constraint fk_session_memory_job foreign key (org_id, job_id) references job (org_id, id),
   constraint fk_session_memory_session foreign key (org_id, session_id) references session (org_id, id),
   constraint chk_session_memory_facts check ((jsonb_typeof(facts) = 'array') and (jsonb_array_length(facts) <= 50)),
@@ -1436,6 +1439,7 @@ create table session_memory (
   constraint chk_session_memory_summary check (octet_length(summary) <= 8192)
 );
 create index idx_session_memory_job on session_memory (org_id, job_id);
+alter table session_memory add primary key (org_id, session_id, number);
 grant select, insert on session_memory to cortex_app;
 
 create table journal_entry (
@@ -1452,7 +1456,6 @@ create table journal_entry (
   error jsonb,
   created_at timestamptz not null,
   finished_at timestamptz,
-  primary key (org_id, job_id, key),
   constraint fk_journal_entry_job foreign key (org_id, job_id) references job (org_id, id),
   constraint chk_journal_entry_end check ((status = 'open') = (finished_at is null)),
   constraint chk_journal_entry_error check ((status = 'failed') or (error is null)),
@@ -1463,6 +1466,7 @@ create table journal_entry (
   constraint chk_journal_entry_position check ("position" >= 0),
   constraint chk_journal_entry_status check (status in ('open', 'done', 'failed'))
 ) with (fillfactor='90');
+alter table journal_entry add primary key (org_id, job_id, key);
 grant select, insert, update (status, result, result_id, error, finished_at) on journal_entry to cortex_app;
 
 create table signal (
@@ -1477,7 +1481,6 @@ create table signal (
   created_at timestamptz not null,
   -- When everybody who waited was told. More jobs than one transaction wakes are woken by several.
   told_at timestamptz,
-  primary key (org_id, id),
   constraint uq_signal_key unique (org_id, name, key),
   constraint signal_org_id_fkey foreign key (org_id) references org (id),
   constraint chk_signal_key check ((length(key) >= 1) and (length(key) <= 255)),
@@ -1488,6 +1491,7 @@ create index idx_signal_age on signal (created_at);
 create index idx_signal_list on signal (org_id, created_at desc, id desc);
 create index idx_signal_name on signal (org_id, name, created_at desc, id desc);
 create index idx_signal_untold on signal (created_at) where (told_at is null);
+alter table signal add primary key (org_id, id);
 create policy scheduler on signal for select to cortex_scheduler using (true);
 create policy scheduler_deletes on signal for delete to cortex_scheduler using (true);
 grant select, insert, update (told_at) on signal to cortex_app;
@@ -1505,7 +1509,6 @@ create table job_wait (
   arrived_at timestamptz,
   -- Whose signal came. What arrived stays with its job, also when the signal itself is forgotten.
   sender_id uuid,
-  primary key (org_id, job_id, entry),
   constraint fk_job_wait_job foreign key (org_id, job_id) references job (org_id, id),
   -- What arrived stays with its job, also when the signal itself is forgotten.
   constraint fk_job_wait_signal foreign key (org_id, signal_id) references signal (org_id, id) on delete set null (signal_id),
@@ -1517,6 +1520,7 @@ create table job_wait (
 ) with (fillfactor='80');
 create index idx_job_wait_open on job_wait (org_id, name, key, job_id) where (arrived_at is null);
 create index idx_job_wait_signal on job_wait (org_id, signal_id) where (signal_id is not null);
+alter table job_wait add primary key (org_id, job_id, entry);
 create policy scheduler on job_wait for select to cortex_scheduler using (true);
 create policy scheduler_deletes on job_wait for delete to cortex_scheduler using (true);
 grant select, insert, update (signal_id, payload, arrived_at, sender_id) on job_wait to cortex_app;
@@ -1538,7 +1542,6 @@ create table tool_confirmation (
   created_at timestamptz not null default plane_now(),
   revoked_at timestamptz,
   revoked_by text,
-  primary key (org_id, id),
   constraint tool_confirmation_org_id_fkey foreign key (org_id) references org (id),
   constraint chk_tool_confirmation_digest check (digest ~ '^[a-f0-9]{64}$'),
   constraint chk_tool_confirmation_revoked check ((revoked_at is null) = (revoked_by is null)),
@@ -1547,6 +1550,7 @@ create table tool_confirmation (
 );
 create index idx_tool_confirmation_list on tool_confirmation (org_id, created_at desc, id desc);
 create unique index uq_tool_confirmation_holding on tool_confirmation (org_id, app, tool_name) where (revoked_at is null);
+alter table tool_confirmation add primary key (org_id, id);
 grant select, insert, update (revoked_at, revoked_by) on tool_confirmation to cortex_app;
 
 -- How each worker's MCP servers are. Workers serve every org, and so do their servers. Rows of workers that were forgotten
@@ -1559,9 +1563,9 @@ create table tool_server (
   since timestamptz not null default plane_now(),
   reason text,
   tools integer not null default 0,
-  primary key (app, name, worker_id),
   constraint chk_tool_server_state check (state in ('starting', 'up', 'down'))
 );
+alter table tool_server add primary key (app, name, worker_id);
 grant select, insert, delete, update (state, since, reason, tools) on tool_server to cortex_app;
 
 -- What was declared about a tool that runs elsewhere. Its digest names it, as with the tools of workers; only who gave a schema
@@ -1572,10 +1576,10 @@ create table external_tool (
   digest text not null,
   parameters jsonb not null,
   created_at timestamptz not null default plane_now(),
-  primary key (org_id, name, digest),
   constraint fk_external_tool_org foreign key (org_id) references org (id),
   constraint chk_external_tool_digest check (digest ~ '^[a-f0-9]{64}$')
 );
+alter table external_tool add primary key (org_id, name, digest);
 grant select, insert on external_tool to cortex_app;
 
 -- What the ledger does not say of a call that runs elsewhere.
@@ -1602,7 +1606,6 @@ create table external_call (
   settle_at timestamptz,
   created_at timestamptz not null default plane_now(),
   callback_id uuid,
-  primary key (org_id, call_id),
   -- One key of one opener is one call of its agent, whichever session asks.
   constraint uq_external_call_key unique (org_id, agent_id, opener, key),
   constraint fk_external_call_agent foreign key (org_id, agent_id) references agent (org_id, id),
@@ -1619,6 +1622,7 @@ create index idx_external_call_due on external_call (settle_at) where (settle_at
 create index idx_external_call_job on external_call (org_id, job_id);
 create index idx_external_call_list on external_call (org_id, created_at desc, call_id desc);
 create index idx_external_call_session on external_call (org_id, session_id, created_at desc, call_id desc);
+alter table external_call add primary key (org_id, call_id);
 create policy scheduler on external_call for select to cortex_scheduler using (true);
 grant select, insert, update (begun_by, policies, sender, settle_at, callback_id) on external_call to cortex_app;
 grant select (org_id, call_id, settle_at) on external_call to cortex_scheduler;
@@ -1645,7 +1649,6 @@ create table atlas_version (
   retired_at timestamptz,
   retired_by text,
   mac bytea,
-  primary key (org_id, atlas_id, version),
   constraint atlas_version_org_id_fkey foreign key (org_id) references org (id),
   constraint chk_atlas_version_access check (access in ('public', 'authenticated')),
   constraint chk_atlas_version_atlas_id check (atlas_id ~ '^[a-z0-9]([a-z0-9._-]{0,198}[a-z0-9])?$'),
@@ -1656,6 +1659,7 @@ create table atlas_version (
   constraint chk_atlas_version_warnings check (jsonb_typeof(warnings) = 'array')
 );
 create unique index uq_atlas_version_number on atlas_version (org_id, atlas_id, number);
+alter table atlas_version add primary key (org_id, atlas_id, version);
 grant select, insert, update (retired_at, retired_by, mac) on atlas_version to cortex_app;
 
 -- A session is bound to versions, for as long as it lasts.
@@ -1670,12 +1674,12 @@ create table session_atlas (
   -- Somebody who writes no atlases put it around a session that had none.
   by_caller boolean not null,
   bound_at timestamptz not null default plane_now(),
-  primary key (org_id, session_id, atlas_id),
   constraint fk_session_atlas_session foreign key (org_id, session_id) references session (org_id, id),
   constraint fk_session_atlas_version foreign key (org_id, atlas_id, version) references atlas_version (org_id, atlas_id, version),
   constraint chk_session_atlas_message_seq check (message_seq >= 0)
 );
 create index idx_session_atlas_version on session_atlas (org_id, atlas_id, version);
+alter table session_atlas add primary key (org_id, session_id, atlas_id);
 grant select, insert on session_atlas to cortex_app;
 
 -- What the gates of a session remember: one row, written in the commit that goes on from there. Whoever writes names the
@@ -1686,10 +1690,10 @@ create table session_gates (
   revision bigint not null,
   state jsonb not null,
   updated_at timestamptz not null,
-  primary key (org_id, session_id),
   constraint fk_session_gates_session foreign key (org_id, session_id) references session (org_id, id),
   constraint chk_session_gates_revision check (revision >= 0)
 ) with (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', toast.autovacuum_vacuum_scale_factor='0.02');
+alter table session_gates add primary key (org_id, session_id);
 grant select, insert, update (revision, state, updated_at) on session_gates to cortex_app;
 
 -- How many calls ran under an atlas in a minute, over all sessions: only where its steward limits them.
@@ -1698,11 +1702,11 @@ create table atlas_minute (
   atlas_id text not null,
   minute timestamptz not null,
   calls integer not null,
-  primary key (org_id, atlas_id, minute),
   constraint atlas_minute_org_id_fkey foreign key (org_id) references org (id)
 );
 -- cortex_scheduler forgets the minutes of any org that are over. It reads no more than when they were.
 create index idx_atlas_minute_minute on atlas_minute (minute);
+alter table atlas_minute add primary key (org_id, atlas_id, minute);
 create policy scheduler on atlas_minute for select to cortex_scheduler using (true);
 create policy scheduler_deletes on atlas_minute for delete to cortex_scheduler using (true);
 grant select, insert, update (calls) on atlas_minute to cortex_app;
@@ -1724,7 +1728,6 @@ create table resolution (
   created_at timestamptz not null default plane_now(),
   executed boolean not null default false,
   emptied_at timestamptz,
-  primary key (org_id, id),
   constraint fk_resolution_session foreign key (org_id, session_id) references session (org_id, id),
   constraint chk_resolution_atlases check (jsonb_typeof(atlases) = 'array'),
   constraint chk_resolution_expiry check (expires_at > created_at),
@@ -1737,6 +1740,7 @@ create index idx_resolution_live on resolution (org_id, session_id, expires_at);
 create index idx_resolution_session on resolution (org_id, session_id, goal_hash);
 -- What is left to forget: neither grows with what was executed and emptied long ago.
 create index idx_resolution_unused on resolution (expires_at) where (not executed);
+alter table resolution add primary key (org_id, id);
 create policy scheduler on resolution for select to cortex_scheduler using (true);
 create policy scheduler_deletes on resolution for delete to cortex_scheduler using (true);
 create policy scheduler_updates on resolution for update to cortex_scheduler using (true) with check (true);
@@ -1749,11 +1753,11 @@ create table resolution_call (
   org_id uuid not null,
   call_id uuid not null,
   resolution_id uuid not null,
-  primary key (org_id, call_id),
   constraint fk_resolution_call_call foreign key (org_id, call_id) references external_call (org_id, call_id),
   constraint fk_resolution_call_resolution foreign key (org_id, resolution_id) references resolution (org_id, id)
 );
 create index idx_resolution_call_resolution on resolution_call (org_id, resolution_id);
+alter table resolution_call add primary key (org_id, call_id);
 grant select, insert on resolution_call to cortex_app;
 
 -- How many requests a key and a person may still make, shared by all processes. They take tokens in batches, so that a request
@@ -1764,10 +1768,10 @@ create unlogged table request_budget (
   subject_id uuid not null,
   tokens double precision not null,
   refilled_at timestamptz not null default plane_now(),
-  primary key (org_id, subject_id),
   constraint fk_request_budget_org foreign key (org_id) references org (id),
   constraint chk_request_budget_tokens check (tokens >= (0)::double precision)
 );
+alter table request_budget add primary key (org_id, subject_id);
 create policy scheduler on request_budget for select to cortex_scheduler using (true);
 create policy scheduler_deletes on request_budget for delete to cortex_scheduler using (true);
 grant select, insert, update on request_budget to cortex_app;
@@ -1788,13 +1792,13 @@ create table enrolment_code (
   expires_at timestamptz not null,
   used_at timestamptz,
   mac bytea,
-  primary key (org_id, id),
   constraint uq_enrolment_code unique (code_hash),
   constraint fk_enrolment_code_account foreign key (org_id, user_account_id) references user_account (org_id, id),
   constraint chk_enrolment_code_hash check (length(code_hash) = 32)
 );
 create index idx_enrolment_code_account on enrolment_code (org_id, user_account_id);
 create index idx_enrolment_code_key on enrolment_code (org_id, key_id) where ((key_id is not null) and (used_at is null));
+alter table enrolment_code add primary key (org_id, id);
 create policy resolver on enrolment_code for select to cortex_resolver using (true);
 grant select, insert, delete, update (used_at) on enrolment_code to cortex_app;
 grant select (org_id, id, code_hash) on enrolment_code to cortex_resolver;
@@ -1805,9 +1809,9 @@ create table credential_key (
   created_at timestamptz not null default plane_now(),
   -- When rows from before this migration had got their lookup and MAC. Since then a row without a MAC is worth nothing.
   converted_at timestamptz,
-  primary key (singleton),
   constraint chk_credential_key_singleton check (singleton)
 );
+alter table credential_key add primary key (singleton);
 grant select, insert, update (sealed, converted_at) on credential_key to cortex_app;
 
 -- References to tables that come after their own.
