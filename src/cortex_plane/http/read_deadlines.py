@@ -15,6 +15,7 @@ import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from cortex_plane.http.app import SAFE_HEADERS
+from cortex_plane.http.packets import PacketTransport
 from cortex_plane.http.problems import MEDIA_TYPE, TITLES
 
 
@@ -50,7 +51,7 @@ class DeadlineProtocol(HttpToolsProtocol):
         self._reader_timer: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(PacketTransport(transport, self.loop))  # type: ignore[arg-type]
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:
