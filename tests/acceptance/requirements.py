@@ -728,6 +728,8 @@ REQUIREMENTS = [
     _R("S5.29", "Custom triggers and validators are code that cannot hold up or open anything."),
     _R("S5.30", "Checkpoints are cheap: compiled once, looked up by what matches."),
     _R("S5.31", "Checkpoint flows can be tested: trigger, questions, validation, effects."),
+    _R("S5.200", "An atlas that allows a call speaks for it where the tool declares low or medium risk: nobody is asked by"
+       " default. What is riskier, or declares no risk, keeps the default; a policy that matches holds where it is stricter."),
     # Nobody decides in another's name
     _R("D.461", "Ending a credential ends what came from it: sessions and links with their key, keys with the key that made them;"
        " of a deactivated member nothing comes back."),
