@@ -730,6 +730,8 @@ REQUIREMENTS = [
     _R("S5.31", "Checkpoint flows can be tested: trigger, questions, validation, effects."),
     _R("S5.200", "An atlas that allows a call speaks for it where the tool declares low or medium risk: nobody is asked by"
        " default. What is riskier, or declares no risk, keeps the default; a policy that matches holds where it is stricter."),
+    _R("S5.201", "A keyword trigger searches the whole text, off the event loop where it is long. A text that cannot be searched"
+       " fires the gates that block, and is traced."),
     # Nobody decides in another's name
     _R("D.461", "Ending a credential ends what came from it: sessions and links with their key, keys with the key that made them;"
        " of a deactivated member nothing comes back."),

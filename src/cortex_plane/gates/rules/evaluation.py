@@ -68,7 +68,10 @@ def _due(work: EvaluationRun, moment: GateInput) -> dict[str, dict[str, Any]]:
             work.counted[atlas_id] = work.executed
             due.update((gate.key, {}) for gate in gates)
     for text in moment.inputs:
-        for gate, words in atlases.keywords.find(text).values():
+        matches = atlases.keywords.find(text)
+        if matches is None:
+            _leave_unread(work, due, text)
+        for gate, words in (matches or {}).values():
             texts = due.setdefault(gate.key, {"matched": []})["matched"]
             texts += [word for word in words if word not in texts][: 10 - len(texts)]
     for interval in atlases.timed:
@@ -89,6 +92,18 @@ def _due(work: EvaluationRun, moment: GateInput) -> dict[str, dict[str, Any]]:
         if custom is not None and custom.trigger.type is TriggerType.CUSTOM:
             due[key] = {"trigger_id": custom.trigger.trigger_id}
     return due
+
+
+def _leave_unread(work: EvaluationRun, due: dict[str, dict[str, Any]], text: str) -> None:
+    """A text that cannot be searched fires the keyword gates that block, and what the others forbid is forbidden."""
+    why = f"a text of {len(text)} characters, which is too long to be searched"
+    for gate in work.atlases.of(TriggerType.KEYWORD):
+        if gate.mode is Mode.BLOCKING:
+            due.setdefault(gate.key, {"matched": []})["unread"] = why
+            continue
+        work.traces.append(gate_model.skipped(gate, why))
+        if gate.restricts:
+            work.restrict(gate)
 
 
 def requested(atlases: CompiledAtlases, state: GateState, what: str, now: datetime) -> Evaluation:
