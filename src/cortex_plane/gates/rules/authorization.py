@@ -11,7 +11,7 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.agents.model.tools import Risk
-from cortex_plane.gates.model.atlases import AtlasPolicy, AtlasPolicyType, Mode
+from cortex_plane.gates.model.atlases import AtlasPolicy, AtlasPolicyType, Gate, Mode
 from cortex_plane.gates.model.gates import GatedCall, Limit, Ruling, Window
 from cortex_plane.gates.rules.effects import EvaluationRun
 from cortex_plane.gates.rules.index import CompiledAtlases, OfAction, Round
@@ -60,13 +60,15 @@ class UnsentCall(Protocol):
     def input_hash(self) -> str: ...
     @property
     def risk(self) -> Risk: ...
+    @property
+    def declares_risk(self) -> bool: ...
 
 
 def facts_of(job: CallJob, call: UnsentCall, *, read_only: bool) -> CallFacts:
     """What policies look at."""
     return CallFacts(
         target=call.name, arguments=orjson.loads(call.arguments), read_only=read_only, risk=call.risk, agent=job.agent,
-        teams=tuple(job.teams), session_kind=job.session_kind,
+        teams=tuple(job.teams), session_kind=job.session_kind, declares_risk=call.declares_risk,
     )  # fmt: skip
 
 
@@ -121,13 +123,25 @@ def authorize(
         if after.verdict is PolicyVerdict.DENY:
             return after
     if ruling is not None:
-        facts = replace(facts, risk=ruling.risk, read_only=facts.read_only and not ruling.strict)
+        reads = facts.read_only and not ruling.strict
+        facts = replace(facts, risk=ruling.risk, read_only=reads, allowed_by=allowing_rule(ruling, facts))
     decision = policies.decide(facts, request)
     if ruling is not None:
         decision = strictest(ruling, decision)
     if turned_down and decision.verdict is PolicyVerdict.REQUIRES_APPROVAL:
         decision = PolicyDecision(verdict=PolicyVerdict.DENY, rule="turned down before, and unchanged")
     return decision
+
+
+SPOKEN_FOR = frozenset({Risk.LOW, Risk.MEDIUM})
+"""Risks of tools for which an atlas may speak: what an agent understood never replaces a person before others."""
+
+
+def allowing_rule(ruling: Ruling, facts: CallFacts) -> str:
+    """The rule by which the atlases in force speak for a call, so that nobody is asked by default; empty where they do not.
+    They do where they allow it and its tool declares low or medium risk, unless a gate demands that policies judge it."""
+    speaks = ruling.verdict is PolicyVerdict.ALLOW and facts.declares_risk and ruling.risk in SPOKEN_FOR
+    return ruling.rule if speaks and not ruling.strict else ""
 
 
 def leaning_on(answer: Authorization, leaning: StandingUse) -> Authorization:
@@ -142,10 +156,11 @@ LIMITING = (AtlasPolicyType.RATE_LIMIT, AtlasPolicyType.BUDGET)
 
 
 def by_policies(
-    work: EvaluationRun, call: GatedCall, rules: OfAction
+    work: EvaluationRun, call: GatedCall, rules: OfAction, people: Sequence[Gate]
 ) -> tuple[PolicyVerdict, str, str, AtlasPolicy | None]:
-    """The first that matches decides. Whatever nothing allows is denied."""
-    allowing = _allowed(work, call.action, rules)
+    """The first that matches decides. Whatever nothing allows is denied. ``people``: the gates that a person passes by
+    approving the call."""
+    allowing = _allowed(work, call.action, rules, people)
     approval: AtlasPolicy | None = None
     for key, policy in rules.policies:
         if policy.type is AtlasPolicyType.REQUIRES_APPROVAL:
@@ -162,15 +177,21 @@ def by_policies(
     return PolicyVerdict.DENY, "atlas:default", "no capability and no policy of its atlases allows it", None
 
 
-def _allowed(work: EvaluationRun, action: str, rules: OfAction) -> tuple[str, str] | None:
+def _allowed(work: EvaluationRun, action: str, rules: OfAction, people: Sequence[Gate]) -> tuple[str, str] | None:
     for capability in rules.capabilities:
         waiting = [gate for gate in work.atlases.guards(capability) if gate.key not in work.passed]
         # Where only people stand before it, their yes opens it.
-        if work.is_open(capability) or (waiting and all(gate.asks_people for gate in waiting)):
+        by_people = (
+            all(gate.asks_people for gate in waiting) if waiting else any(gate.unlocks(capability) for gate in people)
+        )
+        if work.is_open(capability) or by_people:
             return f"capability:{capability}", ""
     for pattern, rule in sorted(work.actions.items()):
         if rule.allow and rule.by in work.atlases.gates and glob(pattern).matches(action):
             return f"gate:{rule.by}", ""
+    for gate in people:
+        if any(glob(pattern).matches(action) for pattern in gate.allow_actions):
+            return f"gate:{gate.key}", ""
     return None
 
 
