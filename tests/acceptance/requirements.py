@@ -728,6 +728,10 @@ REQUIREMENTS = [
     _R("S5.29", "Custom triggers and validators are code that cannot hold up or open anything."),
     _R("S5.30", "Checkpoints are cheap: compiled once, looked up by what matches."),
     _R("S5.31", "Checkpoint flows can be tested: trigger, questions, validation, effects."),
+    _R("S5.260", "An answer can be required to equal an argument of the call that it stands before; another answer, or a call with"
+       " another argument, never passes."),
+    _R("S5.265", "An agent is created with its atlases from the command line."),
+    _R("S5.264", "Applying a policy file that would remove policies names them and asks; merging keeps them, each in its place."),
     # Nobody decides in another's name
     _R("D.461", "Ending a credential ends what came from it: sessions and links with their key, keys with the key that made them;"
        " of a deactivated member nothing comes back."),
