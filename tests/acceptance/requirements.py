@@ -732,6 +732,8 @@ REQUIREMENTS = [
        " another argument, never passes."),
     _R("S5.265", "An agent is created with its atlases from the command line."),
     _R("S5.264", "Applying a policy file that would remove policies names them and asks; merging keeps them, each in its place."),
+    _R("S5.200", "An atlas that allows a call speaks for it where the tool declares low or medium risk: nobody is asked by"
+       " default. What is riskier, or declares no risk, keeps the default; a policy that matches holds where it is stricter."),
     # Nobody decides in another's name
     _R("D.461", "Ending a credential ends what came from it: sessions and links with their key, keys with the key that made them;"
        " of a deactivated member nothing comes back."),

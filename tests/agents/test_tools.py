@@ -178,9 +178,19 @@ def test_a_timeout_is_in_seconds(timeout: float) -> None:
     assert Tool(deploy, timeout=timeout).timeout_seconds == timeout
 
 
-@pytest.mark.parametrize("given", ["huge", "", None, 5])
+@pytest.mark.parametrize("given", ["huge", "", 5])
 def test_risks_are_known(given: Any) -> None:
     assert "Use one of low, medium, high, critical." in str(_refused(deploy, risk=given))
+
+
+@pytest.mark.proves("S5.200")
+def test_a_risk_that_nobody_declared_is_told_from_a_declared_one() -> None:
+    silent, declared = Tool(deploy), Tool(deploy, risk="medium")
+    assert (silent.risk, declared.risk) == (Risk.MEDIUM, Risk.MEDIUM)
+    assert (silent.declares_risk, declared.declares_risk) == (False, True)
+    versions = silent.version("tests"), declared.version("tests")
+    assert [version.declares_risk for version in versions] == [False, True]
+    assert versions[0].digest == versions[1].digest, "approvals that wait for it still hold"
 
 
 def test_what_to_do_when_uncertain_is_known() -> None:

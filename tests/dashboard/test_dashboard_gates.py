@@ -72,7 +72,7 @@ async def test_the_demo_shows_every_mode_on_its_pages(http: httpx.AsyncClient, w
         visitor = await Visitor.log_in(http, world)
         page = shown(await visitor.get(f"/jobs/{id}"))
         assert order(
-            page, "What it may do now", "demo.support 1.0.0", "Actions", "Capabilities", "What it is told", "Gates",
+            page, "What it may do now", "demo.support 1.0.1", "Actions", "Capabilities", "What it is told", "Gates",
         )  # fmt: skip
         for line in (
             "onboarding asks as the session begins", "onboarding is answered: agree = true",

@@ -752,7 +752,7 @@ begin
   perform set_config('app.org_id', p_org::text, true);
   select * into strict declared from jsonb_to_record(p_declared) d (
     key text, asked_hash text, sender text, parameters text, read_only boolean, risk text, timeout_seconds double precision,
-    policies text, says text, approval_id uuid, callback_id uuid, asker uuid, caused_by uuid);
+    declares_risk boolean, policies text, says text, approval_id uuid, callback_id uuid, asker uuid, caused_by uuid);
   the_job := lock_external(p_org, p_job, false);
   select coalesce(s.user_account_id, s.opened_by) into strict whose
   from session s where s.org_id = p_org and s.id = the_job.session_id;
@@ -785,10 +785,10 @@ begin
     p_org, p_job, the_job.session_id, jsonb_build_array(p_call || jsonb_build_object('step', step_index)), array[p_arguments],
     null, dispatch_before, at);
   insert into external_call (org_id, call_id, session_id, job_id, agent_id, opener, key, asker, begun_by, caused_by,
-    asked_hash, risk, claims_read_only, timeout_seconds, policies, sender, settle_at, callback_id, created_at)
+    asked_hash, risk, declares_risk, claims_read_only, timeout_seconds, policies, sender, settle_at, callback_id, created_at)
   values (p_org, id, the_job.session_id, p_job, the_job.agent_id, whose, declared.key, declared.asker,
     case when dispatch_before is not null then declared.asker end, declared.caused_by, decode(declared.asked_hash, 'hex'),
-    declared.risk, declared.read_only, declared.timeout_seconds, declared.policies, declared.sender, settle_after,
+    declared.risk, coalesce(declared.declares_risk, false), declared.read_only, declared.timeout_seconds, declared.policies, declared.sender, settle_after,
     declared.callback_id, at);
   if declared.approval_id is not null then
     perform wait_external(p_org, p_job, declared.approval_id, id);
@@ -3321,6 +3321,7 @@ CREATE TABLE public.external_call (
     settle_at timestamp with time zone,
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     callback_id uuid,
+    declares_risk boolean DEFAULT false NOT NULL,
     CONSTRAINT chk_external_call_hash CHECK ((length(asked_hash) = 32)),
     CONSTRAINT chk_external_call_key CHECK (((length(key) >= 1) AND (length(key) <= 255)))
 )
@@ -3389,6 +3390,7 @@ CREATE VIEW public.external_call_shown WITH (security_invoker='true') AS
     c.edited,
     x.claims_read_only AS read_only,
     x.risk,
+    x.declares_risk,
     c.on_uncertain,
     x.timeout_seconds,
     x.key,
@@ -5751,6 +5753,7 @@ CREATE TABLE public.tool_version (
     remote_name text,
     implementation text,
     hints jsonb,
+    declares_risk boolean DEFAULT false NOT NULL,
     CONSTRAINT chk_tool_version_digest CHECK ((digest ~ '^[a-f0-9]{64}$'::text))
 );
 
@@ -7709,6 +7712,8 @@ GRANT UPDATE(tools) ON TABLE public.tool_server TO cortex_app;
 GRANT SELECT,INSERT ON TABLE public.tool_version TO cortex_app;
 
 GRANT UPDATE(published_at) ON TABLE public.tool_version TO cortex_app;
+
+GRANT UPDATE(declares_risk) ON TABLE public.tool_version TO cortex_app;
 
 GRANT SELECT,INSERT,DELETE ON TABLE public.worker TO cortex_app;
 GRANT SELECT ON TABLE public.worker TO cortex_claimer;

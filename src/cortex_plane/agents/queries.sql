@@ -72,21 +72,21 @@ where k.risk is not null
 -- name: list_tools
 -- The newest version of each tool.
 select distinct on (app, name) app, name, digest, description, parameters, read_only, risk, timeout_seconds, on_uncertain,
-  server, remote_name, implementation, hints
+  server, remote_name, implementation, hints, declares_risk
 from tool_version order by app, name, published_at desc
 
 
 -- name: get_tools
 -- The newest version of the tools of this name, in each app that has one.
 select distinct on (app) app, name, digest, description, parameters, read_only, risk, timeout_seconds, on_uncertain,
-  server, remote_name, implementation, hints
+  server, remote_name, implementation, hints, declares_risk
 from tool_version where name = $1 and ($2::text is null or app = $2)
 order by app, published_at desc
 
 
 -- name: newest_tools
 select app, name, digest, description, parameters, read_only, risk, timeout_seconds, on_uncertain, server, remote_name,
-  implementation, hints
+  implementation, hints, declares_risk
 from tool_version where app = $1 and name = $2
 order by published_at desc
 limit 1
@@ -96,7 +96,7 @@ limit 1
 -- The newest version of each tool that a server of an app was last known to offer.
 select * from (
   select distinct on (name) app, name, digest, description, parameters, read_only, risk, timeout_seconds, on_uncertain,
-    server, remote_name, implementation, hints
+    server, remote_name, implementation, hints, declares_risk
   from tool_version where app = $1
   order by name, published_at desc
 ) newest where server = $2
@@ -109,13 +109,16 @@ with newest as (
 ), made as (
   insert into tool_version (
     app, name, digest, description, parameters, read_only, risk, timeout_seconds, on_uncertain, server, remote_name,
-    implementation, hints)
-  values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
-  on conflict (app, name, digest) do update set published_at = plane_now()
+    implementation, hints, declares_risk)
+  values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+  on conflict (app, name, digest) do update set declares_risk = excluded.declares_risk,
+    published_at = case when excluded.digest is distinct from (select n.digest from newest n) then plane_now()
+      else tool_version.published_at end
     where excluded.digest is distinct from (select n.digest from newest n)
+      or excluded.declares_risk <> tool_version.declares_risk
   returning digest
 )
-select (select n.digest from newest n) as before from made
+select (select n.digest from newest n where n.digest <> made.digest) as before from made
 
 
 -- name: list_tool_versions

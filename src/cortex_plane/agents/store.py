@@ -30,7 +30,7 @@ async def publish_tools(db: Database, versions: Sequence[ToolVersion]) -> list[T
             before = await tx.value(
                 queries.publish_tools, version.app, version.name, version.digest, version.description,
                 version.parameters, version.read_only, version.risk, version.timeout_seconds, version.on_uncertain,
-                version.server, version.remote_name, version.implementation, version.hints,
+                version.server, version.remote_name, version.implementation, version.hints, version.declares_risk,
             )  # fmt: skip
             if before is not None:
                 new_versions.append(version)

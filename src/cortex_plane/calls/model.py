@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError
 
-from cortex_plane.agents.model.tools import OnUncertain, Risk, highest_risk, is_tool_name
+from cortex_plane.agents.model.tools import UNDECLARED, OnUncertain, Risk, highest_risk, is_tool_name
 from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus
 from cortex_plane.gates.model.gates import Limit
 from cortex_plane.jobs.model.effects import CallStatus
@@ -64,7 +64,8 @@ class CallDraft:
     arguments: JsonObject = Field(default_factory=dict)
     read_only: bool = False
     """What the agent claims. The plane cannot look at its code: a claim allows nothing unless a policy says so."""
-    risk: Risk = Risk.MEDIUM
+    risk: Risk | None = None
+    """Where it is left out medium is assumed, and no atlas speaks for the call."""
     on_uncertain: OnUncertain = OnUncertain.ASK_HUMAN
     timeout_seconds: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = DEFAULT_TIMEOUT
     """How long the call may take once it has begun; after that nobody knows what became of it."""
@@ -80,6 +81,10 @@ class CallDraft:
     """What the agent says about it, for whoever decides."""
     callback: Name | None = None
     """A webhook connection of the org, by name or id: it is told when a person decided, or nobody did in time."""
+
+    @property
+    def assumed_risk(self) -> Risk:
+        return self.risk or UNDECLARED
 
     @property
     def settlement(self) -> OnUncertain:
@@ -175,6 +180,8 @@ class ExternalCall:
     edited: bool
     read_only: bool
     risk: Risk
+    declares_risk: bool = False
+    """Whether its agent said how risky it is."""
     on_uncertain: OnUncertain
     timeout_seconds: float
     key: str | None
@@ -245,13 +252,14 @@ class RequestedCall:
     input_hash: str
     read_only: bool
     risk: Risk
+    declares_risk: bool = False
     says: str | None = None
 
     @classmethod
     def of(cls, call: ExternalCall) -> RequestedCall:
         return cls(
             id=call.id, name=call.tool, digest=call.tool_digest, arguments=canonical(call.arguments),
-            input_hash=call.input_hash, read_only=call.read_only, risk=call.risk,
+            input_hash=call.input_hash, read_only=call.read_only, risk=call.risk, declares_risk=call.declares_risk,
         )  # fmt: skip
 
     def with_risk(self, known: Risk | None) -> RequestedCall:
@@ -408,8 +416,13 @@ class ResolutionRequest:
     """Contexts that are told on demand, by id; gates that fire on request, by whatever they listen for."""
     action: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     arguments: JsonObject = Field(default_factory=dict)
-    risk: Risk = Risk.MEDIUM
+    risk: Risk | None = None
+    """Of the call that will be made: what it does not declare either is asked of its owner."""
     ttl_seconds: Annotated[int, Field(strict=True, ge=1, le=MAX_TTL_SECONDS)] = DEFAULT_TTL_SECONDS
+
+    @property
+    def assumed_risk(self) -> Risk:
+        return self.risk or UNDECLARED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -125,7 +125,7 @@ class Client:
         name: str | None = None,
         *,
         agent: str,
-        risk: Risk | str = Risk.MEDIUM,
+        risk: Risk | str | None = None,
         read_only: bool = False,
         on_uncertain: OnUncertain | str = OnUncertain.ASK_HUMAN,
         timeout: float | None = None,
@@ -153,7 +153,7 @@ class Client:
         from cortex_plane.client.guarding import GuardOptions, guard
 
         options = GuardOptions(
-            tool=name or "", agent=agent, risk=Risk(risk), read_only=read_only, on_uncertain=OnUncertain(on_uncertain),
+            tool=name or "", agent=agent, risk=None if risk is None else Risk(risk), read_only=read_only, on_uncertain=OnUncertain(on_uncertain),
             timeout=timeout, wait=wait, patience=patience, key=key, probe=probe, leave_out=frozenset(leave_out),
             answers=answers or {}, on_gate=on_gate, report=report,
         )  # fmt: skip

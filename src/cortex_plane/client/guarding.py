@@ -78,7 +78,7 @@ class GuardOptions:
     tool: str
     """Empty: named like the function."""
     agent: str
-    risk: Risk
+    risk: Risk | None
     read_only: bool
     on_uncertain: OnUncertain
     timeout: float | None
@@ -328,10 +328,12 @@ class Guarded:
             ) from None
         options = self._options
         draft: dict[str, Any] = {
-            "tool": options.tool, "arguments": orjson.loads(exact), "risk": options.risk, "read_only": options.read_only,
+            "tool": options.tool, "arguments": orjson.loads(exact), "read_only": options.read_only,
             "on_uncertain": options.on_uncertain, "timeout_seconds": options.timeout or NO_TIMEOUT,
             "key": self._key(args, kwargs),
         }  # fmt: skip
+        if options.risk is not None:
+            draft["risk"] = options.risk
         if self._schema is not None:
             draft["parameters"] = self._schema
         invocation = dialogues.Invocation(

@@ -192,7 +192,7 @@ async def comment_ticket(ticket: str, text: str, ctx: ToolContext) -> dict[str, 
     return {"ticket": ticket}
 
 
-@gates_app.tool(name="ticket.delete", risk="high", timeout=2, on_uncertain="retry_with_key")
+@gates_app.tool(name="ticket.delete", risk="medium", timeout=2, on_uncertain="retry_with_key")
 async def delete_ticket(ticket: str, ctx: ToolContext) -> dict[str, Any]:
     """Delete a ticket, for ever."""
     act_once(ctx, {"act": "delete", "ticket": ticket})

@@ -134,6 +134,10 @@ class Call:
         return self.ruling.risk if self.ruling is not None else self.code.risk
 
     @property
+    def declares_risk(self) -> bool:
+        return self.code.declares_risk
+
+    @property
     def settled(self) -> bool:
         return self.status in SETTLED
 

@@ -29,6 +29,8 @@ class Risk(StrEnum):
 
 RISKS = tuple(Risk)
 """From the lowest to the highest."""
+UNDECLARED = Risk.MEDIUM
+"""What is assumed of a tool that does not declare its risk."""
 
 
 def highest_risk(own: Risk, *others: Risk | None) -> Risk:
@@ -70,6 +72,8 @@ class ToolVersion:
     """What that server says it is: name and version."""
     hints: dict[str, bool] | None = None
     """What that server says about it. Nobody believes it before a steward confirms it."""
+    declares_risk: bool = False
+    """False: it does not say how risky it is, and ``risk`` is what is assumed."""
 
 
 @dataclass(frozen=True, slots=True)

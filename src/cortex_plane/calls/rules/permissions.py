@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents.model.agents import SkillSettings
-from cortex_plane.agents.model.tools import Risk, highest_risk, is_tool_name
+from cortex_plane.agents.model.tools import UNDECLARED, Risk, highest_risk, is_tool_name
 from cortex_plane.calls import model
 from cortex_plane.gates.model.gates import OF_THE_PLANE, GatedCall, GateState, Limit, Ruling
 from cortex_plane.gates.rules.authorization import authorize, time_limits
@@ -75,6 +75,7 @@ class ToolDefinition:
     digest: str
     read_only: bool
     risk: Risk
+    declares_risk: bool
     server: str | None
 
 
@@ -115,17 +116,18 @@ def permitted(
 ) -> Look:  # fmt: skip
     """Whether an action is allowed now, whatever its arguments."""
     skills = session.skills
-    risk = highest_risk(tool.risk if tool is not None else Risk.MEDIUM, known)
-    reads = tool is not None and tool.read_only
+    risk = highest_risk(tool.risk if tool is not None else UNDECLARED, known)
+    reads, declares_risk = tool is not None and tool.read_only, tool is not None and tool.declares_risk
     if tool is not None and tool.server is not None:
         # What a server says of its tools counts where a steward confirmed it.
         confirmation = policies.confirmed.get((session.app, tool.name, tool.digest))
         reads = confirmation is not None and confirmation.read_only
-        risk = (confirmation.risk if confirmation is not None else None) or risk
+        if confirmation is not None and confirmation.risk is not None:
+            risk, declares_risk = confirmation.risk, True
     ruling, asks = _rule_on(session, gates, GatedCall(action=action, arguments={}, input_hash="", risk=risk))
     facts = CallFacts(
         target=action, arguments={}, read_only=reads and action not in skills.side_effect_tools, risk=risk,
-        agent=session.agent, teams=tuple(session.teams), session_kind=session.kind,
+        agent=session.agent, teams=tuple(session.teams), session_kind=session.kind, declares_risk=declares_risk,
     )  # fmt: skip
     decision = authorize(policies, facts, request, ruling=ruling, asks=asks)
     if skills.tools is not None and action not in skills.tools:

@@ -339,7 +339,7 @@ class PlannedCall:
         return {
             "key": draft.key, "asked_hash": self.request_hash.hex(), "sender": draft.sender,
             "parameters": canonical(draft.parameters).decode() if draft.parameters is not None else None,
-            "read_only": draft.read_only, "risk": self.request.risk, "timeout_seconds": draft.timeout_seconds,
+            "read_only": draft.read_only, "risk": self.request.risk, "declares_risk": self.request.declares_risk, "timeout_seconds": draft.timeout_seconds,
             "policies": self.policies, "says": draft.says, "asker": str(actor.identity),
             **{name: str(id) for name, id in others.items() if id is not None},
         }  # fmt: skip
@@ -351,7 +351,7 @@ class PlannedCall:
         return ExternalCall(
             id=request.id, session_id=session_id, job_id=job_id, agent=agent, step_index=row["step_index"],
             tool=request.name, tool_digest=request.digest, arguments=draft.arguments, input_hash=request.input_hash,
-            edited=False, read_only=draft.read_only, risk=request.risk, on_uncertain=draft.settlement,
+            edited=False, read_only=draft.read_only, risk=request.risk, declares_risk=request.declares_risk, on_uncertain=draft.settlement,
             timeout_seconds=draft.timeout_seconds, key=draft.key, status=self.status, verdict=decision.verdict,
             rule=decision.rule, held=False, approval_id=None, approval_status=None, approval_kind=None, deadline=None,
             attempt=1, dispatch_before=row["dispatch_before"], settle_after=row["settle_after"], result=None,

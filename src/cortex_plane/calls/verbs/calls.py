@@ -135,8 +135,8 @@ async def _authorize(
     arguments = canonical(draft.arguments)
     request = call_model.RequestedCall(
         id=new_id(), name=draft.tool, digest=tool_digest(draft), arguments=arguments,
-        input_hash=hashlib.sha256(arguments).hexdigest(), read_only=draft.read_only, risk=draft.risk,
-        says=draft.says,
+        input_hash=hashlib.sha256(arguments).hexdigest(), read_only=draft.read_only, risk=draft.assumed_risk,
+        declares_risk=draft.risk is not None, says=draft.says,
     )  # fmt: skip
     request_hash = hashlib.sha256(f"{request.name}\n{request.digest}\n{request.input_hash}".encode()).digest()
     context = await call_context(db, actor, session_id, draft.key, draft.tool, request.input_hash, acts=True)

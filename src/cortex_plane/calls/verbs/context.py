@@ -116,7 +116,7 @@ def shown_call(stored_call: StoredCall, sender: str | None) -> ExternalCall:
 def tool_digest(draft: CallDraft) -> str:
     """Names what was declared: a standing approval, a grant and an edit are for exactly this."""
     declaration = {
-        "name": draft.tool, "parameters": draft.parameters, "read_only": draft.read_only, "risk": draft.risk,
+        "name": draft.tool, "parameters": draft.parameters, "read_only": draft.read_only, "risk": draft.assumed_risk,
         "on_uncertain": draft.on_uncertain, "timeout_seconds": draft.timeout_seconds,
     }  # fmt: skip
     return hashlib.sha256(canonical(declaration)).hexdigest()

@@ -93,7 +93,8 @@ def _requested_call(request: ResolutionRequest) -> RequestedCall:
     arguments = canonical(request.arguments)
     return RequestedCall(
         id=new_id(), name=request.action or "", digest=_ASKED, arguments=arguments,
-        input_hash=hashlib.sha256(arguments).hexdigest(), read_only=False, risk=request.risk,
+        input_hash=hashlib.sha256(arguments).hexdigest(), read_only=False, risk=request.assumed_risk,
+        declares_risk=request.risk is not None,
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ drop view if exists external_call_shown cascade;
 create view external_call_shown with (security_invoker = true) as
   select x.org_id, x.call_id as id, x.session_id, c.job_id, x.agent_id, a.slug as agent, c.step_index, c.tool_name as tool,
     c.tool_digest, c.arguments, encode(c.input_hash, 'hex') as input_hash, c.edited, x.claims_read_only as read_only, x.risk,
-    c.on_uncertain, x.timeout_seconds, x.key, c.status, c.verdict, c.rule, c.attempt, c.dispatch_before, c.settle_after,
+    x.declares_risk, c.on_uncertain, x.timeout_seconds, x.key, c.status, c.verdict, c.rule, c.attempt, c.dispatch_before, c.settle_after,
     c.result, c.error, c.settled_by, x.policies, x.sender, x.asked_hash, x.asker, x.caused_by, j.status as job_status, j.holds <> '{}' as held,
     r.id as approval_id, r.status as approval_status, r.kind as approval_kind, r.deadline, x.created_at, c.finished_at,
     s.user_account_id, s.opened_by, j.policies as request_policies, plane_now() as now, h.event_seq
@@ -160,7 +160,7 @@ begin
   perform set_config('app.org_id', p_org::text, true);
   select * into strict declared from jsonb_to_record(p_declared) d (
     key text, asked_hash text, sender text, parameters text, read_only boolean, risk text, timeout_seconds double precision,
-    policies text, says text, approval_id uuid, callback_id uuid, asker uuid, caused_by uuid);
+    declares_risk boolean, policies text, says text, approval_id uuid, callback_id uuid, asker uuid, caused_by uuid);
   the_job := lock_external(p_org, p_job, false);
   select coalesce(s.user_account_id, s.opened_by) into strict whose
   from session s where s.org_id = p_org and s.id = the_job.session_id;
@@ -193,10 +193,10 @@ begin
     p_org, p_job, the_job.session_id, jsonb_build_array(p_call || jsonb_build_object('step', step_index)), array[p_arguments],
     null, dispatch_before, at);
   insert into external_call (org_id, call_id, session_id, job_id, agent_id, opener, key, asker, begun_by, caused_by,
-    asked_hash, risk, claims_read_only, timeout_seconds, policies, sender, settle_at, callback_id, created_at)
+    asked_hash, risk, declares_risk, claims_read_only, timeout_seconds, policies, sender, settle_at, callback_id, created_at)
   values (p_org, id, the_job.session_id, p_job, the_job.agent_id, whose, declared.key, declared.asker,
     case when dispatch_before is not null then declared.asker end, declared.caused_by, decode(declared.asked_hash, 'hex'),
-    declared.risk, declared.read_only, declared.timeout_seconds, declared.policies, declared.sender, settle_after,
+    declared.risk, coalesce(declared.declares_risk, false), declared.read_only, declared.timeout_seconds, declared.policies, declared.sender, settle_after,
     declared.callback_id, at);
   if declared.approval_id is not null then
     perform wait_external(p_org, p_job, declared.approval_id, id);

@@ -60,13 +60,15 @@ class UnsentCall(Protocol):
     def input_hash(self) -> str: ...
     @property
     def risk(self) -> Risk: ...
+    @property
+    def declares_risk(self) -> bool: ...
 
 
 def facts_of(job: CallJob, call: UnsentCall, *, read_only: bool) -> CallFacts:
     """What policies look at."""
     return CallFacts(
         target=call.name, arguments=orjson.loads(call.arguments), read_only=read_only, risk=call.risk, agent=job.agent,
-        teams=tuple(job.teams), session_kind=job.session_kind,
+        teams=tuple(job.teams), session_kind=job.session_kind, declares_risk=call.declares_risk,
     )  # fmt: skip
 
 
@@ -121,13 +123,25 @@ def authorize(
         if after.verdict is PolicyVerdict.DENY:
             return after
     if ruling is not None:
-        facts = replace(facts, risk=ruling.risk, read_only=facts.read_only and not ruling.strict)
+        reads = facts.read_only and not ruling.strict
+        facts = replace(facts, risk=ruling.risk, read_only=reads, allowed_by=allowing_rule(ruling, facts))
     decision = policies.decide(facts, request)
     if ruling is not None:
         decision = strictest(ruling, decision)
     if turned_down and decision.verdict is PolicyVerdict.REQUIRES_APPROVAL:
         decision = PolicyDecision(verdict=PolicyVerdict.DENY, rule="turned down before, and unchanged")
     return decision
+
+
+SPOKEN_FOR = frozenset({Risk.LOW, Risk.MEDIUM})
+"""Risks of tools for which an atlas may speak: what an agent understood never replaces a person before others."""
+
+
+def allowing_rule(ruling: Ruling, facts: CallFacts) -> str:
+    """The rule by which the atlases in force speak for a call, so that nobody is asked by default; empty where they do not.
+    They do where they allow it and its tool declares low or medium risk, unless a gate demands that policies judge it."""
+    speaks = ruling.verdict is PolicyVerdict.ALLOW and facts.declares_risk and ruling.risk in SPOKEN_FOR
+    return ruling.rule if speaks and not ruling.strict else ""
 
 
 def leaning_on(answer: Authorization, leaning: StandingUse) -> Authorization:

@@ -130,6 +130,10 @@ class CallFacts:
     """The agent's team, and its parent if it has one."""
     session_kind: str = "programmatic"
     action_type: str = TOOL_CALL
+    declares_risk: bool = False
+    """False: nobody said how risky its tool is, and ``risk`` is what is assumed."""
+    allowed_by: str = ""
+    """The rule of an atlas in force that speaks for it: where no policy matches, that decides instead of the default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

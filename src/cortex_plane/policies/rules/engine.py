@@ -120,7 +120,8 @@ class CompiledPolicies:
         if request:
             return self._run(facts, request, None)[0]
         key = (
-            facts.target, facts.action_type, facts.risk, facts.read_only, facts.agent, facts.session_kind, *facts.teams,
+            facts.target, facts.action_type, facts.risk, facts.read_only, facts.allowed_by, facts.agent,
+            facts.session_kind, *facts.teams,
         )  # fmt: skip
         decision = self._decisions.get(key)
         if decision is None:
@@ -161,7 +162,7 @@ class CompiledPolicies:
         if demands or trace is not None or len(matches) > MAX_KEY:
             return self._conclude(facts, matches, demands, trace)
         # The rows live as long as this object: the same rows lead to the same conclusion.
-        key = (facts.read_only, *((match.level, id(match.row), match.sure) for match in matches))
+        key = (facts.read_only, facts.allowed_by, *((match.level, id(match.row), match.sure) for match in matches))
         conclusion = self._conclusions.get(key)
         if conclusion is None:
             if len(self._conclusions) >= MAX_CONCLUSIONS:
@@ -186,6 +187,8 @@ class CompiledPolicies:
             standing = self._decide(walks, trace)
         elif facts.read_only:
             standing = _Standing(PolicyVerdict.ALLOW, DEFAULT_READ_ONLY, None, {})
+        elif facts.allowed_by:
+            standing = _Standing(PolicyVerdict.ALLOW, facts.allowed_by, None, {})
         else:
             standing = _Standing(_ASK, DEFAULT_OWNER, *resolve_terms(None, None))
         if trace is not None and (walks is None or not matches):

@@ -56,7 +56,7 @@ class RemoteTool(Tool):
         self.remote_name, self.description, self.hints = remote_name, description, hints
         self.server = server
         self.read_only = False
-        self.risk = server.risk
+        self.risk, self.declares_risk = server.risk, server.declares_risk
         self.timeout_seconds = server.timeout_seconds
         self.on_uncertain: OnUncertain | None = server.on_uncertain
         self._probe = None
@@ -74,7 +74,10 @@ class RemoteTool(Tool):
 
     def version(self, app: str) -> ToolVersion:
         """As it is declared, whatever one org confirmed about it."""
-        return ToolVersion(app=app, digest=self.digest, read_only=False, server=self.server.name, **self._declaration)
+        return ToolVersion(
+            app=app, digest=self.digest, read_only=False, server=self.server.name, declares_risk=self.server.declares_risk,
+            **self._declaration,
+        )  # fmt: skip
 
     def trusted(self, confirmation: Confirmed | None) -> RemoteTool:
         """The same tool as a steward of one org confirmed it; as it was declared where nobody did."""
@@ -87,7 +90,8 @@ class RemoteTool(Tool):
             tool.on_uncertain = None
         elif confirmation.idempotent:
             tool.on_uncertain = OnUncertain.RETRY_WITH_KEY
-        tool.risk = confirmation.risk or base.risk
+        if confirmation.risk is not None:
+            tool.risk, tool.declares_risk = confirmation.risk, True
         return tool
 
     def parse(self, arguments: dict[str, Any] | str) -> Parsed:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
-from cortex_plane.agents.model.tools import InvalidApp, OnUncertain, Risk
+from cortex_plane.agents.model.tools import UNDECLARED, InvalidApp, OnUncertain, Risk
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.worker.tools.tool import MAX_TIMEOUT, MIN_TIMEOUT, E, is_number
 
@@ -47,7 +47,8 @@ class McpServer:
     timeout_seconds: float = 30.0
     tools: frozenset[str] | None = None
     """Only these, as the server itself calls them; None: all."""
-    risk: Risk = Risk.MEDIUM
+    risk: Risk = UNDECLARED
+    declares_risk: bool = False
     on_uncertain: OnUncertain = OnUncertain.ASK_HUMAN
     cwd: str | None = None
 
@@ -121,7 +122,7 @@ def declare_server(
     secrets: Sequence[str],
     timeout: float,
     tools: Sequence[str] | None,
-    risk: Risk | str,
+    risk: Risk | str | None,
     on_uncertain: OnUncertain | str,
     cwd: str | os.PathLike[str] | None,
 ) -> McpServer:
@@ -152,7 +153,8 @@ def declare_server(
         secrets=tuple(secrets),
         timeout_seconds=float(timeout),
         tools=None if tools is None else frozenset(tools),
-        risk=_choice(name, "risk", risk, Risk, "unknown"),
+        risk=UNDECLARED if risk is None else _choice(name, "risk", risk, Risk, "unknown"),
+        declares_risk=risk is not None,
         on_uncertain=_choice(name, "on_uncertain", on_uncertain, WITHOUT_PROBE, "not possible"),
         cwd=None if cwd is None else os.fspath(cwd),
     )

@@ -82,7 +82,7 @@ class App:
         name: str | None = None,
         description: str | None = None,
         read_only: bool = False,
-        risk: Risk | str = Risk.MEDIUM,
+        risk: Risk | str | None = None,
         timeout: float = 30.0,
         on_uncertain: OnUncertain | str | None = None,
         probe: Callable[..., Any] | None = None,
@@ -188,7 +188,7 @@ class App:
         secrets: Sequence[str] = (),
         timeout: float = 30.0,
         tools: Sequence[str] | None = None,
-        risk: Risk | str = Risk.MEDIUM,
+        risk: Risk | str | None = None,
         on_uncertain: OnUncertain | str = OnUncertain.ASK_HUMAN,
         cwd: str | os.PathLike[str] | None = None,
     ) -> None:

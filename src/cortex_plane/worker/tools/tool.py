@@ -29,6 +29,7 @@ from pydantic_core import ErrorDetails, to_jsonable_python
 from cortex_plane.agents.model.completions import ToolSpec, provider_name
 from cortex_plane.agents.model.tools import (
     MAX_NAME,
+    UNDECLARED,
     DidNotHappen,
     Happened,
     InvalidApp,
@@ -270,7 +271,7 @@ class Tool:
         name: str | None = None,
         description: str | None = None,
         read_only: bool = False,
-        risk: Risk | str = Risk.MEDIUM,
+        risk: Risk | str | None = None,
         timeout: float = 30.0,
         on_uncertain: OnUncertain | str | None = None,
         probe: Callable[..., Any] | None = None,
@@ -278,7 +279,8 @@ class Tool:
         self.name = _name(function, name)
         self.description = _description(self.name, function, description)
         self.read_only = read_only
-        self.risk = _choice(Risk, risk, "risk", self.name)
+        self.risk = UNDECLARED if risk is None else _choice(Risk, risk, "risk", self.name)
+        self.declares_risk = risk is not None
         self.timeout_seconds = _timeout(self.name, timeout)
         self.on_uncertain = _on_uncertain(self.name, read_only, on_uncertain, probe)
         self.is_async = inspect.iscoroutinefunction(function)
@@ -307,7 +309,8 @@ class Tool:
 
     def version(self, app: str) -> ToolVersion:
         declaration: dict[str, Any] = {name: getattr(self, name) for name in DECLARED}
-        return ToolVersion(app=app, digest=hashlib.sha256(canonical(declaration)).hexdigest(), **declaration)
+        digest = hashlib.sha256(canonical(declaration)).hexdigest()
+        return ToolVersion(app=app, digest=digest, declares_risk=self.declares_risk, **declaration)
 
     def parse(self, arguments: dict[str, Any] | str) -> Parsed:
         """Raises `InvalidArguments`, whose message is for the model."""
