@@ -22,6 +22,7 @@ from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound, Stale
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.policies.model.policies import (
+    FIRST_PLATFORM_ROWS,
     Approvers,
     CallFacts,
     PolicyRow,
@@ -111,7 +112,7 @@ async def test_applying_replaces_all_rows_and_keeps_every_version(world: World) 
     assert (second.version, second.diff.added, second.diff.removed) == (2, 1, 1)
     now = await policies.get_policies(world.db, world.admin.actor)
     assert (now.version, [one.row.name for one in now.rows], now.total) == (2, ["b"], 1)
-    assert [row.name for row in now.platform] == ["critical-needs-approval"]
+    assert tuple(now.platform) == FIRST_PLATFORM_ROWS
     old = await policies.get_policies(world.db, world.admin.actor, 1)
     assert (old.note, old.applied_by, old.source) == (
         "a start", "Ada", "policies:\n  - {name: a, target: deploy*, effect: deny}\n",

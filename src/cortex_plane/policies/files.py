@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeVar
-from uuid import UUID
+from uuid import NAMESPACE_OID, UUID, uuid5
 
 from cortex_plane.kernel.conditions import Condition
 from cortex_plane.kernel.documents import (
@@ -233,6 +233,24 @@ def place(draft: Draft, teams: Mapping[str, UUID], people: list[Person]) -> tupl
         rows.append(versions.PlacedRow(level=level, team_id=team_id, team=entry.team, position=position, row=row))
     faults.raise_any()
     return rows, [entry.line for entry in draft.rows]
+
+
+def read_alone(text: str | None, teams: Sequence[str] = ()) -> tuple[policy_model.PolicySet, list[UUID]]:
+    """The policies of a file as a new plane would hold them, and the ids of these teams. Without a plane nobody knows its teams
+    and people: those that the file names stand for themselves."""
+    if text is None:
+        return policy_model.PolicySet(platform=policy_model.FIRST_PLATFORM_ROWS), []
+    draft = read(text)
+    names = {name for entry in draft.rows for part in (entry.members, *entry.steps) for name in part}
+    people = [
+        Person(id=split_ref(name)[0] or _stand_in(name), name=name, clearance=0, roles=frozenset()) for name in names
+    ]
+    rows, _ = place(draft, {slug: _stand_in(slug) for slug in draft.team_lines}, people)
+    return versions.policy_set("1.1", rows, policy_model.FIRST_PLATFORM_ROWS), [_stand_in(slug) for slug in teams]
+
+
+def _stand_in(name: str) -> UUID:
+    return uuid5(NAMESPACE_OID, name)
 
 
 class _Directory:
