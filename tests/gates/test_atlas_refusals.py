@@ -200,8 +200,8 @@ MEANING = [
                  f" response_type: text, validation: {{equals_argument: order_id}}, {more}}}\n"), f"11: {said}")
         for more, said in [
             ("required: false", "an answer that must equal an argument cannot be optional"),
-            ("on_invalid: warn_and_continue", "with `on_invalid: warn_and_continue` a call goes on whose argument is another"),
-            ("on_invalid: log_and_continue", "with `on_invalid: log_and_continue` a call goes on whose argument is another"),
+            ("on_invalid: warn_and_continue", "`on_invalid: warn_and_continue` lets a call go on whose argument is another"),
+            ("on_invalid: log_and_continue", "`on_invalid: log_and_continue` lets a call go on whose argument is another"),
         ]
     ),
     Bad(asks("question: Why, response_type: choice, options: [a, a]"), "11: an option stands there twice."),

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from cortex_plane.agents.model.agents import SkillSettings
 from cortex_plane.agents.model.tools import UNDECLARED, ToolDeclaration, highest_risk
 from cortex_plane.calls.model import RequestedCall
 from cortex_plane.calls.rules.pipeline import gate_call, is_unseen, judge_call
@@ -45,6 +46,19 @@ class BenchSetting:
     tools: Mapping[str, ToolDeclaration] = field(default_factory=dict)
     only: frozenset[str] | None = None
     """The tools that the agent may call; None for all."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchAgent:
+    """An agent as its next session has it."""
+
+    slug: str
+    teams: list[UUID]
+    skill_config: dict[str, Any]
+
+    @property
+    def skills(self) -> SkillSettings:
+        return SkillSettings.of(self.skill_config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +196,9 @@ class BenchSession:
 
     def _judge(self, call: RequestedCall, *, approved: bool = False) -> BenchVerdict:
         setting = self.setting
-        ruling = self.gates.judge(gate_call(call, approved=approved)) if self.gates is not None else None
+        # Gates are not asked about a tool that the agent does not have.
+        is_own = setting.only is None or call.name in setting.only
+        ruling = self.gates.judge(gate_call(call, approved=approved)) if self.gates is not None and is_own else None
         answer = judge_call(
             setting.policies, setting, call, (), read_only=call.read_only, ruling=ruling, only=setting.only
         )  # fmt: skip

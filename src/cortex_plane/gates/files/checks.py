@@ -279,7 +279,7 @@ class Checks:
         if question.get("on_invalid") in GOES_ON:
             self._fault(
                 place,
-                f"with `on_invalid: {question['on_invalid']}` a call goes on whose argument is another: write retry or block.",
+                f"`on_invalid: {question['on_invalid']}` lets a call go on whose argument is another: write retry or block.",
             )
 
     def _for_a_person(self, path: Path, question: Plain) -> None:
