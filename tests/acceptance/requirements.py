@@ -739,6 +739,11 @@ REQUIREMENTS = [
     _R("S5.264", "Applying a policy file that would remove policies names them and asks; merging keeps them, each in its place."),
     _R("S5.200", "An atlas that allows a call speaks for it where the tool declares low or medium risk: nobody is asked by"
        " default. What is riskier, or declares no risk, keeps the default; a policy that matches holds where it is stricter."),
+    _R("S5.201", "A keyword trigger searches the whole text, off the event loop where it is long. A text that cannot be searched"
+       " fires the gates that block, and is traced."),
+    _R("S5.202", "The gates before an action are asked before the lock of its capability refuses it, where one of them unlocks it."),
+    _R("S5.203", "Validating and publishing an atlas name, with the line, every action that no sequence of answers lets run."),
+    _R("S5.204", "An atlas that names a tool of the plane itself is refused, with the line."),
     # Nobody decides in another's name
     _R("D.461", "Ending a credential ends what came from it: sessions and links with their key, keys with the key that made them;"
        " of a deactivated member nothing comes back."),

@@ -13,15 +13,7 @@ from cortex_plane.gates.files.atlases import BOUNDS, read
 from cortex_plane.gates.files.checks import MAX_GLOBS
 from cortex_plane.gates.model.atlases import MAX_ANSWER
 from cortex_plane.gates.rules.answers import MAX_MATCHED, check
-from cortex_plane.gates.rules.index import (
-    EFFORT,
-    MAX_EXPRESSIONS,
-    MAX_KEYWORD_BYTES,
-    MAX_PROGRAM,
-    SEARCHED,
-    CompiledAtlases,
-    expression,
-)
+from cortex_plane.gates.rules.index import MAX_EXPRESSIONS, MAX_KEYWORD_BYTES, MAX_PROGRAM, CompiledAtlases, expression
 from cortex_plane.gates.rules.prompts import MAX_CARD, card
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.fields import MAX_ATLASES
@@ -167,9 +159,9 @@ def test_what_the_questions_of_one_checkpoint_search_for_has_an_end() -> None:
         assert read(text(checkpoints=matching("a", **{rule: MAX_MATCHED}))).atlas
 
 
-@pytest.mark.proves("D.352")
+@pytest.mark.proves("D.352", "S5.201")
 @pytest.mark.parametrize("number", [1, 3, MAX_ATLASES])
-def test_the_most_that_atlases_may_search_for_takes_no_longer_than_one_text_may(
+def test_what_searching_a_text_costs_grows_with_its_length_and_no_faster(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counted: instructions times characters, of which a million takes 8 ms at most."""
@@ -178,28 +170,17 @@ def test_the_most_that_atlases_may_search_for_takes_no_longer_than_one_text_may(
     patterns = [UNKIND.replace("120", str(120 - i)) for i in range(MAX_PROGRAM // size)]
     made = [read(text(atlas_id=f"a.b{i}", checkpoints=words(*patterns))).atlas for i in range(number)]
     index = CompiledAtlases(made).keywords
-    for said in ("ab" * 100_000, "a b\n" * 100_000, "ä b\n" * 100_000, "ab"):
+    for said in ("ab" * 1_000, "a b\n" * 1_000, "ä b\n" * 1_000, "ab"):
         searches.cost = 0
         index.find(said)
-        assert 0 < searches.cost <= EFFORT <= 12_000_000
+        assert 0 < searches.cost <= 2 * number * MAX_PROGRAM * len(said), "as it is, and as people read it"
+        assert index.is_quick(said) == (len(said) == 2)
     fits = MAX_PROGRAM // expression(UNKIND).programsize
     (asking,) = read(text(checkpoints=matching(UNKIND, fits))).atlas.gates
     for length in (MAX_MATCHED, MAX_MATCHED + 1, MAX_ANSWER, 10 * MAX_ANSWER):
         searches.cost = 0
         assert len(check(asking, {f"q{i}": "ab" * (length // 2) for i in range(fits)}, {})) == fits
-        assert searches.cost <= EFFORT
-
-
-@pytest.mark.proves("D.352")
-def test_large_expressions_take_little_from_those_of_another_atlas() -> None:
-    one = [f"a[bc]{{{100 + i}}}" for i in range(15)]
-    large = read(text(atlas_id="a.large", checkpoints=words(*one))).atlas
-    small = read(text(atlas_id="a.small", checkpoints=words(r"\brefund\b"))).atlas
-    alone, beside = CompiledAtlases([large]).keywords.read, CompiledAtlases([large, small]).keywords.read
-    assert beside["a.small"] == SEARCHED
-    assert 500 < beside["a.large"] == alone["a.large"] // 2
-    said = "x" * SEARCHED
-    assert CompiledAtlases([large, small]).keywords.find(f"{said[10_000:]} refund {said[10_010:]}")
+        assert searches.cost <= MAX_PROGRAM * MAX_MATCHED
 
 
 def of_actions(patterns: list[str], kind: str) -> dict[str, Any]:

@@ -528,7 +528,8 @@ def test_a_capability_begins_locked_where_a_gate_opens_it_or_stands_before_it() 
         (
             ("capabilities:\n  - {capability_id: a, actions: ['x.*']}\ncheckpoints:\n"
             "  - {checkpoint_id: g, trigger: {type: session_start}, mode: advisory, lock_capabilities: [a]}"),
-            ["7: `g` locks the capability `a`, and nothing unlocks it again."],
+            ["7: `g` locks the capability `a`, and nothing unlocks it again.",
+             "7: no sequence of answers lets the actions `x.*` run: nothing that can be reached unlocks `a`."],
         ),
         (
             ("context_blocks: [{context_id: c, content: x}]\ncheckpoints:\n"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -13,12 +15,14 @@ from cortex_plane.gates.model.atlases import AtlasPolicyType, Gate, GateBudget, 
 from cortex_plane.gates.model.gates import NOTHING_YET, GateInput, kept_state
 from cortex_plane.gates.rules.effects import MAX_CARRIED, MAX_FIRED, MAX_NAMED, MAX_STATE, TOO_MUCH
 from cortex_plane.gates.rules.evaluation import TOO_LONG, at_boundary, judge
-from cortex_plane.gates.rules.index import MAX_MEMORY, SEARCHED, CompiledAtlases, KeywordIndex, expression
+from cortex_plane.gates.rules.index import MAX_MEMORY, MAX_SEARCHED, CompiledAtlases, KeywordIndex, expression
 from cortex_plane.gates.rules.prompts import MAX_CARD, card, news
+from cortex_plane.gates.verbs.session_gates import search_texts
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.sessions.model.events import TraceType
-from tests.fixtures.gates import ALLOW_ALL, NOON, Life, atlas, call, capability, context, gate, human, policy
+from tests.fixtures.counting import Searches
+from tests.fixtures.gates import ALLOW_ALL, ATLAS, NOON, Life, atlas, call, capability, context, gate, human, policy
 
 A, D, P = PolicyVerdict.ALLOW, PolicyVerdict.DENY, PolicyVerdict.REQUIRES_APPROVAL
 START, PRE = TriggerType.SESSION_START, TriggerType.ACTION_PRE
@@ -259,15 +263,67 @@ def test_few_expressions_are_kept_and_none_has_much_room() -> None:
     assert (expression.cache_info().maxsize or 0) <= 128
 
 
-@pytest.mark.proves("D.352")
-def test_of_a_long_text_expressions_read_the_beginning_and_the_end() -> None:
-    word = gate("w", TriggerType.KEYWORD, on_patterns=(r"pay\s?roll",), on_match_mode=MatchMode.REGEX)
-    index = KeywordIndex([word])
-    much = "x " * SEARCHED
-    assert index.find(f"payroll {much}")
-    assert index.find(f"{much} payroll")
-    assert not index.find(f"{much} payroll {much}")
-    assert index.find("x " * (SEARCHED // 4) + "payroll"), "a text that is not so long is read whole"
+def keyword(id: str, *patterns: str, mode: MatchMode = MatchMode.REGEX, **more: Any) -> Gate:
+    return gate(id, TriggerType.KEYWORD, on_patterns=patterns, on_match_mode=mode, **more)
+
+
+@pytest.mark.proves("S5.201")
+@pytest.mark.parametrize("mode", [MatchMode.REGEX, MatchMode.ANY, MatchMode.PHRASE])
+def test_a_word_fires_its_gate_wherever_it_stands_in_a_long_text(mode: MatchMode) -> None:
+    index = KeywordIndex([keyword("w", "payroll", mode=mode)])
+    half = "x " * 11_000
+    assert len(f"{half}payroll{half}") == 44_007
+    for said in (f"payroll {half}{half}", f"{half}{half} payroll", f"{half} payroll {half}"):
+        assert index.find(said)
+    assert not index.find(half)
+
+
+@pytest.mark.proves("S5.201")
+def test_an_expression_fires_on_whole_texts_and_not_on_parts_of_them() -> None:
+    index = KeywordIndex([keyword("w", "^(a+)+$")])
+    many = "a" * 30_000
+    assert index.find(many)
+    assert not index.find(f"{many}b{many}")
+    assert not index.find(f"b{many}")
+
+
+@pytest.mark.proves("S5.201")
+def test_a_text_that_is_too_long_to_be_searched_fires_the_gates_that_block_and_is_traced() -> None:
+    blocking, advice = keyword("stop", "payroll"), keyword("hint", "payroll", mode=MatchMode.ANY)
+    advice = replace(advice, mode=Mode.ADVISORY, questions=())
+    lock = replace(advice, gate_id="lock", deny_actions=("pay.*",))
+    life = Life(atlas(blocking, advice, lock))
+    life.traces.clear()
+    life.step("x" * (MAX_SEARCHED + 1))
+    why = f"a text of {MAX_SEARCHED + 1} characters, which is too long to be searched"
+    data = {each.payload["checkpoint_id"]: (each.type, each.payload) for each in life.traces}
+    assert data["stop"][0] is TraceType.TRIGGERED
+    assert data["stop"][1]["trigger_data"] == {"matched": [], "unread": why}
+    for id in ("hint", "lock"):
+        assert (data[id][0], data[id][1]["reason"]) == (TraceType.SKIPPED, why)
+    life.answer("stop")
+    assert life.verdict("a.b") is A
+    assert life.judge("pay.out").rule == f"gate:{ATLAS}/lock", "what it forbids where it fires is forbidden"
+    grows = "\ufdfa" * (MAX_SEARCHED // 10)
+    assert KeywordIndex([blocking]).find(grows) is None, "people read it as a longer text"
+
+
+@pytest.mark.proves("S5.201")
+async def test_a_long_text_is_searched_in_a_thread_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    searches = Searches(monkeypatch)
+    compiled = CompiledAtlases([atlas(keyword("w", "[ab]*a[ab]{120}c"))])
+    said, turns = "ab" * 20_000, 0
+    assert not compiled.keywords.is_quick(said)
+    assert compiled.keywords.is_quick("ab" * 100)
+    search = asyncio.create_task(search_texts(compiled, (said, "short")))
+    while not search.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns > 1, "others went on meanwhile"
+    cost, searches.cost = searches.cost, 0
+    assert cost >= len(said)
+    assert compiled.keywords.find(said) == {}
+    assert searches.cost == 0, "what the thread found is known"
 
 
 @pytest.mark.proves("D.342")

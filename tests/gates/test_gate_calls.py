@@ -133,7 +133,7 @@ def test_what_a_gate_before_the_call_denies_or_locks_holds_for_this_call() -> No
     [
         ({"deny_actions": ("a.*",)}, D),
         ({"lock_capabilities": ("adm",)}, D),
-        ({"unlock_capabilities": ("adm",)}, D),
+        ({"unlock_capabilities": ("adm",)}, A),
         ({"allow_actions": ("a.b",)}, A),
         ({"guidance": Guidance(content="Mind the gap.")}, D),
     ],

@@ -27,7 +27,7 @@ def keyword(number: int, *words: str, mode: MatchMode = MatchMode.ANY) -> Gate:
 
 
 def found(index: KeywordIndex, text: str) -> list[str]:
-    return [each.gate_id for each, _ in index.find(text).values()]
+    return [each.gate_id for each, _ in (index.find(text) or {}).values()]
 
 
 @pytest.mark.proves("D.354")

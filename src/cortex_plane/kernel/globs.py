@@ -42,6 +42,13 @@ class Glob:
             at = position + len(part)
         return True
 
+    def overlaps(self, other: Glob) -> bool:
+        """Whether some text matches both. Between beginning and end of two globs with stars there is room for all parts."""
+        if self.exact or other.exact:
+            return other.matches(self.prefix) if self.exact else self.matches(other.prefix)
+        begins = self.prefix.startswith(other.prefix) or other.prefix.startswith(self.prefix)
+        return begins and (self.suffix.endswith(other.suffix) or other.suffix.endswith(self.suffix))
+
 
 T = TypeVar("T")
 _KINDS = range(3)

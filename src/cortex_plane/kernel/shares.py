@@ -128,6 +128,8 @@ reading_policies = Turns(1, most=32, code="policies_busy")
 """The same for files of policies."""
 loading = Turns(2)
 """What sessions need to go on."""
+searching = Turns(2)
+"""The same for long texts in which gates look for keywords."""
 
 
 K = TypeVar("K", bound=Hashable)

@@ -26,6 +26,7 @@ from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.gates.rules.prompts import prompt_parts, questions
 from cortex_plane.gates.rules.session import GateChanges, GateSession, PendingEvaluation, same_question
 from cortex_plane.gates.verbs.atlas_cache import book
+from cortex_plane.gates.verbs.session_gates import search_texts
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import Hold, JobKind
 from cortex_plane.jobs.model.journal import GateClosed
@@ -314,6 +315,8 @@ class SessionGates:
         """None where the session is bound to no atlas."""
         self._messages: list[SessionMessage] = []
         """Messages of people that gates have not evaluated yet."""
+        self._texts: Sequence[str] = ()
+        """What was evaluated last: it is evaluated again where another attempt wrote first."""
 
     async def load(self, messages: Sequence[SessionMessage]) -> None:
         """Load the session's gates. Gates that cannot be read are not bypassed: the job is held."""
@@ -346,7 +349,9 @@ class SessionGates:
         bound = await workers.bound_atlases(lease.db, lease.assignment)
         if bound is None:
             raise RuntimeError(f"The session of job {lease.assignment.job_id} is bound to nothing any more.")
-        gates.rebase(await book.at(lease.db, lease.assignment.org_id, bound["atlases"]), bound)
+        atlases = await book.at(lease.db, lease.assignment.org_id, bound["atlases"])
+        await search_texts(atlases, self._texts)
+        gates.rebase(atlases, bound)
 
     def add_messages(self, messages: Sequence[SessionMessage]) -> None:
         if self.bound is not None and self._lease.assignment.kind is JobKind.CONVERSATION:
@@ -359,6 +364,8 @@ class SessionGates:
             return False
         is_conversation = lease.assignment.kind is JobKind.CONVERSATION
         inputs, self._messages = self._inputs(), []
+        self._texts = inputs
+        await search_texts(gates.session.atlases, inputs)
         result = await gate_code.run_triggers(gates.session.atlases, lease.app.triggers, inputs)
         moment = gate_model.GateInput(
             now=lease.time.now(),

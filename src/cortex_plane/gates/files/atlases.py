@@ -10,9 +10,20 @@ from typing import Any
 
 import orjson
 
-from cortex_plane.gates.files.checks import EFFECTS, Checks, Path, Plain, dotted, entries, line_at, words_of
+from cortex_plane.gates.files.checks import (
+    EFFECTS,
+    Checks,
+    Path,
+    Plain,
+    dotted,
+    entries,
+    line_at,
+    named_actions,
+    words_of,
+)
 from cortex_plane.gates.files.keys import ATLAS
 from cortex_plane.gates.model import atlases as atlas_model
+from cortex_plane.gates.rules.reachability import unreachable_actions
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.documents import Bounds, Faults, Node, looks_like_json, read_document
 from cortex_plane.kernel.fields import adapter, parse
@@ -48,7 +59,8 @@ def read(text: str, *, name: str = "atlas.yaml") -> Read:
     Checks(plain, root, faults).run()
     faults.raise_any()
     manifest = orjson.dumps(plain, option=orjson.OPT_SORT_KEYS)
-    return Read(atlas=compiled(manifest), warnings=warnings_of(plain, root, faults), manifest=manifest)
+    atlas = compiled(manifest)
+    return Read(atlas=atlas, warnings=warnings_of(plain, atlas, root, faults), manifest=manifest)
 
 
 def compiled(manifest: bytes) -> atlas_model.Atlas:
@@ -175,9 +187,10 @@ _MAPPED = {"keyword_match": "it names no contexts", "action_pre": "it asks for n
 _ALLOWING = (atlas_model.AtlasPolicyType.ALLOW, atlas_model.AtlasPolicyType.REQUIRES_APPROVAL)
 
 
-def warnings_of(atlas: Plain, root: Node, faults: Faults) -> list[str]:
+def warnings_of(plain: Plain, atlas: atlas_model.Atlas, root: Node, faults: Faults) -> list[str]:
     """Each with its line, in the order of the file."""
-    warnings = [*_actions(atlas), *_capabilities(atlas), *_checkpoints(atlas), *_config(atlas), *_notifications(atlas)]
+    warnings = [*_actions(plain), *_capabilities(plain), *_checkpoints(plain), *_config(plain), *_notifications(plain)]
+    warnings += _dead_ends(plain, atlas)
     by_line = sorted({(line_at(root, path), message) for path, message in warnings})
     messages = [f"{faults.at(line)}: {message}" for line, message in by_line[:MAX_WARNINGS]]
     if len(by_line) > MAX_WARNINGS:
@@ -191,7 +204,7 @@ Warnings = Iterator[tuple[Path, str]]
 def _actions(atlas: Plain) -> Warnings:
     action_ids = {action["action_id"] for action in atlas.get("actions", ())}
     seen: set[str] = set()
-    for path, action in _named(atlas):
+    for path, action in named_actions(atlas):
         if STAR not in action and action not in action_ids and action not in seen:
             seen.add(action)
             yield (path, f"the action `{action}` is not declared in `actions`: only its tool says how risky it is.")
@@ -207,18 +220,13 @@ def _actions(atlas: Plain) -> Warnings:
             )
 
 
-def _named(atlas: Plain) -> Iterator[tuple[Path, str]]:
-    for section in ("capabilities", "policies"):
-        for path, entry in entries(atlas, section):
-            for number, action in enumerate(entry["actions"]):
-                yield (*path, "actions", number), action
-    for path, checkpoint in entries(atlas, "checkpoints"):
-        if checkpoint["trigger"]["type"] in (atlas_model.TriggerType.ACTION_PRE, atlas_model.TriggerType.ACTION_POST):
-            for number, action in enumerate(checkpoint["trigger"]["patterns"]):
-                yield (*path, "trigger", "patterns", number), action
-        for key in ("allow_actions", "deny_actions"):
-            for number, action in enumerate(checkpoint.get(key, ())):
-                yield (*path, key, number), action
+def _dead_ends(plain: Plain, atlas: atlas_model.Atlas) -> Warnings:
+    """Each action where it is named first."""
+    reasons = unreachable_actions(atlas)
+    for path, action in named_actions(plain) if reasons else ():
+        if "trigger" not in path and (reason := reasons.pop(action, None)) is not None:
+            what = "actions" if STAR in action else "action"
+            yield path, f"no sequence of answers lets the {what} `{action}` run: {reason}."
 
 
 def _allowing(atlas: Plain) -> Iterator[str]:

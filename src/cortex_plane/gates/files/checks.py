@@ -31,6 +31,8 @@ IDS = {
 EFFECTS = (
     "guidance", "inject_contexts", "unlock_capabilities", "lock_capabilities", "allow_actions", "deny_actions",
 )  # fmt: skip
+PLANE = "plane."
+"""With it begin the names of the plane's own tools."""
 MAX_GLOBS = 10_000
 """Patterns of actions with a star in one atlas."""
 _FOR_PEOPLE = (ResponseType.BOOLEAN, ResponseType.ACKNOWLEDGMENT)
@@ -63,6 +65,21 @@ def entries(atlas: Plain, section: str) -> Iterator[tuple[Path, Plain]]:
         yield (section, number), each
 
 
+def named_actions(atlas: Plain) -> Iterator[tuple[Path, str]]:
+    """Wherever a capability, a policy or a checkpoint names an action or a pattern of actions."""
+    for section in ("capabilities", "policies"):
+        for path, entry in entries(atlas, section):
+            for number, action in enumerate(entry["actions"]):
+                yield (*path, "actions", number), action
+    for path, checkpoint in entries(atlas, "checkpoints"):
+        if checkpoint["trigger"]["type"] in (TriggerType.ACTION_PRE, TriggerType.ACTION_POST):
+            for number, action in enumerate(checkpoint["trigger"]["patterns"]):
+                yield (*path, "trigger", "patterns", number), action
+        for key in ("allow_actions", "deny_actions"):
+            for number, action in enumerate(checkpoint.get(key, ())):
+                yield (*path, key, number), action
+
+
 class Checks:
     """One atlas, whose keys are right."""
 
@@ -80,6 +97,7 @@ class Checks:
         for section, key in IDS.items():
             self._ids[section] = self._unique((section,), self._atlas.get(section, ()), key)
         self._count()
+        self._plane_tools()
         self._cards()
         self._steward(self._atlas["steward"])
         for path, checkpoint in entries(self._atlas, "checkpoints"):
@@ -124,6 +142,17 @@ class Checks:
         globs = sum(STAR in pattern for pattern in _action_patterns(self._atlas))
         if globs > MAX_GLOBS:
             self._fault((), f"the atlas has {globs} patterns of actions with a star; the limit is {MAX_GLOBS}.")
+
+    def _plane_tools(self) -> None:
+        """The plane's own tools answer gates and ask people: gates do not stand before them."""
+        declared = (((*path, "action_id"), action["action_id"]) for path, action in entries(self._atlas, "actions"))
+        mappings = self._atlas.get("checkpoint_config", {}).get("action_pre", {}).get("mappings", ())
+        short = (
+            (("checkpoint_config", "action_pre", "mappings", key), name) for key in mappings for name in dotted(key)
+        )
+        for path, action in (*named_actions(self._atlas), *declared, *short):
+            if action.startswith(PLANE):
+                self._fault(path, f"`{action}` names tools of the plane itself, which no atlas governs: remove it.")
 
     def _cards(self) -> None:
         """What people read before they approve must fit on their card: of one checkpoint, and of all that fire always."""

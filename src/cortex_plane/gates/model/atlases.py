@@ -202,6 +202,11 @@ class Gate:
         """Whether the agent must answer before it goes on."""
         return self.mode is Mode.BLOCKING and self.audience is Audience.AGENT and bool(self.questions)
 
+    def unlocks(self, capability: str) -> bool:
+        """``capability``: its key."""
+        atlas_id, _, id = capability.rpartition("/")
+        return atlas_id == self.atlas_id and id in self.unlock_capabilities and self.mode is not Mode.OBSERVATIONAL
+
     @property
     def decides(self) -> bool:
         """Whether what may be done is otherwise once it is passed."""

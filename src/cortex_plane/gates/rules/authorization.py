@@ -11,7 +11,7 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.agents.model.tools import Risk
-from cortex_plane.gates.model.atlases import AtlasPolicy, AtlasPolicyType, Mode
+from cortex_plane.gates.model.atlases import AtlasPolicy, AtlasPolicyType, Gate, Mode
 from cortex_plane.gates.model.gates import GatedCall, Limit, Ruling, Window
 from cortex_plane.gates.rules.effects import EvaluationRun
 from cortex_plane.gates.rules.index import CompiledAtlases, OfAction, Round
@@ -160,10 +160,11 @@ LIMITING = (AtlasPolicyType.RATE_LIMIT, AtlasPolicyType.BUDGET)
 
 
 def by_policies(
-    work: EvaluationRun, call: GatedCall, rules: OfAction
+    work: EvaluationRun, call: GatedCall, rules: OfAction, people: Sequence[Gate]
 ) -> tuple[PolicyVerdict, str, str, AtlasPolicy | None]:
-    """The first that matches decides. Whatever nothing allows is denied."""
-    allowing = _allowed(work, call.action, rules)
+    """The first that matches decides. Whatever nothing allows is denied. ``people``: the gates that a person passes by
+    approving the call."""
+    allowing = _allowed(work, call.action, rules, people)
     approval: AtlasPolicy | None = None
     for key, policy in rules.policies:
         if policy.type is AtlasPolicyType.REQUIRES_APPROVAL:
@@ -180,15 +181,21 @@ def by_policies(
     return PolicyVerdict.DENY, "atlas:default", "no capability and no policy of its atlases allows it", None
 
 
-def _allowed(work: EvaluationRun, action: str, rules: OfAction) -> tuple[str, str] | None:
+def _allowed(work: EvaluationRun, action: str, rules: OfAction, people: Sequence[Gate]) -> tuple[str, str] | None:
     for capability in rules.capabilities:
         waiting = [gate for gate in work.atlases.guards(capability) if gate.key not in work.passed]
         # Where only people stand before it, their yes opens it.
-        if work.is_open(capability) or (waiting and all(gate.asks_people for gate in waiting)):
+        by_people = (
+            all(gate.asks_people for gate in waiting) if waiting else any(gate.unlocks(capability) for gate in people)
+        )
+        if work.is_open(capability) or by_people:
             return f"capability:{capability}", ""
     for pattern, rule in sorted(work.actions.items()):
         if rule.allow and rule.by in work.atlases.gates and glob(pattern).matches(action):
             return f"gate:{rule.by}", ""
+    for gate in people:
+        if any(glob(pattern).matches(action) for pattern in gate.allow_actions):
+            return f"gate:{gate.key}", ""
     return None
 
 

@@ -258,6 +258,10 @@ class EvaluationRun:
             self.capabilities[capability] = CapabilityState(open=False, by=gate.key, at=self.now)
         for guard in self.atlases.gates_of_capability(capability):
             self.passed.pop(guard.key, None)
+        gates = self.atlases.gates
+        self.passes = [
+            entry for entry in self.passes if entry.gate not in gates or not gates[entry.gate].unlocks(capability)
+        ]
 
     def is_open(self, capability: str) -> bool:
         grip = self.capabilities.get(capability)

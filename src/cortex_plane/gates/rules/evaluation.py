@@ -68,7 +68,10 @@ def _due(work: EvaluationRun, moment: GateInput) -> dict[str, dict[str, Any]]:
             work.counted[atlas_id] = work.executed
             due.update((gate.key, {}) for gate in gates)
     for text in moment.inputs:
-        for gate, words in atlases.keywords.find(text).values():
+        matches = atlases.keywords.find(text)
+        if matches is None:
+            _leave_unread(work, due, text)
+        for gate, words in (matches or {}).values():
             texts = due.setdefault(gate.key, {"matched": []})["matched"]
             texts += [word for word in words if word not in texts][: 10 - len(texts)]
     for interval in atlases.timed:
@@ -89,6 +92,18 @@ def _due(work: EvaluationRun, moment: GateInput) -> dict[str, dict[str, Any]]:
         if custom is not None and custom.trigger.type is TriggerType.CUSTOM:
             due[key] = {"trigger_id": custom.trigger.trigger_id}
     return due
+
+
+def _leave_unread(work: EvaluationRun, due: dict[str, dict[str, Any]], text: str) -> None:
+    """A text that cannot be searched fires the keyword gates that block, and what the others forbid is forbidden."""
+    why = f"a text of {len(text)} characters, which is too long to be searched"
+    for gate in work.atlases.of(TriggerType.KEYWORD):
+        if gate.mode is Mode.BLOCKING:
+            due.setdefault(gate.key, {"matched": []})["unread"] = why
+            continue
+        work.traces.append(gate_model.skipped(gate, why))
+        if gate.restricts:
+            work.restrict(gate)
 
 
 def requested(atlases: CompiledAtlases, state: GateState, what: str, now: datetime) -> Evaluation:
@@ -123,16 +138,17 @@ def _judge(work: EvaluationRun, call: GatedCall, looking: bool) -> Ruling:
     if refusal is not None:
         return _ruling(work, risk, PolicyVerdict.DENY, *refusal)
     gates, asks, strict = _fire_all(work, call, rules, gates, risk)
+    people = _people(work, gates)
     # What gates that fired before this call forbid, they forbid to this call too.
-    refusal = _denied(work, call, rules) or _locked(work, rules) if work.rights_changed and not asks else None
+    refusal = _denied(work, call, rules) if work.rights_changed and not asks else None
+    refusal = refusal or (None if asks else _locked(work, rules, people))
     if refusal is not None:
         return _ruling(work, risk, PolicyVerdict.DENY, *refusal)
     if asks:
         names = ", ".join(f"`{atlases.gates[question.gate].gate_id}`" for question in asks)
         reason = f"the gate {names} must be answered first"
         return _ruling(work, risk, PolicyVerdict.DENY, f"gate:{asks[0].gate}", reason, asks=tuple(asks))
-    verdict, rule, reason, policy = by_policies(work, call, rules)
-    people = _people(work, gates)
+    verdict, rule, reason, policy = by_policies(work, call, rules, people)
     if verdict is not PolicyVerdict.DENY and len(card(people)) > MAX_CARD:
         return _ruling(work, risk, PolicyVerdict.DENY, f"gate:{people[0].key}", TOO_LONG)
     if verdict is not PolicyVerdict.DENY and not _seen(work, call, people):
@@ -164,7 +180,7 @@ def _refusal(
         _shut(work, call, gates)
         or _denied(work, call, rules)
         or _unanswered(work, call)
-        or _locked(work, rules)
+        or _locked(work, rules, [*gates, *_people(work, ())])
         or (None if looking else _misfit(call, rules))
     )
 
@@ -201,13 +217,19 @@ def _unanswered(work: EvaluationRun, call: GatedCall) -> tuple[str, str] | None:
     return None
 
 
-def _locked(work: EvaluationRun, rules: OfAction) -> tuple[str, str] | None:
-    """An atlas that has the action only in capabilities that are locked, and no gate to open them by."""
+def _locked(work: EvaluationRun, rules: OfAction, openers: Sequence[Gate]) -> tuple[str, str] | None:
+    """An atlas that has the action only in capabilities that are locked, and no gate to open them by: none that guards them,
+    and none of those that the call meets (``openers``)."""
     by_atlas: dict[str, list[str]] = {}
     for capability in rules.capabilities:
         by_atlas.setdefault(capability.rsplit("/", 1)[0], []).append(capability)
     for capabilities in by_atlas.values():
-        if not any(work.is_open(capability) or work.atlases.guards(capability) for capability in capabilities):
+        if not any(
+            work.is_open(capability)
+            or work.atlases.guards(capability)
+            or any(gate.unlocks(capability) for gate in openers)
+            for capability in capabilities
+        ):
             grip = work.capabilities.get(capabilities[0])
             by = f", by the gate `{grip.by}`" if grip is not None else ""
             return f"capability:{capabilities[0]}", f"the capability `{capabilities[0]}` is locked{by}"

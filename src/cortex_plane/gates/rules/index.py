@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from cortex_plane.gates.model.atlases import AtlasPolicy, Capability, Gate, Gate
 from cortex_plane.kernel.errors import InvalidInput, extra
 from cortex_plane.kernel.globs import GlobIndex
 from cortex_plane.kernel.schemas import Unusable, compiled
+from cortex_plane.kernel.shares import LruCache
 from cortex_plane.kernel.text import normal
 
 K = TypeVar("K")
@@ -234,13 +236,12 @@ MAX_MEMORY = 256 * 1024
 """Bytes that one may take; whatever needs more is refused when it is published."""
 MAX_PROGRAM = 2_000
 """Instructions of all regular expressions of one atlas, and of those of one checkpoint's questions."""
-EFFORT = 12_000_000
-"""Instructions times characters: what searching one text with all expressions of a session costs at most. One of them takes
-about 8 ns where an expression is as unkind as can be, so a text holds up everybody else for 0.1 s at most."""
-SEARCHED = 20_000
-"""Characters of a text that regular expressions read at most: of a longer one its beginning and its end, half of it each."""
-READINGS = 2
-"""As it is, and as people read it."""
+MAX_SEARCHED = 500_000
+"""Characters of a text that is read, as it is and as people read it: no message, task or goal is that long."""
+QUICK = 500_000
+"""Instructions times characters. Searching such a text takes a few milliseconds; a longer one is searched in a thread."""
+REMEMBERED = 8
+"""Long texts of which is remembered what was found in them."""
 
 MAX_KEYWORD_BYTES = 100_000
 """Of the keywords of one atlas, all together."""
@@ -312,8 +313,8 @@ def _re2(memory: int) -> tuple[Any, Any]:
     return re2, options
 
 
-_Expressions = dict[tuple[str, bool], tuple[Any, list[int]]]
-"""By pattern and whether case counts: the compiled expression, and the gates that have it."""
+WORDS_COST = 50
+"""Instructions that stand for everything but expressions."""
 
 
 class KeywordIndex:
@@ -322,8 +323,9 @@ class KeywordIndex:
     def __init__(self, gates: Iterable[Gate]) -> None:
         self._gates = list(gates)
         self._needed: list[int] = []
-        self._expressions: dict[str, _Expressions] = {}
-        """By atlas."""
+        self._expressions: dict[tuple[str, bool], tuple[Any, list[int]]] = {}
+        """By pattern and whether case counts: the compiled expression, and the gates that have it."""
+        self._findings = LruCache[bytes, tuple[dict[int, tuple[Gate, tuple[str, ...]]] | None]](max_size=REMEMBERED)
         words: dict[_Kind, dict[str, list[_Place]]] = {}
         for number, gate in enumerate(self._gates):
             if gate.trigger.match_mode is MatchMode.REGEX:
@@ -331,6 +333,8 @@ class KeywordIndex:
             else:
                 self._add_words(number, gate, words)
         self._sets = {kind: KeywordSet(places, phrases=kind[2]) for kind, places in words.items()}
+        self._cases = {case for _, case, _ in self._sets} | ({True} if self._expressions else set())
+        self._program: int = sum(pattern.programsize for pattern, _ in self._expressions.values())
 
     def _add_words(self, number: int, gate: Gate, words: dict[_Kind, dict[str, list[_Place]]]) -> None:
         trigger = gate.trigger
@@ -344,57 +348,50 @@ class KeywordIndex:
     def _add_expressions(self, number: int, gate: Gate) -> None:
         self._needed.append(1)
         case = gate.trigger.case_sensitive
-        expressions = self._expressions.setdefault(gate.atlas_id, {})
         for pattern in dict.fromkeys(gate.trigger.patterns):
-            if (pattern, case) not in expressions:
-                expressions[pattern, case] = expression(pattern, case_sensitive=case), []
-            expressions[pattern, case][1].append(number)
+            if (pattern, case) not in self._expressions:
+                self._expressions[pattern, case] = expression(pattern, case_sensitive=case), []
+            self._expressions[pattern, case][1].append(number)
 
-    @property
-    def read(self) -> dict[str, int]:
-        """By atlas: characters of a text that its expressions read. The effort is shared evenly between atlases, so that one
-        with large expressions reads less itself, and takes little from the others."""
-        share = EFFORT // (READINGS * max(1, len(self._expressions)))
-        return {
-            id: min(SEARCHED, share // sum(pattern.programsize for pattern, _ in expressions.values()))
-            for id, expressions in self._expressions.items()
-        }
+    def is_quick(self, text: str) -> bool:
+        """Whether it may be searched where others wait."""
+        return len(text) * max(self._program, WORDS_COST) <= QUICK
 
-    def find(self, text: str) -> dict[int, tuple[Gate, tuple[str, ...]]]:
-        """The gates that the text fires, with what was found of each."""
+    def find(self, text: str) -> dict[int, tuple[Gate, tuple[str, ...]]] | None:
+        """The gates that the text fires, with what was found of each. None: it cannot be read. A long text that was searched
+        before, in a thread, is not searched again."""
+        if not self._gates or self.is_quick(text):
+            return self._find(text)
+        key = hashlib.sha256(text.encode(errors="surrogatepass")).digest()
+        known = self._findings.get(key)
+        if known is None:
+            known = (self._find(text),)
+            self._findings.put(key, known, 1)
+        return known[0]
+
+    def _find(self, text: str) -> dict[int, tuple[Gate, tuple[str, ...]]] | None:
         seen: dict[int, dict[int, str]] = {}
-        texts: dict[tuple[bool, bool], str] = {}
+        texts = {case: normal(text, case_sensitive=case) for case in self._cases} if len(text) <= MAX_SEARCHED else {}
+        if max(map(len, (text, *texts.values()))) > MAX_SEARCHED:
+            return None if self._gates else {}
+        marked: dict[bool, str] = {}
         for (_, case, phrases), words in self._sets.items():
-            if (case, phrases) not in texts:
-                plain = normal(text, case_sensitive=case)
-                texts[case, phrases] = _mark_words(plain) if phrases else plain
-            for word, places in words.find(texts[case, phrases]):
+            if phrases and case not in marked:
+                marked[case] = _mark_words(texts[case])
+            for word, places in words.find(marked[case] if phrases else texts[case]):
                 for number, position in places:
                     seen.setdefault(number, {})[position] = word
         if self._expressions:
-            self._search(text, seen)
+            readings = dict.fromkeys((writable(text), normal(writable(text), case_sensitive=True)))
+            for pattern, numbers in self._expressions.values():
+                if any(pattern.search(reading) for reading in readings):
+                    for number in numbers:
+                        seen.setdefault(number, {}).setdefault(0, pattern.pattern)
         return {
             number: (self._gates[number], tuple(words.values()))
             for number, words in sorted(seen.items())
             if len(words) >= self._needed[number]
         }
-
-    def _search(self, text: str, seen: dict[int, dict[int, str]]) -> None:
-        plain = normal(writable(text), case_sensitive=True)
-        for id, most in self.read.items():
-            # Before and after it is made plain a text need not be cut at the same place: each reading is cut by itself.
-            parts = dict.fromkeys([*map(writable, _read(text, most)), *_read(plain, most)])
-            for pattern, numbers in self._expressions[id].values():
-                if any(pattern.search(part) for part in parts):
-                    for number in numbers:
-                        seen.setdefault(number, {}).setdefault(0, pattern.pattern)
-
-
-def _read(text: str, most: int) -> list[str]:
-    if len(text) <= most:
-        return [text]
-    half = most // 2
-    return [text[:half], text[-half:]]
 
 
 def writable(text: str) -> str:

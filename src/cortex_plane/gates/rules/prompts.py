@@ -236,7 +236,7 @@ def _when(trigger: str, data: Mapping[str, Any]) -> str:
     texts = defaultdict(str, {name: _text(value) for name, value in data.items()})
     keywords = data.get("matched")
     words = [f"“{_text(word)}”" for word in keywords[:SHOWN_ANSWERS]] if isinstance(keywords, list) else []
-    texts["words"] = ", ".join(words) or "what was said"
+    texts["words"] = ", ".join(words) or texts["unread"] or "what was said"
     return _WHEN[trigger].format_map(texts)
 
 

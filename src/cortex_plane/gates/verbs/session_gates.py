@@ -18,6 +18,7 @@ from cortex_plane.gates.rules.session import GateSession, record_missed, record_
 from cortex_plane.gates.store import queries
 from cortex_plane.gates.verbs.atlas_cache import ATLAS_CORRUPT, Pins, book
 from cortex_plane.kernel.errors import Conflict, CortexError
+from cortex_plane.kernel.shares import searching
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor
@@ -48,9 +49,18 @@ async def of_agent(
     gates = await of_session(db, org_id, bound, now)
     if gates is None:
         return None
+    await search_texts(gates.atlases, inputs)
     gates.boundary(GateInput(now=now, inputs=inputs))
     gates.begin_response()
     return gates
+
+
+async def search_texts(atlases: CompiledAtlases, texts: Sequence[str]) -> None:
+    """Search long texts for keywords in a thread. The evaluation that follows uses what was found."""
+    keywords = atlases.keywords
+    for text in texts:
+        if not keywords.is_quick(text):
+            await searching.run(keywords.find, text)
 
 
 async def under_lock(tx: Transaction, session_id: UUID) -> GateSession | None:
