@@ -19,12 +19,13 @@ import httpx
 
 
 class Plane:
-    def __init__(self, folder: Path, **environment: str) -> None:
+    def __init__(self, folder: Path, *words: str, **environment: str) -> None:
+        """``words``: of `cortex up`."""
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("CORTEX_", "DATABASE_"))}
         self.folder = folder
         self.environment = clean | environment
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "cortex_plane", "up"],
+            [sys.executable, "-m", "cortex_plane", "up", *words],
             cwd=folder,
             env=self.environment,
             stdout=subprocess.PIPE,

@@ -728,6 +728,15 @@ REQUIREMENTS = [
     _R("S5.29", "Custom triggers and validators are code that cannot hold up or open anything."),
     _R("S5.30", "Checkpoints are cheap: compiled once, looked up by what matches."),
     _R("S5.31", "Checkpoint flows can be tested: trigger, questions, validation, effects."),
+    _R("S5.260", "An answer can be required to equal an argument of the call that it stands before; another answer, or a call with"
+       " another argument, never passes."),
+    _R("S5.261", "The bench of stewards and the worker give the same verdicts on the same atlases, policies and calls."),
+    _R("S5.262", "A scenario says which policy file and which tools it runs under; an unknown risk is what production takes."),
+    _R("S5.263", "Scenarios run under the policies, tools and agents of the org: over the API, the client and the command line."),
+    _R("S5.266", "The guide about refunds works from an empty folder on, and the scenarios of `cortex atlas test --live` say what a worker"
+       " does for 40, 200 and 600 EUR and for a wrong order."),
+    _R("S5.265", "An agent is created with its atlases from the command line."),
+    _R("S5.264", "Applying a policy file that would remove policies names them and asks; merging keeps them, each in its place."),
     _R("S5.200", "An atlas that allows a call speaks for it where the tool declares low or medium risk: nobody is asked by"
        " default. What is riskier, or declares no risk, keeps the default; a policy that matches holds where it is stricter."),
     _R("S5.201", "A keyword trigger searches the whole text, off the event loop where it is long. A text that cannot be searched"

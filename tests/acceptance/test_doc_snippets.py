@@ -144,7 +144,8 @@ def check_choice(kind: Any, given: Any) -> None:
 
 def check_yaml_file(text: str) -> None:
     keys = set(re.findall(r"^(\w+):", text, re.MULTILINE))
-    readers = [READERS[key] for key in READERS if key in keys]
+    # A scenario file may name a policy file.
+    readers = [READERS[key] for key in READERS if key in keys and ("scenarios" not in keys or key == "scenarios")]
     assert len(readers) == 1, f"neither policies, an atlas nor scenarios: {sorted(keys)}"
     readers[0](text)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 
 import pytest
@@ -112,3 +114,53 @@ def test_a_steward_simulates_before_applying(shell: Shell) -> None:
     assert found["since"] == "2026-01-01T00:00:00Z"
     before = shell.one("policy", "show")["version"]
     assert found["version"] == f"{before}.1"
+
+
+ONE = "policies:\n  - {name: one, target: a, effect: deny}\n"
+TWO = "policies:\n  - {name: two, target: b, effect: deny}\n"
+
+
+@pytest.mark.proves("S5.264")
+def test_removing_policies_is_asked_about_with_their_names(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = shell.folder / "one.yaml", shell.folder / "two.yaml"
+    one.write_text(ONE)
+    two.write_text(TWO)
+    before = shell.one("policy", "show")["version"]
+    assert isinstance(before, int)
+    shell.run("policy", "apply", str(one), "--yes")
+    # A script cannot be asked: it says what it wants.
+    for more in ([], ["--json"]):
+        refused = shell.run("policy", "apply", str(two), *more, expect=2).stderr
+        assert "The file does not have 1 policy that hold" in refused.replace("holds", "hold")
+        assert "- org: one" in refused
+        assert "--merge to keep them, or --yes to remove them" in refused
+    assert shell.one("policy", "show")["version"] == before + 1
+    merged = shell.run("policy", "apply", str(two), "--merge").stdout
+    assert "applied: 1 added, 0 removed, 1 changed" in merged
+    assert [row["row"]["name"] for row in shell.one("policy", "show")["rows"]] == ["two", "one"]  # type: ignore[attr-defined]
+    # Nothing is removed: nobody is asked.
+    assert "nothing changes" in shell.run("policy", "apply", str(two), "--merge").stdout
+    both = shell.folder / "both.yaml"
+    both.write_text(ONE + TWO.removeprefix("policies:\n"))
+    assert "2 changed" in shell.run("policy", "apply", str(both)).stdout
+    for answer, version in (("n", before + 3), ("y", before + 4)):
+        typed = Terminal(f"{answer}\n")
+        monkeypatch.setattr(sys, "stdin", typed)
+        told = shell.run("policy", "apply", str(two), expect=0 if answer == "y" else 1)
+        assert "- org: one" in told.stderr
+        assert "Remove them?" in told.stderr
+        assert shell.one("policy", "show")["version"] == version
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.proves("S5.265")
+def test_an_agent_is_created_with_its_atlases(shell: Shell) -> None:
+    shell.run("atlas", "publish", str(EXAMPLE.parent / "atlases" / "acme-support.yaml"))
+    made = shell.one("agent", "create", "desk", "--model", "scripted", "--atlas", "com.acme.support")
+    assert made["skill_config"] == {"atlases": ["com.acme.support"]}
+    refused = shell.run("agent", "create", "other", "--model", "scripted", "--atlas", "com.acme.none", expect=4)
+    assert "com.acme.none" in refused.stderr

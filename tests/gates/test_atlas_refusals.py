@@ -92,6 +92,10 @@ KEYS = [
     Bad(asks("question: Well, response_type: number, validation: {min_length: 1}"),
         "11: `min_length` is not a key of the `validation` of a number question"),
     Bad(asks("question: Well, response_type: text, validation: {max_length: 0}"), "11: `max_length` must be a whole"),
+    Bad(asks("question: Well, response_type: text, validation: {equals_argument: a b}"),
+        "11: `equals_argument` must be the name of an argument, such as order_id"),
+    Bad(asks("question: Well, response_type: boolean, validation: {equals_argument: a}"),
+        "11: `equals_argument` is not a key of the `validation` of a boolean question"),
     Bad(asks("question: '  ', response_type: text"), "11: `question` must be a text with something in it."),
     Bad("capabilities: [{capability_id: a}]\n", "6: a capability needs `actions`"),
     Bad("context_blocks: [{context_id: a, content: x, inject_mode: sometimes}]\n", "6: `inject_mode` must be one of on_demand"),
@@ -189,6 +193,17 @@ MEANING = [
     Bad(asks("question: Why, response_type: number, validation: {minimum: 5, maximum: 4}"), "11: `minimum` is more than"),
     Bad(asks("question: Why, response_type: text, validation: {must_contain: [The Reason], must_not_contain: [reason]}"),
         "11: `The Reason` holds a word that `must_not_contain` forbids."),
+    Bad(asks("question: Which, response_type: text, validation: {equals_argument: order_id}"),
+        "11: an answer at session_start counts for later calls too, whose arguments are others: ask at action_pre or risk_threshold."),
+    *(
+        Bad(gate("    trigger: {type: action_pre, patterns: [a.b]}\n    questions:\n      - {question_id: q, question: Which,"
+                 f" response_type: text, validation: {{equals_argument: order_id}}, {more}}}\n"), f"11: {said}")
+        for more, said in [
+            ("required: false", "an answer that must equal an argument cannot be optional"),
+            ("on_invalid: warn_and_continue", "`on_invalid: warn_and_continue` lets a call go on whose argument is another"),
+            ("on_invalid: log_and_continue", "`on_invalid: log_and_continue` lets a call go on whose argument is another"),
+        ]
+    ),
     Bad(asks("question: Why, response_type: choice, options: [a, a]"), "11: an option stands there twice."),
     Bad(asks("question: Why, response_type: json, schema: {type: objekt}"), "11: its schema is not valid"),
     Bad(asks("question: Why, response_type: json, schema: {$ref: 'https://a.example/s'}"), "refers to another document"),

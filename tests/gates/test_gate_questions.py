@@ -25,7 +25,7 @@ from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.text import normal
 from cortex_plane.policies.model.policies import PolicyVerdict
 from tests.fixtures.counting import instructions
-from tests.fixtures.gates import Life, ask, atlas, gate
+from tests.fixtures.gates import Life, ask, atlas, call, gate
 
 TEXT, BOOLEAN, ACKNOWLEDGMENT, CHOICE, NUMBER, JSON = ResponseType
 
@@ -259,3 +259,60 @@ def test_the_trail_keeps_the_beginning_of_a_long_answer() -> None:
     assert life.answer("g", q="x" * 10_000, j={"a": "y" * 10_000}).valid
     answers = next(each.payload["answers"] for each in life.traces if each.type == "checkpoint_response")
     assert [len(answers[id]) for id in ("q", "j")] == [SHOWN_ANSWER, SHOWN_ANSWER]
+
+
+TIED = AnswerValidation(equals_argument="order_id")
+
+
+def tied(kind: ResponseType = TEXT, **more: Any) -> Life:
+    question = ask("order", kind, validation=TIED, **more)
+    return Life(atlas(gate("order", TriggerType.ACTION_PRE, on_patterns=("refund.*",), questions=(question,))))
+
+
+@pytest.mark.proves("S5.260")
+@pytest.mark.parametrize(
+    ("kind", "more", "argument", "right", "wrong"),
+    [
+        (TEXT, {}, "A-17", ["A-17"], ["a-17", "A-17 ", "A-171", "17", "A-18"]),
+        (TEXT, {}, 17, [], ["17"]),
+        (NUMBER, {}, 17, [17, 17.0], [18, 17.5, True]),
+        (NUMBER, {}, True, [], [1]),
+        (CHOICE, {"options": ("a", "b")}, "a", ["a"], ["b"]),
+    ],
+)
+def test_an_answer_may_have_to_equal_an_argument(
+    kind: ResponseType, more: dict[str, Any], argument: Any, right: list[Any], wrong: list[Any]
+) -> None:
+    for value, fits in [*((each, True) for each in right), *((each, False) for each in wrong)]:
+        life = tied(kind, **more)
+        assert life.verdict(call("refund.pay", order_id=argument, amount=5)) is PolicyVerdict.DENY
+        answered = life.answer("order", order=value)
+        assert answered.valid is fits, value
+        expected = PolicyVerdict.ALLOW if fits else PolicyVerdict.DENY
+        assert life.verdict(call("refund.pay", order_id=argument, amount=5)) is expected
+
+
+@pytest.mark.proves("S5.260")
+def test_an_equal_answer_lets_through_no_call_with_another_argument() -> None:
+    life = tied()
+    life.judge(call("refund.pay", order_id="A-17"))
+    wrong = life.answer("order", order="A-18")
+    assert wrong.told["faults"]["order"].startswith("it is not the argument `order_id` of the call")
+    assert life.answer("order", order="A-17").valid
+    assert life.verdict(call("refund.pay", order_id="A-18")) is PolicyVerdict.DENY
+    assert life.verdict(call("refund.pay", order_id="A-17")) is PolicyVerdict.ALLOW
+
+
+@pytest.mark.proves("S5.260")
+def test_a_call_without_the_argument_never_passes() -> None:
+    life = tied()
+    for value in ("A-17", "", "null"):
+        life.judge(call("refund.pay", amount=5))
+        told = life.answer("order", order=value).told
+        assert told["passed"] is False
+    assert "the call has no argument `order_id`" in tied_fault(life)
+    assert life.verdict(call("refund.pay", amount=5)) is PolicyVerdict.DENY
+
+
+def tied_fault(life: Life) -> str:
+    return " ".join(shut.reason for shut in life.state.shut)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
@@ -626,7 +627,7 @@ def examples(s: Stage) -> list[Example]:
             "POST /v1/policies",
             body={
                 "text": "policies: [{name: everything-goes, target: '*', effect: allow}]", "dry_run": True,
-                "note": "again", "expected_version": 1,
+                "note": "again", "expected_version": 1, "merge": True,
             },
         ),
         Example("GET /v1/policies"),
@@ -649,6 +650,13 @@ def examples(s: Stage) -> list[Example]:
         Example("POST /v1/policies/simulate", body={"text": "policies: []", "within_seconds": 60}),
         Example(
             "POST /v1/atlases", body={"manifest": plain("com.example.stage", "1"), "name": "stage.json"}
+        ),
+        Example(
+            "POST /v1/atlases/test",
+            body={
+                "scenarios": json.dumps({"agent": s.agent, "scenarios": [{"name": "It", "expect": {"shut": []}}]}),
+                "name": "stage.scenarios.yaml", "atlases": [{"manifest": plain("com.example.stage", "2"), "name": "a.json"}],
+            },
         ),
         Example("GET /v1/atlases", query=limit),
         Example("GET /v1/atlases/{atlas_id}", {"atlas_id": s.atlas}),

@@ -22,6 +22,7 @@ from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound, Stale
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.policies.model.policies import (
+    FIRST_PLATFORM_ROWS,
     Approvers,
     CallFacts,
     PolicyRow,
@@ -69,6 +70,38 @@ def facts(target: str = "deploy", **known: Any) -> CallFacts:
     return replace(found, **known)
 
 
+@pytest.mark.proves("S5.264")
+async def test_merging_keeps_what_is_not_in_the_file(world: World) -> None:
+    await apply(world, "name: a, target: deploy*, effect: deny", "name: b, target: mail, effect: allow")
+    merged = await apply(
+        world, "name: c, target: refund, effect: allow", "name: b, target: mail, effect: deny", merge=True
+    )
+    assert (merged.version, merged.rows) == (2, 3)
+    assert (merged.diff.added, merged.diff.removed, merged.diff.changed) == (1, 0, 2)
+    now = await policies.get_policies(world.db, world.admin.actor)
+    assert [(one.row.name, one.row.effect) for one in now.rows] == [("c", ALLOW), ("a", DENY), ("b", DENY)]
+    # The source of a version is all of it: applied again it changes nothing, and brings it back after another one.
+    assert not (await policies.apply_policies(world.db, world.admin.actor, PolicyFile(text=now.source))).changed
+    again = await apply(world, "name: b, target: mail, effect: deny", merge=True)
+    assert (again.version, again.changed) == (2, False)
+    await apply(world)
+    back = await policies.apply_policies(world.db, world.admin.actor, PolicyFile(text=now.source))
+    assert (back.version, back.rows) == (4, 3)
+
+
+@pytest.mark.proves("S5.264")
+async def test_faults_and_warnings_of_a_merge_are_about_the_file(world: World) -> None:
+    await apply(world, "name: all, target: '*', effect: deny")
+    shadowed = await apply(
+        world, "name: all, target: '*', effect: deny", "name: late, target: mail, effect: deny", merge=True
+    )
+    assert shadowed.warnings == ["line 3: `late` never matches: `all` before it always does."]
+    kept = await apply(world, "name: new, target: refund, effect: allow", merge=True)
+    assert kept.warnings == []
+    with pytest.raises(InvalidInput, match="line 2: nobody could ever decide"):
+        await apply(world, "name: x, target: y, effect: requires_approval, approvers: {roles: [operator]}", merge=True)
+
+
 @pytest.mark.proves("D.56", "D.58")
 async def test_applying_replaces_all_rows_and_keeps_every_version(world: World) -> None:
     first = await apply(world, "name: a, target: deploy*, effect: deny", note="a start")
@@ -79,7 +112,7 @@ async def test_applying_replaces_all_rows_and_keeps_every_version(world: World) 
     assert (second.version, second.diff.added, second.diff.removed) == (2, 1, 1)
     now = await policies.get_policies(world.db, world.admin.actor)
     assert (now.version, [one.row.name for one in now.rows], now.total) == (2, ["b"], 1)
-    assert [row.name for row in now.platform] == ["critical-needs-approval"]
+    assert tuple(now.platform) == FIRST_PLATFORM_ROWS
     old = await policies.get_policies(world.db, world.admin.actor, 1)
     assert (old.note, old.applied_by, old.source) == (
         "a start", "Ada", "policies:\n  - {name: a, target: deploy*, effect: deny}\n",

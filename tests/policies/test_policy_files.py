@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from textwrap import dedent
 from uuid import UUID, uuid4
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cortex_plane.kernel.errors import InvalidInput, TooLarge
 from cortex_plane.kernel.fields import parse
-from cortex_plane.policies.files import Person, faults_of, place, read, warnings_of
+from cortex_plane.policies.files import Person, faults_of, merge_rows, place, read, warnings_of, write
 from cortex_plane.policies.model import versions
 from cortex_plane.policies.model.policies import (
     Approvers,
@@ -413,3 +416,81 @@ def test_a_difference_names_rows_and_fields() -> None:
         ("removed", "b"): {},
     }
     assert difference(after, after).changes == []
+
+
+def merged(before: str, file: str) -> list[str]:
+    return [f"{one.team or 'org'}:{one.row.name}" for one in merge_rows(placed(before), placed(file))]
+
+
+@pytest.mark.proves("S5.264")
+@pytest.mark.parametrize(
+    ("before", "file", "after"),
+    [
+        ("a b c", "b", "a b c"),
+        ("a b c", "x", "x a b c"),
+        ("a b c", "x y", "x y a b c"),
+        ("a b c", "b x", "a b x c"),
+        ("a b c", "x b y", "x a b y c"),
+        ("a b c", "c x a y", "a y b c x"),
+        ("", "x y", "x y"),
+    ],
+)
+def test_merging_keeps_each_policy_in_its_place(before: str, file: str, after: str) -> None:
+    def listed(names: str) -> str:
+        return "policies: [" + ", ".join(f"{{name: {name}, target: t, effect: deny}}" for name in names.split()) + "]"
+
+    rows = merge_rows(placed(listed(before)), placed(listed(file).replace("deny", "allow")))
+    assert [one.row.name for one in rows] == after.split()
+    assert [one.position for one in rows] == list(range(len(rows)))
+    assert {one.row.name for one in rows if one.row.effect is PolicyVerdict.ALLOW} == set(file.split())
+
+
+@pytest.mark.proves("S5.264")
+def test_merging_keeps_levels_apart() -> None:
+    before = "{policies: [{name: a, target: t, effect: deny}], teams: {payments: [{name: a, target: t, effect: deny}]}}"
+    file = "teams: {payments: [{name: b, target: t, effect: deny}]}"
+    assert merged(before, file) == ["org:a", "payments:b", "payments:a"]
+
+
+_TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20)
+_NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,12}", fullmatch=True)
+_APPROVERS = st.builds(
+    Approvers, owner=st.booleans(), roles=st.sampled_from([(), (Role.ADMIN,), (Role.APPROVER, Role.ADMIN)]),
+    members=st.sampled_from([(), (ADA.id,)]),
+).filter(lambda some: some.owner or some.roles or some.members)  # fmt: skip
+_TIMES = st.none() | st.sampled_from([60, 3600, 90_061])
+_TERMS: dict[str, st.SearchStrategy[object]] = {
+    "required_clearance": st.none() | st.integers(0, 1000), "template": st.none() | st.sampled_from(Template),
+    "timeout_seconds": st.none() | st.just(7 * 86_400), "reminder_seconds": _TIMES | st.just(0),
+    "approvers": st.none() | _APPROVERS, "on_deny": st.none() | st.sampled_from(OnDeny),
+    "self_approval": st.none() | st.booleans(), "channels": st.sampled_from([None, (), ("email", "webhook")]),
+    "quorum": st.sampled_from([None, Quorum(votes=2), Quorum(votes=3, roles=(RoleVotes(role=Role.ADMIN, votes=1),))]),
+    "escalation_seconds": _TIMES | st.just(0), "escalate_to": st.none() | st.tuples(_APPROVERS, _APPROVERS),
+    "standing": st.none() | st.booleans(),
+}  # fmt: skip
+_CONDITIONS = st.none() | _TEXTS.map(lambda text: f"args.a == {json.dumps(text, ensure_ascii=False)}")
+_PLAIN = {
+    "name": _NAMES, "target": st.from_regex(r"[^\x00-\x20\x7f\ud800-\udfff]{1,12}", fullmatch=True),
+    "condition": _CONDITIONS, "final": st.booleans(),
+}  # fmt: skip
+_ROWS = st.one_of(
+    st.builds(PolicyRow, **_PLAIN, effect=st.sampled_from([PolicyVerdict.ALLOW, PolicyVerdict.DENY])),
+    st.builds(PolicyRow, **_PLAIN, effect=st.just(PolicyVerdict.REQUIRES_APPROVAL), **_TERMS),
+)
+
+
+@pytest.mark.proves("S5.264")
+@given(
+    st.lists(_ROWS, max_size=4, unique_by=lambda row: row.name),
+    st.lists(_ROWS, max_size=2, unique_by=lambda row: row.name),
+)
+def test_what_is_written_is_read_as_the_same_rows(org: list[PolicyRow], team: list[PolicyRow]) -> None:
+    assert {*_TERMS, *_PLAIN, "effect", "action_type", "named", "action", "details"} == set(PolicyRow.__slots__)
+    rows = [
+        *(PlacedRow(level=Level.ORG, team_id=None, team=None, position=at, row=row) for at, row in enumerate(org)),
+        *(
+            PlacedRow(level=Level.TEAM, team_id=PAYMENTS, team="payments", position=at, row=row)
+            for at, row in enumerate(team, len(org))
+        ),
+    ]
+    assert placed(write(rows)) == rows

@@ -652,3 +652,24 @@ def test_providers_get_the_questions_as_the_last_words_of_a_person(last: str) ->
     assert [part.content for part in sent[-1].parts] == ["Do you agree?"]  # type: ignore[union-attr]
     assert len(sent) == len(turns) + 1
     assert estimated_prompt(request) > estimated_prompt(replace(request, notice=""))
+
+
+@pytest.mark.proves("S5.260")
+async def test_a_call_runs_only_where_the_answer_equals_its_argument(world: World) -> None:
+    desk = Desk()
+    tied = question("ticket", "text", "Which ticket did the customer name?", validation={"equals_argument": "id"})
+    manifest = atlas(gate("which", before("ticket.delete"), questions=[tied]))
+    job = await run(
+        world, desk, manifest,
+        turn(delete("1")), turn(say("which", ticket="2")), turn(delete("1")), turn(delete("2")),
+        turn(say("which", call_name(gated(delete("2"))), ticket="2")), turn(delete("1")), turn(delete("2")),
+    )  # fmt: skip
+    assert desk.deleted == ["delete 2"]
+    made = await ledger(world, job.id)
+    assert "equal to the argument `id` of the call" in (made[0].error or "")
+    assert [one.status for one in made if one.tool_name == "ticket.delete"] == ["rejected"] * 4 + ["completed"]
+
+
+def gated(made: dict[str, Any]) -> GatedCall:
+    input_hash = hashlib.sha256(canonical(made["arguments"])).hexdigest()
+    return GatedCall(action=made["tool"], arguments=made["arguments"], input_hash=input_hash)

@@ -76,6 +76,15 @@ select r.id, r.trace_id, r.session_id, r.request, case when r.emptied_at is null
 from resolution r where r.id = $1 and ($2::uuid is null or r.asker = $2)
 
 
+-- name: get_bench_agent
+-- An agent as its next session has it.
+select a.slug, array_remove(array[t.id, t.parent_id], null) as teams, v.skill_config
+from agent a
+join team t on t.org_id = a.org_id and t.id = a.team_id
+join agent_version v on v.org_id = a.org_id and v.agent_id = a.id and v.version = a.config_version
+where a.id = $1 or a.slug = $2
+
+
 -- name: list_governed
 -- What the permissions of a session depend on: its agent as its newest job has it, and what is published for its app.
 select s.kind, a.slug as agent, array_remove(array[t.id, t.parent_id], null) as teams, v.skill_config,

@@ -8,12 +8,18 @@ from uuid import UUID
 from pydantic import Field
 
 from cortex_plane.calls import model
+from cortex_plane.gates.model.atlases import MAX_ATLAS_BYTES
+from cortex_plane.gates.model.scenarios import MAX_FILE_BYTES, ScenarioReport, ScenarioRun
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.kernel.fields import MAX_BODY_BYTES
 from cortex_plane.kernel.routes import ListRoute, Query, Route, filters
 from cortex_plane.sessions.model.sessions import Session
 
 T = TypeVar("T")
+
+
+SCENARIO_BODY_BYTES = MAX_ATLAS_BYTES * 3 // 2 + 2 * MAX_FILE_BYTES
+"""Files in JSON strings, in which some characters are two."""
 
 
 class WaitQuery(Query):
@@ -63,5 +69,10 @@ REPORT_RESOLUTION = _large("POST /v1/resolutions/{resolution_id}/report", model.
 """Say what became of a call that was executed under it. Told twice the same, nothing changes."""
 ANSWER_GATE = _large("POST /v1/sessions/{session_id}/answers", model.AnswerReceipt, model.AnswerDraft, "resolutions")
 """Answer a gate that stops an agent that runs elsewhere. A wrong answer is one try less."""
+PLAY_SCENARIOS = Route(
+    "POST /v1/atlases/test", ScenarioReport, body=ScenarioRun, max_body=SCENARIO_BODY_BYTES, tag="atlases"
+)
+"""Plays scenario files under the policies, tools and agents of the org: what is decided about calls that nobody makes. Nothing is
+recorded."""
 GET_PERMISSIONS = Route("GET /v1/sessions/{session_id}/permissions", model.Permissions, tag="resolutions")
 """What is allowed in a session now, and which gate, capability or policy did it. Looking changes nothing."""

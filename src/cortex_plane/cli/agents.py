@@ -48,6 +48,9 @@ def create_agent(
     ] = None,
     skills: Annotated[Path | None, Option(help="A JSON file.", exists=True, dir_okay=False)] = None,
     channel: Channels = None,
+    atlas: Annotated[
+        list[str] | None, Option("--atlas", help="An atlas that its sessions are bound to. Any number of times.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Create an agent."""
@@ -61,6 +64,7 @@ def create_agent(
             **(_read_object(skills) or {}),
             **({"app": app_name} if app_name else {}),
             **({"run": run_name} if run_name else {}),
+            **({"atlases": atlas} if atlas else {}),
         },
         resource_limits=ResourceLimits(max_concurrent_jobs=max_concurrent_jobs, timeout_seconds=timeout_seconds),
         channel_permissions=channel or [],

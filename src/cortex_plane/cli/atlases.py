@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
 
 import orjson
 import typer
@@ -12,15 +15,18 @@ from rich.text import Text
 from typer import Argument, Option
 
 from cortex_plane.cli import terminal
-from cortex_plane.cli.plane import EXIT_CODES, harmless
+from cortex_plane.cli.plane import EXIT_CODES, harmless, run
 from cortex_plane.cli.terminal import AsJson, Limit, say, show_record, show_table
 from cortex_plane.client import Client
 from cortex_plane.gates import routes
 from cortex_plane.gates.model.atlases import AtlasDiff, AtlasFile, AtlasVersionDetails, Published, Retired
+from cortex_plane.gates.model.scenarios import ScenarioOutcome, ScenarioReport, ScenarioRun, ScenarioSetting
 from cortex_plane.kernel.errors import CortexError, InvalidInput
 
 if TYPE_CHECKING:
-    from cortex_plane.gates.files.scenarios import ScenarioOutcome
+    from cortex_plane.calls.rules.bench import BenchSetting
+    from cortex_plane.gates.rules.index import CompiledAtlases
+    from cortex_plane.policies.model.policies import PolicySet
 
 
 atlas_app = typer.Typer(no_args_is_help=True, help="Atlases: the gates that stewards put around agents.")
@@ -130,27 +136,35 @@ def _show_diff(diff: AtlasDiff) -> None:
 
 SCENARIOS_SUFFIX = ".scenarios.yaml"
 _OUTCOME_KEYS = (
-    "decision", "rule", "reason", "gates", "people", "questions", "contexts", "guidance", "open", "shut",
+    "decision", "rule", "votes", "reason", "gates", "people", "questions", "contexts", "guidance", "open", "shut",
 )  # fmt: skip
 
-AtlasPaths = Annotated[list[Path], Argument(help="Atlas files, YAML or JSON; several are bound together.")]
+AtlasPaths = Annotated[
+    list[Path] | None, Argument(help="Atlas files, YAML or JSON; several are bound together.", show_default=False)
+]
 
 
 @atlas_app.command("test")
 def run_scenarios(
-    files: AtlasPaths,
+    files: AtlasPaths = None,
     scenarios: Annotated[
         list[Path] | None,
         Option("--scenarios", help=f"Scenario files; if left out, those beside: NAME{SCENARIOS_SUFFIX}."),
     ] = None,
+    live: Annotated[
+        bool,
+        Option("--live", help="Under the policies, tools and agents of the org. Without atlas files: what holds now."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Play scenarios under an atlas: which gates fire, what they ask, what is decided. Exits with 1 where one differs."""
-    from cortex_plane.gates.files.atlases import read
-    from cortex_plane.gates.rules.index import CompiledAtlases
-
-    atlases = CompiledAtlases([read(terminal.read_text(file), name=str(file)).atlas for file in files])
-    outcomes = [(path, outcome) for path in _scenario_paths(files, scenarios) for outcome in _play_file(atlases, path)]
+    """Play scenarios under atlases and policies: which gates fire, what they ask, what is decided. Exits with 1 where one
+    differs."""
+    files = files or []
+    if not files and not live:
+        raise InvalidInput(
+            "Name an atlas file.", hint="With --live and --scenarios the atlases of the agents are used."
+        )
+    outcomes = (_play_live if live else _play_offline)(files, lambda: _scenario_paths(files, scenarios))
     failures = sum(not outcome.passed for _, outcome in outcomes)
     if as_json:
         keys = ("line", "name", "passed", "faults", "found")
@@ -164,23 +178,69 @@ def run_scenarios(
         raise typer.Exit(1)
 
 
-def _scenario_paths(files: list[Path], paths: list[Path] | None) -> list[Path]:
+def _scenario_paths(files: Sequence[Path], paths: list[Path] | None) -> list[Path]:
     if paths:
         return paths
     beside = [file.with_suffix("").with_name(file.stem + SCENARIOS_SUFFIX) for file in files]
     existing = [path for path in beside if path.is_file()]
     if not existing:
         raise InvalidInput(
-            f"There are no scenarios: {', '.join(map(str, beside))} is not there.",
+            f"There are no scenarios: {', '.join(map(str, beside)) or 'a file'} is not there.",
             hint="Write some (docs/guides/steward-bench.md), or name a file with --scenarios.",
         )
     return existing
 
 
-def _play_file(atlases: Any, path: Path) -> list[ScenarioOutcome]:
-    from cortex_plane.gates.files.scenarios import play, read
+Played = list[tuple[Path, ScenarioOutcome]]
 
-    return [play(atlases, scenario) for scenario in read(terminal.read_text(path), name=str(path))]
+
+def _play_live(files: Sequence[Path], find: Callable[[], Sequence[Path]]) -> Played:
+    drafts = [AtlasFile(manifest=terminal.read_text(file), name=file.name[:200]) for file in files]
+    paths = find()
+    runs = [ScenarioRun(scenarios=terminal.read_text(path), name=str(path)[-200:], atlases=drafts) for path in paths]
+
+    async def play_all(plane: Client) -> list[ScenarioReport]:
+        return [await plane.atlases.test(run) for run in runs]
+
+    reports = zip(paths, run(play_all), strict=True)
+    return [(path, outcome) for path, report in reports for outcome in report.outcomes]
+
+
+def _play_offline(files: Sequence[Path], find: Callable[[], Sequence[Path]]) -> Played:
+    from cortex_plane.calls.rules.bench import play
+    from cortex_plane.gates.files.atlases import read
+    from cortex_plane.gates.files.scenarios import read as read_scenarios
+    from cortex_plane.gates.rules.index import CompiledAtlases
+
+    atlases = CompiledAtlases([read(terminal.read_text(file), name=str(file)).atlas for file in files])
+    return [
+        (path, play(_offline_setting(atlases, scenario.setting, path.parent), scenario))
+        for path in find()
+        for scenario in read_scenarios(terminal.read_text(path), name=str(path))
+    ]
+
+
+def _offline_setting(atlases: CompiledAtlases, setting: ScenarioSetting, folder: Path) -> BenchSetting:
+    """``folder``: of the scenario file."""
+    from cortex_plane.calls.rules.bench import BenchSetting
+    from cortex_plane.policies.rules.engine import CompiledPolicies
+
+    policies, teams = _read_policies(None if setting.policies is None else folder / setting.policies, setting.teams)
+    return BenchSetting(
+        atlases=atlases, policies=CompiledPolicies(policies), agent=setting.agent or "agent", teams=teams,
+        session_kind=setting.session_kind, tools=setting.tools,
+    )  # fmt: skip
+
+
+@functools.cache
+def _read_policies(file: Path | None, teams: tuple[str, ...]) -> tuple[PolicySet, list[UUID]]:
+    """Most scenarios of a file name the same."""
+    from cortex_plane.policies.files import read_alone
+
+    try:
+        return read_alone(None if file is None else terminal.read_text(file), teams)
+    except InvalidInput as error:
+        raise InvalidInput(f"{file}: {error.message}", code=error.code, hint=error.hint) from error
 
 
 def _show_outcome(path: Path, outcome: ScenarioOutcome) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,8 +14,9 @@ from typer import Argument, Option
 
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.cli import terminal
-from cortex_plane.cli.plane import harmless
+from cortex_plane.cli.plane import harmless, run
 from cortex_plane.cli.terminal import AsJson, add_command, say, show_record
+from cortex_plane.client import Client
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.policies import routes
 from cortex_plane.policies.model import versions
@@ -32,13 +34,46 @@ File = Annotated[Path, Argument(exists=True, dir_okay=False, allow_dash=True, he
 def apply_policies(
     file: File,
     dry_run: Annotated[bool, Option("--dry-run", help="Only say what would change.")] = False,
+    merge: Annotated[bool, Option("--merge", help="Keep the policies that are not in the file.")] = False,
+    yes: Annotated[
+        bool, Option("--yes", "-y", help="Remove the policies that are not in the file without asking.")
+    ] = False,
     note: Annotated[str | None, Option(help="For the audit trail.")] = None,
     expect: Annotated[int | None, Option(min=0, help="Refuse if another version holds by now.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make the org's policies those of a file. What is not in the file is gone; every version is kept."""
-    draft = versions.PolicyFile(text=terminal.read_text(file), dry_run=dry_run, note=note, expected_version=expect)
+    """Make the org's policies those of a file. What is not in the file is gone, after a question; every version is kept."""
+    draft = versions.PolicyFile(
+        text=terminal.read_text(file), dry_run=dry_run, note=note, expected_version=expect, merge=merge
+    )
+    if not (dry_run or merge or yes):
+        draft = _confirm_removal(draft, can_ask=str(file) != "-" and sys.stdin.isatty())
     show_record(lambda plane: plane.policies.apply(draft), as_json, _show_applied)
+
+
+def _confirm_removal(draft: versions.PolicyFile, *, can_ask: bool) -> versions.PolicyFile:
+    """The same file, to be applied to the version with which it was compared."""
+
+    async def compare(plane: Client) -> tuple[versions.PolicyFile, versions.PolicyDiff]:
+        version = draft.expected_version
+        if version is None:
+            version = (await plane.policies.get()).version
+        expecting = replace(draft, expected_version=version)
+        return expecting, (await plane.policies.apply(replace(expecting, dry_run=True))).diff
+
+    expecting, diff = run(compare)
+    if diff.removed:
+        removed = [change for change in diff.changes if change.change == "removed"]
+        lines = [_change_line(change) for change in removed]
+        if diff.removed > len(lines):
+            lines.append(f"… and {diff.removed - len(lines)} more")
+        count = "1 policy that holds" if diff.removed == 1 else f"{diff.removed} policies that hold"
+        message = "\n".join([f"The file does not have {count} now:", *lines])
+        if not can_ask:
+            raise InvalidInput(message, hint="Nothing was changed. Add --merge to keep them, or --yes to remove them.")
+        typer.echo(message, err=True)
+        typer.confirm("Remove them? (--merge keeps them)", abort=True, err=True)
+    return expecting
 
 
 add_command(policy_app, "list", routes.LIST_POLICY_VERSIONS, "The versions that were applied, newest first.")

@@ -8,9 +8,11 @@ from uuid import UUID
 from cortex_plane.agents import routes
 from cortex_plane.agents.model.agents import Agent, AgentChange, AgentDraft, AgentStatus, AgentVersion
 from cortex_plane.agents.model.tools import ConfirmationDraft, PublishedTool, ToolConfirmation, ToolServer, ToolVersion
+from cortex_plane.calls import routes as call_routes
 from cortex_plane.client.transport import Noun
 from cortex_plane.gates import routes as gate_routes
 from cortex_plane.gates.model import atlases
+from cortex_plane.gates.model.scenarios import ScenarioReport, ScenarioRun
 from cortex_plane.policies import routes as policy_routes
 from cortex_plane.policies.model import versions as policies
 
@@ -109,6 +111,10 @@ class Atlases(Noun):
 
     async def diff(self, atlas_id: str, before: str, after: str) -> atlases.AtlasDiff:
         return await self._plane.call(gate_routes.DIFF_ATLAS, atlas_id, query={"from": before, "to": after})
+
+    async def test(self, scenarios: ScenarioRun) -> ScenarioReport:
+        """Play scenarios under the policies, tools and agents of the org."""
+        return await self._plane.call(call_routes.PLAY_SCENARIOS, body=scenarios)
 
     async def retire(self, atlas_id: str, version: str) -> atlases.Retired:
         """New sessions are not bound to it any more."""

@@ -21,6 +21,26 @@ MANY_FAULTS = 50
 MAX_FAULTS = 10_000
 """Faults after which the rest of a file is not read."""
 
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z_]*")
+
+
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc, unused-ignore]
+    """Texts are quoted unless they are words, so that none is read as something else."""
+
+
+def _represent_text(dumper: Any, text: str) -> Any:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if _PLAIN.fullmatch(text) else '"')
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def write_document(value: dict[str, Any]) -> str:
+    """YAML that `read_document` reads as this value."""
+    text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    return text
+
+
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where libyaml is there
 _Y: Any = yaml
 

@@ -8,10 +8,19 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeVar
-from uuid import UUID
+from uuid import NAMESPACE_OID, UUID, uuid5
 
 from cortex_plane.kernel.conditions import Condition
-from cortex_plane.kernel.documents import Bounds, Faults, ListNode, MappingNode, Node, ScalarNode, read_document
+from cortex_plane.kernel.documents import (
+    Bounds,
+    Faults,
+    ListNode,
+    MappingNode,
+    Node,
+    ScalarNode,
+    read_document,
+    write_document,
+)
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.fields import split_ref
 from cortex_plane.kernel.shapes import Amount, Duration, Field, Flag, ListOf, OneOf, Reading, Record, Text, UnreadNode
@@ -121,6 +130,86 @@ def read(text: str) -> Draft:
     return draft
 
 
+def merge_rows(before: Sequence[versions.PlacedRow], rows: Sequence[versions.PlacedRow]) -> list[versions.PlacedRow]:
+    """The rows of a file among those of before, which are kept. A row of the same name is replaced in its place; a new one
+    follows the row before it in the file, or comes first in its level. Raises ``InvalidInput`` where they are too many."""
+    old, new = _by_team(before), _by_team(rows)
+    merged = [
+        row
+        for team_id in dict.fromkeys((None, *old, *new))
+        for row in _merge_level(old.get(team_id, ()), new.get(team_id, ()))
+    ]
+    if len(merged) > versions.MAX_ROWS:
+        raise InvalidInput(
+            f"There would be {len(merged)} policies; the limit is {versions.MAX_ROWS}.",
+            hint="Remove some first: apply a whole file without `merge`.",
+        )
+    return [replace(row, position=position) for position, row in enumerate(merged)]
+
+
+def _by_team(rows: Iterable[versions.PlacedRow]) -> dict[UUID | None, list[versions.PlacedRow]]:
+    teams: dict[UUID | None, list[versions.PlacedRow]] = {}
+    for row in rows:
+        teams.setdefault(row.team_id, []).append(row)
+    return teams
+
+
+def _merge_level(
+    before: Sequence[versions.PlacedRow], rows: Sequence[versions.PlacedRow]
+) -> Iterator[versions.PlacedRow]:
+    names = {row.row.name for row in before}
+    replacing: dict[str, versions.PlacedRow] = {}
+    following: dict[str | None, list[versions.PlacedRow]] = {}
+    last: str | None = None
+    for row in rows:
+        if row.row.name in names:
+            last = row.row.name
+            replacing[last] = row
+        else:
+            following.setdefault(last, []).append(row)
+    yield from following.get(None, ())
+    for row in before:
+        # Rows of a team that was renamed take its newest name.
+        yield replacing.get(row.row.name) or (replace(row, team=rows[0].team) if rows else row)
+        yield from following.get(row.row.name, ())
+
+
+def write(rows: Iterable[versions.PlacedRow]) -> str:
+    """The file of which `read` and `place` make these rows; members are named by their ids."""
+    teams: dict[str, list[dict[str, Any]]] = {}
+    policies: list[dict[str, Any]] = []
+    for row in rows:
+        level = policies if row.team is None else teams.setdefault(row.team, [])
+        level.append({key: value for key, value in _written(row.row).items() if value is not None})
+    return write_document({"policies": policies, **({"teams": teams} if teams else {})})
+
+
+def _written(row: policy_model.PolicyRow) -> dict[str, Any]:
+    quorum, steps = row.quorum, row.escalate_to
+    return {
+        "name": row.name, "target": row.target, "when": row.condition, "effect": str(row.effect),
+        "final": row.final or None, "template": row.template and str(row.template), "clearance": row.required_clearance,
+        "approvers": row.approvers and _written_approvers(row.approvers),
+        "timeout": _written_time(row.timeout_seconds), "remind_before": _written_time(row.reminder_seconds),
+        "on_deny": row.on_deny and str(row.on_deny), "self_approval": row.self_approval,
+        "quorum": quorum and {
+            "votes": quorum.votes, **({"roles": {str(each.role): each.votes for each in quorum.roles}} if quorum.roles else {}),
+        },
+        "escalate_before": _written_time(row.escalation_seconds),
+        "escalate_to": None if steps is None else [_written_approvers(step) for step in steps],
+        "channels": None if row.channels is None else list(row.channels), "standing": row.standing,
+    }  # fmt: skip
+
+
+def _written_approvers(approvers: policy_model.Approvers) -> dict[str, Any]:
+    names = {"roles": [*map(str, approvers.roles)], "members": [*map(str, approvers.members)]}
+    return ({"owner": True} if approvers.owner else {}) | {key: value for key, value in names.items() if value}
+
+
+def _written_time(seconds: int | None) -> str | None:
+    return None if seconds is None else f"{seconds}s" if seconds else "never"
+
+
 def place(draft: Draft, teams: Mapping[str, UUID], people: list[Person]) -> tuple[list[versions.PlacedRow], list[int]]:
     """The rows with teams and members looked up, and the line of each."""
     faults = policy_faults()
@@ -144,6 +233,24 @@ def place(draft: Draft, teams: Mapping[str, UUID], people: list[Person]) -> tupl
         rows.append(versions.PlacedRow(level=level, team_id=team_id, team=entry.team, position=position, row=row))
     faults.raise_any()
     return rows, [entry.line for entry in draft.rows]
+
+
+def read_alone(text: str | None, teams: Sequence[str] = ()) -> tuple[policy_model.PolicySet, list[UUID]]:
+    """The policies of a file as a new plane would hold them, and the ids of these teams. Without a plane nobody knows its teams
+    and people: those that the file names stand for themselves."""
+    if text is None:
+        return policy_model.PolicySet(platform=policy_model.FIRST_PLATFORM_ROWS), []
+    draft = read(text)
+    names = {name for entry in draft.rows for part in (entry.members, *entry.steps) for name in part}
+    people = [
+        Person(id=split_ref(name)[0] or _stand_in(name), name=name, clearance=0, roles=frozenset()) for name in names
+    ]
+    rows, _ = place(draft, {slug: _stand_in(slug) for slug in draft.team_lines}, people)
+    return versions.policy_set("1.1", rows, policy_model.FIRST_PLATFORM_ROWS), [_stand_in(slug) for slug in teams]
+
+
+def _stand_in(name: str) -> UUID:
+    return uuid5(NAMESPACE_OID, name)
 
 
 class _Directory:

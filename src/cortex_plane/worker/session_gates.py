@@ -19,7 +19,6 @@ from cortex_plane.agents.model.tools import OnUncertain
 from cortex_plane.approvals.model.approvals import ApprovalKind
 from cortex_plane.gates.model import gates as gate_model
 from cortex_plane.gates.model.atlases import Gate
-from cortex_plane.gates.rules.answers import ignored
 from cortex_plane.gates.rules.authorization import LIMITING, Authorization
 from cortex_plane.gates.rules.effects import EvaluationRun
 from cortex_plane.gates.rules.evaluation import judge, ran
@@ -210,9 +209,8 @@ class AttemptGates:
 
     def count_unanswered(self) -> None:
         """After a response: one that did not try to answer what stops the session counts as a wrong answer."""
-        if self.session.before.asks and not self._has_tried and self.session.state.asks:
-            now = self._now()
-            self.session.evaluate(lambda atlases, state: ignored(atlases, state, now))
+        if not self._has_tried:
+            self.session.count_unanswered()
 
     def refusal_text(self, call: Call, ruling: gate_model.Ruling) -> str:
         waiting = self.session.open_questions(ruling)

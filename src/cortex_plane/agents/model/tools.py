@@ -76,6 +76,15 @@ class ToolVersion:
     """False: it does not say how risky it is, and ``risk`` is what is assumed."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolDeclaration:
+    """What is known of a tool before it is called."""
+
+    risk: Risk | None = None
+    """None: nobody says how risky it is."""
+    read_only: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Happened:
     """A probe's answer: the call took effect, and this is what it would have returned."""

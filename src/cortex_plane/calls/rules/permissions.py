@@ -10,22 +10,25 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents.model.agents import SkillSettings
-from cortex_plane.agents.model.tools import UNDECLARED, Risk, highest_risk, is_tool_name
+from cortex_plane.agents.model.tools import UNDECLARED, Risk, ToolDeclaration, highest_risk, is_tool_name
 from cortex_plane.calls import model
+from cortex_plane.calls.rules.pipeline import judge_call
 from cortex_plane.gates.model.gates import OF_THE_PLANE, GatedCall, GateState, Limit, Ruling
-from cortex_plane.gates.rules.authorization import authorize, time_limits
+from cortex_plane.gates.rules.authorization import time_limits
 from cortex_plane.gates.rules.evaluation import judge
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.gates.rules.prompts import asked_of_all, blocks_of, guides_of, questions_of
 from cortex_plane.gates.rules.session import GateSession
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.policies.model.policies import CallFacts, PolicyDecision, PolicyRow, PolicyVerdict
+from cortex_plane.policies.model.policies import PolicyDecision, PolicyRow, PolicyVerdict
 from cortex_plane.policies.rules.engine import CompiledPolicies
 from cortex_plane.sessions.model.sessions import SessionKind
 
 Look = tuple[model.ActionAnswer, Ruling | None]
 """What holds of an action that nobody calls yet, and what gates say of it."""
 CAPABILITY = "capability:"
+NO_CALL = UUID(int=0)
+"""Stands for the id of a call that nobody makes."""
 MAX_LIMITS = 1000
 """Limits that are told, and as many gates that come round."""
 MAX_SCOPE = 100
@@ -53,6 +56,10 @@ class Governed:
     request_policies: list[dict[str, Any]] | None
     bound: dict[str, Any] | None
     now: datetime
+
+    @property
+    def session_kind(self) -> str:
+        return self.kind
 
     @property
     def is_external(self) -> bool:
@@ -116,23 +123,27 @@ def permitted(
 ) -> Look:  # fmt: skip
     """Whether an action is allowed now, whatever its arguments."""
     skills = session.skills
-    risk = highest_risk(tool.risk if tool is not None else UNDECLARED, known)
-    reads, declares_risk = tool is not None and tool.read_only, tool is not None and tool.declares_risk
-    if tool is not None and tool.server is not None:
-        # What a server says of its tools counts where a steward confirmed it.
-        confirmation = policies.confirmed.get((session.app, tool.name, tool.digest))
-        reads = confirmation is not None and confirmation.read_only
-        if confirmation is not None and confirmation.risk is not None:
-            risk, declares_risk = confirmation.risk, True
-    ruling, asks = _rule_on(session, gates, GatedCall(action=action, arguments={}, input_hash="", risk=risk))
-    facts = CallFacts(
-        target=action, arguments={}, read_only=reads and action not in skills.side_effect_tools, risk=risk,
-        agent=session.agent, teams=tuple(session.teams), session_kind=session.kind, declares_risk=declares_risk,
+    declaration = declared_tool(tool, policies, skills, session.app) if tool is not None else ToolDeclaration()
+    risk = highest_risk(declaration.risk or UNDECLARED, known)
+    call = model.RequestedCall(
+        id=NO_CALL, name=action, digest="", arguments=b"{}", input_hash="", read_only=declaration.read_only, risk=risk,
+        declares_risk=declaration.risk is not None,
     )  # fmt: skip
-    decision = authorize(policies, facts, request, ruling=ruling, asks=asks)
-    if skills.tools is not None and action not in skills.tools:
-        decision = PolicyDecision(verdict=PolicyVerdict.DENY, rule="not one of its agent's tools")
+    ruling, asks = _rule_on(session, gates, GatedCall(action=action, arguments={}, input_hash="", risk=risk))
+    decision = judge_call(
+        policies, session, call, request, read_only=call.read_only, ruling=ruling, asks=asks, only=skills.tools
+    ).decision
     return answered(action, decision, ruling, risk, asks), ruling
+
+
+def declared_tool(tool: ToolDefinition, policies: CompiledPolicies, skills: SkillSettings, app: str) -> ToolDeclaration:
+    """What counts of a tool as it was published. What a server says of its tools counts where a steward confirmed it."""
+    risk, reads = tool.risk if tool.declares_risk else None, tool.read_only
+    if tool.server is not None:
+        confirmation = policies.confirmed.get((app, tool.name, tool.digest))
+        reads = confirmation is not None and confirmation.read_only
+        risk = (confirmation.risk if confirmation is not None else None) or risk
+    return ToolDeclaration(risk=risk, read_only=reads and tool.name not in skills.side_effect_tools)
 
 
 def _rule_on(session: Governed, gates: GateSession | None, call: GatedCall) -> tuple[Ruling | None, tuple[str, ...]]:

@@ -7,7 +7,7 @@ A worker writes the rows, events and audit facts with its steps, an agent that r
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -19,7 +19,7 @@ from cortex_plane.agents.model.tools import OnUncertain
 from cortex_plane.approvals.model.approvals import ApprovalKind, Cause, NewRequest
 from cortex_plane.calls.model import CallDraft, ExternalCall, RequestedCall
 from cortex_plane.gates.model.gates import GatedCall, GateRecord, Ruling
-from cortex_plane.gates.rules.authorization import Authorization, CallJob, StandingUse, UnsentCall, authorize, facts_of
+from cortex_plane.gates.rules.authorization import Authorization, Caller, StandingUse, UnsentCall, authorize, facts_of
 from cortex_plane.gates.rules.prompts import card
 from cortex_plane.gates.rules.session import GateSession, record_of
 from cortex_plane.jobs.model.effects import CallStatus
@@ -40,12 +40,15 @@ Event = tuple[str, dict[str, Any]]
 
 
 def judge_call(
-    policies: CompiledPolicies, job: CallJob, call: UnsentCall, request: Sequence[PolicyRow], *, read_only: bool,
+    policies: CompiledPolicies, job: Caller, call: UnsentCall, request: Sequence[PolicyRow], *, read_only: bool,
     is_claim: bool = False, ruling: Ruling | None = None, refused_before: bool = False, asks: Sequence[str] = (),
-    demand: PolicyRow | None = None,
+    demand: PolicyRow | None = None, only: Collection[str] | None = None,
 ) -> Authorization:  # fmt: skip
     """The strictest of gates (``ruling``) and policies; standing approvals come after it. ``is_claim``: that it only reads is what its
-    agent says, which counts where a row looks at it, and not by itself. ``demand``: the call asks people, whatever policies say."""
+    agent says, which counts where a row looks at it, and not by itself. ``demand``: the call asks people, whatever policies say.
+    ``only``: the tools that its agent may call."""
+    if only is not None and call.name not in only:
+        return Authorization(PolicyDecision(verdict=PolicyVerdict.DENY, rule="not one of its agent's tools"))
     facts = facts_of(job, call, read_only=read_only)
     decision = authorize(policies, facts, request, turned_down=refused_before, ruling=ruling, asks=asks)
     if is_claim and read_only and decision.rule.startswith("default:"):

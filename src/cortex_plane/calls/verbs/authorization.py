@@ -16,7 +16,7 @@ from cortex_plane.gates.rules.authorization import Authorization
 from cortex_plane.gates.rules.session import GateSession, record_of
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.kernel.errors import Conflict, CortexError
-from cortex_plane.policies.model.policies import PolicyDecision, PolicyVerdict
+from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.policies.verbs.policy_cache import book, request_rows
 from cortex_plane.tenancy.model.access import Actor
 
@@ -27,12 +27,10 @@ async def policy_verdict(
     """The stricter one of policies and gates (``ruling``), of a call that runs elsewhere."""
     org_id, version, skills = context.org_id, context.policies, context.skills
     policies = await at_hand(db, book.known(org_id, version), lambda db: book.at(db, org_id, version))
-    if skills.tools is not None and call.name not in skills.tools:
-        return Authorization(PolicyDecision(verdict=PolicyVerdict.DENY, rule="not one of its agent's tools"))
     reads = call.read_only and call.name not in skills.side_effect_tools
     return judge_call(
         policies, context, call, request_rows(context.request_policies), read_only=reads, is_claim=True, ruling=ruling,
-        refused_before=context.turned_down, asks=asks,
+        refused_before=context.turned_down, asks=asks, only=skills.tools,
     )  # fmt: skip
 
 

@@ -9,7 +9,8 @@ import orjson
 
 from cortex_plane.gates.model import atlases as atlas_model
 from cortex_plane.gates.model.atlases import MAX_GATES, Audience, MatchMode, Mode, ResponseType, TriggerType
-from cortex_plane.gates.rules.answers import MAX_MATCHED
+from cortex_plane.gates.model.gates import FOR_ONE_CALL
+from cortex_plane.gates.rules.answers import GOES_ON, MAX_MATCHED
 from cortex_plane.gates.rules.effects import SESSION_END, seconds_of
 from cortex_plane.gates.rules.index import MAX_EXPRESSIONS, MAX_KEYWORD_BYTES, MAX_PROGRAM, expression
 from cortex_plane.gates.rules.prompts import MAX_CARD, card_of
@@ -213,6 +214,7 @@ class Checks:
         self._unique((*path, "questions"), questions, "question_id")
         for number, question in enumerate(questions):
             self._question((*path, "questions", number), question, checkpoint.get("audience"))
+            self._equality((*path, "questions", number), question, trigger["type"])
         self._together((*path, "questions"), questions)
 
     def _mode(self, path: Path, checkpoint: Plain) -> None:
@@ -289,6 +291,25 @@ class Checks:
                         f"`{key}` is of an answer that must match a `pattern`, and it has {MAX_MATCHED} characters at most.",
                     )
         self._contradictions((*path, "validation"), rules)
+
+    def _equality(self, path: Path, question: Plain, trigger: str) -> None:
+        """An answer that must equal an argument stands before exactly that call, and nothing goes on without it."""
+        if "equals_argument" not in question.get("validation", {}):
+            return
+        place = (*path, "validation", "equals_argument")
+        if trigger not in FOR_ONE_CALL:
+            self._fault(
+                place,
+                f"an answer at {trigger} counts for later calls too, whose arguments are others: ask at"
+                f" {' or '.join(sorted(FOR_ONE_CALL))}.",
+            )
+        if question.get("required") is False:
+            self._fault(place, "an answer that must equal an argument cannot be optional: leave out `required: false`.")
+        if question.get("on_invalid") in GOES_ON:
+            self._fault(
+                place,
+                f"`on_invalid: {question['on_invalid']}` lets a call go on whose argument is another: write retry or block.",
+            )
 
     def _for_a_person(self, path: Path, question: Plain) -> None:
         if question["response_type"] not in _FOR_PEOPLE:

@@ -112,6 +112,10 @@ TRIGGER = Tagged(
 )  # fmt: skip
 
 _VALIDATOR = Field(_ID, "The name under which an app registered a function that looks at the answer.")
+_EQUALS = {"equals_argument": Field(
+    Text(MAX_ID, r"[A-Za-z_][A-Za-z0-9_-]*", "the name of an argument, such as order_id"),
+    "The argument of the stopped call whose value the answer must be; of action_pre and risk_threshold alone.",
+)}  # fmt: skip
 _LENGTH = Amount(0, atlas_model.MAX_ANSWER, whole=True)
 _LIMIT = Amount(-1e15, 1e15)
 
@@ -141,15 +145,17 @@ QUESTION = Tagged(
             "max_length": Field(Amount(1, atlas_model.MAX_ANSWER, whole=True), "Characters at most."),
             "must_contain": Field(ListOf(Text(200), most=100), "Words that must be in it, in any case."),
             "must_not_contain": Field(ListOf(Text(200), most=100), "Words that must not, in any case and spelling."),
+            **_EQUALS,
         })},
         **_OTHER_VALIDATION,
         ResponseType.CHOICE: {
             "options": Field(ListOf(_NAME, least=1, most=100), "What may be chosen.", required=True),
-            "validation": _validation("choice", {}),
+            "validation": _validation("choice", _EQUALS),
         },
         ResponseType.NUMBER: {"validation": _validation("number", {
             "minimum": Field(_LIMIT, "At least."),
             "maximum": Field(_LIMIT, "At most."),
+            **_EQUALS,
         })},
         ResponseType.JSON: {
             "schema": Field(JsonObject(), "A JSON Schema that the answer must fit."),

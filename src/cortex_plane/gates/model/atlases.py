@@ -130,6 +130,8 @@ class AnswerValidation:
     maximum: int | float | None = None
     custom_validator: str | None = None
     """The name under which an app registered it."""
+    equals_argument: str | None = None
+    """The argument of the stopped call whose value it must be."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model.atlases import Gate, TriggerType
+from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.policies.model.policies import PolicyVerdict, Template
 from cortex_plane.proof.model import Fact
@@ -55,6 +56,8 @@ class Open:
     fault: str = ""
     """What was wrong with the last one."""
     at: datetime | None = None
+    arguments: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Digests of the call's arguments that answers must equal, by name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -210,6 +213,11 @@ class GatedCall:
 def call_name(call: GatedCall) -> str:
     """A short name of exactly this call, by which an answer says which one it is about."""
     return hashlib.sha256(f"{call.action}\n{call.input_hash}".encode()).hexdigest()[:8]
+
+
+def value_digest(value: Any) -> str:
+    """Of a JSON value; 17 and 17.0 are equal."""
+    return hashlib.sha256(canonical(value)).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

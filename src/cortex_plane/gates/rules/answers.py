@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,12 +16,14 @@ from cortex_plane.gates.model.atlases import MAX_ANSWER, Gate, GateQuestion, OnI
 from cortex_plane.gates.rules.effects import EvaluationRun
 from cortex_plane.gates.rules.index import CompiledAtlases, expression, writable
 from cortex_plane.gates.rules.prompts import name_of
+from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.schemas import Unusable, compiled, faults
 from cortex_plane.kernel.text import lookalike, normal, normal_word
 from cortex_plane.sessions.model.events import TraceType
 
 MAX_MATCHED = 5_000
 """Characters of a text that must match a pattern: what searching all answers to one gate costs has an end."""
+NO_ARGUMENTS: Mapping[str, str] = {}
 MAX_STRANGERS = 5
 """Answers to questions that nobody asked, of which is told."""
 UNDERSTOOD = frozenset(
@@ -49,15 +52,18 @@ def custom_checks(gate: Gate, answers: Mapping[str, Any]) -> list[tuple[str, str
     ]
 
 
-def check(gate: Gate, answers: Mapping[str, Any], custom: Mapping[str, str | None]) -> list[AnswerFault]:
-    """Everything that is wrong. ``custom``: what validators said, None where they had nothing to object."""
+def check(
+    gate: Gate, answers: Mapping[str, Any], custom: Mapping[str, str | None], arguments: Mapping[str, str] = NO_ARGUMENTS
+) -> list[AnswerFault]:  # fmt: skip
+    """Everything that is wrong. ``custom``: what validators said, None where they had nothing to object. ``arguments``: digests
+    of the arguments of the stopped call."""
     names = [question.question_id for question in gate.questions]
     message = f"the gate asks no such question; it asks {', '.join(names)}"
     strangers = sorted(map(str, answers.keys() - set(names)))[:MAX_STRANGERS]
     faults = [AnswerFault(question_id=id[:100], said=message, on_invalid=OnInvalid.RETRY) for id in strangers]
     for question in gate.questions:
         id, value, on_invalid = question.question_id, answers.get(question.question_id), question.on_invalid
-        wrong = _wrong(question, value, custom) if value is not None else None
+        wrong = _wrong(question, value, custom, arguments) if value is not None else None
         if value is None and question.required:
             # A missing answer is not a wrong one: it is asked for again, whatever follows from a wrong one.
             wrong, on_invalid = "it must be answered", OnInvalid.RETRY
@@ -66,15 +72,29 @@ def check(gate: Gate, answers: Mapping[str, Any], custom: Mapping[str, str | Non
     return faults
 
 
-def _wrong(question: GateQuestion, value: Any, custom: Mapping[str, str | None]) -> str | None:
+def _wrong(
+    question: GateQuestion, value: Any, custom: Mapping[str, str | None], arguments: Mapping[str, str]
+) -> str | None:
     text = _as_text(value)
     message = _too_long(question, text) or _CHECKS[question.response_type](question, value)
     if message is None and text is not None:
         message = _text_fault(question, text)
+    message = message or _unequal(question.validation.equals_argument, value, arguments)
     name = question.validation.custom_validator
     if message is None and name is not None:
         message = custom.get(question.question_id, f"the validator `{name}` could not look at it")
     return message
+
+
+def _unequal(argument: str | None, value: Any, arguments: Mapping[str, str]) -> str | None:
+    if argument is None:
+        return None
+    if argument not in arguments:
+        return f"the call has no argument `{argument}`, which it must equal; make the call with it"
+    with contextlib.suppress(InvalidInput):  # a value that no argument can have
+        if gate_model.value_digest(value) == arguments[argument]:
+            return None
+    return f"it is not the argument `{argument}` of the call; where the argument is wrong, make the call with the right one"
 
 
 def _as_text(value: Any) -> str | None:
@@ -199,7 +219,7 @@ _CHECKS = {
 
 SHOWN_ANSWER = 2000
 """Characters of an answer that the trail keeps."""
-_GOES_ON = (OnInvalid.WARN_AND_CONTINUE, OnInvalid.LOG_AND_CONTINUE)
+GOES_ON = (OnInvalid.WARN_AND_CONTINUE, OnInvalid.LOG_AND_CONTINUE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -244,8 +264,8 @@ def answer(
         return gate_model.Answered(state=state, valid=False, gate=None, told={"passed": False, "error": target.error})
     gate, which = target.gate, target.which
     work = EvaluationRun(atlases, state, now)
-    wrong = check(gate, answers, custom)
-    stops = [fault for fault in wrong if fault.on_invalid not in _GOES_ON]
+    wrong = check(gate, answers, custom, which.arguments)
+    stops = [fault for fault in wrong if fault.on_invalid not in GOES_ON]
     result = "valid" if not wrong else "invalid" if stops else "accepted_with_faults"
     short_answers = {str(key)[:200]: _cut(value) for key, value in list(answers.items())[:100]}
     work.trace(

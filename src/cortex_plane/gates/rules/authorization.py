@@ -34,8 +34,8 @@ class JobRef(Protocol):
     def agent_id(self) -> UUID: ...
 
 
-class CallJob(JobRef, Protocol):
-    """The job that asks for a call: of a worker, or of an agent that runs elsewhere."""
+class Caller(Protocol):
+    """What policies look at of whoever asks for a call."""
 
     @property
     def agent(self) -> str: ...
@@ -43,6 +43,10 @@ class CallJob(JobRef, Protocol):
     def teams(self) -> Sequence[UUID]: ...
     @property
     def session_kind(self) -> str: ...
+
+
+class CallJob(JobRef, Caller, Protocol):
+    """The job that asks for a call: of a worker, or of an agent that runs elsewhere."""
 
 
 class UnsentCall(Protocol):
@@ -64,7 +68,7 @@ class UnsentCall(Protocol):
     def declares_risk(self) -> bool: ...
 
 
-def facts_of(job: CallJob, call: UnsentCall, *, read_only: bool) -> CallFacts:
+def facts_of(job: Caller, call: UnsentCall, *, read_only: bool) -> CallFacts:
     """What policies look at."""
     return CallFacts(
         target=call.name, arguments=orjson.loads(call.arguments), read_only=read_only, risk=call.risk, agent=job.agent,

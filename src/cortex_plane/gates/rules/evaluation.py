@@ -316,11 +316,17 @@ def _opened(work: EvaluationRun, gate: Gate, call: GatedCall) -> Open:
         if question.gate == gate.key and _is_about(question, call):
             work.blocked(gate, gate_model.UNANSWERED, call.action)
             return question
+    names = {question.validation.equals_argument for question in gate.questions}
     new = work.ask_call(
         Open(
-            gate=gate.key, call=gate_model.call_name(call), action=call.action, input_hash=call.input_hash, at=work.now
+            gate=gate.key, call=gate_model.call_name(call), action=call.action, input_hash=call.input_hash, at=work.now,
+            arguments={
+                name: gate_model.value_digest(call.arguments[name])
+                for name in names
+                if name is not None and name in call.arguments
+            },
         )
-    )
+    )  # fmt: skip
     work.triggered(gate, {"action_id": call.action})
     work.guide(gate)
     work.blocked(gate, gate_model.UNANSWERED, call.action)

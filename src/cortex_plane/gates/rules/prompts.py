@@ -111,8 +111,10 @@ def _asked(gate: atlas_model.Gate, name: str, which: gate_model.Open) -> str:
 def _line(question: atlas_model.GateQuestion) -> str:
     answer_format = _EXPECTED.get(question.response_type) or f"one of {', '.join(question.options)}"
     optional = "" if question.required else ", optional"
+    argument = question.validation.equals_argument
+    equal = "" if argument is None else f", equal to the argument `{argument}` of the call"
     question_text = hinted(question.question, question.hint)
-    return f"- {question.question_id}: {question_text} [{answer_format}{optional}]"
+    return f"- {question.question_id}: {question_text} [{answer_format}{optional}{equal}]"
 
 
 def asked_of(gate: atlas_model.Gate, which: gate_model.Open) -> dict[str, Any]:
@@ -130,6 +132,7 @@ def questions_of(gate: atlas_model.Gate) -> list[dict[str, Any]]:
         {
             "question_id": question.question_id, "question": question.question, "response_type": question.response_type,
             "required": question.required, "hint": question.hint, "options": list(question.options), "schema": question.schema,
+            "equals_argument": question.validation.equals_argument,
         }
         for question in gate.questions
     ]  # fmt: skip

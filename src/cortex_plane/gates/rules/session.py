@@ -15,7 +15,7 @@ from uuid import UUID
 
 from cortex_plane.gates.model import gates as gate_model
 from cortex_plane.gates.model.atlases import Gate
-from cortex_plane.gates.rules.answers import AnswerTarget, answer, meant
+from cortex_plane.gates.rules.answers import AnswerTarget, answer, ignored, meant
 from cortex_plane.gates.rules.effects import EvaluationRun, RanCall, minutes_of, notices
 from cortex_plane.gates.rules.evaluation import at_boundary, judge, judge_sent, ran, requested, shown
 from cortex_plane.gates.rules.index import CompiledAtlases
@@ -249,6 +249,12 @@ class GateSession:
             return answer(atlases, state, current, answers, custom, now)
 
         return self.evaluate(change)
+
+    def count_unanswered(self) -> None:
+        """After a response that tried to answer none of the questions that stop the session: that counts as a wrong answer."""
+        if self.before.asks and self.state.asks:
+            now = self.now()
+            self.evaluate(lambda atlases, state: ignored(atlases, state, now))
 
     def changes(
         self,

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from cortex_plane.calls import routes as call_routes
 from cortex_plane.calls.model import ExternalCall
-from cortex_plane.calls.verbs import calls, doubts, external, gate_answers, outcomes, permissions, resolutions
+from cortex_plane.calls.verbs import bench, calls, doubts, external, gate_answers, outcomes, permissions, resolutions
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.http import exchange as exchanges
 from cortex_plane.http.exchange import Exchange, answer, handle, leave, reply
@@ -188,4 +188,5 @@ BINDINGS: tuple[exchanges.Binding, ...] = (
     answer(call_routes.REPORT_RESOLUTION, resolutions.report_resolution),
     answer(call_routes.ANSWER_GATE, gate_answers.give_answers),
     answer(call_routes.GET_PERMISSIONS, permissions.get_permissions),
+    answer(call_routes.PLAY_SCENARIOS, bench.play_scenarios),
 )

@@ -247,6 +247,13 @@ class PolicyVerdict(StrEnum):
 
 
 STRICTNESS = {PolicyVerdict.ALLOW: 0, PolicyVerdict.REQUIRES_APPROVAL: 1, PolicyVerdict.DENY: 2}
+FIRST_PLATFORM_ROWS = (
+    PolicyRow(
+        name="critical-needs-approval", target="*", effect=PolicyVerdict.REQUIRES_APPROVAL, condition='risk == "critical"',
+        required_clearance=0, template=Template.CRITICAL_PATH, final=True,
+    ),
+)  # fmt: skip
+"""The platform's rows of a new plane, as its first migration writes them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -112,13 +112,16 @@ PolicyText = Annotated[str, StringConstraints(max_length=MAX_FILE_BYTES)]
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
 class PolicyFile:
-    """What a steward applies: the whole of an org's rows. What is not in it is gone."""
+    """What a steward applies: the whole of an org's rows. What is not in it is gone, unless it is merged."""
 
     text: PolicyText
     dry_run: StrictBool = False
     note: Note | None = None
     expected_version: Annotated[int, Field(strict=True, ge=0, le=2**62)] | None = None
     """Refused where another version holds by now."""
+    merge: StrictBool = False
+    """Keep the policies that are not in it. One of the same name is replaced in its place; a new one follows the policy
+    before it in the file, or comes first."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -203,6 +206,8 @@ def difference(before: Sequence[PlacedRow], after: Sequence[PlacedRow]) -> Polic
             changes.append(_change("changed", row, differences))
     changes += [_change("removed", row, []) for key, (_, row) in old.items() if key not in new]
     counts = {"added": 0, "removed": 0, "changed": 0} | Counter(change.change for change in changes)
+    if len(changes) > MAX_SHOWN_CHANGES:
+        changes.sort(key=lambda change: change.change != "removed")  # what is gone is listed before what is cut off
     return PolicyDiff(**counts, changes=changes[:MAX_SHOWN_CHANGES])
 
 

@@ -5,17 +5,29 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
+from collections.abc import Sequence
 from uuid import UUID
 
 import orjson
 
 from cortex_plane.db.database import Database, Row, Transaction
-from cortex_plane.kernel.errors import Stale
+from cortex_plane.kernel.errors import Conflict, Stale
 from cortex_plane.kernel.fields import adapter, parse, to_json
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.shares import reading_policies
 from cortex_plane.policies import store as policies_store
-from cortex_plane.policies.files import MAX_WARNINGS, Draft, Person, faults_of, place, policy_faults, read, warnings_of
+from cortex_plane.policies.files import (
+    MAX_WARNINGS,
+    Draft,
+    Person,
+    faults_of,
+    merge_rows,
+    place,
+    policy_faults,
+    read,
+    warnings_of,
+    write,
+)
 from cortex_plane.policies.model import versions
 from cortex_plane.policies.model.policies import PolicyRow
 from cortex_plane.policies.store import InForce, queries
@@ -35,7 +47,6 @@ async def apply_policies(
 ) -> versions.Applied:
     """The org's rows become those of the file, all or none. What is refused changes nothing and leaves no trace."""
     draft = await read_file(file.text)
-    digest = hashlib.sha256(file.text.encode()).hexdigest()
     async with db.transaction(actor.org_id) as tx:
         if once is not None and not file.dry_run:
             earlier = await tenancy_store.claim_idempotency_key(tx, actor.key_id, "policies.apply", once)
@@ -48,7 +59,7 @@ async def apply_policies(
                 hint="Look at what changed with `cortex policy show`, then apply your file again.",
                 current_version=now.version,
             )
-        result = await _apply_policies(tx, actor, file, draft, digest, now)
+        result = await _apply_policies(tx, actor, file, draft, now)
         if once is not None and not file.dry_run:
             await tenancy_store.settle_idempotency_key(
                 tx, actor.key_id, "policies.apply", once, orjson.loads(to_json(result))
@@ -57,16 +68,24 @@ async def apply_policies(
 
 
 async def _apply_policies(
-    tx: Transaction, actor: Actor, file: versions.PolicyFile, draft: Draft, digest: str, now: InForce
+    tx: Transaction, actor: Actor, file: versions.PolicyFile, draft: Draft, now: InForce
 ) -> versions.Applied:
     # What somebody put in force by hand counts for nothing: applying a file is how it is repaired.
     before = await policies_store.list_rows(tx, now.version) if now.version and now.true else []
-    rows, warnings = await examine(tx, draft)
+    if file.merge and not now.true:
+        raise Conflict(
+            "The policies in force were not applied by the plane: none of them can be kept.",
+            code="policy_corrupt",
+            hint="Look at `cortex audit verify`, then apply a whole file without `merge`.",
+        )
+    rows, warnings = await examine(tx, draft, before if file.merge else ())
     diff = await asyncio.to_thread(versions.difference, before, rows)
     differs = bool(diff.added or diff.removed or diff.changed) or not now.true
     version = now.newest + 1 if differs else now.version
+    text = await asyncio.to_thread(write, rows) if file.merge else file.text
+    digest = hashlib.sha256(text.encode()).hexdigest()
     if differs and not file.dry_run:
-        about = (file.text, digest, len(rows), file.note, actor.name, actor.identity)
+        about = (text, digest, len(rows), file.note, actor.name, actor.identity)
         await tx.rows(queries.insert_policy_version, tx.org, version, *about)
         await tx.rows(queries.insert_rows, tx.org, version, [versions.placed_as_json(row) for row in rows])
         await policies_store.sign_policy_version(tx, version)
@@ -81,27 +100,34 @@ async def _apply_policies(
     )
 
 
-async def examine(tx: Transaction, draft: Draft) -> tuple[list[versions.PlacedRow], list[str]]:
-    """The rows of a file with the names in them looked up, and what seems odd about them. Raises ``InvalidInput`` that
-    names every line at fault."""
+async def examine(
+    tx: Transaction, draft: Draft, keep: Sequence[versions.PlacedRow] = ()
+) -> tuple[list[versions.PlacedRow], list[str]]:
+    """The rows of a file with the names in them looked up, among those to ``keep``, and what seems odd about them. Raises
+    ``InvalidInput`` that names every line at fault."""
     people = adapter(list[Person]).validate_python([*map(dict, await tx.rows(queries.list_people))])
     ids = await tenancy_store.find_teams(tx, list(draft.team_lines))
     slugs = {slug: ids[slug] for slug in draft.team_lines if slug in ids}
     if len(slugs) < len(draft.team_lines):
         slugs = {team.slug: team.id for team in (await tenancy_store.list_teams(tx, None, 1000)).items} | slugs
-    return await asyncio.to_thread(_examine, draft, slugs, people, await policies_store.platform_rows(tx))
+    return await asyncio.to_thread(_examine, draft, slugs, people, await policies_store.platform_rows(tx), keep)
 
 
 def _examine(
-    draft: Draft, slugs: dict[str, UUID], people: list[Person], platform: list[PolicyRow]
-) -> tuple[list[versions.PlacedRow], list[str]]:
-    rows, lines = place(draft, slugs, people)
+    draft: Draft, slugs: dict[str, UUID], people: list[Person], platform: list[PolicyRow],
+    keep: Sequence[versions.PlacedRow],
+) -> tuple[list[versions.PlacedRow], list[str]]:  # fmt: skip
+    own, own_lines = place(draft, slugs, people)
     faults = policy_faults()
-    for at, message in faults_of(rows, people):
-        faults.add(lines[at], message)
+    for at, message in faults_of(own, people):
+        faults.add(own_lines[at], message)
     faults.raise_any()
-    odd = sorted(itertools.islice(warnings_of(rows, people, platform), MAX_WARNINGS))
-    return rows, [f"line {lines[at]}: {message}" for at, message in odd]
+    rows = merge_rows(keep, own) if keep else own
+    names = {(row.team_id, row.row.name): line for row, line in zip(own, own_lines, strict=True)}
+    lines = [names.get((row.team_id, row.row.name)) for row in rows]
+    # Rows that are kept have no line, and were looked at when they were applied.
+    found = ((line, message) for at, message in warnings_of(rows, people, platform) if (line := lines[at]) is not None)
+    return rows, [f"line {line}: {message}" for line, message in sorted(itertools.islice(found, MAX_WARNINGS))]
 
 
 list_policy_versions = read_verb(Permission.POLICY_READ, policies_store.list_policy_versions)
