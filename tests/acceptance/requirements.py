@@ -50,6 +50,10 @@ REQUIREMENTS = [
     _R("S1.14", "Nobody decided in time: the request expires, its job fails with what to do, a late decision is refused."),
     _R("S1.15", "People have 24 hours unless an agent or a policy says otherwise, and never more than 7 days."),
     _R("S1.16", "A request is decided once, however many decisions are sent at the same instant."),
+    _R("S1.240", "Tools and code keep state with their job: it is written with the outcome or operation that set it and with nothing else,"
+       " survives death, park and compaction, is bounded, and is shown with the checkpoint and on the job's page."),
+    _R("S1.241", "Tools and code read the context of their session and their agent's own settings; the model reads that context where the"
+       " agent says so."),
     # Spec 2: agents, identity, sessions
     _R("S2.1", "An agent has name, slug, status, role, description, model_config, skill_config, resource_limits and"
        " channel_permissions."),

@@ -410,6 +410,7 @@ CREATE TABLE public.agent (
     revision integer DEFAULT 1 NOT NULL,
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    repeats_steps boolean DEFAULT true NOT NULL,
     CONSTRAINT chk_agent_name_not_empty CHECK ((length(TRIM(BOTH FROM name)) > 0)),
     CONSTRAINT chk_agent_role_not_empty CHECK ((length(TRIM(BOTH FROM role)) > 0)),
     CONSTRAINT chk_agent_slug_format CHECK (((slug ~ '^[a-z0-9][a-z0-9-]*[a-z0-9]$'::text) AND (length(slug) >= 2))),
@@ -1121,7 +1122,7 @@ CREATE FUNCTION public.claim_jobs(p_worker uuid, p_apps text[], p_wanted integer
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET enable_material TO 'off'
-    AS $$
+    AS $_$
 #variable_conflict use_column
 declare
   at_once constant integer := greatest(p_wanted, 64);
@@ -1202,7 +1203,11 @@ begin
           returning j.*, f.waited, f.number)
         select j.org_id, j.id, j.session_id, j.agent_id, j.agent_version, j.kind, j.app, j.payload,
           whole_checkpoint(j.checkpoint, j.memory)::text, j.checkpoint_mac, j.epoch, j.write_seq, j.retry_count, j.max_retries,
-          j.running_seconds, v.model_config, v.skill_config, v.resource_limits, h.message_seq, now,
+          j.running_seconds, v.model_config,
+          -- Beside the settings, so that a worker of the release before reads the rest as it is.
+          case when s.context <> '{}' or a.repeats_steps then v.skill_config || jsonb_build_object('$plane',
+            jsonb_build_object('session_context', s.context, 'repeats_steps', a.repeats_steps)) else v.skill_config end,
+          v.resource_limits, h.message_seq, now,
           a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, claim_jobs.policies, j.policies, j.waited,
           case when exists (select from session_atlas b where b.org_id = j.org_id and b.session_id = j.session_id)
             then session_bound(j.org_id, j.session_id) end, j.hand_backs
@@ -1235,7 +1240,7 @@ begin
     perform sessions_append(org, new_sessions, new_jobs, 'status', '{"status": "RUNNING"}');
   end loop;
 end
-$$;
+$_$;
 
 CREATE FUNCTION public.claim_notifications(p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval) RETURNS TABLE(org_id uuid, lane bigint, ids uuid[])
     LANGUAGE plpgsql SECURITY DEFINER

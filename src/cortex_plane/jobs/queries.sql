@@ -27,6 +27,11 @@ returning j.id
 select whole_checkpoint(checkpoint, memory) from job where id = $1
 
 
+-- name: get_state
+-- Agents could keep nothing before the release that stores it beside the checkpoint.
+select memory -> 'working_data' from job where id = $1
+
+
 -- name: list_log
 -- The last twenty steps that are over: of a code agent its operations, of others their responses with their calls.
 select l.step_index, left(l.step_id, 100) as step_id, l.started_at, l.finished_at, left(l.result_summary, 200) as result_summary,

@@ -42,7 +42,7 @@ from cortex_plane.worker.lease import Lease
 from cortex_plane.worker.limits import CallStopped, CallTimeout, ticks, within
 from cortex_plane.worker.model_calls import ModelConversation
 from cortex_plane.worker.session_gates import SessionGates
-from cortex_plane.worker.tools.tool import ToolContext, encode_result
+from cortex_plane.worker.tools.tool import ToolContext, ToolState, encode_result
 
 log = structlog.get_logger()
 
@@ -172,13 +172,16 @@ class CallLedger:
 
     async def read(self, call: Call) -> None:
         """A call without side effects: any failure is an answer for the model."""
+        context = self._context(call)
         reached("tool:before")
         try:
-            value = await within(call.code.timeout_seconds, call.code.call(call.values, self._context(call)))
+            value = await within(call.code.timeout_seconds, call.code.call(call.values, context))
         except Exception as error:
             call.fail(_describe(call, error))
         else:
-            self._complete(call, value)
+            self._complete(call, value, context)
+        finally:
+            context.state.is_closed = True
         reached("tool:after")
 
     async def perform(self, call: Call, calls: Sequence[Call], pending: PendingWrite) -> None:
@@ -284,7 +287,9 @@ class CallLedger:
             log.warning("uncertain effect", job_id=str(self._lease.assignment.job_id), tool=call.name, error=call.error)
             return False
         else:
-            self._complete(call, value)
+            self._complete(call, value, context)
+        finally:
+            context.state.is_closed = True
         reached("tool:after")
         return True
 
@@ -304,10 +309,11 @@ class CallLedger:
             if choice is Settlement.WAIT:
                 raise Ended(JobSleeps((safe_at - now).total_seconds() + 0.01, "an effect is uncertain"))
             if choice is Settlement.PROBE:
-                answer = await self._probe(call)
+                context = self._context(call)
+                answer = await self._probe(call, context)
                 if isinstance(answer, Happened):
                     call.error, call.settled_by = None, "probe"
-                    self._complete(call, answer.result)
+                    self._complete(call, answer.result, context)
                     return
                 did_not_happen = isinstance(answer, DidNotHappen)
                 choice = Settlement.SEND_AGAIN if did_not_happen else Settlement.ASK_HUMAN
@@ -334,20 +340,22 @@ class CallLedger:
                 return
             is_over, trouble = True, call.error
 
-    async def _probe(self, call: Call) -> Happened | DidNotHappen | None:
+    async def _probe(self, call: Call, context: ToolContext) -> Happened | DidNotHappen | None:
         reached("probe:before")
         answer: Happened | DidNotHappen | None = None
         try:
-            answer = await within(call.code.timeout_seconds, call.code.ask_probe(call.values, self._context(call)))
+            answer = await within(call.code.timeout_seconds, call.code.ask_probe(call.values, context))
         except Exception as error:
             job_id = str(self._lease.assignment.job_id)
             log.warning("probe failed", job_id=job_id, tool=call.name, error=_describe(call, error))
+        finally:
+            context.state.is_closed = True
         reached("probe:after")
         return answer
 
-    def _complete(self, call: Call, value: Any) -> None:
+    def _complete(self, call: Call, value: Any, context: ToolContext) -> None:
         """It happened, whatever it returned: a result that cannot be stored does not undo it."""
-        call.status, call.error = CallStatus.COMPLETED, None
+        call.status, call.error, call.state = CallStatus.COMPLETED, None, context.state.changes
         try:
             self._store_result(call, encode_result(value))
         except CortexError as error:
@@ -378,6 +386,9 @@ class CallLedger:
             invocation_id=call.id,
             step=call.step,
             attempt=call.attempt,
+            state=ToolState(self._lease.state),
+            config=self._lease.config,
+            session_context=assignment.session_context,
         )
 
 

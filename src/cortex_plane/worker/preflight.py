@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents import store as agents_store
-from cortex_plane.agents.model.agents import DEFAULT_APP, PromptChange, SkillSettings
+from cortex_plane.agents.model.agents import DEFAULT_APP, PromptChange, SkillSettings, own_settings
 from cortex_plane.agents.model.completions import CallRequest, ModelError, ModelRequest, provider_name
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
@@ -158,7 +158,7 @@ class Preflight:
         entries, _ = await jobs_store.list_past_entries(self.db, org_id, job.id)
         return await dry_run(
             function, entries, payload, job_id=job.id,
-            session_id=job.session_id, agent=job.agent,
+            session_id=job.session_id, agent=job.agent, config=own_settings(job.skill_config),
             fetch=lambda id: workers.parked_result(self.db, org_id, job, id),
         )  # fmt: skip
 

@@ -79,6 +79,7 @@ class CodeAttempt:
     async def _loop(self) -> None:
         lease = self.lease
         point = await resume(lease, self.gates, self.authorizer)
+        self.journal.state = lease.state
         self.conversation.turns = point.turns
         entries, signals = await workers.list_past_entries(lease.db, lease.assignment)
         function = self._function()
@@ -110,7 +111,7 @@ class CodeAttempt:
         assignment = self.lease.assignment
         ctx = Context(
             performer, payload=self._payload(performer, messages), job_id=assignment.job_id,
-            session_id=assignment.session_id, agent=assignment.agent,
+            session_id=assignment.session_id, agent=assignment.agent, config=self.lease.config,
         )  # fmt: skip
         await self._parts.evaluate_gates()
         self.journal.playing = True

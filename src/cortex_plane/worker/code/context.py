@@ -29,7 +29,7 @@ from cortex_plane.jobs.model.journal import (
     ToolFailed,
     WaitTimeout,
 )
-from cortex_plane.kernel.errors import CortexError
+from cortex_plane.kernel.errors import CortexError, TooLarge
 from cortex_plane.worker.calls import storable
 from cortex_plane.worker.code import operations
 from cortex_plane.worker.code.operations import PlannedOperation, Scope
@@ -78,15 +78,43 @@ class Operation(Generic[T]):
         return self._begin().__await__()
 
 
+class ContextState:
+    """What the agent keeps with its job. Each use is an operation: it is recorded, and a change is written with its record."""
+
+    def __init__(self, replay: JournalReplay) -> None:
+        self._replay = replay
+
+    def get(self, key: str, default: Any = None) -> Operation[Any]:
+        async def begin() -> Any:
+            values = await self._replay.perform(operations.plan_state_read(key))
+            return values[0] if values else default
+
+        return Operation(self._replay, f"The state `{key}`", begin)
+
+    def set(self, key: str, value: Any) -> Operation[None]:
+        """Raises `CortexError` with the code `state_too_large` where the state has no room for it."""
+        return self._change(key, lambda: operations.plan_state_change(key, value))
+
+    def delete(self, key: str) -> Operation[None]:
+        return self._change(key, lambda: operations.plan_state_change(key, deletes=True))
+
+    def _change(self, key: str, plan: Callable[[], PlannedOperation]) -> Operation[None]:
+        return Operation(self._replay, f"The state `{key}`", lambda: self._replay.perform(plan()))
+
+
 class Context:
     """One job of a code agent. Everything it gives was recorded: when the job goes on, the same comes again."""
 
     def __init__(
-        self, replay: JournalReplay, *, payload: dict[str, Any], job_id: UUID, session_id: UUID, agent: str
-    ) -> None:
+        self, replay: JournalReplay, *, payload: dict[str, Any], job_id: UUID, session_id: UUID, agent: str,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         self.payload, self.job_id, self.session_id = payload, job_id, session_id
         self.agent = agent
         """Its slug."""
+        self.config: Mapping[str, Any] = config or {}
+        """The keys of the agent's `skill_config` that the plane does not read itself."""
+        self.state = ContextState(replay)
         self._replay = replay
 
     def __repr__(self) -> str:
@@ -170,6 +198,10 @@ class Context:
     def uuid(self) -> Operation[UUID]:
         return self._operation("The id", operations.plan_value, "uuid", uuid.uuid4)
 
+    def session_context(self) -> Operation[dict[str, Any]]:
+        """The `context` of the session: as it was when this was asked first, the same whenever the job goes on."""
+        return self._operation("The context", operations.plan_value, "session_context", self._replay.session_context)
+
     def gather(self, *branches: Awaitable[Any], return_exceptions: bool = False) -> Operation[list[Any]]:
         """All of these at once, each a branch of its own. If one waits, the others go as far as they can; if one raises,
         the others end first. With ``return_exceptions`` what they raised stands among the results."""
@@ -183,7 +215,7 @@ class Context:
 
 CodeAgent = Callable[[Context], Awaitable[Any]]
 FAILURES: dict[str, type[CortexError]] = {
-    kind.__name__: kind for kind in (StepFailed, ToolFailed, ToolDenied, GateClosed, WaitTimeout, ModelError)
+    kind.__name__: kind for kind in (StepFailed, ToolFailed, ToolDenied, GateClosed, WaitTimeout, ModelError, TooLarge)
 }
 """What an operation may raise, by the name under which it is recorded."""
 _MORE: dict[type[CortexError], tuple[str, ...]] = {ModelError: ("status",), GateClosed: ("questions",)}
@@ -318,6 +350,9 @@ class JournalReplay:
     def now(self) -> datetime:
         raise NotImplementedError("nothing is performed")
 
+    def session_context(self) -> dict[str, Any]:
+        raise NotImplementedError("nothing is performed")
+
     def under_way(self, key: str) -> bool:  # noqa: ARG002
         """Whether an operation goes on although nobody awaits it any more."""
         return False
@@ -379,6 +414,7 @@ async def dry_run(
     job_id: UUID = NOBODY,
     session_id: UUID = NOBODY,
     agent: str = "agent",
+    config: Mapping[str, Any] | None = None,
     fetch: Fetch | None = None,
     seconds: float = 10.0,
 ) -> str | None:
@@ -386,7 +422,7 @@ async def dry_run(
     between the operations does run. ``fetch`` reads results that are stored apart, by their id. ``payload`` is the argument
     of the function: in a conversation with the `text` of its messages."""
     replay = JournalReplay(entries, fetch)
-    ctx = Context(replay, payload=payload, job_id=job_id, session_id=session_id, agent=agent)
+    ctx = Context(replay, payload=payload, job_id=job_id, session_id=session_id, agent=agent, config=config)
     task = asyncio.ensure_future(
         replay.play(agent_function, ctx, operations.round_prefix(operations.last_round(entries)))
     )

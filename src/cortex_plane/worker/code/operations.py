@@ -28,11 +28,12 @@ from cortex_plane.jobs.model.journal import (
     digest,
     scope_of,
 )
+from cortex_plane.jobs.model.state import check_key
 from cortex_plane.kernel.canonical import canonical, check_text
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.policies.model.policies import MAX_TIMEOUT_SECONDS, PolicyRow, PolicyVerdict, Quorum
 from cortex_plane.worker.calls import ASK, Toolbox
-from cortex_plane.worker.tools.tool import Tool, encode_result, is_number
+from cortex_plane.worker.tools.tool import RETURNED, Tool, encode_result, encode_state, is_number
 
 MAX_INPUT_BYTES = 256 * 1024
 MAX_SECONDS = 10 * 366 * 24 * 3600.0
@@ -87,6 +88,20 @@ class PlannedWait(PlannedOperation):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedValue(PlannedOperation):
     make: Callable[[], Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedStateRead(PlannedOperation):
+    """What stands under a key, as a list of one value or none."""
+
+    key: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedStateChange(PlannedOperation):
+    key: str
+    value: bytes | None
+    """None deletes the entry."""
 
 
 def plan_step(
@@ -209,6 +224,31 @@ def plan_value(name: str, make: Callable[[], Any]) -> PlannedValue:
     return PlannedValue(kind=EntryKind.VALUE, name=name, input_hash=digest(b"[]"), make=make)
 
 
+def plan_state_read(key: str) -> PlannedStateRead:
+    name = _state_key(key)
+    return PlannedStateRead(kind=EntryKind.VALUE, name="state.get", input_hash=digest(canonical([name])), key=name)
+
+
+def plan_state_change(key: str, value: Any = None, *, deletes: bool = False) -> PlannedStateChange:
+    name = _state_key(key)
+    if deletes:
+        hashed = digest(canonical([name]))
+        return PlannedStateChange(kind=EntryKind.VALUE, name="state.delete", input_hash=hashed, key=name, value=None)
+    try:
+        content = encode_state(name, value)
+    except CortexError as error:
+        raise ContextMisused(error.message, hint=error.hint) from None
+    hashed = digest(canonical([name, digest(content)]))
+    return PlannedStateChange(kind=EntryKind.VALUE, name="state.set", input_hash=hashed, key=name, value=content)
+
+
+def _state_key(key: object) -> str:
+    try:
+        return check_key(key)
+    except CortexError as error:
+        raise ContextMisused(error.message, hint=error.hint) from None
+
+
 def plan_gather(branches: int) -> PlannedOperation:
     if branches > MAX_BRANCHES:
         raise ContextMisused(f"{branches} branches are too many.", hint=f"Use at most {MAX_BRANCHES} at once.")
@@ -219,7 +259,7 @@ def _exact(value: Any, what: str, hint: str | None = None, most: int = MAX_INPUT
     try:
         exact = encode_result(value)
     except CortexError as error:
-        reason = error.message.removeprefix("What the tool returned cannot be stored: ")
+        reason = error.message.removeprefix(RETURNED)
         raise ContextMisused(f"{what} cannot be stored: {reason}", hint=hint or error.hint) from None
     if len(exact) > most:
         raise ContextMisused(f"{what} are {len(exact)} bytes; the limit is {most}.", hint="Pass a reference instead.")

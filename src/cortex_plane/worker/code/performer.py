@@ -30,10 +30,11 @@ from cortex_plane.jobs.model.journal import (
     ToolFailed,
     WaitTimeout,
 )
+from cortex_plane.jobs.model.state import apply_changes, require_room
 from cortex_plane.jobs.rules import NewStep, StepWrite
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.errors import CortexError
+from cortex_plane.kernel.errors import CortexError, TooLarge
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.sessions.rules import recorded_form
@@ -121,6 +122,9 @@ class Performer(JournalReplay):
     def now(self) -> datetime:
         return self._parts.lease.time.now()
 
+    def session_context(self) -> dict[str, Any]:
+        return self._parts.lease.assignment.session_context
+
     def under_way(self, key: str) -> bool:
         return key in self._tasks
 
@@ -168,6 +172,11 @@ class Performer(JournalReplay):
                 return self._wait(key, entry, operation)
             case operations.PlannedValue():
                 return self._value(key, operation, operation.make())
+            case operations.PlannedStateRead():
+                content = self._journal.state.get(operation.key)
+                return self._value(key, operation, [] if content is None else [orjson.loads(content)])
+            case operations.PlannedStateChange():
+                return self._change_state(key, operation)
         return self._value(key, operation, None)
 
     async def quiet(self) -> None:
@@ -217,6 +226,19 @@ class Performer(JournalReplay):
             raise failure
         record.done(record.entry(EntryStatus.DONE, result))
         return orjson.loads(result)
+
+    def _change_state(self, key: str, operation: operations.PlannedStateChange) -> None:
+        """Its entry and the change are one write."""
+        record, changes = self._entries.begin(key, operation), {operation.key: operation.value}
+        if operation.value is not None:
+            try:
+                require_room(apply_changes(self._journal.state, changes), operation.key)
+            except TooLarge as error:
+                record.fail(error)
+                raise
+        write = record.entry(EntryStatus.DONE)
+        write.state = changes
+        self._journal.record(write)
 
     async def _pause(self, seconds: float) -> None:
         """Before a step is tried again. A cancellation, a hold or the end of the worker does not wait for all of it."""

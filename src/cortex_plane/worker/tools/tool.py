@@ -15,12 +15,13 @@ import json
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Any, TypeGuard, TypeVar, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
@@ -38,8 +39,9 @@ from cortex_plane.agents.model.tools import (
     ToolVersion,
     is_tool_name,
 )
+from cortex_plane.jobs.model.state import NO_ENTRIES, Changes, Entries, apply_changes, check_key, require_room
 from cortex_plane.kernel.canonical import MAX_DEPTH, canonical, check_text
-from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.errors import Conflict, InvalidInput
 
 MAX_ARGUMENT_BYTES = 256 * 1024
 _SHOWN_FAULTS = 10
@@ -238,6 +240,46 @@ def _mentions_context(annotation: Any) -> bool:
     return annotation is ToolContext or any(_mentions_context(part) for part in get_args(annotation))
 
 
+class ToolState:
+    """What the agent keeps with its job, as one call of a tool sees it.
+
+    It begins with what is durable. What the tool changes is written with the outcome of its call, in the same commit; where
+    the call fails, or nobody knows its outcome, nothing of it is.
+    """
+
+    __slots__ = ("_entries", "changes", "is_closed")
+
+    def __init__(self, entries: Entries = NO_ENTRIES) -> None:
+        self._entries = entries
+        self.changes: Changes | None = None
+        self.is_closed = False
+        """The call is over: a thread that outlived its time changes nothing any more."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        value = self._entries.get(check_key(key))
+        return default if value is None else orjson.loads(value)
+
+    def set(self, key: str, value: Any) -> None:
+        """Raises where the value is not JSON, or the state would become too large."""
+        self._change(check_key(key), encode_state(key, value))
+
+    def delete(self, key: str) -> None:
+        """A key that is not there may be deleted."""
+        self._change(check_key(key), None)
+
+    def _change(self, key: str, value: bytes | None) -> None:
+        if self.is_closed:
+            raise Conflict(
+                "The state was changed after its call was over.",
+                code="call_over",
+                hint="Change it before the tool returns, and within its timeout.",
+            )
+        entries = apply_changes(self._entries, {key: value})
+        if value is not None:
+            require_room(entries, key)
+        self._entries, self.changes = entries, {**(self.changes or {}), key: value}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolContext:
     """Given to every parameter annotated with it; the model neither sees nor sends it."""
@@ -249,6 +291,11 @@ class ToolContext:
     invocation_id: UUID
     step: int
     attempt: int
+    state: ToolState = field(default_factory=ToolState)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The keys of the agent's `skill_config` that the plane does not read itself."""
+    session_context: Mapping[str, Any] = field(default_factory=dict)
+    """The `context` of the session, as it was when this attempt of the job began."""
 
     @property
     def idempotency_key(self) -> str:
@@ -450,10 +497,23 @@ def encode_result(value: Any) -> bytes:
         raise _unstorable(f"`{place}` is a {type(culprit).__name__}: {reason}.", place) from error
 
 
+def encode_state(key: str, value: Any) -> bytes:
+    """Canonical JSON of an entry of the state."""
+    try:
+        return encode_result(value)
+    except InvalidInput as error:
+        reason = error.message.removeprefix(RETURNED)
+        raise InvalidInput(
+            f"The entry `{key[:50]}` of the state cannot be stored: {reason}", code="unstorable_state", field=key[:50],
+            hint=error.hint.replace("Return", "Set", 1),
+        ) from None  # fmt: skip
+
+
+RETURNED = "What the tool returned cannot be stored: "
+
+
 def _unstorable(reason: str, field: str) -> InvalidInput:
-    return InvalidInput(
-        f"What the tool returned cannot be stored: {reason}", code="unstorable_result", field=field, hint=_HINT
-    )
+    return InvalidInput(f"{RETURNED}{reason}", code="unstorable_result", field=field, hint=_HINT)
 
 
 def _culprit(value: Any) -> tuple[str, Any]:
