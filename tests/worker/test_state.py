@@ -300,7 +300,8 @@ def test_a_full_state_has_room_again_once_something_is_deleted() -> None:
 
 @pytest.mark.proves("S1.240")
 async def test_a_thread_that_outlives_its_call_changes_nothing(world: World) -> None:
-    app, errors = App("tests"), []
+    app = App("tests")
+    errors: list[str] = []
     done = asyncio.Event()
     loop = asyncio.get_running_loop()
 

@@ -243,7 +243,7 @@ limit $3
 -- of a model's response all of them, of a code agent those that have no outcome. An agent that runs elsewhere is resumed there.
 select j.id, j.session_id, j.agent_id, a.slug as agent, j.agent_version, j.kind, j.app, j.status, j.holds, j.payload,
   whole_checkpoint(j.checkpoint, j.memory)::text as checkpoint, j.checkpoint_mac, v.model_config, v.skill_config, v.resource_limits, j.created_at,
-  last.response, made.calls
+  a.repeats_steps, last.response, made.calls
 from job j
 join agent a on a.org_id = j.org_id and a.id = j.agent_id
 join agent_version v on v.org_id = j.org_id and v.agent_id = j.agent_id and v.version = j.agent_version

@@ -118,8 +118,8 @@ class RequestCards:
 
     def uncertain_effect(self, call: Call) -> NewRequest:
         request = self._request(
-            call, summary=f"Nobody knows whether {call.name} of {self._lease.assignment.agent} happened",
-            rule="on_uncertain", terms=SETTLERS, question=doubt(call.name, call.error), is_doubt=True,
+            call, summary=f"Nobody knows whether {call.code.label} of {self._lease.assignment.agent} happened",
+            rule="on_uncertain", terms=SETTLERS, question=doubt(call.code.label, call.error), is_doubt=True,
         )  # fmt: skip
         return replace(request, tool_digest=call.sent_digest or call.digest, risk=call.code.risk)
 
@@ -328,7 +328,7 @@ class CallLedger:
             if choice is Settlement.FAIL:
                 call.fail(trouble or "the worker stopped while it was under way")
                 self._gates.end_calls(calls)
-                message = f"Nobody knows whether `{call.name}` happened, and it declares on_uncertain=fail."
+                message = f"Nobody knows whether `{call.code.label}` happened, and it declares on_uncertain=fail."
                 remedy = "Look at the outside world, then `cortex job resubmit` it or not."
                 raise Ended(JobFailed(message, remedy, outcome_write(call)))
             if is_over and not did_not_happen:
@@ -396,7 +396,7 @@ def _describe(call: Call, error: Exception) -> str:
     if isinstance(error, ToolError):
         return storable(str(error))
     if isinstance(error, CallTimeout):
-        return f"`{call.name}` did not answer within {call.code.timeout_seconds:g} s."
+        return f"`{call.code.label}` did not answer within {call.code.timeout_seconds:g} s."
     if isinstance(error, CallStopped):
-        return storable(f"`{call.name}` raised {error}")
-    return storable(f"`{call.name}` raised {type(error).__name__}: {str(error)[:2000]}")
+        return storable(f"`{call.code.label}` raised {error}")
+    return storable(f"`{call.code.label}` raised {type(error).__name__}: {str(error)[:2000]}")

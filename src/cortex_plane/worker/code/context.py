@@ -18,6 +18,7 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.agents.model.completions import ModelError
+from cortex_plane.agents.model.tools import OnUncertain
 from cortex_plane.jobs.model.journal import (
     ContextMisused,
     EntryKind,
@@ -25,6 +26,7 @@ from cortex_plane.jobs.model.journal import (
     GateClosed,
     JournalEntry,
     StepFailed,
+    StepNotDone,
     ToolDenied,
     ToolFailed,
     WaitTimeout,
@@ -127,21 +129,48 @@ class Context:
         function: Callable[..., Coroutine[Any, Any, T]],
         /,
         *args: Any,
+        repeatable: bool = False,
+        on_uncertain: OnUncertain | str | None = None,
+        probe: Callable[..., Any] | None = None,
         retries: int = 0,
         timeout: float | None = None,
     ) -> Operation[T]: ...
 
     @overload
     def step(
-        self, name: str, function: Callable[..., T], /, *args: Any, retries: int = 0, timeout: float | None = None
+        self,
+        name: str,
+        function: Callable[..., T],
+        /,
+        *args: Any,
+        repeatable: bool = False,
+        on_uncertain: OnUncertain | str | None = None,
+        probe: Callable[..., Any] | None = None,
+        retries: int = 0,
+        timeout: float | None = None,
     ) -> Operation[T]: ...
 
     def step(
-        self, name: str, function: Callable[..., Any], /, *args: Any, retries: int = 0, timeout: float | None = None
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        repeatable: bool = False,
+        on_uncertain: OnUncertain | str | None = None,
+        probe: Callable[..., Any] | None = None,
+        retries: int = 0,
+        timeout: float | None = None,
     ) -> Operation[Any]:
-        """Call a function and record what it returned, as JSON. It may run again if the worker dies before that: what must
-        happen once is a tool. Raises `StepFailed` where the function raised, after so many ``retries``."""
-        return self._operation(f"The step `{name}`", operations.plan_step, name, function, args, retries, timeout)
+        """Call a function and record what it returned, as JSON.
+
+        With ``repeatable`` it may run again if the worker dies before that, and after an error as often as ``retries`` says. Else it is
+        written before and after like a call of a tool, and settled as ``on_uncertain`` says where nobody knows its outcome
+        (``ask_human`` unless given). Raises `StepFailed` where the function failed."""
+        plan = operations.plan_step
+        return self._operation(
+            f"The step `{name}`", plan, name, function, args, retries, timeout, repeatable, on_uncertain, probe
+        )
 
     def tool(self, name: str, /, **arguments: Any) -> Operation[Any]:
         """Call a tool of the app: by its policies, approvals and ledger. Raises `ToolFailed` or `ToolDenied`."""
@@ -215,7 +244,8 @@ class Context:
 
 CodeAgent = Callable[[Context], Awaitable[Any]]
 FAILURES: dict[str, type[CortexError]] = {
-    kind.__name__: kind for kind in (StepFailed, ToolFailed, ToolDenied, GateClosed, WaitTimeout, ModelError, TooLarge)
+    kind.__name__: kind
+    for kind in (StepFailed, StepNotDone, ToolFailed, ToolDenied, GateClosed, WaitTimeout, ModelError, TooLarge)
 }
 """What an operation may raise, by the name under which it is recorded."""
 _MORE: dict[type[CortexError], tuple[str, ...]] = {ModelError: ("status",), GateClosed: ("questions",)}
@@ -403,6 +433,19 @@ async def _without_exits(running: Awaitable[Any]) -> Any:
         raise RuntimeError("KeyboardInterrupt") from error
 
 
+class DryRun(JournalReplay):
+    """Also collects the names of steps that declare nothing."""
+
+    def __init__(self, entries: Iterable[JournalEntry], fetch: Fetch | None, undeclared: set[str]) -> None:
+        super().__init__(entries, fetch)
+        self._undeclared = undeclared
+
+    async def perform(self, operation: PlannedOperation) -> Any:
+        if isinstance(operation, operations.PlannedStep) and not (operation.repeatable or operation.on_uncertain):
+            self._undeclared.add(operation.name)
+        return await super().perform(operation)
+
+
 NOBODY = UUID(int=0)
 
 
@@ -417,11 +460,13 @@ async def dry_run(
     config: Mapping[str, Any] | None = None,
     fetch: Fetch | None = None,
     seconds: float = 10.0,
+    undeclared: set[str] | None = None,
 ) -> str | None:
     """How the code differs from what was recorded; None where it comes to the same place. Performs no operation. The code
     between the operations does run. ``fetch`` reads results that are stored apart, by their id. ``payload`` is the argument
-    of the function: in a conversation with the `text` of its messages."""
-    replay = JournalReplay(entries, fetch)
+    of the function: in a conversation with the `text` of its messages. ``undeclared`` collects the names of steps that
+    declare nothing."""
+    replay = DryRun(entries, fetch, set() if undeclared is None else undeclared)
     ctx = Context(replay, payload=payload, job_id=job_id, session_id=session_id, agent=agent, config=config)
     task = asyncio.ensure_future(
         replay.play(agent_function, ctx, operations.round_prefix(operations.last_round(entries)))

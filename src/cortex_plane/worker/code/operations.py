@@ -17,7 +17,7 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.agents.model.completions import provider_name
-from cortex_plane.agents.model.tools import OnUncertain
+from cortex_plane.agents.model.tools import InvalidApp, OnUncertain
 from cortex_plane.gates.model.gates import ANSWER
 from cortex_plane.jobs.model.journal import (
     MAX_KEY,
@@ -33,7 +33,7 @@ from cortex_plane.kernel.canonical import canonical, check_text
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.policies.model.policies import MAX_TIMEOUT_SECONDS, PolicyRow, PolicyVerdict, Quorum
 from cortex_plane.worker.calls import ASK, Toolbox
-from cortex_plane.worker.tools.tool import RETURNED, Tool, encode_result, encode_state, is_number
+from cortex_plane.worker.tools.tool import RETURNED, Tool, check_settlement, encode_result, encode_state, is_number
 
 MAX_INPUT_BYTES = 256 * 1024
 MAX_SECONDS = 10 * 366 * 24 * 3600.0
@@ -55,6 +55,10 @@ class PlannedStep(PlannedOperation):
     arguments: Sequence[Any]
     retries: int
     timeout: float | None
+    repeatable: bool = False
+    on_uncertain: OnUncertain | None = None
+    """How it is settled where nobody knows its outcome; None where it declares nothing, or is repeatable."""
+    probe: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +109,14 @@ class PlannedStateChange(PlannedOperation):
 
 
 def plan_step(
-    name: str, function: Callable[..., Any], arguments: Sequence[Any], retries: int, timeout: float | None
+    name: str,
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    retries: int,
+    timeout: float | None,
+    repeatable: bool = False,
+    on_uncertain: OnUncertain | str | None = None,
+    probe: Callable[..., Any] | None = None,
 ) -> PlannedStep:
     step_name = check_name(name, "a step")
     if not callable(function):
@@ -124,7 +135,28 @@ def plan_step(
         arguments=arguments,
         retries=retries,
         timeout=None if timeout is None else _seconds(timeout, f"timeout of the step `{step_name}`"),
+        repeatable=repeatable,
+        on_uncertain=_settlement(step_name, repeatable, on_uncertain, probe, retries),
+        probe=probe,
     )
+
+
+def _settlement(
+    name: str, repeatable: bool, on_uncertain: OnUncertain | str | None, probe: Callable[..., Any] | None, retries: int
+) -> OnUncertain | None:
+    """What a step declares, as tools do."""
+    if on_uncertain is None and probe is None:
+        return None
+    if repeatable or retries:
+        what = "`repeatable`" if repeatable else "`retries`"
+        raise ContextMisused(
+            f"The step `{name}` has {what} and says how it is settled: it is one or the other.",
+            hint="Pass `repeatable=True` for a step that may run again, with `retries`; else `on_uncertain`.",
+        )
+    try:
+        return check_settlement(f"step `{name}`", on_uncertain, probe)
+    except InvalidApp as error:
+        raise ContextMisused(error.message, hint=error.hint) from None
 
 
 def plan_tool(name: str, arguments: dict[str, Any]) -> PlannedToolCall:

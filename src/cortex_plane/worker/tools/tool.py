@@ -216,6 +216,15 @@ def read_signature(function: Callable[..., Any], owner: str) -> Signature:
     return Signature(parameters=tuple(parameters), contexts=tuple(contexts))
 
 
+def context_parameters(function: Callable[..., Any]) -> list[str]:
+    """The parameters of any function that take the context; none where its types cannot be read."""
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except Exception:  # whatever its author annotated it with
+        return []
+    return [name for name, hint in hints.items() if name != "return" and _is_context(hint)]
+
+
 def _is_context(annotation: Any) -> bool:
     if get_origin(annotation) in (Union, UnionType):
         return all(part in (ToolContext, NoneType) for part in get_args(annotation))
@@ -325,7 +334,7 @@ class Tool:
         self.name = _name(function, name)
         self.description = _description(self.name, function, description)
         self.read_only = read_only
-        self.risk = _choice(Risk, risk, "risk", self.name)
+        self.risk = _choice(Risk, risk, "risk", f"tool `{self.name}`")
         self.timeout_seconds = _timeout(self.name, timeout)
         self.on_uncertain = _on_uncertain(self.name, read_only, on_uncertain, probe)
         self.is_async = inspect.iscoroutinefunction(function)
@@ -347,6 +356,11 @@ class Tool:
     @property
     def provider_name(self) -> str:
         return provider_name(self.name)
+
+    @property
+    def label(self) -> str:
+        """What people read of it in messages."""
+        return self.name
 
     @property
     def spec(self) -> ToolSpec:
@@ -373,12 +387,16 @@ class Tool:
         if self._probe is None:
             raise InvalidApp(f"The tool `{self.name}` has no probe.")
         answer = await run_function(self._probe, self._probe_signature.keywords(values, context))
-        if answer is None or isinstance(answer, Happened | DidNotHappen):
-            return answer
-        raise InvalidApp(
-            f"The probe of `{self.name}` returned a {type(answer).__name__}.",
-            hint="Return `Happened(result=…)`, `DidNotHappen()`, or None if it cannot be known.",
-        )
+        return check_probe_answer(answer, self.name)
+
+
+def check_probe_answer(answer: Any, name: str) -> Happened | DidNotHappen | None:
+    if answer is None or isinstance(answer, Happened | DidNotHappen):
+        return answer
+    raise InvalidApp(
+        f"The probe of `{name}` returned a {type(answer).__name__}.",
+        hint="Return `Happened(result=…)`, `DidNotHappen()`, or None if it cannot be known.",
+    )
 
 
 async def run_function(function: Callable[..., Any], keywords: dict[str, Any]) -> Any:
@@ -431,12 +449,12 @@ def _description(name: str, function: Callable[..., Any], text: str | None) -> s
         raise InvalidApp(f"The tool `{name}` cannot be described so: {error.message}") from None
 
 
-def _choice(kind: type[E], value: str, parameter: str, name: str) -> E:
+def _choice(kind: type[E], value: str, parameter: str, owner: str) -> E:
     try:
         return kind(value)
     except ValueError:
         raise InvalidApp(
-            f"`{parameter}={value!r}` of the tool `{name}` is unknown.", hint=f"Use one of {', '.join(kind)}."
+            f"`{parameter}={value!r}` of the {owner} is unknown.", hint=f"Use one of {', '.join(kind)}."
         ) from None
 
 
@@ -465,15 +483,23 @@ def _on_uncertain(
                 hint="Remove `on_uncertain` and `probe`, or remove `read_only`.",
             )
         return None
-    choice = _choice(OnUncertain, OnUncertain.ASK_HUMAN if on_uncertain is None else on_uncertain, "on_uncertain", name)
+    return check_settlement(f"tool `{name}`", on_uncertain, probe)
+
+
+def check_settlement(
+    owner: str, on_uncertain: OnUncertain | str | None, probe: Callable[..., Any] | None
+) -> OnUncertain:
+    """How a call with an unknown outcome is settled; ``owner`` names what declares it in errors."""
+    choice = _choice(
+        OnUncertain, OnUncertain.ASK_HUMAN if on_uncertain is None else on_uncertain, "on_uncertain", owner
+    )
     if choice is OnUncertain.PROBE and probe is None:
         raise InvalidApp(
-            f"The tool `{name}` is to be probed but has no probe.",
-            hint="Give `probe=` a function with the same parameters.",
+            f"The {owner} is to be probed but has no probe.", hint="Give `probe=` a function with the same parameters."
         )
     if choice is not OnUncertain.PROBE and probe is not None:
         raise InvalidApp(
-            f"The tool `{name}` has a probe that would never be asked: `on_uncertain` is `{choice}`.",
+            f"The {owner} has a probe that would never be asked: `on_uncertain` is `{choice}`.",
             hint='Write `on_uncertain="probe"`, or remove the probe.',
         )
     return choice
