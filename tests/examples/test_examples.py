@@ -34,6 +34,7 @@ SAID = {
     "code_agent": [
         "in the middle of the step `pack`",
         "lost    worker",
+        "tool    plane.step: completed",
         "waits   plane.ask {'action': 'send 1002 to Ada, 12 Lamp Street'",
         "you     approve it",
         "tool    book_courier: completed",

@@ -5175,7 +5175,7 @@ CREATE VIEW public.journal_shown WITH (security_invoker='true') AS
         CASE
             WHEN ((e.kind = 'model'::text) AND (e.status = 'done'::text)) THEN (s.response -> 'text'::text)
             WHEN ((e.kind = 'approval'::text) AND (e.status = 'open'::text) AND ((c.finished_at IS NOT NULL) OR (c.status = 'approved'::text))) THEN jsonb_build_object('approved', (c.status = ANY (ARRAY['approved'::text, 'completed'::text])), 'by', r.resolved_by_name, 'reason', COALESCE(r.resolution_reason, c.error))
-            WHEN ((e.kind = 'tool'::text) AND (c.status = 'completed'::text)) THEN c.result
+            WHEN ((e.kind = ANY (ARRAY['tool'::text, 'step'::text])) AND (c.status = 'completed'::text)) THEN c.result
             ELSE e.result
         END AS result,
     COALESCE(e.result_id,
@@ -5184,17 +5184,18 @@ CREATE VIEW public.journal_shown WITH (security_invoker='true') AS
             ELSE NULL::uuid
         END) AS result_id,
         CASE
-            WHEN ((e.error IS NOT NULL) OR (e.kind <> 'tool'::text) OR (c.status <> ALL (ARRAY['failed'::text, 'rejected'::text]))) THEN e.error
-            ELSE jsonb_build_object('type',
-            CASE c.status
-                WHEN 'rejected'::text THEN 'ToolDenied'::text
+            WHEN ((e.error IS NULL) AND (e.kind = ANY (ARRAY['tool'::text, 'step'::text])) AND (c.status = ANY (ARRAY['failed'::text, 'rejected'::text]))) THEN jsonb_build_object('message', c.error, 'type',
+            CASE
+                WHEN (e.kind = 'step'::text) THEN 'StepNotDone'::text
+                WHEN (c.status = 'rejected'::text) THEN 'ToolDenied'::text
                 ELSE 'ToolFailed'::text
-            END, 'message', c.error)
+            END)
+            ELSE e.error
         END AS error,
     e.created_at,
     COALESCE(e.finished_at, c.finished_at) AS finished_at
    FROM (((public.journal_entry e
-     LEFT JOIN public.tool_call c ON (((e.kind = ANY (ARRAY['tool'::text, 'approval'::text])) AND (c.org_id = e.org_id) AND (c.job_id = e.job_id) AND (c.step_index = e."position") AND (c."position" = 0))))
+     LEFT JOIN public.tool_call c ON ((((e.kind = ANY (ARRAY['tool'::text, 'approval'::text])) OR ((e.kind = 'step'::text) AND (e.status = 'open'::text))) AND (c.org_id = e.org_id) AND (c.job_id = e.job_id) AND (c.step_index = e."position") AND (c."position" = 0))))
      LEFT JOIN public.step s ON (((e.kind = 'model'::text) AND (s.org_id = e.org_id) AND (s.job_id = e.job_id) AND (s.step_index = e."position"))))
      LEFT JOIN LATERAL ( SELECT a.resolved_by_name,
             a.resolution_reason
