@@ -136,17 +136,17 @@ def plan_step(
         retries=retries,
         timeout=None if timeout is None else _seconds(timeout, f"timeout of the step `{step_name}`"),
         repeatable=repeatable,
-        on_uncertain=_settlement(step_name, repeatable, on_uncertain, probe, retries),
+        on_uncertain=None
+        if on_uncertain is None and probe is None
+        else _settlement(step_name, repeatable, on_uncertain, probe, retries),
         probe=probe,
     )
 
 
 def _settlement(
     name: str, repeatable: bool, on_uncertain: OnUncertain | str | None, probe: Callable[..., Any] | None, retries: int
-) -> OnUncertain | None:
+) -> OnUncertain:
     """What a step declares, as tools do."""
-    if on_uncertain is None and probe is None:
-        return None
     if repeatable or retries:
         what = "`repeatable`" if repeatable else "`retries`"
         raise ContextMisused(
