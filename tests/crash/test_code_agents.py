@@ -90,9 +90,11 @@ async def _judge(stage: Stage) -> None:
     for run in stage.runs:
         (job,) = await stage.rows("select * from job where id = $1", run.job_id)
         # The last tool declares that its job fails where nobody knows whether it happened.
-        count = await stage.rows("select memory #>> '{working_data,count}' as count from job where id = $1", run.job_id)
-        if count[0]["count"] != "2":
-            faults.append(f"{run.label}: its state counts {count[0]['count']}")
+        (state,) = await stage.rows(
+            "select memory #>> '{working_data,count}' as count from job where id = $1", run.job_id
+        )
+        if state["count"] != "2":
+            faults.append(f"{run.label}: its state counts {state['count']}")
         gave_up = job["status"] == "FAILED" and "`act_or_fail` happened" in job["error_message"]
         if job["status"] != "COMPLETED" and not gave_up:
             faults.append(f"{run.label}: {job['status']} {job['holds']} {job['error_message']}")

@@ -329,6 +329,24 @@ async def test_a_declaration_that_means_nothing_fails_the_job(world: World, case
     assert floor.packed == []
 
 
+@pytest.mark.proves("D.337")
+async def test_a_function_that_does_not_take_the_arguments_is_not_in_doubt(
+    world: World, admin: asyncpg.Connection
+) -> None:
+    async def wrong(ctx: ToolContext, what: str) -> None:
+        raise AssertionError("never called")
+
+    async def run(ctx: Context) -> None:
+        await ctx.step("pack", wrong, "lamp")
+
+    id = await submit(world, await make_coded(world))
+    async with working(world.db, coded(run)):
+        job = await ended(world, id)
+    assert job.status is JobStatus.FAILED
+    assert "The step `pack` cannot call `wrong`: multiple values for argument 'ctx'." in (job.error_message or "")
+    assert await admin.fetchval("select count(*) from tool_call") == 0
+
+
 # Agents of the release before ----------------------------------------------------------------------------------------
 
 

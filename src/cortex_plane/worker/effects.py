@@ -377,7 +377,8 @@ class CallLedger:
         call.result = canonical(preview)
 
     def _context(self, call: Call) -> ToolContext:
-        assignment = self._lease.assignment
+        assignment, state = self._lease.assignment, ToolState()
+        state.entries = self._lease.state
         return ToolContext(
             org_id=assignment.org_id,
             session_id=assignment.session_id,
@@ -386,7 +387,7 @@ class CallLedger:
             invocation_id=call.id,
             step=call.step,
             attempt=call.attempt,
-            state=ToolState(self._lease.state),
+            state=state,
             config=self._lease.config,
             session_context=assignment.session_context,
         )

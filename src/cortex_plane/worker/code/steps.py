@@ -19,6 +19,7 @@ import structlog
 from cortex_plane.agents.model.completions import CallRequest
 from cortex_plane.agents.model.tools import DidNotHappen, Happened, OnUncertain, Risk
 from cortex_plane.jobs.model.effects import STEP
+from cortex_plane.jobs.model.journal import ContextMisused
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.worker.calls import Call, CallKind
 from cortex_plane.worker.code.operations import PlannedStep
@@ -71,6 +72,8 @@ class StepTool(Tool):
 
 
 def step_call(step: PlannedStep, position: int, id: UUID, timeout_seconds: float) -> Call:
+    for function in filter(None, (step.function, step.probe)):
+        _require_fit(step, function)
     values = {"step": step.name, "arguments": orjson.loads(encode_result(list(step.arguments)))}
     arguments = canonical(values)
     return Call(
@@ -86,6 +89,21 @@ def step_call(step: PlannedStep, position: int, id: UUID, timeout_seconds: float
         arguments=arguments,
         input_hash=hashlib.sha256(arguments).hexdigest(),
     )
+
+
+def _require_fit(step: PlannedStep, function: Callable[..., Any]) -> None:
+    """A function that does not take the arguments is refused before anything is written: its call would be in doubt."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return  # a builtin that does not say what it takes
+    try:
+        signature.bind(*step.arguments, **dict.fromkeys(context_parameters(function)))
+    except TypeError as error:
+        raise ContextMisused(
+            f"The step `{step.name}` cannot call `{getattr(function, '__name__', 'its function')}`: {error}.",
+            hint="Pass its arguments after it, in their order; a parameter of type ToolContext comes behind them.",
+        ) from None
 
 
 @functools.lru_cache(maxsize=10_000)

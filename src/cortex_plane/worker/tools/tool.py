@@ -256,16 +256,14 @@ class ToolState:
     the call fails, or nobody knows its outcome, nothing of it is.
     """
 
-    __slots__ = ("_entries", "changes", "is_closed")
-
-    def __init__(self, entries: Entries = NO_ENTRIES) -> None:
-        self._entries = entries
-        self.changes: Changes | None = None
-        self.is_closed = False
-        """The call is over: a thread that outlived its time changes nothing any more."""
+    # One is made for every call, and most calls use none: without `__init__` that costs nothing.
+    entries: Entries = NO_ENTRIES
+    changes: Changes | None = None
+    is_closed = False
+    """The call is over: a thread that outlived its time changes nothing any more."""
 
     def get(self, key: str, default: Any = None) -> Any:
-        value = self._entries.get(check_key(key))
+        value = self.entries.get(check_key(key))
         return default if value is None else orjson.loads(value)
 
     def set(self, key: str, value: Any) -> None:
@@ -283,10 +281,10 @@ class ToolState:
                 code="call_over",
                 hint="Change it before the tool returns, and within its timeout.",
             )
-        entries = apply_changes(self._entries, {key: value})
+        entries = apply_changes(self.entries, {key: value})
         if value is not None:
             require_room(entries, key)
-        self._entries, self.changes = entries, {**(self.changes or {}), key: value}
+        self.entries, self.changes = entries, {**(self.changes or {}), key: value}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
