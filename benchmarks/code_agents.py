@@ -1,6 +1,7 @@
 """An agent written as code, of ten steps: ours, the same rows written bare in as many commits, and the peers.
 
-Each engine runs the same ten functions one after the other and keeps what each returned; a whole job is measured, from its
+Each engine runs the same ten functions one after the other and keeps what each returned. The steps are repeatable: they are recorded
+once they are over, as those of the peers are, and may run again where a worker dies. A whole job is measured, from its
 submission to its end. Ours commits twelve times for it: the submission, the claim, nine steps, and the last with the end.
 """
 
@@ -34,7 +35,7 @@ def ten_steps() -> App:
     @app.agent("ten")
     async def run(ctx: Context) -> str:
         for _ in range(TEN):
-            await ctx.step("effect", effect, TOOL_ARGUMENTS)
+            await ctx.step("effect", effect, TOOL_ARGUMENTS, repeatable=True)
         return "done"
 
     return app

@@ -44,13 +44,13 @@ def parking_app() -> App:
 
     @app.agent("sleeper")
     async def sleeper(ctx: Context) -> str:
-        await ctx.step("begin", _nothing)
+        await ctx.step("begin", _nothing, repeatable=True)
         await ctx.sleep(7 * 24 * 3600)
         return "slept"
 
     @app.agent("waiter")
     async def waiter(ctx: Context) -> Any:
-        await ctx.step("begin", _nothing)
+        await ctx.step("begin", _nothing, repeatable=True)
         return await ctx.wait_event("bench", key=str(ctx.job_id), timeout=7 * 24 * 3600)
 
     return app

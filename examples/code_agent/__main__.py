@@ -26,7 +26,7 @@ async def kill_its_worker(client: Client) -> None:
 async def deliver_parcel(client: Client, job: Job) -> None:
     """The world outside answers while the job sleeps: it waits for this signal and holds nothing."""
     async for event in client.jobs.events(job.id):
-        if event.data.get("status") == "SLEEPING":
+        if event.data.get("status") == "SLEEPING" and "parcel-delivered" in event.data["reason"]:
             await client.signals.send("parcel-delivered", f"parcel-{ORDER}", {"by": "Ada"})
             print("signal  parcel-delivered, signed by Ada", flush=True)
             return

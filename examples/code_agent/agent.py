@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any
 
-from cortex_plane import AgentDraft, App, Context, ToolContext
-from examples.plane import did, model, noted
+from cortex_plane import AgentDraft, App, Context, DidNotHappen, Happened, ToolContext
+from examples.plane import did, model, noted, world
 
 app = App("code-example")
 
@@ -20,10 +20,11 @@ async def book_courier(order: str, ctx: ToolContext) -> str:
 async def deliver(ctx: Context) -> dict[str, Any]:
     order = ctx.payload["order"]
     stock, address = await ctx.gather(
-        ctx.step("stock", look_up, "stock", order), ctx.step("address", look_up, "address", order)
+        ctx.step("stock", look_up, "stock", order, repeatable=True),
+        ctx.step("address", look_up, "address", order, repeatable=True),
     )
     note = await ctx.model(f"Write one friendly line to go with an order to {address}.")
-    await ctx.step("pack", pack, stock)
+    await ctx.step("pack", pack, stock, on_uncertain="probe", probe=was_packed, timeout=3)
     if not await ctx.request_approval(f"send {order} to {address}", details={"note": note}):
         return {"order": order, "sent": False}
     parcel = await ctx.tool("book_courier", order=order)
@@ -38,10 +39,15 @@ async def look_up(what: str, order: str) -> str:
 
 
 async def pack(stock: str) -> str:
-    """Takes long the first time, so that there is somebody to kill. It is not repeated once it is recorded."""
-    first = noted(f"pack what is on {stock}") == 1
-    await asyncio.sleep(3600 if first else 0)
+    """Takes long, so that there is somebody to kill. By then the parcel is packed, and nobody wrote it down."""
+    noted(f"pack what is on {stock}")
+    await asyncio.sleep(3600)
     return "packed"
+
+
+async def was_packed(stock: str) -> Happened | DidNotHappen:
+    """Asked before anything is packed again: it looks at the world."""
+    return Happened("packed") if f"pack what is on {stock}" in world() else DidNotHappen()
 
 
 SCRIPT: Any = [{"text": "May it light your evenings.", "repeat": True}]

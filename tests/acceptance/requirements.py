@@ -50,6 +50,10 @@ REQUIREMENTS = [
     _R("S1.14", "Nobody decided in time: the request expires, its job fails with what to do, a late decision is refused."),
     _R("S1.15", "People have 24 hours unless an agent or a policy says otherwise, and never more than 7 days."),
     _R("S1.16", "A request is decided once, however many decisions are sent at the same instant."),
+    _R("S1.240", "Tools and code keep state with their job: it is written with the outcome or operation that set it and with nothing else,"
+       " survives death, park and compaction, is bounded, and is shown with the checkpoint and on the job's page."),
+    _R("S1.241", "Tools and code read the context of their session and their agent's own settings; the model reads that context where the"
+       " agent says so."),
     # Spec 2: agents, identity, sessions
     _R("S2.1", "An agent has name, slug, status, role, description, model_config, skill_config, resource_limits and"
        " channel_permissions."),
@@ -607,6 +611,10 @@ REQUIREMENTS = [
        " what is sent again is charged once, and gates that cannot be read are not gone around."),
     _R("D.379", "No sequence of a model's responses runs a gated action without its gate passed, by the ledger and by the chain."),
     # How gates are evaluated
+    _R("D.337", "A step that does not say that it may be repeated is written before and after and settled as it declares, by default by a"
+       " person: however its worker dies and whatever it raises, it is never run twice blindly."),
+    _R("D.338", "Steps that declare nothing, of agents that an earlier release made, are repeated for one release: a log line names each,"
+       " and so does preflight."),
     _R("D.340", "Every trigger fires when it should and not again: the start once for each atlas, keywords for each input, intervals"
        " also after a restart, custom triggers where their code said so, in the order of priorities."),
     _R("D.341", "Advice and observation hold nobody up; who only looks on changes nothing, and an evaluation that changes nothing"

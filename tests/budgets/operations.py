@@ -126,7 +126,7 @@ def effects(name: str, pace: Pace) -> App:
     @app.agent("endless")
     async def run(ctx: Context) -> None:
         while True:
-            await ctx.step("act", act_when_paced)
+            await ctx.step("act", act_when_paced, repeatable=True)
 
     return app
 

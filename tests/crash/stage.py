@@ -17,7 +17,7 @@ from benchmarks.world import World as Outside
 from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.agents import Agent
 from cortex_plane.approvals.verbs import settlements
-from cortex_plane.jobs.model.effects import Answer, Verdict
+from cortex_plane.jobs.model.effects import STEP, Answer, Verdict
 from cortex_plane.jobs.model.jobs import JobDraft
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import Conflict, CortexError
@@ -253,7 +253,9 @@ class Stage:
             for question in await steering.list_questions(db, actor, job_id):
                 if run is not None:
                     run.asked.add(question.call_id)
-                named = act_name(job_id, question.step_index, question.arguments["word"])
+                arguments = question.arguments
+                word = arguments["arguments"][0] if question.tool_name == STEP else arguments["word"]
+                named = act_name(job_id, question.step_index, word)
                 key = str(question.call_id) if question.tool_name == Kind.PROBED else named
                 happened = await self.outside.count(key) > 0
                 answer = Answer(

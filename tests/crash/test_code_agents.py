@@ -25,7 +25,8 @@ from tests.crash.tools import Kind
 from tests.crash.workers import DEADLINE
 from tests.fixtures.workers import make_agent
 
-WORDS = "abcde"
+WORDS = "abcdefgh"
+"""Those from `f` on are acts of steps."""
 ENOUGH = 10
 OPEN_REQUEST = "select 1 from approval_request where status = 'pending' and kind = 'call' limit 1"
 
@@ -89,6 +90,11 @@ async def _judge(stage: Stage) -> None:
     for run in stage.runs:
         (job,) = await stage.rows("select * from job where id = $1", run.job_id)
         # The last tool declares that its job fails where nobody knows whether it happened.
+        (state,) = await stage.rows(
+            "select memory #>> '{working_data,count}' as count from job where id = $1", run.job_id
+        )
+        if state["count"] != "2":
+            faults.append(f"{run.label}: its state counts {state['count']}")
         gave_up = job["status"] == "FAILED" and "`act_or_fail` happened" in job["error_message"]
         if job["status"] != "COMPLETED" and not gave_up:
             faults.append(f"{run.label}: {job['status']} {job['holds']} {job['error_message']}")
@@ -112,7 +118,7 @@ async def _judge(stage: Stage) -> None:
 
 
 @extents
-@pytest.mark.proves("D.251")
+@pytest.mark.proves("D.251", "D.337", "S1.240")
 async def test_a_code_agent_is_killed_at_every_point(stage: Stage, whole: bool) -> None:
     async with approving(stage):
         first = await _submit(stage, "nothing")

@@ -87,28 +87,46 @@ def crash_app(outside: World, timeout: float = TOOL_SECONDS) -> App:
         """Acts; the job is given up where it is uncertain."""
         return await act(Kind.OR_FAIL, word, delay_ms, ctx, None, None)
 
-    app.agent(walk)
+    async def step(word: str, ctx: ToolContext) -> Any:
+        named = act_name(ctx.job_id, ctx.step, word)
+        wish = {"key": named, "idempotency_key": None, "delay_ms": 0, "payload": {"act": named, "attempt": ctx.attempt}}
+        return await _post(outside, wish)
+
+    async def step_with_key(word: str, ctx: ToolContext) -> Any:
+        return await act(Kind.WITH_KEY, word, 0, ctx, None, ctx.idempotency_key)
+
+    async def ask_world_of_step(word: str, ctx: ToolContext) -> Happened | DidNotHappen:
+        count = await outside.count(act_name(ctx.job_id, ctx.step, word))
+        return Happened({"found": count}) if count else DidNotHappen()
+
+    @app.agent
+    async def walk(ctx: Context) -> dict[str, Any]:
+        """An agent written as code, with every kind of operation."""
+
+        async def branch(kind: Kind, word: str) -> None:
+            await ctx.step("think", lambda: word, repeatable=True)
+            await ctx.tool(kind, word=word)
+
+        await ctx.step("plan", lambda: "planned", repeatable=True)
+        await ctx.tool("look", at="here")
+        await ctx.tool(Kind.WITH_KEY, word="a")
+        await ctx.state.set("count", await ctx.state.get("count", 0) + 1)
+        await ctx.sleep(0.02)
+        await ctx.gather(branch(Kind.PROBED, "b"), branch(Kind.ASKED, "c"))
+        await ctx.step("with a key", step_with_key, "f", on_uncertain="retry_with_key", timeout=timeout)
+        await ctx.gather(
+            ctx.step("says nothing", step, "g", timeout=timeout),
+            ctx.step("probed", step, "h", on_uncertain="probe", probe=ask_world_of_step, timeout=timeout),
+        )
+        said = await ctx.request_approval("Go on?", details={"job": str(ctx.job_id)})
+        if said:
+            await ctx.tool(Kind.WITH_KEY, word="d")
+        await ctx.model("What next?")
+        await ctx.state.set("count", await ctx.state.get("count", 0) + 1)
+        await ctx.tool(Kind.OR_FAIL, word="e")
+        return {"text": "done"}
+
     return app
-
-
-async def walk(ctx: Context) -> dict[str, Any]:
-    """An agent written as code, with every kind of operation."""
-
-    async def branch(kind: Kind, word: str) -> None:
-        await ctx.step("think", lambda: word)
-        await ctx.tool(kind, word=word)
-
-    await ctx.step("plan", lambda: "planned")
-    await ctx.tool("look", at="here")
-    await ctx.tool(Kind.WITH_KEY, word="a")
-    await ctx.sleep(0.02)
-    await ctx.gather(branch(Kind.PROBED, "b"), branch(Kind.ASKED, "c"))
-    said = await ctx.request_approval("Go on?", details={"job": str(ctx.job_id)})
-    if said:
-        await ctx.tool(Kind.WITH_KEY, word="d")
-    await ctx.model("What next?")
-    await ctx.tool(Kind.OR_FAIL, word="e")
-    return {"text": "done"}
 
 
 def renamed(app: App, name: str) -> App:

@@ -34,6 +34,7 @@ SAID = {
     "code_agent": [
         "in the middle of the step `pack`",
         "lost    worker",
+        "tool    plane.step: completed",
         "waits   plane.ask {'action': 'send 1002 to Ada, 12 Lamp Street'",
         "you     approve it",
         "tool    book_courier: completed",
@@ -65,10 +66,10 @@ SAID = {
 CODE_AGENT_DID = {
     "look up the stock of 1002": 1,
     "look up the address of 1002": 1,
-    "pack what is on shelf 4": 2,
+    "pack what is on shelf 4": 1,
     "courier for 1002": 1,
 }
-"""Its worker is killed while it packs; what was recorded before is not done again, nor is the courier."""
+"""Its worker is killed while it packs; nothing is done again."""
 
 SUPERVISED = "code_agent"
 """Needs a plane of its own: it kills its worker, which `cortex up` replaces."""

@@ -27,10 +27,10 @@ def _broken() -> None:
 
 
 async def _run(ctx: Context) -> str:
-    await ctx.step("plan", lambda: {"ref": "main"})
+    await ctx.step("plan", lambda: {"ref": "main"}, repeatable=True)
     with contextlib.suppress(StepFailed):
-        await ctx.step("break", _broken)
-    await ctx.gather(ctx.step("left", lambda: 1), ctx.step("right", lambda: 2))
+        await ctx.step("break", _broken, repeatable=True)
+    await ctx.gather(ctx.step("left", lambda: 1, repeatable=True), ctx.step("right", lambda: 2, repeatable=True))
     return "done"
 
 

@@ -106,8 +106,10 @@ def test_recorded_values_have_their_types_again() -> None:
 
 
 async def _planned(ctx: Context) -> str:
-    plan = await ctx.step("plan", lambda: "never called")
-    checks = await ctx.gather(ctx.step("left", lambda: 1), ctx.step("right", lambda: 2))
+    plan = await ctx.step("plan", lambda: "never called", repeatable=True)
+    checks = await ctx.gather(
+        ctx.step("left", lambda: 1, repeatable=True), ctx.step("right", lambda: 2, repeatable=True)
+    )
     if plan == "careful":
         await ctx.sleep(60)
     return f"{plan} {checks}"
@@ -131,7 +133,7 @@ async def test_a_dry_run_performs_nothing_and_tells_the_difference() -> None:
         return word
 
     async def careless(ctx: Context) -> str:
-        plan = await ctx.step("plan", _noted, "ran")
+        plan = await ctx.step("plan", _noted, "ran", repeatable=True)
         return str(plan)
 
     assert await dry_run(_planned, _recorded("careful"), {}) is None
@@ -167,7 +169,7 @@ async def test_a_dry_run_reads_large_results() -> None:
     seen: list[Any] = []
 
     async def run(ctx: Context) -> None:
-        seen.append(await ctx.step("big", lambda: ""))
+        seen.append(await ctx.step("big", lambda: "", repeatable=True))
 
     async def fetch(id: UUID) -> bytes | None:
         return b'"whole"' if id == large else None

@@ -75,7 +75,7 @@ async def test_a_provider_s_words_that_no_database_keeps_are_caught_like_any_oth
         try:
             await ctx.model("x")
         except ModelError:
-            return await ctx.step("next", lambda: "caught")
+            return await ctx.step("next", lambda: "caught", repeatable=True)
         return "not reached"
 
     id = await submit(world, await make_coded(world))
@@ -90,7 +90,7 @@ async def test_a_provider_s_words_that_no_database_keeps_are_caught_like_any_oth
 @pytest.mark.parametrize("spent", [False, True])
 async def test_a_job_whose_record_is_refused_counts_its_tries(world: World, spent: bool) -> None:
     async def run(ctx: Context) -> str:
-        return await ctx.step("one", lambda: "done")
+        return await ctx.step("one", lambda: "done", repeatable=True)
 
     began = await begun(world, run)
     began.attempt.journal.record(UNSTORABLE)
@@ -232,7 +232,7 @@ async def test_what_was_spent_before_a_broken_write_counts_in_the_next_attempt(w
 
 async def test_a_checkpoint_that_is_too_large_ends_the_job(world: World) -> None:
     async def run(ctx: Context) -> str:
-        began.attempt.lease.progress.working_data = LARGE
+        began.attempt.lease.state = LARGE
         return str(ctx.job_id)
 
     began = await begun(world, run)
@@ -252,8 +252,8 @@ async def test_what_was_done_before_it_grew_too_large_is_kept_once(world: World,
 
     async def run(ctx: Context) -> str:
         await ctx.tool("act")
-        began.attempt.lease.progress.working_data = LARGE
-        return await ctx.step("next", lambda: "not reached")
+        began.attempt.lease.state = LARGE
+        return await ctx.step("next", lambda: "not reached", repeatable=True)
 
     began = await begun(world, run, app, inline_result_bytes=1000)
     async with asyncio.timeout(60):
@@ -275,8 +275,8 @@ async def test_a_large_result_is_held_until_it_is_written(world: World) -> None:
     async def run(ctx: Context) -> int:
         got = await ctx.tool("act")
         held.append(len(began.attempt.journal.results))
-        await ctx.step("next", lambda: "y" * 3000)
-        await ctx.step("last", lambda: "z")
+        await ctx.step("next", lambda: "y" * 3000, repeatable=True)
+        await ctx.step("last", lambda: "z", repeatable=True)
         held.append(len(began.attempt.journal.results))
         return len(got)
 
@@ -302,8 +302,8 @@ async def _stuck(admin: asyncpg.Connection, began: Run) -> asyncio.Task[None]:
 
 
 async def _one_effect(ctx: Context) -> str:
-    await ctx.step("one", lambda: 1)
-    return await ctx.step("two", lambda: "two")
+    await ctx.step("one", lambda: 1, repeatable=True)
+    return await ctx.step("two", lambda: "two", repeatable=True)
 
 
 async def test_a_write_that_was_cut_off_is_known_before_the_job_is_handed_back(

@@ -74,7 +74,7 @@ async def test_a_function_runs_to_its_end(world: World) -> None:
     outside = Outside()
 
     async def run(ctx: Context) -> dict[str, Any]:
-        plan = await ctx.step("plan", outside.said, ctx.payload["text"])
+        plan = await ctx.step("plan", outside.said, ctx.payload["text"], repeatable=True)
         seen = await ctx.tool("look", at="here")
         done = await ctx.tool("act", what=plan)
         return {"plan": plan, "seen": seen, "done": done["acted"]}
@@ -92,7 +92,7 @@ async def test_what_was_recorded_is_not_done_again(strict: World) -> None:
     outside = Outside()
 
     async def run(ctx: Context) -> list[Any]:
-        first = await ctx.step("first", outside.said, "one")
+        first = await ctx.step("first", outside.said, "one", repeatable=True)
         now, number, id = await ctx.now(), await ctx.random(), await ctx.uuid()
         acted = await ctx.tool("act", what="a")
         return [first, now.isoformat(), number, str(id), acted["acted"]]
@@ -101,7 +101,12 @@ async def test_what_was_recorded_is_not_done_again(strict: World) -> None:
 
     async def watched(ctx: Context) -> list[Any]:
         seen.append(
-            (await ctx.step("first", outside.said, "one"), await ctx.now(), await ctx.random(), await ctx.uuid())
+            (
+                await ctx.step("first", outside.said, "one", repeatable=True),
+                await ctx.now(),
+                await ctx.random(),
+                await ctx.uuid(),
+            )
         )
         return [*seen[-1][:1], (await ctx.tool("act", what="a"))["acted"]]
 
@@ -140,13 +145,13 @@ async def test_branches_run_at_once_and_ask_together(strict: World) -> None:
     outside = Outside()
 
     async def check(ctx: Context, name: str) -> str:
-        await ctx.step("look", outside.said, name)
+        await ctx.step("look", outside.said, name, repeatable=True)
         acted = await ctx.tool("act", what=name)
         return str(acted["acted"])
 
     async def run(ctx: Context) -> list[Any]:
-        both = await ctx.gather(check(ctx, "a"), check(ctx, "b"), ctx.step("alone", outside.said, "c"))
-        return [*both, await ctx.step("after", outside.said, "d")]
+        both = await ctx.gather(check(ctx, "a"), check(ctx, "b"), ctx.step("alone", outside.said, "c", repeatable=True))
+        return [*both, await ctx.step("after", outside.said, "d", repeatable=True)]
 
     id = await submit(strict, await make_coded(strict))
     async with working(strict.db, coded(run, outside.app())):
@@ -177,7 +182,7 @@ async def test_many_decide_at_once_and_two_workers_go_on_with_it(strict: World) 
     async def one(ctx: Context, word: str) -> bool:
         said = await ctx.request_approval(f"May {word} act?")
         if said:
-            await ctx.step("note", outside.said, word)
+            await ctx.step("note", outside.said, word, repeatable=True)
         return said.approved
 
     async def run(ctx: Context) -> list[bool]:
@@ -202,9 +207,9 @@ async def test_a_sleeping_job_holds_nothing(world: World, admin: asyncpg.Connect
     outside = Outside()
 
     async def run(ctx: Context) -> str:
-        await ctx.step("before", outside.said, "before")
+        await ctx.step("before", outside.said, "before", repeatable=True)
         await ctx.sleep(3600)
-        return await ctx.step("after", outside.said, "after")
+        return await ctx.step("after", outside.said, "after", repeatable=True)
 
     clock = await Clock.install(admin, START)
     id = await submit(world, await make_coded(world))
@@ -226,7 +231,7 @@ async def test_the_earliest_of_several_sleeps_wakes_the_job(world: World, admin:
     async def nap(ctx: Context, hours: int) -> str:
         began = await ctx.now()
         await ctx.sleep(until=began + timedelta(hours=hours))
-        return await ctx.step("woke", outside.said, f"{hours}")
+        return await ctx.step("woke", outside.said, f"{hours}", repeatable=True)
 
     async def run(ctx: Context) -> list[str]:
         return await ctx.gather(nap(ctx, 1), nap(ctx, 3))
@@ -272,7 +277,7 @@ async def test_nobody_sends_the_signal(world: World, admin: asyncpg.Connection) 
         try:
             await ctx.wait_event("payment", key="order-42", timeout=3600)
         except WaitTimeout as late:
-            return await ctx.step("late", str, f"late: {late.code}")
+            return await ctx.step("late", str, f"late: {late.code}", repeatable=True)
         return "paid"
 
     clock = await Clock.install(admin, START)
@@ -386,7 +391,7 @@ async def test_a_step_that_failed_and_was_caught_fails_again_in_the_same_way(wor
 
     async def run(ctx: Context) -> str:
         try:
-            await ctx.step("flaky", flaky)
+            await ctx.step("flaky", flaky, repeatable=True)
             said = "fine"
         except StepFailed as error:
             said = error.message
@@ -409,8 +414,8 @@ async def test_a_step_whose_failure_nobody_caught_runs_again(world: World) -> No
         return "at last"
 
     async def run(ctx: Context) -> str:
-        await ctx.step("first", lambda: 1)
-        return await ctx.step("flaky", flaky)
+        await ctx.step("first", lambda: 1, repeatable=True)
+        return await ctx.step("flaky", flaky, repeatable=True)
 
     agent = await make_coded(world, limits={"retry_base_seconds": 0.001})
     id = await submit(world, agent)
@@ -429,7 +434,7 @@ async def test_a_step_is_tried_again_within_its_own_retries(world: World) -> Non
         return word
 
     async def run(ctx: Context) -> str:
-        return await ctx.step("flaky", flaky, "there", retries=5, timeout=10)
+        return await ctx.step("flaky", flaky, "there", retries=5, timeout=10, repeatable=True)
 
     id = await submit(world, await make_coded(world, limits={"retry_base_seconds": 0.001}), max_retries=0)
     async with working(world.db, coded(run)):
@@ -449,7 +454,7 @@ async def test_an_uncertain_effect_in_a_branch_waits_for_a_person_while_the_othe
 
     async def steps(ctx: Context) -> str:
         for number in range(3):
-            await ctx.step("work", outside.said, f"{number}")
+            await ctx.step("work", outside.said, f"{number}", repeatable=True)
         return "worked"
 
     async def run(ctx: Context) -> list[Any]:
@@ -473,7 +478,7 @@ async def test_large_results_are_kept_apart(world: World) -> None:
     seen: list[int] = []
 
     async def run(ctx: Context) -> int:
-        big = await ctx.step("big", lambda: text)
+        big = await ctx.step("big", lambda: text, repeatable=True)
         also = await ctx.tool("fetch")
         seen.append(len(big) + len(also))
         await ctx.sleep(0.01)
@@ -498,7 +503,7 @@ async def test_a_conversation_is_answered_and_so_is_what_comes_meanwhile(world: 
     heard: list[str] = []
 
     async def run(ctx: Context) -> str:
-        heard.append(await ctx.step("hear", lambda: ctx.payload["text"]))
+        heard.append(await ctx.step("hear", lambda: ctx.payload["text"], repeatable=True))
         if len(heard) == 1:
             await gate.passed()
         return f"You said: {heard[-1]}"

@@ -30,15 +30,18 @@ async def run_once(world: World, code: Code, app: App | None = None, **limits: A
 
 
 MISUSES: dict[str, tuple[Callable[[Context], Any], str]] = {
-    "an empty name": (lambda ctx: ctx.step(" ", int), "' ' cannot be the name of a step"),
-    "a long name": (lambda ctx: ctx.step("x" * 201, int), "cannot be the name of a step"),
-    "a name with a slash": (lambda ctx: ctx.step("a/b", int), "'a/b' cannot be the name of a step"),
-    "a name that is none": (lambda ctx: ctx.step(7, int), "7 cannot be the name of a step"),  # type: ignore[call-overload]
-    "no function": (lambda ctx: ctx.step("a", 7), "was given a int, not a function"),  # type: ignore[call-overload]
-    "arguments that are not JSON": (lambda ctx: ctx.step("a", str, object()), "`$[0]` is a object"),
-    "arguments that are too large": (lambda ctx: ctx.step("a", len, "x" * 300_000), "the limit is 262144"),
-    "retries that cannot be": (lambda ctx: ctx.step("a", int, retries=-1), "`retries=-1`"),
-    "a timeout that cannot be": (lambda ctx: ctx.step("a", int, timeout=0), "cannot be 0"),
+    "an empty name": (lambda ctx: ctx.step(" ", int, repeatable=True), "' ' cannot be the name of a step"),
+    "a long name": (lambda ctx: ctx.step("x" * 201, int, repeatable=True), "cannot be the name of a step"),
+    "a name with a slash": (lambda ctx: ctx.step("a/b", int, repeatable=True), "'a/b' cannot be the name of a step"),
+    "a name that is none": (lambda ctx: ctx.step(7, int, repeatable=True), "7 cannot be the name of a step"),  # type: ignore[call-overload]
+    "no function": (lambda ctx: ctx.step("a", 7, repeatable=True), "was given a int, not a function"),  # type: ignore[call-overload]
+    "arguments that are not JSON": (lambda ctx: ctx.step("a", str, object(), repeatable=True), "`$[0]` is a object"),
+    "arguments that are too large": (
+        lambda ctx: ctx.step("a", len, "x" * 300_000, repeatable=True),
+        "the limit is 262144",
+    ),
+    "retries that cannot be": (lambda ctx: ctx.step("a", int, retries=-1, repeatable=True), "`retries=-1`"),
+    "a timeout that cannot be": (lambda ctx: ctx.step("a", int, timeout=0, repeatable=True), "cannot be 0"),
     "a sleep of nothing": (lambda ctx: ctx.sleep(), "either seconds or `until`"),
     "a sleep that is not a number": (lambda ctx: ctx.sleep(float("nan")), "cannot be nan"),
     "a sleep before now": (lambda ctx: ctx.sleep(-1), "cannot be -1"),
@@ -70,7 +73,7 @@ async def test_what_cannot_be_recorded_fails_the_job_with_the_reason(world: Worl
 
 async def test_a_result_that_is_not_json_is_a_failure_of_its_step(world: World) -> None:
     async def run(ctx: Context) -> None:
-        await ctx.step("made", lambda: {"at": object()})
+        await ctx.step("made", lambda: {"at": object()}, repeatable=True)
 
     job = await run_once(world, run)
     assert job.status is JobStatus.FAILED
@@ -89,7 +92,7 @@ async def test_a_function_returns_what_cannot_be_stored(world: World) -> None:
 @pytest.mark.proves("D.252")
 async def test_an_operation_that_was_never_awaited_is_named(world: World) -> None:
     async def run(ctx: Context) -> str:
-        ctx.step("forgotten", lambda: 1)
+        ctx.step("forgotten", lambda: 1, repeatable=True)
         return "done"
 
     job = await run_once(world, run)
@@ -110,12 +113,12 @@ async def test_the_context_is_of_no_use_elsewhere(world: World) -> None:
             return "refused"
 
         first = await asyncio.to_thread(in_a_thread)
-        second = await ctx.step("inner", lambda: _refused(ctx))
+        second = await ctx.step("inner", lambda: _refused(ctx), repeatable=True)
         return [first, second]
 
     async def _refused(ctx: Context) -> str:
         with pytest.raises(ContextMisused, match="while `inner#0` of the same branch is under way"):
-            await ctx.step("nested", lambda: 1)
+            await ctx.step("nested", lambda: 1, repeatable=True)
         return "refused"
 
     job = await run_once(world, run)
@@ -125,13 +128,13 @@ async def test_the_context_is_of_no_use_elsewhere(world: World) -> None:
 
 
 async def _awaited(ctx: Context) -> None:
-    await ctx.step("from-a-thread", lambda: 1)
+    await ctx.step("from-a-thread", lambda: 1, repeatable=True)
 
 
 async def test_several_at_once_without_gather_are_refused(world: World) -> None:
     async def run(ctx: Context) -> str:
         async def one() -> int:
-            return await ctx.step("one", lambda: 1)
+            return await ctx.step("one", lambda: 1, repeatable=True)
 
         ended = await asyncio.gather(one(), one(), return_exceptions=True)
         return ", ".join(sorted(type(each).__name__ for each in ended))
@@ -142,7 +145,7 @@ async def test_several_at_once_without_gather_are_refused(world: World) -> None:
 
 async def test_an_operation_is_awaited_once(world: World) -> None:
     async def run(ctx: Context) -> str:
-        operation = ctx.step("one", lambda: 1)
+        operation = ctx.step("one", lambda: 1, repeatable=True)
         await operation
         with pytest.raises(ContextMisused, match="awaited twice"):
             await operation
@@ -156,7 +159,7 @@ async def test_an_agent_that_is_not_deterministic_is_held(world: World) -> None:
     names = iter(["first", "second"])
 
     async def run(ctx: Context) -> None:
-        await ctx.step(next(names), random.random)
+        await ctx.step(next(names), random.random, repeatable=True)
         await ctx.sleep(0.01)
 
     job = await run_once(world, run)
@@ -166,7 +169,7 @@ async def test_an_agent_that_is_not_deterministic_is_held(world: World) -> None:
 @pytest.mark.proves("D.253")
 async def test_an_agent_that_never_returns_runs_out_of_time(world: World) -> None:
     async def run(ctx: Context) -> None:
-        await ctx.step("first", lambda: 1)
+        await ctx.step("first", lambda: 1, repeatable=True)
         await asyncio.Event().wait()
 
     job = await run_once(world, run, timeout_seconds=1)
@@ -201,7 +204,7 @@ def held_in_a_tool(gate: Gate, did: list[str]) -> App:
 
 async def acts_and_goes_on(ctx: Context) -> str:
     await ctx.tool("act")
-    return await ctx.step("after", lambda: "went on")
+    return await ctx.step("after", lambda: "went on", repeatable=True)
 
 
 @pytest.mark.proves("D.253")

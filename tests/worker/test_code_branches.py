@@ -68,17 +68,17 @@ async def test_a_call_is_not_sent_by_policies_that_another_branch_heard_of(
                 return "denied"
 
         async def first() -> str:
-            await ctx.step("a", gates[0].passed)
-            await ctx.step("b", int)  # writes "a": that is the write that is held
+            await ctx.step("a", gates[0].passed, repeatable=True)
+            await ctx.step("b", int, repeatable=True)  # writes "a": that is the write that is held
             return await acts("first")
 
         async def second() -> str:
-            await ctx.step("c", gates[1].passed)
-            await ctx.step("d", int)
+            await ctx.step("c", gates[1].passed, repeatable=True)
+            await ctx.step("d", int, repeatable=True)
             return "done"
 
         async def third() -> str:
-            await ctx.step("e", gates[2].passed)
+            await ctx.step("e", gates[2].passed, repeatable=True)
             return await acts("third")
 
         return list(await ctx.gather(first(), second(), third()))
@@ -155,7 +155,7 @@ async def test_what_a_branch_notes_while_another_writes_goes_on_the_trail(
         async def run(ctx: Context) -> Any:
             async def steps() -> None:
                 if more:
-                    await ctx.step("slow", slow)
+                    await ctx.step("slow", slow, repeatable=True)
 
             async def acts() -> Any:
                 if more:

@@ -29,18 +29,20 @@ START = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 
 async def as_it_was(ctx: Context) -> list[Any]:
-    one = await ctx.step("one", lambda word: word, "a")
-    branches = await ctx.gather(ctx.step("left", lambda: 1), ctx.step("right", lambda: 2))
+    one = await ctx.step("one", lambda word: word, "a", repeatable=True)
+    branches = await ctx.gather(
+        ctx.step("left", lambda: 1, repeatable=True), ctx.step("right", lambda: 2, repeatable=True)
+    )
     said = await ctx.request_approval("Go on?")
-    return [one, branches, said.approved, await ctx.step("last", lambda: "z")]
+    return [one, branches, said.approved, await ctx.step("last", lambda: "z", repeatable=True)]
 
 
 async def _another_name(ctx: Context) -> None:
-    await ctx.step("won", lambda word: word, "a")
+    await ctx.step("won", lambda word: word, "a", repeatable=True)
 
 
 async def _another_input(ctx: Context) -> None:
-    await ctx.step("one", lambda word: word, "b")
+    await ctx.step("one", lambda word: word, "b", repeatable=True)
 
 
 async def _another_kind(ctx: Context) -> None:
@@ -48,29 +50,29 @@ async def _another_kind(ctx: Context) -> None:
 
 
 async def _another_order(ctx: Context) -> None:
-    await ctx.gather(ctx.step("left", lambda: 1), ctx.step("right", lambda: 2))
+    await ctx.gather(ctx.step("left", lambda: 1, repeatable=True), ctx.step("right", lambda: 2, repeatable=True))
 
 
 async def _one_more_before(ctx: Context) -> None:
-    await ctx.step("zero", lambda: 0)
+    await ctx.step("zero", lambda: 0, repeatable=True)
 
 
 async def _fewer_branches(ctx: Context) -> None:
-    await ctx.step("one", lambda word: word, "a")
-    await ctx.gather(ctx.step("left", lambda: 1))
+    await ctx.step("one", lambda word: word, "a", repeatable=True)
+    await ctx.gather(ctx.step("left", lambda: 1, repeatable=True))
 
 
 async def _another_branch(ctx: Context) -> None:
-    await ctx.step("one", lambda word: word, "a")
-    await ctx.gather(ctx.step("left", lambda: 1), ctx.step("wrong", lambda: 2))
+    await ctx.step("one", lambda word: word, "a", repeatable=True)
+    await ctx.gather(ctx.step("left", lambda: 1, repeatable=True), ctx.step("wrong", lambda: 2, repeatable=True))
 
 
 async def _an_empty_branch(ctx: Context) -> None:
     async def nothing() -> None:
         pass
 
-    await ctx.step("one", lambda word: word, "a")
-    await ctx.gather(ctx.step("left", lambda: 1), nothing())
+    await ctx.step("one", lambda word: word, "a", repeatable=True)
+    await ctx.gather(ctx.step("left", lambda: 1, repeatable=True), nothing())
 
 
 async def _returns_early(ctx: Context) -> str:
@@ -215,12 +217,12 @@ async def test_except_exception_does_not_swallow_it(world: World, admin: asyncpg
 
 def _waits(before: str) -> Callable[[Context], Coroutine[Any, Any, str]]:
     async def run(ctx: Context) -> str:
-        await ctx.step(before, lambda: 1)
+        await ctx.step(before, lambda: 1, repeatable=True)
         if ctx.payload["for"] == "time":
             await ctx.sleep(3600)
         else:
             await ctx.request_approval(f"May job {ctx.payload['number']} go on?")
-        return await ctx.step("after", lambda: "went on")
+        return await ctx.step("after", lambda: "went on", repeatable=True)
 
     return run
 

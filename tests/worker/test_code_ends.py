@@ -96,7 +96,7 @@ async def test_a_held_job_whose_code_swallows_it_does_not_end_with_less_done(wor
     gate, outside = Gate(), Outside()
 
     async def run(ctx: Context) -> str:
-        await ctx.step("one", gate.passed)
+        await ctx.step("one", gate.passed, repeatable=True)
         for what in ("a", "b"):
             try:
                 await ctx.tool("act", what=what)
@@ -130,7 +130,7 @@ async def test_a_step_that_is_tried_again_and_again_ends_with_the_time_of_its_jo
         raise RuntimeError("no")
 
     async def run(ctx: Context) -> None:
-        await ctx.step("fails", fails, retries=100)
+        await ctx.step("fails", fails, retries=100, repeatable=True)
 
     limits = {"timeout_seconds": 1, "retry_base_seconds": 0.5, "retry_cap_seconds": 60.0}
     id = await submit(world, await make_coded(world, limits=limits))
@@ -148,7 +148,7 @@ async def test_a_step_has_no_more_time_than_its_job(world: World) -> None:
 
     async def run(ctx: Context) -> str:
         try:
-            await ctx.step("waits", never.wait)
+            await ctx.step("waits", never.wait, repeatable=True)
         except StepFailed as error:
             caught.append(str(error))
         return "went on"
@@ -174,7 +174,7 @@ async def test_a_step_is_not_tried_again_once_somebody_stops_its_job(world: Worl
                 await steering.pause(world.db, world.admin.actor, ctx.job_id, Pause())
             raise RuntimeError("no")
 
-        await ctx.step("fails", fails, retries=100)
+        await ctx.step("fails", fails, retries=100, repeatable=True)
 
     limits = {"retry_base_seconds": 0.05, "retry_cap_seconds": 0.05}
     id = await submit(world, await make_coded(world, limits=limits))
@@ -203,7 +203,7 @@ async def test_a_spent_day_lets_the_other_branches_finish(world: World, admin: a
             return await ctx.model("x" * 400)
 
         async def asks() -> str:
-            await ctx.step("wait", gate.entered.wait)
+            await ctx.step("wait", gate.entered.wait, repeatable=True)
             try:
                 return await ctx.model("hello " * 50)
             finally:
@@ -292,7 +292,7 @@ async def test_a_result_that_is_too_large_is_a_failure_of_its_step(world: World,
 
     async def run(ctx: Context) -> str:
         try:
-            await ctx.step("large", large)
+            await ctx.step("large", large, repeatable=True)
         except StepFailed as error:
             said = str(error)
         await ctx.sleep(3600)
@@ -387,7 +387,7 @@ async def test_a_refusal_with_signs_that_cannot_be_stored_is_recorded_without_th
             await ctx.model("hello")
         except ModelError as error:
             said = error.message
-        await ctx.step("next", int)
+        await ctx.step("next", int, repeatable=True)
         return said
 
     model = Answering(None)

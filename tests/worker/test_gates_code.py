@@ -117,7 +117,7 @@ async def test_an_answer_of_code_lets_one_call_through_and_the_next_is_stopped_a
         said = [await tried(ctx), await tried(ctx)]
         passed = await ctx.answer("any", {"sure": "understood"})
         said += [await tried(ctx, "2"), *await ctx.gather(tried(ctx))]
-        said.append(await ctx.step("plan", lambda: "a step is no call"))
+        said.append(await ctx.step("plan", lambda: "a step is no call", repeatable=True))
         return [passed, *said, await tried(ctx)]
 
     job = await _run(world, desk, atlas(gate("any", before("ticket.*"))), code)
@@ -178,7 +178,7 @@ async def test_gates_of_the_session_stop_all_tools_and_the_end_but_no_step(world
     desk = Desk()
 
     async def silent(ctx: Context) -> Any:
-        return await ctx.step("plan", lambda: "a plan")
+        return await ctx.step("plan", lambda: "a plan", repeatable=True)
 
     job = await _run(world, desk, atlas(ONBOARDING), silent)
     assert job.status is JobStatus.FAILED

@@ -80,6 +80,7 @@ async def _job_context(visit: Visit) -> dict[str, Any]:
     agent = (await _agents(visit)).get(job.agent_id)
     usage = await steering.list_job_usage(visit.db, visit.actor, id)
     gates = await _read_gates(visit, job)
+    state = await steering.get_state(visit.db, visit.actor, id)
     is_open = job.status not in TERMINAL
     now = datetime.now(UTC)
     return {
@@ -99,10 +100,12 @@ async def _job_context(visit: Visit) -> dict[str, Any]:
             [(call.id, call.status, call.attempt) for step in steps for call in step.calls],
             [(request.id, request.status, request.version) for request in requests],
             gates.entries[-1].seq if gates.entries else None,
+            state,
         ),
         "now": now,
         "journal": await steering.list_journal(visit.db, visit.actor, id, first - 1, STEPS),
         "memory": await sessions.list_job_memories(visit.db, visit.actor, id),
+        "state": state,
         "used": usage,
         "cost": cost_text(usage),
         "before": before,

@@ -27,6 +27,11 @@ returning j.id
 select whole_checkpoint(checkpoint, memory) from job where id = $1
 
 
+-- name: get_state
+-- Agents could keep nothing before the release that stores it beside the checkpoint.
+select memory -> 'working_data' from job where id = $1
+
+
 -- name: list_log
 -- The last twenty steps that are over: of a code agent its operations, of others their responses with their calls.
 select l.step_index, left(l.step_id, 100) as step_id, l.started_at, l.finished_at, left(l.result_summary, 200) as result_summary,
@@ -238,7 +243,7 @@ limit $3
 -- of a model's response all of them, of a code agent those that have no outcome. An agent that runs elsewhere is resumed there.
 select j.id, j.session_id, j.agent_id, a.slug as agent, j.agent_version, j.kind, j.app, j.status, j.holds, j.payload,
   whole_checkpoint(j.checkpoint, j.memory)::text as checkpoint, j.checkpoint_mac, v.model_config, v.skill_config, v.resource_limits, j.created_at,
-  last.response, made.calls
+  a.repeats_steps, last.response, made.calls
 from job j
 join agent a on a.org_id = j.org_id and a.id = j.agent_id
 join agent_version v on v.org_id = j.org_id and v.agent_id = j.agent_id and v.version = j.agent_version

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from cortex_plane.approvals.model.approvals import NewRequest
 from cortex_plane.jobs.model.jobs import JobKind, JobStatus
+from cortex_plane.jobs.model.state import Changes
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor
 
@@ -52,6 +53,10 @@ class Assignment:
     """The atlases that its session is bound to, and what their gates remember; None where it is bound to none."""
     hand_backs: int
     """How often in a row it was handed back without progress."""
+    session_context: dict[str, Any] = field(default_factory=dict)
+    """As it was when the job was claimed."""
+    repeats_steps: bool = False
+    """A step of code that declares nothing may be repeated: its agent was made by a release that always did."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,6 +122,8 @@ class StepWrite:
     """The version of the policies by which the calls were allowed."""
     requests: tuple[NewRequest, ...] = ()
     asked_by: Actor | None = None
+    state: Changes | None = None
+    """What the calls and operations of this write changed of the agent's state."""
     more: dict[str, Any] = field(default_factory=dict)
     """What not every write has, by the noun that it belongs to; see `record_more` in the database."""
     events: Sequence[tuple[str, dict[str, Any]]] = field(default_factory=tuple)

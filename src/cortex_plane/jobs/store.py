@@ -12,6 +12,7 @@ import orjson
 
 from cortex_plane.db.database import NOBODY, Database, Queries, Row, Transaction, one
 from cortex_plane.jobs import rules
+from cortex_plane.jobs.model.checkpoints import PLANE_KEY
 from cortex_plane.jobs.model.effects import Answer, CallStatus, ToolCall
 from cortex_plane.jobs.model.jobs import Job, JobChange, JobKind, JobStatus, Step, Worker
 from cortex_plane.jobs.model.journal import JournalEntry, Signal, SignalDraft, Wait, Waiter
@@ -166,7 +167,12 @@ async def claim_jobs(
         "claim_jobs", None, worker_id, list(apps), limit, after, list(running_orgs), shares.share, shares.reserve,
         shares.org_jobs,
     )  # fmt: skip
-    assignments = [Assignment(**{**row, "kind": JobKind(row["kind"])}) for row in rows if row["job_id"] is not None]
+    # What only some jobs have stands in their settings, under the plane's own key.
+    assignments = [
+        Assignment(**{**row, "kind": JobKind(row["kind"])}, **row["skill_config"].pop(PLANE_KEY, {}))
+        for row in rows
+        if row["job_id"] is not None
+    ]
     return assignments, len(assignments) < len(rows)
 
 

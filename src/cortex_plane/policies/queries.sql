@@ -48,6 +48,7 @@ join agent_version w on w.org_id = j.org_id and w.agent_id = j.agent_id and w.ve
 left join tool_version v on v.app = j.app and v.name = c.tool_name and v.digest = c.tool_digest
 left join external_call x on x.org_id = c.org_id and x.call_id = c.id
 where c.created_at >= $1 and c.created_at < $2 and c.created_at > '-infinity' -- its index
+  and c.tool_name <> 'plane.step' -- policies do not look at steps of code
 order by c.created_at desc, c.id desc
 limit $3
 

@@ -16,7 +16,7 @@ from cortex_plane.calls.rules import pipeline
 from cortex_plane.calls.verbs.earlier_approvals import cover_call, receipt_fault
 from cortex_plane.gates.model.gates import PLANE_TOOLS
 from cortex_plane.gates.rules.authorization import Authorization, StandingUse
-from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT, CallStatus, ToolCall
+from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT, STEP, CallStatus, ToolCall
 from cortex_plane.jobs.model.jobs import Hold
 from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.kernel.errors import Conflict
@@ -28,7 +28,7 @@ from cortex_plane.worker.calls import ASK, Call, CallKind, apply_authorization, 
 from cortex_plane.worker.ends import Ended, JobHeld, JobSleeps
 from cortex_plane.worker.lease import Lease
 from cortex_plane.worker.mcp.remote_tool import RemoteTool
-from cortex_plane.worker.session_gates import SessionGates
+from cortex_plane.worker.session_gates import BY_THE_PLANE, SessionGates
 
 log = structlog.get_logger()
 
@@ -79,6 +79,8 @@ class CallAuthorizer:
         lease = self._lease
         call.policies = lease.policies_version = lease.newest_policies
         self.standing_uses.pop(call.id, None)
+        if call.name == STEP:
+            return Authorization(BY_THE_PLANE)
         policies = await self.policies_at(call.policies)
         self._apply_confirmation(call, policies)
         call.ruling = self._gates.rule_on(call, is_new=is_new)

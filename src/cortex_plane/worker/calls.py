@@ -27,6 +27,7 @@ from cortex_plane.gates.rules.authorization import Authorization, StandingUse
 from cortex_plane.jobs.model.checkpoints import ActiveTool, ToolStatus
 from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
 from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.jobs.model.state import Changes
 from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
@@ -105,6 +106,8 @@ class Call:
     """A person approved exactly this, and it was sent with that."""
     sent_digest: str | None = None
     """The version of the tool that it was sent to, by an earlier attempt."""
+    state: Changes | None = None
+    """What its tool changed of the agent's state: written with its outcome, if it completes."""
     ruling: Ruling | None = None
     """The last ruling of its session's gates."""
     judged_before: bool = False
@@ -366,6 +369,7 @@ def merge_writes(first: StepWrite, then: StepWrite) -> StepWrite:
         arguments=(*first.arguments, *then.arguments),
         results=(*first.results, *then.results),
         stored=(*first.stored, *then.stored),
+        state={**(first.state or {}), **(then.state or {})} or None,
         requests=(*first.requests, *then.requests),
         more=more,
         events=[*first.events, *then.events],
@@ -410,6 +414,10 @@ class PendingWrite:
         write.outcomes = orjson.dumps(outcomes) if outcomes else None
         write.arguments, write.results = tuple(blobs.arguments), tuple(blobs.results)
         write.stored = tuple(self.stored)
+        for call in (*self.unwritten, *self.settled):
+            if call.state is not None and call.status is CallStatus.COMPLETED:
+                # Of two that ran at once the later one in the response holds.
+                write.state = {**(write.state or {}), **call.state}
         write.intents = orjson.dumps([call.intent(grant=True) for call in self.granted]) if self.granted else None
         for call in self.unwritten:
             call.has_row = True

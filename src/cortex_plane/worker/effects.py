@@ -42,7 +42,7 @@ from cortex_plane.worker.lease import Lease
 from cortex_plane.worker.limits import CallStopped, CallTimeout, ticks, within
 from cortex_plane.worker.model_calls import ModelConversation
 from cortex_plane.worker.session_gates import SessionGates
-from cortex_plane.worker.tools.tool import ToolContext, encode_result
+from cortex_plane.worker.tools.tool import ToolContext, ToolState, encode_result
 
 log = structlog.get_logger()
 
@@ -118,8 +118,8 @@ class RequestCards:
 
     def uncertain_effect(self, call: Call) -> NewRequest:
         request = self._request(
-            call, summary=f"Nobody knows whether {call.name} of {self._lease.assignment.agent} happened",
-            rule="on_uncertain", terms=SETTLERS, question=doubt(call.name, call.error), is_doubt=True,
+            call, summary=f"Nobody knows whether {call.code.label} of {self._lease.assignment.agent} happened",
+            rule="on_uncertain", terms=SETTLERS, question=doubt(call.code.label, call.error), is_doubt=True,
         )  # fmt: skip
         return replace(request, tool_digest=call.sent_digest or call.digest, risk=call.code.risk)
 
@@ -172,13 +172,16 @@ class CallLedger:
 
     async def read(self, call: Call) -> None:
         """A call without side effects: any failure is an answer for the model."""
+        context = self._context(call)
         reached("tool:before")
         try:
-            value = await within(call.code.timeout_seconds, call.code.call(call.values, self._context(call)))
+            value = await within(call.code.timeout_seconds, call.code.call(call.values, context))
         except Exception as error:
             call.fail(_describe(call, error))
         else:
-            self._complete(call, value)
+            self._complete(call, value, context)
+        finally:
+            context.state.is_closed = True
         reached("tool:after")
 
     async def perform(self, call: Call, calls: Sequence[Call], pending: PendingWrite) -> None:
@@ -284,7 +287,9 @@ class CallLedger:
             log.warning("uncertain effect", job_id=str(self._lease.assignment.job_id), tool=call.name, error=call.error)
             return False
         else:
-            self._complete(call, value)
+            self._complete(call, value, context)
+        finally:
+            context.state.is_closed = True
         reached("tool:after")
         return True
 
@@ -304,10 +309,11 @@ class CallLedger:
             if choice is Settlement.WAIT:
                 raise Ended(JobSleeps((safe_at - now).total_seconds() + 0.01, "an effect is uncertain"))
             if choice is Settlement.PROBE:
-                answer = await self._probe(call)
+                context = self._context(call)
+                answer = await self._probe(call, context)
                 if isinstance(answer, Happened):
                     call.error, call.settled_by = None, "probe"
-                    self._complete(call, answer.result)
+                    self._complete(call, answer.result, context)
                     return
                 did_not_happen = isinstance(answer, DidNotHappen)
                 choice = Settlement.SEND_AGAIN if did_not_happen else Settlement.ASK_HUMAN
@@ -322,7 +328,7 @@ class CallLedger:
             if choice is Settlement.FAIL:
                 call.fail(trouble or "the worker stopped while it was under way")
                 self._gates.end_calls(calls)
-                message = f"Nobody knows whether `{call.name}` happened, and it declares on_uncertain=fail."
+                message = f"Nobody knows whether `{call.code.label}` happened, and it declares on_uncertain=fail."
                 remedy = "Look at the outside world, then `cortex job resubmit` it or not."
                 raise Ended(JobFailed(message, remedy, outcome_write(call)))
             if is_over and not did_not_happen:
@@ -334,20 +340,22 @@ class CallLedger:
                 return
             is_over, trouble = True, call.error
 
-    async def _probe(self, call: Call) -> Happened | DidNotHappen | None:
+    async def _probe(self, call: Call, context: ToolContext) -> Happened | DidNotHappen | None:
         reached("probe:before")
         answer: Happened | DidNotHappen | None = None
         try:
-            answer = await within(call.code.timeout_seconds, call.code.ask_probe(call.values, self._context(call)))
+            answer = await within(call.code.timeout_seconds, call.code.ask_probe(call.values, context))
         except Exception as error:
             job_id = str(self._lease.assignment.job_id)
             log.warning("probe failed", job_id=job_id, tool=call.name, error=_describe(call, error))
+        finally:
+            context.state.is_closed = True
         reached("probe:after")
         return answer
 
-    def _complete(self, call: Call, value: Any) -> None:
+    def _complete(self, call: Call, value: Any, context: ToolContext) -> None:
         """It happened, whatever it returned: a result that cannot be stored does not undo it."""
-        call.status, call.error = CallStatus.COMPLETED, None
+        call.status, call.error, call.state = CallStatus.COMPLETED, None, context.state.changes
         try:
             self._store_result(call, encode_result(value))
         except CortexError as error:
@@ -369,7 +377,8 @@ class CallLedger:
         call.result = canonical(preview)
 
     def _context(self, call: Call) -> ToolContext:
-        assignment = self._lease.assignment
+        assignment, state = self._lease.assignment, ToolState()
+        state.entries = self._lease.state
         return ToolContext(
             org_id=assignment.org_id,
             session_id=assignment.session_id,
@@ -378,6 +387,9 @@ class CallLedger:
             invocation_id=call.id,
             step=call.step,
             attempt=call.attempt,
+            state=state,
+            config=self._lease.config,
+            session_context=assignment.session_context,
         )
 
 
@@ -385,7 +397,7 @@ def _describe(call: Call, error: Exception) -> str:
     if isinstance(error, ToolError):
         return storable(str(error))
     if isinstance(error, CallTimeout):
-        return f"`{call.name}` did not answer within {call.code.timeout_seconds:g} s."
+        return f"`{call.code.label}` did not answer within {call.code.timeout_seconds:g} s."
     if isinstance(error, CallStopped):
-        return storable(f"`{call.name}` raised {error}")
-    return storable(f"`{call.name}` raised {type(error).__name__}: {str(error)[:2000]}")
+        return storable(f"`{call.code.label}` raised {error}")
+    return storable(f"`{call.code.label}` raised {type(error).__name__}: {str(error)[:2000]}")

@@ -13,19 +13,20 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents import store as agents_store
-from cortex_plane.agents.model.agents import DEFAULT_APP, PromptChange, SkillSettings
+from cortex_plane.agents.model.agents import DEFAULT_APP, PromptChange, SkillSettings, own_settings
 from cortex_plane.agents.model.completions import CallRequest, ModelError, ModelRequest, provider_name
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.checkpoints import CheckpointCorrupt, CorruptionType, Phase, Progress, open_sealed
-from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
+from cortex_plane.jobs.model.effects import SETTLED, STEP, CallStatus, ToolCall
 from cortex_plane.jobs.model.jobs import Finding, JobKind, Parked, PreflightOutcome, Reason, Severity
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.sessions.rules import as_sent, requests_of
 from cortex_plane.worker.calls import Toolbox, plan_call, toolbox_of
 from cortex_plane.worker.code.context import CodeAgent, dry_run
 from cortex_plane.worker.code.operations import with_ask
+from cortex_plane.worker.code.steps import NEXT_RELEASE
 from cortex_plane.worker.gate_code import with_gate_tools
 from cortex_plane.worker.lease import prompt_of
 from cortex_plane.worker.mcp.connection import McpConnection
@@ -138,10 +139,22 @@ class Preflight:
             return
         toolbox = with_ask(toolbox_of(app, skills))
         for row in job.calls:
+            if row.tool_name == STEP:
+                continue  # its function is looked at by a replay
             request = CallRequest(id=str(row.id), name=provider_name(row.tool_name), arguments=row.arguments)
             for fault in _call(request, row, toolbox):
                 yield fault
-        differs = await self._replay_job(org_id, job, progress, function) if self.replay else None
+        undeclared: set[str] = set()
+        differs = await self._replay_job(org_id, job, progress, function, undeclared) if self.replay else None
+        if undeclared and job.repeats_steps:
+            names = ", ".join(f"`{name}`" for name in sorted(undeclared)[:10])
+            yield ResumeFault(
+                Reason.STEP_UNDECLARED,
+                PreflightOutcome.GOES_ON,
+                f"Steps of its code agent declare nothing, so they run again where a worker dies: {names}.",
+                f"{NEXT_RELEASE} Declare `repeatable=True`, or `on_uncertain` for what must not happen twice.",
+                Severity.WARNING,
+            )
         if differs is not None:
             yield ResumeFault(
                 Reason.REPLAY_MISMATCH,
@@ -150,7 +163,9 @@ class Preflight:
                 "Keep the old way for jobs that are on it until they are through; else they are held with `code_changed`.",
             )
 
-    async def _replay_job(self, org_id: UUID, job: Parked, progress: Progress, function: CodeAgent) -> str | None:
+    async def _replay_job(
+        self, org_id: UUID, job: Parked, progress: Progress, function: CodeAgent, undeclared: set[str]
+    ) -> str | None:
         payload = job.payload
         if job.kind is JobKind.CONVERSATION:
             text = await workers.last_message(self.db, org_id, job, progress.message_seq)
@@ -158,8 +173,8 @@ class Preflight:
         entries, _ = await jobs_store.list_past_entries(self.db, org_id, job.id)
         return await dry_run(
             function, entries, payload, job_id=job.id,
-            session_id=job.session_id, agent=job.agent,
-            fetch=lambda id: workers.parked_result(self.db, org_id, job, id),
+            session_id=job.session_id, agent=job.agent, config=own_settings(job.skill_config),
+            fetch=lambda id: workers.parked_result(self.db, org_id, job, id), undeclared=undeclared,
         )  # fmt: skip
 
 

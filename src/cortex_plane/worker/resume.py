@@ -46,6 +46,7 @@ async def resume(lease: Lease, gates: SessionGates, authorizer: CallAuthorizer) 
     lease.notes.append(lease.fact(action, epoch=assignment.epoch, worker=lease.worker.worker_name))
     if assignment.checkpoint is not None:
         lease.progress = _open_checkpoint(lease)
+        lease.state = lease.progress.working_data
         # What was sealed by an earlier release has its memory in the checkpoint: the first write puts it beside.
         lease.stored_memory = None if any(lease.progress.memory) else lease.progress.memory
     past = await _read_past(lease)

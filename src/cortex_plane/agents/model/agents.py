@@ -116,6 +116,8 @@ class SkillSettings:
     """The atlases that its sessions are bound to."""
     defer_outcomes: bool = True
     """The outcome of a call that may be repeated with its key waits a few milliseconds for the next response."""
+    context_in_prompt: frozenset[str] | None = frozenset()
+    """Keys of the session's context that its model reads in the system prompt; None for all."""
 
     @classmethod
     def of(cls, config: dict[str, Any]) -> SkillSettings:
@@ -130,7 +132,22 @@ class SkillSettings:
             run=config.get("run"),
             atlases=tuple(config.get("atlases") or ()),
             defer_outcomes=config.get("defer_outcomes") is not False,
+            context_in_prompt=None if (keys := config.get("context_in_prompt")) is True else frozenset(keys or ()),
         )
+
+
+PLANE_SETTINGS = frozenset(
+    {
+        "app", "approval", "atlases", "checkpoint_granularity", "context_in_prompt", "defer_outcomes", "on_prompt_change",
+        "run", "side_effect_tools", "tools",
+    }
+)  # fmt: skip
+"""The keys of a skill configuration that `SkillSettings` reads."""
+
+
+def own_settings(config: dict[str, Any]) -> dict[str, Any]:
+    """What is the agent's own of its skill configuration."""
+    return {key: value for key, value in config.items() if key not in PLANE_SETTINGS}
 
 
 MAX_TTL_SECONDS = 604_800
@@ -153,6 +170,15 @@ def _settings_known(config: dict[str, Any]) -> dict[str, Any]:
         if value is not None and value not in choices:
             context = {"name": name, "choices": ", ".join(choices)}
             raise PydanticCustomError(name, "{name} must be one of {choices}", context)
+    if reserved := next((key for key in config if key.startswith("$")), None):
+        raise PydanticCustomError(
+            "reserved_key", "the key {key} is the plane's own: it starts with $", {"key": reserved}
+        )
+    keys = config.get("context_in_prompt", False)
+    if not (isinstance(keys, bool) or (isinstance(keys, list) and all(isinstance(key, str) for key in keys))):
+        raise PydanticCustomError(
+            "context_in_prompt", "context_in_prompt must be true, false or a list of keys of the session's context"
+        )
     if not isinstance(config.get("defer_outcomes", True), bool):
         raise PydanticCustomError("defer_outcomes", "defer_outcomes must be true or false")
     for name in ("side_effect_tools", "tools"):

@@ -286,7 +286,11 @@ begin
           returning j.*, f.waited, f.number)
         select j.org_id, j.id, j.session_id, j.agent_id, j.agent_version, j.kind, j.app, j.payload,
           whole_checkpoint(j.checkpoint, j.memory)::text, j.checkpoint_mac, j.epoch, j.write_seq, j.retry_count, j.max_retries,
-          j.running_seconds, v.model_config, v.skill_config, v.resource_limits, h.message_seq, now,
+          j.running_seconds, v.model_config,
+          -- Beside the settings, so that a worker of the release before reads the rest as it is.
+          case when s.context <> '{}' or a.repeats_steps then v.skill_config || jsonb_build_object('$plane',
+            jsonb_build_object('session_context', s.context, 'repeats_steps', a.repeats_steps)) else v.skill_config end,
+          v.resource_limits, h.message_seq, now,
           a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, claim_jobs.policies, j.policies, j.waited,
           case when exists (select from session_atlas b where b.org_id = j.org_id and b.session_id = j.session_id)
             then session_bound(j.org_id, j.session_id) end, j.hand_backs

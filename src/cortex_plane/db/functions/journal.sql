@@ -30,16 +30,18 @@ create view journal_shown with (security_invoker = true) as
       when e.kind = 'approval' and e.status = 'open' and (c.finished_at is not null or c.status = 'approved') then
         jsonb_build_object('approved', c.status in ('approved', 'completed'), 'by', r.resolved_by_name,
           'reason', coalesce(r.resolution_reason, c.error))
-      when e.kind = 'tool' and c.status = 'completed' then c.result
+      when e.kind in ('tool', 'step') and c.status = 'completed' then c.result
       else e.result end as result,
     coalesce(e.result_id, case when c.status = 'completed' then c.result_id end) as result_id,
     case
-      when e.error is not null or e.kind <> 'tool' or c.status not in ('failed', 'rejected') then e.error
-      else jsonb_build_object('type', case c.status when 'rejected' then 'ToolDenied' else 'ToolFailed' end,
-        'message', c.error) end as error,
+      when e.error is null and e.kind in ('tool', 'step') and c.status in ('failed', 'rejected') then
+        jsonb_build_object('message', c.error, 'type', case
+          when e.kind = 'step' then 'StepNotDone' when c.status = 'rejected' then 'ToolDenied' else 'ToolFailed' end)
+      else e.error end as error,
     e.created_at, coalesce(e.finished_at, c.finished_at) as finished_at
   from journal_entry e
-  left join tool_call c on e.kind in ('tool', 'approval') and c.org_id = e.org_id and c.job_id = e.job_id
+  -- A step that may be repeated has no call, and is never open.
+  left join tool_call c on (e.kind in ('tool', 'approval') or (e.kind = 'step' and e.status = 'open')) and c.org_id = e.org_id and c.job_id = e.job_id
     and c.step_index = e.position and c.position = 0
   left join step s on e.kind = 'model' and s.org_id = e.org_id and s.job_id = e.job_id and s.step_index = e.position
   left join lateral (

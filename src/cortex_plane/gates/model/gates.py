@@ -10,6 +10,7 @@ from typing import Any
 
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model.atlases import Gate, TriggerType
+from cortex_plane.jobs.model.effects import STEP
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.policies.model.policies import PolicyVerdict, Template
@@ -21,8 +22,8 @@ ANSWER = "plane.answer"
 REQUEST_CONTEXT = "plane.request_context"
 """The tool by which an agent asks for what its stewards wrote down."""
 PLANE_TOOLS = frozenset({ANSWER, REQUEST_CONTEXT})
-OF_THE_PLANE = frozenset({*PLANE_TOOLS, "plane.ask"})
-"""What gates do not look at: it is theirs, or asks people and sends nothing. By exact name."""
+OF_THE_PLANE = frozenset({*PLANE_TOOLS, "plane.ask", STEP})
+"""What gates do not look at: it is theirs, or asks people and sends nothing, or is a step of code. By exact name."""
 MAX_PASSES = 200
 MAX_OPEN = 50
 """Questions about calls that wait at the same time."""

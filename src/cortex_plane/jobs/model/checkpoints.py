@@ -23,6 +23,7 @@ from uuid import UUID
 
 import orjson
 
+from cortex_plane.jobs.model.state import refuse_reserved
 from cortex_plane.kernel.canonical import check_text
 from cortex_plane.kernel.errors import CortexError, InvalidInput, TooLarge
 
@@ -274,12 +275,7 @@ def _check_count(value: int, name: str) -> None:
 
 def check_memory(summary: str | None, facts: Iterable[str], working_data: Iterable[str]) -> None:
     for key in working_data:
-        if key.startswith("$"):
-            raise InvalidInput(
-                f"`{key[:50]}` starts with `$`: such keys are the plane's own.",
-                field=key[:50],
-                hint="Choose a key that starts with another character.",
-            )
+        refuse_reserved(key)
     if summary is not None:
         check_text(summary, "conversation_summary")
     for index, fact in enumerate(facts):

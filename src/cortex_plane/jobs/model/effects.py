@@ -39,6 +39,8 @@ class CallStatus(StrEnum):
     """Never sent: unknown tool, wrong arguments, or not allowed."""
 
 
+STEP = "plane.step"
+"""The tool name of a step of a code agent that is settled like a call; its arguments are the `step` and its `arguments`."""
 SETTLED = frozenset({CallStatus.COMPLETED, CallStatus.FAILED, CallStatus.REJECTED})
 IN_DOUBT = frozenset({CallStatus.INTENDED, CallStatus.UNCERTAIN})
 """May have been sent, without an outcome. One that was cleared was not."""
@@ -169,6 +171,11 @@ def doubt(tool_name: str, error: str | None) -> str:
     )
 
 
+def call_label(tool_name: str, arguments: Any) -> str:
+    """What people read of a call: the name of its tool, or of its step."""
+    return str(arguments["step"]) if tool_name == STEP else tool_name
+
+
 def question(call: ToolCall) -> Question:
     return Question(
         call_id=call.id,
@@ -178,6 +185,6 @@ def question(call: ToolCall) -> Question:
         arguments=call.arguments,
         attempt=call.attempt,
         error=call.error,
-        text=doubt(call.tool_name, call.error),
+        text=doubt(call_label(call.tool_name, call.arguments), call.error),
         created_at=call.created_at,
     )

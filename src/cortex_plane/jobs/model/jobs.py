@@ -283,6 +283,8 @@ class Reason(StrEnum):
     PROMPT_CHANGED = "prompt_changed"
     MODEL_MISSING = "model_missing"
     REPLAY_MISMATCH = "replay_mismatch"
+    STEP_UNDECLARED = "step_undeclared"
+    """A step of its code agent does not say whether it may run again."""
     AGENT_UNREADABLE = "agent_unreadable"
 
 
@@ -309,6 +311,8 @@ class Parked:
     """The last one of its model."""
     calls: list[ToolCall]
     """Those of that response; of a code agent, those without an outcome."""
+    repeats_steps: bool
+    """A step of code that declares nothing may be repeated."""
     created_at: datetime
 
 

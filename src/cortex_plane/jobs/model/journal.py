@@ -69,6 +69,13 @@ class StepFailed(CortexError):
     default_hint = "Catch StepFailed to go another way; otherwise the job is tried again."
 
 
+class StepNotDone(StepFailed):
+    """A step that is settled like a call did not happen: that is recorded, and it does not run again."""
+
+    code = "step_not_done"
+    default_hint = "Catch StepFailed to go another way; otherwise the job fails."
+
+
 class ToolFailed(CortexError):
     """A tool that a code agent called failed, or could not be called so."""
 

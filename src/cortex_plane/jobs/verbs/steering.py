@@ -167,6 +167,14 @@ async def get_checkpoint(tx: Transaction, actor: Actor, id: UUID) -> dict[str, A
 
 
 @transaction_verb(Permission.JOB_READ)
+async def get_state(tx: Transaction, actor: Actor, id: UUID) -> dict[str, Any]:
+    """What its agent keeps with the job."""
+    require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
+    state = await tx.value(queries.get_state, id)
+    return state if isinstance(state, dict) else {}
+
+
+@transaction_verb(Permission.JOB_READ)
 async def list_questions(tx: Transaction, actor: Actor, id: UUID) -> list[Question]:
     """Calls of a job of which nobody knows whether they happened."""
     require_found(await jobs_store.get_job(tx, id, actor.sees), "job")

@@ -18,7 +18,7 @@ import structlog
 from cortex_plane.agents.model.completions import ModelError
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus, Phase
 from cortex_plane.jobs.model.jobs import Hold, JobKind, JobStatus
-from cortex_plane.jobs.model.journal import StepFailed
+from cortex_plane.jobs.model.journal import StepFailed, StepNotDone
 from cortex_plane.jobs.rules import Assignment, StepWrite
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
@@ -79,6 +79,7 @@ class CodeAttempt:
     async def _loop(self) -> None:
         lease = self.lease
         point = await resume(lease, self.gates, self.authorizer)
+        self.journal.state = lease.state
         self.conversation.turns = point.turns
         entries, signals = await workers.list_past_entries(lease.db, lease.assignment)
         function = self._function()
@@ -110,7 +111,7 @@ class CodeAttempt:
         assignment = self.lease.assignment
         ctx = Context(
             performer, payload=self._payload(performer, messages), job_id=assignment.job_id,
-            session_id=assignment.session_id, agent=assignment.agent,
+            session_id=assignment.session_id, agent=assignment.agent, config=self.lease.config,
         )  # fmt: skip
         await self._parts.evaluate_gates()
         self.journal.playing = True
@@ -227,7 +228,7 @@ class CodeAttempt:
         if isinstance(error, ModelError):
             raise Ended(JobRetried(error.error_class, str(error), retry_after=error.retry_after))
         message = f"The agent's function raised {error if isinstance(error, StepFailed) else f'{name}: {error}'}"
-        if isinstance(error, CortexError) and not isinstance(error, StepFailed):
+        if isinstance(error, CortexError) and (not isinstance(error, StepFailed) or isinstance(error, StepNotDone)):
             raise Ended(JobFailed(message, "Correct its code, or catch it there; then `cortex job resubmit` it."))
         raise Ended(JobRetried(ErrorClass.INFRASTRUCTURE, message))
 

@@ -18,6 +18,7 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.agents.model.completions import ModelError
+from cortex_plane.agents.model.tools import OnUncertain
 from cortex_plane.jobs.model.journal import (
     ContextMisused,
     EntryKind,
@@ -25,11 +26,12 @@ from cortex_plane.jobs.model.journal import (
     GateClosed,
     JournalEntry,
     StepFailed,
+    StepNotDone,
     ToolDenied,
     ToolFailed,
     WaitTimeout,
 )
-from cortex_plane.kernel.errors import CortexError
+from cortex_plane.kernel.errors import CortexError, TooLarge
 from cortex_plane.worker.calls import storable
 from cortex_plane.worker.code import operations
 from cortex_plane.worker.code.operations import PlannedOperation, Scope
@@ -78,15 +80,43 @@ class Operation(Generic[T]):
         return self._begin().__await__()
 
 
+class ContextState:
+    """What the agent keeps with its job. Each use is an operation: it is recorded, and a change is written with its record."""
+
+    def __init__(self, replay: JournalReplay) -> None:
+        self._replay = replay
+
+    def get(self, key: str, default: Any = None) -> Operation[Any]:
+        async def begin() -> Any:
+            values = await self._replay.perform(operations.plan_state_read(key))
+            return values[0] if values else default
+
+        return Operation(self._replay, f"The state `{key}`", begin)
+
+    def set(self, key: str, value: Any) -> Operation[None]:
+        """Raises `CortexError` with the code `state_too_large` where the state has no room for it."""
+        return self._change(key, lambda: operations.plan_state_change(key, value))
+
+    def delete(self, key: str) -> Operation[None]:
+        return self._change(key, lambda: operations.plan_state_change(key, deletes=True))
+
+    def _change(self, key: str, plan: Callable[[], PlannedOperation]) -> Operation[None]:
+        return Operation(self._replay, f"The state `{key}`", lambda: self._replay.perform(plan()))
+
+
 class Context:
     """One job of a code agent. Everything it gives was recorded: when the job goes on, the same comes again."""
 
     def __init__(
-        self, replay: JournalReplay, *, payload: dict[str, Any], job_id: UUID, session_id: UUID, agent: str
-    ) -> None:
+        self, replay: JournalReplay, *, payload: dict[str, Any], job_id: UUID, session_id: UUID, agent: str,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         self.payload, self.job_id, self.session_id = payload, job_id, session_id
         self.agent = agent
         """Its slug."""
+        self.config: Mapping[str, Any] = config or {}
+        """The keys of the agent's `skill_config` that the plane does not read itself."""
+        self.state = ContextState(replay)
         self._replay = replay
 
     def __repr__(self) -> str:
@@ -99,21 +129,48 @@ class Context:
         function: Callable[..., Coroutine[Any, Any, T]],
         /,
         *args: Any,
+        repeatable: bool = False,
+        on_uncertain: OnUncertain | str | None = None,
+        probe: Callable[..., Any] | None = None,
         retries: int = 0,
         timeout: float | None = None,
     ) -> Operation[T]: ...
 
     @overload
     def step(
-        self, name: str, function: Callable[..., T], /, *args: Any, retries: int = 0, timeout: float | None = None
+        self,
+        name: str,
+        function: Callable[..., T],
+        /,
+        *args: Any,
+        repeatable: bool = False,
+        on_uncertain: OnUncertain | str | None = None,
+        probe: Callable[..., Any] | None = None,
+        retries: int = 0,
+        timeout: float | None = None,
     ) -> Operation[T]: ...
 
     def step(
-        self, name: str, function: Callable[..., Any], /, *args: Any, retries: int = 0, timeout: float | None = None
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        repeatable: bool = False,
+        on_uncertain: OnUncertain | str | None = None,
+        probe: Callable[..., Any] | None = None,
+        retries: int = 0,
+        timeout: float | None = None,
     ) -> Operation[Any]:
-        """Call a function and record what it returned, as JSON. It may run again if the worker dies before that: what must
-        happen once is a tool. Raises `StepFailed` where the function raised, after so many ``retries``."""
-        return self._operation(f"The step `{name}`", operations.plan_step, name, function, args, retries, timeout)
+        """Call a function and record what it returned, as JSON.
+
+        With ``repeatable`` it may run again if the worker dies before that, and after an error as often as ``retries`` says. Else it is
+        written before and after like a call of a tool, and settled as ``on_uncertain`` says where nobody knows its outcome
+        (``ask_human`` unless given). Raises `StepFailed` where the function failed."""
+        plan = operations.plan_step
+        return self._operation(
+            f"The step `{name}`", plan, name, function, args, retries, timeout, repeatable, on_uncertain, probe
+        )
 
     def tool(self, name: str, /, **arguments: Any) -> Operation[Any]:
         """Call a tool of the app: by its policies, approvals and ledger. Raises `ToolFailed` or `ToolDenied`."""
@@ -170,6 +227,10 @@ class Context:
     def uuid(self) -> Operation[UUID]:
         return self._operation("The id", operations.plan_value, "uuid", uuid.uuid4)
 
+    def session_context(self) -> Operation[dict[str, Any]]:
+        """The `context` of the session: as it was when this was asked first, the same whenever the job goes on."""
+        return self._operation("The context", operations.plan_value, "session_context", self._replay.session_context)
+
     def gather(self, *branches: Awaitable[Any], return_exceptions: bool = False) -> Operation[list[Any]]:
         """All of these at once, each a branch of its own. If one waits, the others go as far as they can; if one raises,
         the others end first. With ``return_exceptions`` what they raised stands among the results."""
@@ -183,7 +244,8 @@ class Context:
 
 CodeAgent = Callable[[Context], Awaitable[Any]]
 FAILURES: dict[str, type[CortexError]] = {
-    kind.__name__: kind for kind in (StepFailed, ToolFailed, ToolDenied, GateClosed, WaitTimeout, ModelError)
+    kind.__name__: kind
+    for kind in (StepFailed, StepNotDone, ToolFailed, ToolDenied, GateClosed, WaitTimeout, ModelError, TooLarge)
 }
 """What an operation may raise, by the name under which it is recorded."""
 _MORE: dict[type[CortexError], tuple[str, ...]] = {ModelError: ("status",), GateClosed: ("questions",)}
@@ -318,6 +380,9 @@ class JournalReplay:
     def now(self) -> datetime:
         raise NotImplementedError("nothing is performed")
 
+    def session_context(self) -> dict[str, Any]:
+        raise NotImplementedError("nothing is performed")
+
     def under_way(self, key: str) -> bool:  # noqa: ARG002
         """Whether an operation goes on although nobody awaits it any more."""
         return False
@@ -368,6 +433,19 @@ async def _without_exits(running: Awaitable[Any]) -> Any:
         raise RuntimeError("KeyboardInterrupt") from error
 
 
+class DryRun(JournalReplay):
+    """Also collects the names of steps that declare nothing."""
+
+    def __init__(self, entries: Iterable[JournalEntry], fetch: Fetch | None, undeclared: set[str]) -> None:
+        super().__init__(entries, fetch)
+        self._undeclared = undeclared
+
+    async def perform(self, operation: PlannedOperation) -> Any:
+        if isinstance(operation, operations.PlannedStep) and not (operation.repeatable or operation.on_uncertain):
+            self._undeclared.add(operation.name)
+        return await super().perform(operation)
+
+
 NOBODY = UUID(int=0)
 
 
@@ -379,14 +457,17 @@ async def dry_run(
     job_id: UUID = NOBODY,
     session_id: UUID = NOBODY,
     agent: str = "agent",
+    config: Mapping[str, Any] | None = None,
     fetch: Fetch | None = None,
     seconds: float = 10.0,
+    undeclared: set[str] | None = None,
 ) -> str | None:
     """How the code differs from what was recorded; None where it comes to the same place. Performs no operation. The code
     between the operations does run. ``fetch`` reads results that are stored apart, by their id. ``payload`` is the argument
-    of the function: in a conversation with the `text` of its messages."""
-    replay = JournalReplay(entries, fetch)
-    ctx = Context(replay, payload=payload, job_id=job_id, session_id=session_id, agent=agent)
+    of the function: in a conversation with the `text` of its messages. ``undeclared`` collects the names of steps that
+    declare nothing."""
+    replay = DryRun(entries, fetch, set() if undeclared is None else undeclared)
+    ctx = Context(replay, payload=payload, job_id=job_id, session_id=session_id, agent=agent, config=config)
     task = asyncio.ensure_future(
         replay.play(agent_function, ctx, operations.round_prefix(operations.last_round(entries)))
     )

@@ -25,6 +25,7 @@ from cortex_plane.jobs.model.journal import (
     digest,
     scope_of,
 )
+from cortex_plane.jobs.model.state import NO_ENTRIES, Entries, apply_changes
 from cortex_plane.jobs.rules import StepWrite, WriteResult
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError
@@ -94,6 +95,8 @@ class JournalWriter:
         """The function runs: records are written in the background, and ends are put off."""
         self.results: dict[UUID, bytes] = {}
         """Results that are stored apart, until they are written."""
+        self.state: Entries = NO_ENTRIES
+        """The agent's state with everything that was recorded."""
         self._due = NOTHING
         """What is recorded and not yet written."""
         self._lock = asyncio.Lock()
@@ -103,6 +106,8 @@ class JournalWriter:
     def record(self, write: StepWrite) -> None:
         """Durable with the next write, which comes at the latest when the function waits for something else."""
         self._due = _merged(self._due, write)
+        if write.state is not None:
+            self.state = apply_changes(self.state, write.state)
         self._set_timer()
 
     def _set_timer(self) -> None:

@@ -17,7 +17,7 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.agents.model.completions import provider_name
-from cortex_plane.agents.model.tools import OnUncertain
+from cortex_plane.agents.model.tools import InvalidApp, OnUncertain
 from cortex_plane.gates.model.gates import ANSWER
 from cortex_plane.jobs.model.journal import (
     MAX_KEY,
@@ -28,11 +28,12 @@ from cortex_plane.jobs.model.journal import (
     digest,
     scope_of,
 )
+from cortex_plane.jobs.model.state import check_key
 from cortex_plane.kernel.canonical import canonical, check_text
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.policies.model.policies import MAX_TIMEOUT_SECONDS, PolicyRow, PolicyVerdict, Quorum
 from cortex_plane.worker.calls import ASK, Toolbox
-from cortex_plane.worker.tools.tool import Tool, encode_result, is_number
+from cortex_plane.worker.tools.tool import RETURNED, Tool, check_settlement, encode_result, encode_state, is_number
 
 MAX_INPUT_BYTES = 256 * 1024
 MAX_SECONDS = 10 * 366 * 24 * 3600.0
@@ -54,6 +55,10 @@ class PlannedStep(PlannedOperation):
     arguments: Sequence[Any]
     retries: int
     timeout: float | None
+    repeatable: bool = False
+    on_uncertain: OnUncertain | None = None
+    """How it is settled where nobody knows its outcome; None where it declares nothing, or is repeatable."""
+    probe: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,8 +94,29 @@ class PlannedValue(PlannedOperation):
     make: Callable[[], Any]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedStateRead(PlannedOperation):
+    """What stands under a key, as a list of one value or none."""
+
+    key: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedStateChange(PlannedOperation):
+    key: str
+    value: bytes | None
+    """None deletes the entry."""
+
+
 def plan_step(
-    name: str, function: Callable[..., Any], arguments: Sequence[Any], retries: int, timeout: float | None
+    name: str,
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    retries: int,
+    timeout: float | None,
+    repeatable: bool = False,
+    on_uncertain: OnUncertain | str | None = None,
+    probe: Callable[..., Any] | None = None,
 ) -> PlannedStep:
     step_name = check_name(name, "a step")
     if not callable(function):
@@ -109,7 +135,28 @@ def plan_step(
         arguments=arguments,
         retries=retries,
         timeout=None if timeout is None else _seconds(timeout, f"timeout of the step `{step_name}`"),
+        repeatable=repeatable,
+        on_uncertain=None
+        if on_uncertain is None and probe is None
+        else _settlement(step_name, repeatable, on_uncertain, probe, retries),
+        probe=probe,
     )
+
+
+def _settlement(
+    name: str, repeatable: bool, on_uncertain: OnUncertain | str | None, probe: Callable[..., Any] | None, retries: int
+) -> OnUncertain:
+    """What a step declares, as tools do."""
+    if repeatable or retries:
+        what = "`repeatable`" if repeatable else "`retries`"
+        raise ContextMisused(
+            f"The step `{name}` has {what} and says how it is settled: it is one or the other.",
+            hint="Pass `repeatable=True` for a step that may run again, with `retries`; else `on_uncertain`.",
+        )
+    try:
+        return check_settlement(f"step `{name}`", on_uncertain, probe)
+    except InvalidApp as error:
+        raise ContextMisused(error.message, hint=error.hint) from None
 
 
 def plan_tool(name: str, arguments: dict[str, Any]) -> PlannedToolCall:
@@ -209,6 +256,31 @@ def plan_value(name: str, make: Callable[[], Any]) -> PlannedValue:
     return PlannedValue(kind=EntryKind.VALUE, name=name, input_hash=digest(b"[]"), make=make)
 
 
+def plan_state_read(key: str) -> PlannedStateRead:
+    name = _state_key(key)
+    return PlannedStateRead(kind=EntryKind.VALUE, name="state.get", input_hash=digest(canonical([name])), key=name)
+
+
+def plan_state_change(key: str, value: Any = None, *, deletes: bool = False) -> PlannedStateChange:
+    name = _state_key(key)
+    if deletes:
+        hashed = digest(canonical([name]))
+        return PlannedStateChange(kind=EntryKind.VALUE, name="state.delete", input_hash=hashed, key=name, value=None)
+    try:
+        content = encode_state(name, value)
+    except CortexError as error:
+        raise ContextMisused(error.message, hint=error.hint) from None
+    hashed = digest(canonical([name, digest(content)]))
+    return PlannedStateChange(kind=EntryKind.VALUE, name="state.set", input_hash=hashed, key=name, value=content)
+
+
+def _state_key(key: object) -> str:
+    try:
+        return check_key(key)
+    except CortexError as error:
+        raise ContextMisused(error.message, hint=error.hint) from None
+
+
 def plan_gather(branches: int) -> PlannedOperation:
     if branches > MAX_BRANCHES:
         raise ContextMisused(f"{branches} branches are too many.", hint=f"Use at most {MAX_BRANCHES} at once.")
@@ -219,7 +291,7 @@ def _exact(value: Any, what: str, hint: str | None = None, most: int = MAX_INPUT
     try:
         exact = encode_result(value)
     except CortexError as error:
-        reason = error.message.removeprefix("What the tool returned cannot be stored: ")
+        reason = error.message.removeprefix(RETURNED)
         raise ContextMisused(f"{what} cannot be stored: {reason}", hint=hint or error.hint) from None
     if len(exact) > most:
         raise ContextMisused(f"{what} are {len(exact)} bytes; the limit is {most}.", hint="Pass a reference instead.")

@@ -26,14 +26,16 @@ from cortex_plane.jobs.model.journal import (
     EntryStatus,
     JournalEntry,
     StepFailed,
+    StepNotDone,
     ToolDenied,
     ToolFailed,
     WaitTimeout,
 )
+from cortex_plane.jobs.model.state import apply_changes, require_room
 from cortex_plane.jobs.rules import NewStep, StepWrite
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.errors import CortexError
+from cortex_plane.kernel.errors import CortexError, TooLarge
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.sessions.rules import recorded_form
@@ -42,13 +44,14 @@ from cortex_plane.worker.authorization import CallAuthorizer
 from cortex_plane.worker.code import operations
 from cortex_plane.worker.code.context import FAILURES, Decision, JournalReplay, decode_result
 from cortex_plane.worker.code.journal import JournalEntries, JournalWriter, OperationRecord
+from cortex_plane.worker.code.steps import step_call, warn_undeclared
 from cortex_plane.worker.effects import CallLedger
 from cortex_plane.worker.ends import Ended, JobFailed
 from cortex_plane.worker.lease import Lease
 from cortex_plane.worker.limits import CallStopped, CallTimeout, ticks, within
 from cortex_plane.worker.model_calls import ModelConversation
 from cortex_plane.worker.session_gates import SessionGates
-from cortex_plane.worker.tools.tool import encode_result, run_function
+from cortex_plane.worker.tools.tool import MIN_TIMEOUT, encode_result, run_function
 
 MAX_PAUSE = 60.0
 LOOK_SECONDS = 0.5
@@ -121,6 +124,9 @@ class Performer(JournalReplay):
     def now(self) -> datetime:
         return self._parts.lease.time.now()
 
+    def session_context(self) -> dict[str, Any]:
+        return self._parts.lease.assignment.session_context
+
     def under_way(self, key: str) -> bool:
         return key in self._tasks
 
@@ -157,7 +163,10 @@ class Performer(JournalReplay):
     async def _perform(self, key: str, entry: JournalEntry | None, operation: operations.PlannedOperation) -> Any:
         match operation:
             case operations.PlannedStep():
-                return await self._step(key, operation)
+                # One that is open was begun as a call, whatever the code says now.
+                if entry is None and (operation.repeatable or self._may_be_repeated(operation)):
+                    return await self._step(key, operation)
+                return await self._settled_step(key, entry, operation)
             case operations.PlannedToolCall():
                 return await self._call(key, entry, operation)
             case operations.PlannedModelCall():
@@ -168,6 +177,11 @@ class Performer(JournalReplay):
                 return self._wait(key, entry, operation)
             case operations.PlannedValue():
                 return self._value(key, operation, operation.make())
+            case operations.PlannedStateRead():
+                content = self._journal.state.get(operation.key)
+                return self._value(key, operation, [] if content is None else [orjson.loads(content)])
+            case operations.PlannedStateChange():
+                return self._change_state(key, operation)
         return self._value(key, operation, None)
 
     async def quiet(self) -> None:
@@ -217,6 +231,43 @@ class Performer(JournalReplay):
             raise failure
         record.done(record.entry(EntryStatus.DONE, result))
         return orjson.loads(result)
+
+    def _may_be_repeated(self, operation: operations.PlannedStep) -> bool:
+        """A step that declares nothing, of an agent that was made by an earlier release."""
+        if operation.on_uncertain is not None:
+            return False
+        assignment = self._parts.lease.assignment
+        if assignment.repeats_steps:
+            warn_undeclared(assignment.agent, operation.name)
+            return True
+        if operation.retries:
+            raise ContextMisused(
+                f"The step `{operation.name}` has `retries`, and does not say that it may run again.",
+                hint="Pass `repeatable=True` as well.",
+            )
+        return False
+
+    async def _settled_step(self, key: str, entry: JournalEntry | None, operation: operations.PlannedStep) -> Any:
+        """Written before and after, and settled like a call of a tool."""
+        limits, record = self._parts.lease.limits, self._entries.begin(key, operation, entry)
+        row = self._rows.get(record.position) if entry is not None else None
+        own = operation.timeout or float(limits.resources.step_timeout_seconds)
+        seconds = min(own, max(MIN_TIMEOUT, limits.job_seconds_left()))
+        call = step_call(operation, record.position, row.id if row is not None else new_id(), seconds)
+        return await CodeCall(self._parts, self.boundary, record, operation, call).run(entry, row)
+
+    def _change_state(self, key: str, operation: operations.PlannedStateChange) -> None:
+        """Its entry and the change are one write."""
+        record, changes = self._entries.begin(key, operation), {operation.key: operation.value}
+        if operation.value is not None:
+            try:
+                require_room(apply_changes(self._journal.state, changes), operation.key)
+            except TooLarge as error:
+                record.fail(error)
+                raise
+        write = record.entry(EntryStatus.DONE)
+        write.state = changes
+        self._journal.record(write)
 
     async def _pause(self, seconds: float) -> None:
         """Before a step is tried again. A cancellation, a hold or the end of the worker does not wait for all of it."""
@@ -330,6 +381,8 @@ class Performer(JournalReplay):
         request = CallRequest(id=f"call-{position}", name=provider_name(operation.tool), arguments=arguments)
         id = row.id if row is not None else new_id()
         call = step_calls.plan_call(0, request, id, self._parts.lease.toolbox, position)
+        if operation.demand is not None:
+            self._parts.authorizer.demands[call.id] = operation.demand
         # Where the code is the same, it is a person's edit that it refuses: that is a failure like any other.
         is_edit = row is not None and row.status is CallStatus.APPROVED and self._parts.authorizer.has_same_code(row)
         if row is not None and call.tool is None and row.status not in SETTLED and not is_edit:
@@ -345,14 +398,12 @@ class CodeCall:
     parts: CodeParts
     boundary: Callable[[], None]
     record: OperationRecord
-    operation: operations.PlannedToolCall
+    operation: operations.PlannedToolCall | operations.PlannedStep
     call: step_calls.Call
 
     async def run(self, entry: JournalEntry | None, row: ToolCall | None) -> Any:
         parts, call, operation, record = self.parts, self.call, self.operation, self.record
         gates, journal = parts.gates, parts.journal
-        if operation.demand is not None:
-            parts.authorizer.demands[call.id] = operation.demand
         if row is None or await parts.authorizer.restore_call(call, row):
             await parts.evaluate_gates()
             await parts.authorizer.authorize([call])
@@ -451,6 +502,8 @@ class CodeCall:
         call = self.call
         if call.status is not CallStatus.COMPLETED:
             error = call.error or f"`{call.name}` failed."
+            if self.operation.kind is EntryKind.STEP:
+                raise StepNotDone(error)
             raise ToolDenied(error) if call.status is CallStatus.REJECTED else ToolFailed(error)
         if self.operation.kind is EntryKind.APPROVAL:
             result = entry.result if entry is not None else None

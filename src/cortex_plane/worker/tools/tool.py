@@ -15,12 +15,13 @@ import json
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Any, TypeGuard, TypeVar, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
@@ -39,8 +40,9 @@ from cortex_plane.agents.model.tools import (
     ToolVersion,
     is_tool_name,
 )
+from cortex_plane.jobs.model.state import NO_ENTRIES, Changes, Entries, apply_changes, check_key, require_room
 from cortex_plane.kernel.canonical import MAX_DEPTH, canonical, check_text
-from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.errors import Conflict, InvalidInput
 
 MAX_ARGUMENT_BYTES = 256 * 1024
 _SHOWN_FAULTS = 10
@@ -215,6 +217,15 @@ def read_signature(function: Callable[..., Any], owner: str) -> Signature:
     return Signature(parameters=tuple(parameters), contexts=tuple(contexts))
 
 
+def context_parameters(function: Callable[..., Any]) -> list[str]:
+    """The parameters of any function that take the context; none where its types cannot be read."""
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except Exception:  # whatever its author annotated it with
+        return []
+    return [name for name, hint in hints.items() if name != "return" and _is_context(hint)]
+
+
 def _is_context(annotation: Any) -> bool:
     if get_origin(annotation) in (Union, UnionType):
         return all(part in (ToolContext, NoneType) for part in get_args(annotation))
@@ -239,6 +250,44 @@ def _mentions_context(annotation: Any) -> bool:
     return annotation is ToolContext or any(_mentions_context(part) for part in get_args(annotation))
 
 
+class ToolState:
+    """What the agent keeps with its job, as one call of a tool sees it.
+
+    It begins with what is durable. What the tool changes is written with the outcome of its call, in the same commit; where
+    the call fails, or nobody knows its outcome, nothing of it is.
+    """
+
+    # One is made for every call, and most calls use none: without `__init__` that costs nothing.
+    entries: Entries = NO_ENTRIES
+    changes: Changes | None = None
+    is_closed = False
+    """The call is over: a thread that outlived its time changes nothing any more."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        value = self.entries.get(check_key(key))
+        return default if value is None else orjson.loads(value)
+
+    def set(self, key: str, value: Any) -> None:
+        """Raises where the value is not JSON, or the state would become too large."""
+        self._change(check_key(key), encode_state(key, value))
+
+    def delete(self, key: str) -> None:
+        """A key that is not there may be deleted."""
+        self._change(check_key(key), None)
+
+    def _change(self, key: str, value: bytes | None) -> None:
+        if self.is_closed:
+            raise Conflict(
+                "The state was changed after its call was over.",
+                code="call_over",
+                hint="Change it before the tool returns, and within its timeout.",
+            )
+        entries = apply_changes(self.entries, {key: value})
+        if value is not None:
+            require_room(entries, key)
+        self.entries, self.changes = entries, {**(self.changes or {}), key: value}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolContext:
     """Given to every parameter annotated with it; the model neither sees nor sends it."""
@@ -250,6 +299,11 @@ class ToolContext:
     invocation_id: UUID
     step: int
     attempt: int
+    state: ToolState = field(default_factory=ToolState)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The keys of the agent's `skill_config` that the plane does not read itself."""
+    session_context: Mapping[str, Any] = field(default_factory=dict)
+    """The `context` of the session, as it was when this attempt of the job began."""
 
     @property
     def idempotency_key(self) -> str:
@@ -279,7 +333,7 @@ class Tool:
         self.name = _name(function, name)
         self.description = _description(self.name, function, description)
         self.read_only = read_only
-        self.risk = UNDECLARED if risk is None else _choice(Risk, risk, "risk", self.name)
+        self.risk = UNDECLARED if risk is None else _choice(Risk, risk, "risk", f"tool `{self.name}`")
         self.declares_risk = risk is not None
         self.timeout_seconds = _timeout(self.name, timeout)
         self.on_uncertain = _on_uncertain(self.name, read_only, on_uncertain, probe)
@@ -302,6 +356,11 @@ class Tool:
     @property
     def provider_name(self) -> str:
         return provider_name(self.name)
+
+    @property
+    def label(self) -> str:
+        """What people read of it in messages."""
+        return self.name
 
     @property
     def spec(self) -> ToolSpec:
@@ -329,12 +388,16 @@ class Tool:
         if self._probe is None:
             raise InvalidApp(f"The tool `{self.name}` has no probe.")
         answer = await run_function(self._probe, self._probe_signature.keywords(values, context))
-        if answer is None or isinstance(answer, Happened | DidNotHappen):
-            return answer
-        raise InvalidApp(
-            f"The probe of `{self.name}` returned a {type(answer).__name__}.",
-            hint="Return `Happened(result=…)`, `DidNotHappen()`, or None if it cannot be known.",
-        )
+        return check_probe_answer(answer, self.name)
+
+
+def check_probe_answer(answer: Any, name: str) -> Happened | DidNotHappen | None:
+    if answer is None or isinstance(answer, Happened | DidNotHappen):
+        return answer
+    raise InvalidApp(
+        f"The probe of `{name}` returned a {type(answer).__name__}.",
+        hint="Return `Happened(result=…)`, `DidNotHappen()`, or None if it cannot be known.",
+    )
 
 
 async def run_function(function: Callable[..., Any], keywords: dict[str, Any]) -> Any:
@@ -387,12 +450,12 @@ def _description(name: str, function: Callable[..., Any], text: str | None) -> s
         raise InvalidApp(f"The tool `{name}` cannot be described so: {error.message}") from None
 
 
-def _choice(kind: type[E], value: str, parameter: str, name: str) -> E:
+def _choice(kind: type[E], value: str, parameter: str, owner: str) -> E:
     try:
         return kind(value)
     except ValueError:
         raise InvalidApp(
-            f"`{parameter}={value!r}` of the tool `{name}` is unknown.", hint=f"Use one of {', '.join(kind)}."
+            f"`{parameter}={value!r}` of the {owner} is unknown.", hint=f"Use one of {', '.join(kind)}."
         ) from None
 
 
@@ -421,15 +484,23 @@ def _on_uncertain(
                 hint="Remove `on_uncertain` and `probe`, or remove `read_only`.",
             )
         return None
-    choice = _choice(OnUncertain, OnUncertain.ASK_HUMAN if on_uncertain is None else on_uncertain, "on_uncertain", name)
+    return check_settlement(f"tool `{name}`", on_uncertain, probe)
+
+
+def check_settlement(
+    owner: str, on_uncertain: OnUncertain | str | None, probe: Callable[..., Any] | None
+) -> OnUncertain:
+    """How a call with an unknown outcome is settled; ``owner`` names what declares it in errors."""
+    choice = _choice(
+        OnUncertain, OnUncertain.ASK_HUMAN if on_uncertain is None else on_uncertain, "on_uncertain", owner
+    )
     if choice is OnUncertain.PROBE and probe is None:
         raise InvalidApp(
-            f"The tool `{name}` is to be probed but has no probe.",
-            hint="Give `probe=` a function with the same parameters.",
+            f"The {owner} is to be probed but has no probe.", hint="Give `probe=` a function with the same parameters."
         )
     if choice is not OnUncertain.PROBE and probe is not None:
         raise InvalidApp(
-            f"The tool `{name}` has a probe that would never be asked: `on_uncertain` is `{choice}`.",
+            f"The {owner} has a probe that would never be asked: `on_uncertain` is `{choice}`.",
             hint='Write `on_uncertain="probe"`, or remove the probe.',
         )
     return choice
@@ -453,10 +524,23 @@ def encode_result(value: Any) -> bytes:
         raise _unstorable(f"`{place}` is a {type(culprit).__name__}: {reason}.", place) from error
 
 
+def encode_state(key: str, value: Any) -> bytes:
+    """Canonical JSON of an entry of the state."""
+    try:
+        return encode_result(value)
+    except InvalidInput as error:
+        reason = error.message.removeprefix(RETURNED)
+        raise InvalidInput(
+            f"The entry `{key[:50]}` of the state cannot be stored: {reason}", code="unstorable_state", field=key[:50],
+            hint=error.hint.replace("Return", "Set", 1),
+        ) from None  # fmt: skip
+
+
+RETURNED = "What the tool returned cannot be stored: "
+
+
 def _unstorable(reason: str, field: str) -> InvalidInput:
-    return InvalidInput(
-        f"What the tool returned cannot be stored: {reason}", code="unstorable_result", field=field, hint=_HINT
-    )
+    return InvalidInput(f"{RETURNED}{reason}", code="unstorable_result", field=field, hint=_HINT)
 
 
 def _culprit(value: Any) -> tuple[str, Any]:
