@@ -228,6 +228,9 @@ begin
     if ends_as in ('COMPLETED', 'FAILED', 'CANCELLED') then
       new_holds := '{}';
     end if;
+    if p_more ? 'corruption' then
+      done := report_corruption(p_org, p_job, p_more #>> '{corruption,type}', p_error);
+    end if;
     if ends_as = 'RUNNING' then
       update job j
       set checkpoint = coalesce(p_checkpoint::jsonb, j.checkpoint), memory = coalesce(p_memory::jsonb, j.memory),
@@ -570,7 +573,7 @@ CREATE FUNCTION public.approval_over() RETURNS trigger
 begin
   insert into notification (org_id, id, kind, approval_id, call_id, connection_id, channel_type, address, data,
     next_attempt_at, created_at)
-  select x.org_id, gen_random_uuid(), 'callback', new.id, x.call_id, c.id, c.channel_type, x.call_id::text,
+  select x.org_id, new_id(), 'callback', new.id, x.call_id, c.id, c.channel_type, x.call_id::text,
     jsonb_build_object('agent', a.slug), t.at, t.at
   from (select plane_now() as at) t cross join approval_invocation i
   join external_call x on x.org_id = i.org_id and x.call_id = i.call_id
@@ -623,6 +626,18 @@ begin
   perform raise_notifications(new.org_id, new.approval_id);
   return null;
 end
+$$;
+
+CREATE FUNCTION public.approvals_in_history(p_org uuid, p_ids uuid[]) RETURNS jsonb
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select jsonb_agg(
+    jsonb_build_object('id', r.id, 'tool', r.tool_name) || case when r.status = 'pending' then '{}'
+      else jsonb_build_object('status', r.status, 'decided_by', r.resolved_by_name, 'decided_by_id', r.resolved_by,
+        'via', r.resolved_via) end
+    order by r.tool_name, r.id)
+  from approval_request r where r.org_id = p_org and r.id = any (p_ids)
 $$;
 
 CREATE FUNCTION public.ask_again(p_org uuid, p_job uuid, p_session uuid, p_call jsonb, p_arguments text, p_policies text, p_approval uuid) RETURNS void
@@ -2527,6 +2542,7 @@ CREATE FUNCTION public.job_record() RETURNS trigger
     AS $$
 declare
   facts jsonb := '{}';
+  more text := current_setting('app.job_change', true);
 begin
   if tg_op = 'UPDATE' and old.status = new.status then
     return null;
@@ -2536,11 +2552,36 @@ begin
   elsif new.status = 'RETRY' then
     facts := jsonb_build_object('retry_count', new.retry_count, 'next_retry_at', new.next_retry_at);
   elsif new.status = 'WAITING_FOR_APPROVAL' then
-    facts := jsonb_build_object('open_approvals', new.open_approvals);
+    facts := jsonb_build_object('open_approvals', new.open_approvals) || jsonb_strip_nulls(jsonb_build_object('approvals',
+      approvals_in_history(new.org_id, array(
+        select i.approval_id from approval_invocation i
+        join approval_request r on r.org_id = i.org_id and r.id = i.approval_id and r.status = 'pending' and r.kind = 'call'
+        where i.org_id = new.org_id and i.job_id = new.id))));
+  end if;
+  if tg_op = 'UPDATE' and old.status = 'WAITING_FOR_APPROVAL' then
+    facts := facts || jsonb_strip_nulls(jsonb_build_object('approvals', approvals_in_history(new.org_id, array(
+      select (a ->> 'id')::uuid
+      from (select h.metadata from job_history h
+        where h.org_id = new.org_id and h.job_id = new.id and h.new_status = 'WAITING_FOR_APPROVAL'
+        order by h.id desc limit 1) h, jsonb_array_elements(h.metadata -> 'approvals') a))));
+  end if;
+  if more <> '' then
+    facts := facts || more::jsonb;
+    perform set_config('app.job_change', '', true);
   end if;
   insert into job_history (org_id, job_id, previous_status, new_status, metadata)
   values (new.org_id, new.id, case when tg_op = 'UPDATE' then old.status end, new.status, facts);
   return null;
+end
+$$;
+
+CREATE FUNCTION public.job_touched() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  new.updated_at := plane_now();
+  return new;
 end
 $$;
 
@@ -2774,6 +2815,15 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.new_id() RETURNS uuid
+    LANGUAGE sql PARALLEL SAFE
+    AS $$
+  select encode(set_bit(set_bit(
+    overlay(uuid_send(gen_random_uuid())
+      placing substring(int8send((extract(epoch from plane_now()) * 1000)::bigint) from 3) from 1 for 6),
+    52, 1), 53, 1), 'hex')::uuid
+$$;
+
 CREATE FUNCTION public.next_deadline() RETURNS double precision
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
@@ -2817,7 +2867,7 @@ begin
     from ways w group by w.member_id)
   insert into notification (org_id, id, kind, approval_id, connection_id, channel_type, mapping_id, user_account_id, address,
     data, next_attempt_at, created_at)
-  select p_org, gen_random_uuid(), 'approval', p_approval, w.connection_id, w.channel_type, w.mapping_id, w.member_id,
+  select p_org, new_id(), 'approval', p_approval, w.connection_id, w.channel_type, w.mapping_id, w.member_id,
     w.channel_user_id, jsonb_build_object('level', (select r.escalation_level from request r)), t.at, t.at
   from (select plane_now() as at) t cross join ways w join people p on p.member_id = w.member_id and p.place <= 100
   on conflict (org_id, approval_id, mapping_id) where approval_id is not null do nothing;
@@ -2853,7 +2903,7 @@ begin
           where n.org_id = p_org and n.approval_id = o.id) < 100))
   insert into notification (org_id, id, kind, approval_id, connection_id, channel_type, mapping_id, user_account_id, address,
     data, next_attempt_at, created_at)
-  select p_org, gen_random_uuid(), 'approval', o.approval_id, o.connection_id, o.channel_type, p_mapping, o.user_account_id,
+  select p_org, new_id(), 'approval', o.approval_id, o.connection_id, o.channel_type, p_mapping, o.user_account_id,
     o.channel_user_id, jsonb_build_object('level', o.escalation_level), t.at, t.at
   from (select plane_now() as at) t cross join theirs o
   on conflict (org_id, approval_id, mapping_id) where approval_id is not null do nothing;
@@ -2868,7 +2918,7 @@ CREATE FUNCTION public.notify_stewards(p_org uuid, p_session uuid, p_notices jso
     AS $$
 begin
   insert into notification (org_id, id, kind, connection_id, channel_type, address, data, next_attempt_at, created_at)
-  select p_org, gen_random_uuid(), 'notice', c.id, c.channel_type, p_session::text,
+  select p_org, new_id(), 'notice', c.id, c.channel_type, p_session::text,
     (n.notice - 'url') || jsonb_build_object('session_id', p_session), p_now, p_now
   from jsonb_array_elements(p_notices) with ordinality n (notice, number)
   cross join lateral (
@@ -2907,13 +2957,18 @@ begin
   from approval_invocation i where i.org_id = p_org and i.approval_id = p_approval;
   select coalesce(jsonb_agg(jsonb_build_object(
       'id', j.id, 'status', j.status, 'holds', j.holds, 'open_approvals', j.open_approvals, 'agent_version', j.agent_version,
+      -- As it stands there: whoever decides checks it.
       'checkpoint', jsonb_build_object('job', j.id,
-        'step_index', (j.checkpoint #>> '{memory_context,working_data,$plane,step}')::integer,
-        'crc32', (j.checkpoint ->> 'crc32')::bigint, 'mac', encode(j.checkpoint_mac, 'hex'))) order by j.id), '[]'),
+        'step_index', j.checkpoint #> '{memory_context,working_data,$plane,step}',
+        'crc32', j.checkpoint -> 'crc32', 'mac', encode(j.checkpoint_mac, 'hex')),
+      'sealed', case when j.kind <> 'external' and j.status = 'WAITING_FOR_APPROVAL' then
+        coalesce(whole_checkpoint(j.checkpoint, j.memory)::text, case when j.write_seq > 0 then '' end) end)
+      order by j.id), '[]'),
     coalesce(bool_or(j.open_approvals > 1), false)
   into jobs, with_others
   from (
-    select j.id, j.status, j.holds, j.open_approvals, j.agent_version, j.checkpoint, j.checkpoint_mac
+    select j.id, j.kind, j.status, j.holds, j.open_approvals, j.agent_version, j.checkpoint, j.memory, j.checkpoint_mac,
+      j.write_seq
     from job j where j.org_id = p_org and j.id = any (own_jobs) order by j.id for no key update) j;
   -- Jobs that wait for this one alone have no others to look for.
   for other in select * from lock_approvals(p_org, case when with_others then own_jobs else '{}' end, p_approval) loop
@@ -3900,6 +3955,34 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.report_corruption(p_org uuid, p_job uuid, p_type text, p_error text) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  at timestamptz := plane_now();
+begin
+  perform set_config('app.job_change',
+    jsonb_build_object('corruption_detected', true, 'corruption_type', p_type)::text, true);
+  insert into notification (org_id, id, kind, connection_id, channel_type, mapping_id, user_account_id, address, data,
+    next_attempt_at, created_at)
+  select p_org, new_id(), 'alert', m.connection_id, m.channel_type, m.id, u.id, m.channel_user_id,
+    jsonb_build_object('alert', 'checkpoint_corrupt', 'job_id', j.id, 'session_id', j.session_id, 'agent_id', j.agent_id,
+      'agent', a.slug, 'corruption_type', p_type, 'message', left(p_error, 500)), at, at
+  from job j
+  join agent a on a.org_id = j.org_id and a.id = j.agent_id
+  cross join lateral (
+    select p.id from user_account p
+    where p.org_id = p_org and p.deactivated_at is null and p.roles && array['operator', 'admin']
+    order by p.id limit 100) u
+  join channel_mapping m on m.org_id = p_org and m.user_account_id = u.id
+  join channel_connection c on c.org_id = p_org and c.id = m.connection_id
+  where j.org_id = p_org and j.id = p_job and m.verified_at is not null and m.suppressed_at is null and c.disabled_at is null
+    and c.channel_type = any (deliverable_channels());
+  return true;
+end
+$$;
+
 CREATE FUNCTION public.require_atlas_access(p_org uuid, p_session uuid, p_key uuid, p_person uuid) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -4598,7 +4681,7 @@ $$;
 
 CREATE FUNCTION public.whole_checkpoint(p_checkpoint jsonb, p_memory jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN CASE WHEN ((p_memory IS NULL) OR (jsonb_typeof((p_checkpoint #> '{memory_context,working_data}'::text[])) IS DISTINCT FROM 'object'::text)) THEN p_checkpoint ELSE jsonb_set(p_checkpoint, '{memory_context}'::text[], (((p_checkpoint -> 'memory_context'::text) || p_memory) || jsonb_build_object('working_data', ((p_checkpoint #> '{memory_context,working_data}'::text[]) || (p_memory -> 'working_data'::text))))) END;
+    RETURN CASE WHEN ((p_memory IS NULL) OR (jsonb_typeof((p_checkpoint #> '{memory_context,working_data}'::text[])) IS DISTINCT FROM 'object'::text) OR (jsonb_typeof((p_memory -> 'working_data'::text)) IS DISTINCT FROM 'object'::text)) THEN p_checkpoint ELSE jsonb_set(p_checkpoint, '{memory_context}'::text[], (((p_checkpoint -> 'memory_context'::text) || p_memory) || jsonb_build_object('working_data', ((p_checkpoint #> '{memory_context,working_data}'::text[]) || (p_memory -> 'working_data'::text))))) END;
 
 CREATE TABLE public.agent_version (
     org_id uuid NOT NULL,
@@ -5359,7 +5442,7 @@ CREATE TABLE public.notification (
     CONSTRAINT chk_notification_callback CHECK ((((kind = 'callback'::text) = (call_id IS NOT NULL)) AND ((kind = ANY (ARRAY['callback'::text, 'notice'::text])) = (user_account_id IS NULL)) AND ((kind <> ALL (ARRAY['callback'::text, 'notice'::text])) OR ((mapping_id IS NULL) AND (channel_type = 'webhook'::text))))),
     CONSTRAINT chk_notification_dead CHECK (((status <> 'dead'::text) OR (last_error IS NOT NULL))),
     CONSTRAINT chk_notification_delivered CHECK (((status <> 'delivered'::text) OR (rendered_version = desired_version))),
-    CONSTRAINT chk_notification_kind CHECK ((kind = ANY (ARRAY['approval'::text, 'invitation'::text, 'callback'::text, 'notice'::text]))),
+    CONSTRAINT chk_notification_kind CHECK ((kind = ANY (ARRAY['approval'::text, 'invitation'::text, 'callback'::text, 'notice'::text, 'alert'::text]))),
     CONSTRAINT chk_notification_mapping CHECK (((kind <> 'approval'::text) OR (mapping_id IS NOT NULL))),
     CONSTRAINT chk_notification_sent CHECK (((sent_at IS NULL) OR (tried_at IS NOT NULL))),
     CONSTRAINT chk_notification_status CHECK ((status = ANY (ARRAY['pending'::text, 'delivered'::text, 'dead'::text]))),
@@ -6324,6 +6407,8 @@ CREATE TRIGGER job_guard BEFORE UPDATE OF status ON public.job FOR EACH ROW EXEC
 CREATE TRIGGER job_invariants BEFORE INSERT OR UPDATE OF status, kind, worker_id, leased_at, runnable_at, holds, held_at, error_message, finished_at, retry_count, max_retries, next_retry_at, open_approvals ON public.job FOR EACH ROW EXECUTE FUNCTION public.job_invariants();
 
 CREATE TRIGGER job_record AFTER INSERT OR UPDATE OF status ON public.job FOR EACH ROW EXECUTE FUNCTION public.job_record();
+
+CREATE TRIGGER job_touched BEFORE UPDATE ON public.job FOR EACH ROW WHEN ((new.updated_at = old.updated_at)) EXECUTE FUNCTION public.job_touched();
 
 CREATE TRIGGER keep_credentials_converted BEFORE UPDATE ON public.credential_key FOR EACH ROW EXECUTE FUNCTION public.keep_credentials_converted();
 

@@ -323,8 +323,8 @@ async def test_per_tool_call_writes_after_each_call(world: World, admin: asyncpg
         async with working(world.db, app):
             await until(world, id, JobStatus.COMPLETED)
         writes[granularity] = await admin.fetchval("select write_seq from job where id = $1", id)
-    done, left = "completed", "pending"
-    each = [[left] * 4, [done, left, left, left], [done, done, left, left], [done, done, done, left]]
+    done, sent, left = "completed", "running", "pending"
+    each = [[left] * 4, [done, sent, left, left], [done, done, left, left], [done, done, done, sent]]
     assert durable == each * 3, "an effect and its outcome are never later; reads are written before the next effect"
     assert writes["per_tool_call"] > writes["per_step"] >= writes["per_llm_response"]
 
