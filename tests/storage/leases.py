@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import asyncpg
 import orjson
@@ -158,7 +158,7 @@ def step(index: int = 0, message_seq: int = 0) -> NewStep:
 def call(**changes: Any) -> dict[str, Any]:
     """An authorised intent, as the runtime writes one."""
     fields: dict[str, Any] = {
-        "id": str(uuid4()), "step": 0, "position": 0, "tool": "send", "digest": "ab" * 32,
+        "id": str(new_id()), "step": 0, "position": 0, "tool": "send", "digest": "ab" * 32,
         "arguments": {"to": "Ada"}, "input_hash": "cd" * 32, "read_only": False, "on_uncertain": "ask_human",
         "verdict": "allow", "rule": "default", "timeout_seconds": 10.0,
         "status": "intended",

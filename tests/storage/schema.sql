@@ -2817,6 +2817,7 @@ $$;
 
 CREATE FUNCTION public.new_id() RETURNS uuid
     LANGUAGE sql PARALLEL SAFE
+    SET search_path TO 'public', 'pg_temp'
     AS $$
   select encode(set_bit(set_bit(
     overlay(uuid_send(gen_random_uuid())
