@@ -28,10 +28,13 @@ REQUIREMENTS = [
        " terminal states and only they have finished_at."),
     _R("S0.3", "Every change of a job's status is in its history, with the error, the retry or the approval."),
     _R("S0.4", "A job's payload is immutable."),
-    _R("S0.5", "Ids are UUIDv7, made by the application."),
+    _R("S0.5", "Every id of a row is a UUIDv7, whether the application makes it or a statement of the database."),
     _R("S0.6", "An error is classed by its HTTP status; transient and infrastructure errors are retried with full jitter"
        " under min(cap, base · 2ⁿ), others fail the job."),
     _R("S0.7", "A worker that is told to stop finishes or hands back its jobs within the grace time."),
+    _R("S0.200", "History says which approvals a job began to wait for, and with the return from it what became of each and who"
+       " decided."),
+    _R("S0.201", "Whatever changes a job moves its updated_at."),
     # Spec 1: checkpoints
     _R("S1.1", "The checkpoint is spec 1's blob, field for field, valid under its published JSON Schema."),
     _R("S1.2", "Its CRC-32 is over a canonical form that survives JSONB for every value."),
@@ -42,6 +45,18 @@ REQUIREMENTS = [
     _R("S1.6", "A step is one response with all its calls resolved; the granularity setting adds writes."),
     _R("S1.7", "A tool listed in side_effect_tools is written before and after its call."),
     _R("S1.8", "A checkpoint above 512 KiB is warned about, one above 1 MiB refused with advice."),
+    _R("S1.200", "Any field of a checkpoint with any wrong type, and a checkpoint that is gone, fails the job with its corruption type"
+       " in history, log, metric and audit trail, in whatever state the job stands."),
+    _R("S1.201", "Whoever reads a checkpoint sees a call as running while its intent is open, and small results until its step is"
+       " over."),
+    _R("S1.202", "After a denial, an expiry or a cancel the checkpoint says that its job failed, and the call why."),
+    _R("S1.203", "A decision about a job whose checkpoint is corrupt decides nothing, fails the job and says so; for others who wait for"
+       " the same request it holds."),
+    _R("S1.204", "Operators and admins are alerted of a corrupt checkpoint on the channels that they have proven."),
+    _R("S1.205", "POST /api/approvals/approve and /deny decide with a token in the body."),
+    _R("S1.206", "The canonical form is written down with test vectors, and a script for Node recomputes the CRC of a real job."),
+    _R("S1.207", "A job with a checkpoint above 512 KiB logs a warning with its size, and goes on."),
+    _R("S1.208", "An agent's token_ttl_seconds holds where no policy that matches names a time, within what may not be exceeded."),
     _R("S1.9", "A prompt that changed between write and resume is noticed, and decided by the agent's setting."),
     _R("S1.10", "A write that fails ends the attempt: nothing goes on without it."),
     _R("S1.11", "A gated call is not skipped by the resume, and its job holds no worker and no lease while it waits."),

@@ -277,8 +277,8 @@ async def test_a_decision_reads_each_row_once(strict: World, monkeypatch: pytest
     await decide(strict, asked)
     opening, changing = reads
     assert opening == dict.fromkeys(READ - {"approval_vote"}, 1)
-    # What is changed, and what foreign keys look up: of the vote, the grant, the entry and the receipt.
-    assert changing == {"approval_request": 1 + 4, "job": 1, "tool_call": 1, "user_account": 2}
+    # What is changed, what foreign keys look up (of the vote, the grant, the entry and the receipt), and what the job's history names.
+    assert changing == {"approval_request": 1 + 4 + 1, "job": 1, "tool_call": 1, "user_account": 2}
 
 
 OTHERS = 5

@@ -296,6 +296,42 @@ async def test_an_agent_has_a_time_of_its_own_and_a_cap(
     assert (asked.deadline - asked.requested_at).total_seconds() == seconds
 
 
+FINAL_HOUR = """
+  - {name: limit, target: "*", effect: requires_approval, timeout: 1h, final: true}"""
+FINAL_DAYS = """
+  - {name: limit, target: "*", effect: requires_approval, timeout: 2d, final: true}"""
+
+
+@pytest.mark.proves("S1.208")
+@pytest.mark.parametrize(
+    ("team", "org", "own", "seconds"),
+    [
+        ("{name: asked, target: ship, effect: requires_approval}", "", 60, 60),
+        ("{name: asked, target: ship, effect: requires_approval}", "", 400_000, 400_000),
+        ("{name: asked, target: ship, effect: requires_approval}", "", None, 86_400),
+        ("{name: asked, target: ship, effect: requires_approval, template: dev_review}", "", 60, 86_400),
+        ("{name: asked, target: ship, effect: requires_approval, timeout: 24h}", "", 60, 86_400),
+        # What may not be exceeded limits the agent's own time too.
+        ("{name: asked, target: ship, effect: requires_approval}", FINAL_DAYS, 400_000, 172_800),
+        ("{name: asked, target: ship, effect: requires_approval}", FINAL_DAYS, 60, 60),
+        ("{name: asked, target: ship, effect: requires_approval}", FINAL_HOUR, 400_000, 3600),
+    ],
+)
+async def test_an_agents_own_time_holds_where_the_matching_policy_names_none(
+    strict: World, team: str, org: str, own: int | None, seconds: int
+) -> None:
+    await strict.person(Role.ADMIN, name="Bea")
+    text = f"teams:\n  main:\n    - {team}\npolicies:{org or ' []'}\n"
+    await apply_policies(strict.db, strict.admin.actor, text)
+    skills: dict[str, Any] = {"approval": {"token_ttl_seconds": own}} if own else {}
+    id = await submit(strict, await make_agent(strict, [turn(ship())], slug="shipper", **skills))
+    async with working(strict.db, Shipping().app):
+        await until(strict, id, W)
+    (asked,) = (await approvals.list_approvals(strict.db, strict.admin.actor, None, 10)).items
+    assert asked.deadline is not None
+    assert (asked.deadline - asked.requested_at).total_seconds() == seconds
+
+
 @pytest.mark.parametrize(
     "times",
     [{"token_ttl_seconds": 0}, {"max_ttl_seconds": 604_801}, {"ttl": 5}, {"token_ttl_seconds": "1h"}, [1],

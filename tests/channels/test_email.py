@@ -16,6 +16,7 @@ from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus,
 from cortex_plane.channels.email import EmailChannel
 from cortex_plane.channels.mail_servers import SmtpServer
 from cortex_plane.notify.model import (
+    Alert,
     Card,
     CardVote,
     Invitation,
@@ -51,7 +52,7 @@ APPROVED = replace(
 )  # fmt: skip
 
 
-def outgoing(content: Card | Invitation = CARD, *, version: int = 1, **more: Any) -> Outgoing:
+def outgoing(content: Card | Invitation | Alert = CARD, *, version: int = 1, **more: Any) -> Outgoing:
     target = Target(
         connection_id=UUID(int=9),
         connection="email",
@@ -70,7 +71,7 @@ def mailing(server: MailServer, sender: str = "Cortex <cortex@plane.example>", *
     return EmailChannel(server.server, sender, **more)
 
 
-async def mailed(content: Card | Invitation = CARD, **more: Any) -> Got:
+async def mailed(content: Card | Invitation | Alert = CARD, **more: Any) -> Got:
     async with mail_server() as server:
         channel = mailing(server)
         await channel.send(outgoing(content, **more))
@@ -259,6 +260,25 @@ async def test_hostile_text_stays_text_wherever_it_stands(evil: str) -> None:
             assert not [c for c in part if not c.isprintable() and c != "\n"], "what is hidden is shown"
         # No line of theirs begins where ours do.
         assert not [line for line in got.text.split("\n") if line.startswith(("Approve: http://evil", "Bcc"))]
+
+
+@pytest.mark.proves("S1.204")
+async def test_an_alert_names_the_job_and_what_to_do() -> None:
+    evil = "<script>alert(1)</script>\u202e\r\nBcc: eve@example.com"
+    id = UUID(int=5)
+    alert = Alert(
+        alert="checkpoint_corrupt", org=evil, agent=evil, agent_id=id, job_id=id, session_id=id, happened_at=NOW,
+        corruption_type="crc_mismatch", message=f"Checkpoint corruption detected: {evil}", url=f"https://plane.example/jobs/{id}",
+    )  # fmt: skip
+    got = await mailed(alert)
+    assert str(got.message["Subject"]).endswith("failed: its checkpoint is corrupt")
+    assert got.message["Bcc"] is None
+    for part in (got.text, got.html):
+        assert f"cortex job resubmit {id}" in part
+        assert "crc_mismatch" in part
+        assert f"https://plane.example/jobs/{id}" in part
+        assert not [c for c in part if not c.isprintable() and c != "\n"], "what is hidden is shown"
+    assert {"script"}.isdisjoint(Markup(got.html).tags)
 
 
 @pytest.mark.proves("D.138")

@@ -28,6 +28,7 @@ from cortex_plane.channels.pinned_http import (
 from cortex_plane.channels.webhooks import MAX_BYTES, PINGS_AT_ONCE, WebhookChannel
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.notify.model import (
+    Alert,
     Card,
     CardVote,
     Invitation,
@@ -60,7 +61,7 @@ def card(**change: Any) -> Card:
     return replace(made, **change)
 
 
-def outgoing(url: str, content: Card | Invitation | None = None, **change: Any) -> Outgoing:
+def outgoing(url: str, content: Card | Invitation | Alert | None = None, **change: Any) -> Outgoing:
     target = Target(
         connection_id=UUID(int=3), connection="hook", config={"url": url}, secrets={"secret": SECRET},
         address="ada@corp", member="Ada",
@@ -342,7 +343,22 @@ async def test_an_answer_in_another_protocol_is_tried_again() -> None:
     server.close()
 
 
-async def test_only_cards_are_carried() -> None:
+@pytest.mark.proves("S1.204")
+async def test_an_alert_is_posted_with_all_its_fields() -> None:
+    id, at = UUID(int=5), datetime(2030, 1, 1, tzinfo=UTC)
+    alert = Alert(
+        alert="checkpoint_corrupt", org="Acme", agent="shipper", agent_id=id, job_id=id, session_id=id, happened_at=at,
+        corruption_type="crc_mismatch", message="Checkpoint corruption detected", url=f"https://plane.example/jobs/{id}",
+    )  # fmt: skip
+    async with receiving() as receiver:
+        await channel_to(receiver).send(outgoing(receiver.url, alert))
+    (got,) = receiver.got
+    posted = got.verified(SECRET)
+    assert (posted["type"], posted["timestamp"]) == ("alert.checkpoint_corrupt", "2030-01-01T00:00:00+00:00")
+    assert (posted["data"]["job_id"], posted["data"]["corruption_type"]) == (str(id), "crc_mismatch")
+
+
+async def test_an_invitation_is_not_carried() -> None:
     invitation = Invitation(org="Acme", invited_by="Ada", url="https://x.example", expires_at=datetime.now(UTC))
     async with receiving() as receiver:
         with pytest.raises(Undeliverable):

@@ -55,12 +55,14 @@ def happen(by: Meters) -> None:
     by.decided(ORG, Template.DEV_REVIEW, "approved", "dashboard", 3700)
     by.expired(ORG, Template.CRITICAL_PATH)
     by.ticked(0.3)
+    by.corrupt(ORG, "crc_mismatch")
 
 
 EXPECTED = {
     f'runtime_sessions_paused_total{{pause_source="operator",tenant_id="{ORG}"}}': 1,
     f'runtime_sessions_paused_total{{pause_source="approval",tenant_id="{OTHER}"}}': 1,
     f'runtime_sessions_resumed_total{{resumed_by="approval",tenant_id="{ORG}"}}': 1,
+    f'checkpoints_corrupt_total{{corruption_type="crc_mismatch",tenant_id="{ORG}"}}': 1,
     f'runtime_pause_latency_seconds_count{{tenant_id="{ORG}"}}': 1,
     f'runtime_pause_latency_seconds_sum{{tenant_id="{ORG}"}}': 0.02,
     f'runtime_resume_latency_seconds_bucket{{le="0.005",tenant_id="{ORG}"}}': 1,

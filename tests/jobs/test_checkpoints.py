@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import json
+import operator
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from uuid import UUID
@@ -22,23 +24,30 @@ from cortex_plane.jobs.model.checkpoints import (
     SCHEMA_VERSION,
     WARN_BYTES,
     CheckpointCorrupt,
+    CheckpointStatus,
     CorruptionType,
     Migration,
+    Phase,
     Progress,
+    ToolStatus,
+    as_shown,
     check_seal,
     migrate,
     schema,
     seal,
-    with_log,
 )
+from cortex_plane.jobs.model.effects import CallStatus, ToolCall
+from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.canonical import MAX_DEPTH, canonical
 from cortex_plane.kernel.errors import InvalidInput, TooLarge
 from tests.fixtures.checkpoints import (
     AGENT,
     AGENT_DATA,
     CHECKPOINTS,
+    HASH,
     JOB,
     KEY,
+    NOW,
     VALUES,
     agent_data,
     log_entry,
@@ -216,7 +225,7 @@ def test_a_value_that_could_not_be_opened_again_is_refused(make: Callable[[], An
 
 def test_a_log_is_put_in_with_a_sum_that_fits() -> None:
     blob = orjson.loads(sealed(plain()).text)
-    shown = with_log(blob, [log_entry(step_index=7)])
+    shown = as_shown(blob, JobStatus.RUNNING, [], [log_entry(step_index=7)])
     (entry,) = shown["execution_log"]
     assert entry == log_entry(
         step_index=7, started_at="2026-03-15T12:29:51.250000Z", finished_at="2026-03-15T12:30:00.250000Z"
@@ -224,6 +233,74 @@ def test_a_log_is_put_in_with_a_sum_that_fits() -> None:
     assert shown == {**blob, "crc32": shown["crc32"], "execution_log": [entry]}
     PUBLISHED.validate(shown)
     check_seal(orjson.dumps(shown).decode(), None, JOB, None)
+
+
+def ledger_row(status: CallStatus, **more: Any) -> ToolCall:
+    return ToolCall(
+        **{
+            "id": UUID(int=3), "job_id": JOB, "step_index": 3, "position": 0, "tool_name": "kubectl", "tool_digest": None,
+            "arguments": {}, "read_only": False, "on_uncertain": None, "input_hash": HASH, "status": status, "attempt": 1,
+            "dispatch_before": None, "settle_after": None, "result": None, "result_id": None, "error": None,
+            "settled_by": None, "created_at": NOW, "finished_at": None, **more,
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.proves("S1.201")
+@pytest.mark.parametrize(
+    ("status", "shown_as", "result", "more"),
+    [
+        (CallStatus.AWAITING, "pending", None, {}),
+        (CallStatus.ALLOWED, "pending", None, {}),
+        (CallStatus.APPROVED, "pending", None, {}),
+        (CallStatus.CLEARED, "pending", None, {}),
+        (CallStatus.INTENDED, "running", None, {}),
+        (CallStatus.UNCERTAIN, "running", None, {}),
+        (CallStatus.COMPLETED, "completed", {"ok": 1}, {"result": {"ok": 1}}),
+        (CallStatus.COMPLETED, "completed", None, {"result": "x" * 2100}),
+        (CallStatus.FAILED, "failed", {"error": "out of disk"}, {"error": "out of disk"}),
+        (CallStatus.REJECTED, "failed", {"error": "denied by Ada"}, {"error": "denied by Ada"}),
+    ],
+)
+def test_tools_are_shown_as_their_rows_have_them(
+    status: CallStatus, shown_as: str, result: Any, more: dict[str, Any]
+) -> None:
+    stored = sealed(plain(active_tools=(tool(status=ToolStatus.PENDING, result=None),)))
+    blob, row = orjson.loads(stored.written), ledger_row(status, **more)
+    shown = as_shown(blob, JobStatus.RUNNING, [row], [])
+    assert [(entry["status"], entry["result"]) for entry in shown["active_tools"]] == [(shown_as, result)]
+    PUBLISHED.validate(shown)
+    check_seal(orjson.dumps(shown).decode(), None, JOB, None)
+    # A call of another branch that was begun since is shown too; and after the step no results are.
+    other = ledger_row(CallStatus.INTENDED, id=UUID(int=4))
+    assert [entry["status"] for entry in as_shown(blob, JobStatus.RUNNING, [row, other], [])["active_tools"]] == [
+        shown_as, "running",
+    ]  # fmt: skip
+    over = orjson.loads(sealed(plain(phase=Phase.MODEL)).written)
+    assert as_shown(over, JobStatus.RUNNING, [row], [])["active_tools"][0]["result"] is None
+
+
+@pytest.mark.proves("S1.202")
+@pytest.mark.parametrize(
+    ("job", "stored", "shown_as"),
+    [
+        (JobStatus.WAITING_FOR_APPROVAL, "awaiting_approval", "awaiting_approval"),
+        (JobStatus.RUNNING, "awaiting_approval", "in_progress"),
+        (JobStatus.FAILED, "awaiting_approval", "failed"),
+        (JobStatus.CANCELLED, "in_progress", "failed"),
+        (JobStatus.COMPLETED, "completed", "completed"),
+        (JobStatus.SLEEPING, "in_progress", "in_progress"),
+    ],
+)
+def test_the_status_is_shown_as_its_job_has_it(job: JobStatus, stored: str, shown_as: str) -> None:
+    blob = orjson.loads(sealed(plain(status=CheckpointStatus(stored))).written)
+    assert as_shown(blob, job, [], [])["status"] == shown_as
+
+
+@pytest.mark.parametrize("edit", [put("crc32", 1), put("active_tools", 5), lambda blob: blob.pop("status")])
+def test_a_damaged_checkpoint_is_shown_as_it_is(edit: Edit) -> None:
+    blob = orjson.loads(edited(edit)[0])
+    assert as_shown(blob, JobStatus.FAILED, [ledger_row(CallStatus.INTENDED)], [log_entry()]) == blob
 
 
 @pytest.mark.proves("S1.8")
@@ -491,3 +568,96 @@ def test_the_schema_given_away_is_a_copy() -> None:
 def test_no_object_whatever_opens_or_breaks_the_opening(blob: dict[str, Any]) -> None:
     with pytest.raises(CheckpointCorrupt):
         opened(canonical({key: value for key, value in blob.items() if "\x00" not in key}), b"")
+
+
+# Every field, every wrong type ---------------------------------------------------------------------------------------
+
+
+def paths(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """The whole, and every field in it."""
+    yield path
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in inner:
+        yield from paths(item, (*path, key))
+
+
+WRONG: tuple[Any, ...] = (
+    None,
+    True,
+    False,
+    0,
+    1,
+    -1,
+    1.5,
+    -0.0,
+    1e-6,
+    1e20,
+    2**53 + 1,
+    2**63,
+    "",
+    "1",
+    "text",
+    [],
+    [1],
+    {},
+    {"a": 1},
+)
+GONE = object()
+
+
+def same_type(one: Any, other: Any) -> bool:
+    return type(one) is type(other)
+
+
+def replaced(blob: Any, path: tuple[str | int, ...], value: Any) -> Any:
+    if not path:
+        return value
+    first, *rest = path
+    copy: Any = dict(blob) if isinstance(blob, dict) else list(blob)
+    if not rest and value is GONE:
+        del copy[first]
+    else:
+        copy[first] = replaced(copy[first], tuple(rest), value)
+    return copy
+
+
+@pytest.mark.proves("S1.200")
+def test_every_field_with_every_wrong_type_is_corrupt_and_nothing_else() -> None:
+    """About two thousand blobs: each as somebody left it in the database, and each with its seals made right."""
+    blob = orjson.loads(sealed(plain()).written)
+    blob["execution_log"] = orjson.loads(orjson.dumps([log_entry()], option=orjson.OPT_UTC_Z))
+    text, right_mac = sealed_right(blob)
+    opened(text, right_mac)
+    blob, looked_at = orjson.loads(text), 0
+    for path in paths(blob):
+        for value in (*WRONG, *((GONE,) if path else ())):
+            damaged = replaced(blob, path, value)
+            if (
+                value is not GONE
+                and damaged == blob
+                and same_type(value, functools.reduce(operator.getitem, path, blob))
+            ):
+                continue
+            refusal(orjson.dumps(damaged), right_mac)
+            looked_at += 1
+            if not isinstance(damaged, dict) or path == ("crc32",):
+                continue
+            try:
+                text, mac = sealed_right(damaged)
+            except InvalidInput:
+                continue  # what is never sealed
+            try:
+                progress = opened(text, mac)
+            except CheckpointCorrupt as error:
+                assert error.corruption_type in CorruptionType  # noqa: PT017 -- nothing else may be raised
+            else:
+                # The schema lets it pass: then it can be sealed again as it is.
+                assert path, "the whole is never something else"
+                opened(*(lambda again: (again.written, again.mac))(sealed(progress)))
+    assert looked_at > 900
+
+
+def sealed_right(blob: dict[str, Any]) -> tuple[bytes, bytes]:
+    plain_blob = {name: value for name, value in blob.items() if name != "crc32"}
+    text = canonical({**plain_blob, "crc32": zlib.crc32(canonical(plain_blob))})
+    return text, hmac.digest(KEY, JOB.bytes + text, "sha256")

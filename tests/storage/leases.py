@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import asyncpg
 import orjson
@@ -17,6 +17,7 @@ from cortex_plane.approvals.model.approvals import ApprovalKind, NewRequest
 from cortex_plane.calls.verbs import steps
 from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.jobs import store as jobs_store
+from cortex_plane.jobs.model.checkpoints import CheckpointStatus, Progress, seal
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.rules import Assignment, NewStep, StepWrite, WriteResult
 from cortex_plane.kernel.ids import new_id
@@ -123,9 +124,19 @@ class Held:
         awaiting = [
             {**each, "status": "awaiting", "verdict": "requires_approval", "on_uncertain": None} for each in calls
         ]
+        progress = Progress(
+            self.given.agent_id,
+            "0" * 64,
+            status=CheckpointStatus.AWAITING_APPROVAL,
+            checkpoint_id=new_id(),
+            created_at=self.given.now,
+        )
+        key = self.db.vault.checkpoint_key(self.given.org_id)
+        sealed = seal(progress, job_id=self.given.job_id, key=key)
         write = StepWrite(
             step=step(), **ledger(*awaiting), status=JobStatus.WAITING_FOR_APPROVAL, requests=requests,
-            policies=self.given.policies, asked_by=worker_actor(self.given.org_id, self.worker, "w"), **more,
+            policies=self.given.policies, asked_by=worker_actor(self.given.org_id, self.worker, "w"),
+            **{"checkpoint": sealed.stored, "mac": sealed.mac, **more},
         )  # fmt: skip
         written = await steps.advance(self.db, self.given, self.worker, self.number + 1, write, self.dispatch_seconds)
         assert written is not None
@@ -147,7 +158,7 @@ def step(index: int = 0, message_seq: int = 0) -> NewStep:
 def call(**changes: Any) -> dict[str, Any]:
     """An authorised intent, as the runtime writes one."""
     fields: dict[str, Any] = {
-        "id": str(uuid4()), "step": 0, "position": 0, "tool": "send", "digest": "ab" * 32,
+        "id": str(new_id()), "step": 0, "position": 0, "tool": "send", "digest": "ab" * 32,
         "arguments": {"to": "Ada"}, "input_hash": "cd" * 32, "read_only": False, "on_uncertain": "ask_human",
         "verdict": "allow", "rule": "default", "timeout_seconds": 10.0,
         "status": "intended",

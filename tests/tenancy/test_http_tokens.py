@@ -41,6 +41,26 @@ async def test_a_token_in_the_body_decides_without_a_key(http: httpx.AsyncClient
     assert again.json()["result"] == "DUPLICATE"
 
 
+@pytest.mark.proves("S1.205")
+@pytest.mark.parametrize(("path", "decision"), [("approve", "approved"), ("deny", "denied")])
+async def test_the_paths_of_spec_1_decide_with_a_token_in_the_body(
+    http: httpx.AsyncClient, strict: World, path: str, decision: str
+) -> None:
+    _, (approval,) = await waiting(strict, Shipping())
+    token = await token_for(strict, approval.id, strict.admin.actor)
+    for body in ({}, {"token": token, "decision": "approved"}, {"token": ""}):
+        problem(await http.post(f"/api/approvals/{path}", json=body), 422, "invalid_request")
+    problem(await http.post(f"/api/approvals/{path}", json={"token": new_approval_token()}), 401, "token_unknown")
+    answer = await http.post(f"/api/approvals/{path}", json={"token": token, "reason": "as I said"})
+    assert answer.status_code == 200, answer.text
+    assert (answer.json()["result"], answer.json()["approval"]["status"]) == ("OK", decision)
+    settled = await shown(strict, approval.id)
+    assert (settled.status, settled.resolution_reason) == (decision, "as I said")
+    assert (await by_token(http, token, decision)).json()["result"] == "DUPLICATE"
+    other = {"approve": "deny", "deny": "approve"}[path]
+    problem(await http.post(f"/api/approvals/{other}", json={"token": token}), 409, "approval_conflict")
+
+
 @pytest.mark.proves("D.151")
 async def test_every_bad_token_has_its_answer_and_changes_nothing(
     http: httpx.AsyncClient, strict: World, admin: asyncpg.Connection

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -12,11 +14,12 @@ import pytest
 from jsonschema_rs import validator_for
 from structlog.testing import capture_logs
 
-from cortex_plane.jobs.model.checkpoints import CorruptionType, check_seal, mac_of, schema
+from cortex_plane.agents.model.completions import ModelRequest, Response, TextChunk
+from cortex_plane.jobs.model.checkpoints import MAX_BYTES, WARN_BYTES, CorruptionType, check_seal, mac_of, schema
 from cortex_plane.jobs.model.jobs import Hold, Job, JobStatus, Pause, Resumption
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.sessions.verbs import events
-from cortex_plane.worker.models.backends import Backends
+from cortex_plane.worker.models.backends import Backends, ScriptedModel
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.tools.tool import ToolContext
 from cortex_plane.worker.worker import JobRunner
@@ -298,6 +301,43 @@ async def test_every_checkpoint_that_is_written_fits_the_published_schema(
     assert await whole(world)
 
 
+@pytest.mark.proves("S1.207", "S1.8")
+async def test_a_large_checkpoint_is_warned_about_and_the_job_goes_on(world: World) -> None:
+    """Small results stand in the checkpoint until their step is over; three hundred of them are a lot."""
+    app, done = App("tests"), list[str]()
+
+    @app.tool(read_only=True)
+    async def look() -> str:
+        return "x" * 2000
+
+    @app.tool
+    async def act() -> str:
+        done.append("act")
+        return "done"
+
+    class Curious(ScriptedModel):
+        """Makes the first call of a response three hundred times."""
+
+        async def stream(self, request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
+            async for piece in super().stream(request):
+                if isinstance(piece, Response) and len(piece.calls) > 1:
+                    first, *others = piece.calls
+                    looks = [replace(first, id=f"{first.id}-{number}") for number in range(300)]
+                    yield replace(piece, calls=(*looks, *others))
+                else:
+                    yield piece
+
+    id = await submit(world, await make_agent(world, [turn(call("look"), call("act"))]))
+    with capture_logs() as logs:
+        async with working(world.db, app, backends=Backends({"scripted": Curious()})):
+            await until(world, id, JobStatus.COMPLETED)
+    warnings = [line for line in logs if line["event"] == "checkpoint is large"]
+    assert warnings, logs
+    assert {(line["log_level"], line["job_id"]) for line in warnings} == {("warning", str(id))}
+    assert all(WARN_BYTES < line["bytes"] < MAX_BYTES for line in warnings)
+    assert done == ["act"]
+
+
 @pytest.mark.proves("S1.6")
 async def test_per_tool_call_writes_after_each_call(world: World, admin: asyncpg.Connection) -> None:
     """Looked at from inside the calls: what the one before returned is durable already."""
@@ -323,8 +363,8 @@ async def test_per_tool_call_writes_after_each_call(world: World, admin: asyncpg
         async with working(world.db, app):
             await until(world, id, JobStatus.COMPLETED)
         writes[granularity] = await admin.fetchval("select write_seq from job where id = $1", id)
-    done, left = "completed", "pending"
-    each = [[left] * 4, [done, left, left, left], [done, done, left, left], [done, done, done, left]]
+    done, sent, left = "completed", "running", "pending"
+    each = [[left] * 4, [done, sent, left, left], [done, done, left, left], [done, done, done, sent]]
     assert durable == each * 3, "an effect and its outcome are never later; reads are written before the next effect"
     assert writes["per_tool_call"] > writes["per_step"] >= writes["per_llm_response"]
 

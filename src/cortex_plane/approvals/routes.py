@@ -94,6 +94,17 @@ APPROVE_TOOL = Route(
     also_at="/api",
 )
 """Spec 3's way to decide on a tool call: its `id` in the event `tool_call`. The request then goes on by itself."""
+APPROVE_BY_TOKEN, DENY_BY_TOKEN = (
+    Route(
+        f"POST /api/approvals/{choice}",
+        approvals.DecisionReceipt,
+        body=credentials.TokenAnswer,
+        needs_key=False,
+        in_document=False,
+    )
+    for choice in ("approve", "deny")
+)
+"""Paths of spec 1 for `POST /v1/approvals/decide`. The token goes into the body."""
 APPROVE_BY_PATH, DENY_BY_PATH = (
     Route(
         f"POST /api/approvals/{{token}}/{choice}",

@@ -21,6 +21,7 @@ from cortex_plane.approvals.model.approvals import (
     Vote,
 )  # fmt: skip
 from cortex_plane.gates.rules.authorization import Uncovered
+from cortex_plane.jobs.model.checkpoints import CheckpointCorrupt, check_seal, missing_checkpoint
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.conditions import Condition, ConditionFailed
@@ -44,6 +45,8 @@ class WaitingJob:
     open_approvals: int
     checkpoint: dict[str, Any] = field(default_factory=dict)
     """From which it goes on, as a receipt names it."""
+    sealed: str | None = None
+    """The whole checkpoint, empty where it is gone; None for a job that has none, or that does not wait."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -346,6 +349,35 @@ def _turned_down(row: LockedApproval, status: ApprovalStatus, what: str) -> Appr
     # What waits for nobody else any more ends with its job.
     cancelled = [sibling for sibling in row.siblings if set(sibling.jobs or ()) <= set(steps)]
     return ApprovalChange(status=status, calls=calls, jobs=failed, cancelled=cancelled)
+
+
+def corrupt_jobs(row: LockedApproval, key: bytes) -> dict[UUID, CheckpointCorrupt]:
+    """The jobs that wait for this and could not go on: their checkpoints are not what the plane sealed."""
+    waiting, corrupt = {call.job_id for call in _awaiting(row)}, {}
+    for job in row.jobs:
+        if job.sealed is None or job.id not in waiting:
+            continue
+        try:
+            if not job.sealed:
+                raise missing_checkpoint()
+            check_seal(job.sealed, bytes.fromhex(job.checkpoint["mac"]), job.id, key)
+        except CheckpointCorrupt as fault:
+            corrupt[job.id] = fault
+    return corrupt
+
+
+def corruption_refusal(row: LockedApproval, corrupt: Mapping[UUID, CheckpointCorrupt]) -> CortexError | None:
+    """Why nothing was decided: every job that waits has failed. Where others wait, it is decided for them."""
+    if not corrupt:
+        return None
+    if any(call.job_id not in corrupt for call in _awaiting(row)):
+        return Conflict("A job that waited for this failed meanwhile.", code="retry", hint="Decide again.")
+    job_id, fault = next(iter(corrupt.items()))
+    return CheckpointCorrupt(
+        f"Nothing was decided and nothing was sent: the checkpoint of job {job_id} is corrupt, so the job has failed."
+        f" {fault.message}",
+        corruption_type=fault.corruption_type, job=str(job_id),
+    )  # fmt: skip
 
 
 def _awaiting(row: LockedApproval) -> Sequence[WaitingCall]:

@@ -31,7 +31,7 @@ from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus
 from cortex_plane.channels.mail_servers import SmtpServer, StartTls, read_sender
 from cortex_plane.kernel.text import marked, span, stamp
 from cortex_plane.notify import model as notify_model
-from cortex_plane.notify.model import Card, Invitation, Occasion, Outgoing, Sent, TryAgain, Undeliverable
+from cortex_plane.notify.model import Alert, Card, Invitation, Occasion, Outgoing, Sent, TryAgain, Undeliverable
 
 IDLE_SECONDS = 20.0
 """Shorter than the minute after which servers hang up."""
@@ -300,7 +300,7 @@ def _plain_header(name: str, value: str, utf8: bool) -> bytes:
 
 def _body(outgoing: Outgoing) -> bytes:
     """Text and HTML, after a header that says so."""
-    name = "card" if isinstance(outgoing.content, Card) else "invitation"
+    name = type(outgoing.content).__name__.lower()
     words = _words(outgoing)
     # Quoted-printable has no `=_`, so nothing that stands in a part can end it.
     boundary = f"=_{outgoing.id.hex}"
@@ -316,7 +316,7 @@ def _quoted(text: str) -> str:
     return b2a_qp(b"".join(line + b"\n" for line in text.encode().splitlines())).decode("ascii").replace("\n", "\r\n")
 
 
-def _content(outgoing: Outgoing) -> Card | Invitation:
+def _content(outgoing: Outgoing) -> Card | Invitation | Alert:
     if isinstance(outgoing.content, notify_model.Callback | notify_model.Notice):
         raise Undeliverable("A mail tells people, and no programs.")
     return outgoing.content
@@ -326,6 +326,8 @@ def _subject(outgoing: Outgoing) -> str:
     content = _content(outgoing)
     if isinstance(content, Invitation):
         return f"Confirm your address for {content.org}"
+    if isinstance(content, Alert):
+        return f"Job of {content.agent} failed: its checkpoint is corrupt"
     return f"{_heading(outgoing, content)}: {content.tool} {content.target}".rstrip()
 
 
@@ -367,7 +369,7 @@ def _recipient(outgoing: Outgoing) -> _Address:
 def _shown(outgoing: Outgoing, message_id: str) -> dict[str, Any]:
     card, before = _content(outgoing), outgoing.shown
     first = {"first": before.get("first") or outgoing.earlier or message_id}
-    if isinstance(card, Invitation):
+    if not isinstance(card, Card):
         return first
     state = {"version": card.version, "input_hash": card.input_hash, "level": card.escalation_level}
     return first | {"status": card.status.value} | state
@@ -415,6 +417,8 @@ def _words(outgoing: Outgoing) -> dict[str, Any]:
     content = _content(outgoing)
     if isinstance(content, Invitation):
         return {"invitation": content, "member": outgoing.target.member, "address": outgoing.target.address}
+    if isinstance(content, Alert):
+        return {"alert": content}
     place, deadline = urlsplit(content.url), content.deadline
     return {
         "card": content,

@@ -80,9 +80,12 @@ class WebhookChannel:
             case notify_model.Notice() as notice:
                 data = adapter(notify_model.Notice).dump_python(notice, mode="json")
                 body = _body(f"atlas.{notice.trigger}", notice.happened_at, data)
+            case notify_model.Alert() as alert:
+                data = adapter(notify_model.Alert).dump_python(alert, mode="json")
+                body = _body(f"alert.{alert.alert}", alert.happened_at, data)
             case _:
                 raise notify_model.Undeliverable(
-                    "A webhook carries requests for approval, decisions and notices, and nothing else."
+                    "A webhook carries requests for approval, decisions, notices and alerts, and nothing else."
                 )
         await self._post(outgoing.target, id, outgoing.timestamp, body, self._client)
         return notify_model.Sent(message_ref=id)

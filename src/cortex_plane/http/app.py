@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import time
-import uuid
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from cortex_plane.http.metrics import Metrics
 from cortex_plane.http.routes import BINDINGS, openapi_document
 from cortex_plane.http.streams import OpenStreams
 from cortex_plane.kernel.errors import TooLarge
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.routes import SMALL_BODY_BYTES, PageRoute
 from cortex_plane.kernel.shares import Throttle
 from cortex_plane.notify.verbs.webhooks import Webhooks
@@ -172,7 +172,7 @@ class RequestMiddleware:
         request = Request(scope)
         request_id = request.headers.get("x-request-id", "")
         if not _REQUEST_ID.fullmatch(request_id):
-            request_id = uuid.uuid4().hex
+            request_id = new_id().hex
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
         structlog.contextvars.clear_contextvars()

@@ -31,6 +31,7 @@ COUNTERS = {
     "approval_delegations": "Parts in approvals handed to others.",
     "approval_webhook_invocations": "Decisions that came from outside, by what became of them.",
     "approval_deliveries": "Messages to people, by what became of them.",
+    "checkpoints_corrupt": "Jobs that failed because their checkpoint cannot be trusted, by what is wrong with it.",
     "forged_rows": "Rows with a false MAC that were refused, by kind.",
 }
 DURATIONS = {

@@ -32,6 +32,26 @@ select whole_checkpoint(checkpoint, memory) from job where id = $1
 select memory -> 'working_data' from job where id = $1
 
 
+-- name: list_current_calls
+-- Those that have no outcome, and those that a checkpoint names.
+select id, job_id, step_index, position, tool_name, tool_digest, arguments, read_only, on_uncertain, status, attempt,
+  encode(input_hash, 'hex') as input_hash, edited,
+  dispatch_before, settle_after, result, result_id, error, settled_by, created_at, finished_at
+from tool_call where job_id = $1 and (finished_at is null or id = any ($2::uuid[])) order by step_index, position
+
+
+-- name: has_begun
+select j.memory is not null
+  or exists (select from step s where s.org_id = j.org_id and s.job_id = j.id)
+  or exists (select from tool_call c where c.org_id = j.org_id and c.job_id = j.id)
+  or exists (select from journal_entry e where e.org_id = j.org_id and e.job_id = j.id)
+from job j where j.id = $1
+
+
+-- name: report_corruption
+select report_corruption($1, $2, $3, $4)
+
+
 -- name: list_log
 -- The last twenty steps that are over: of a code agent its operations, of others their responses with their calls.
 select l.step_index, left(l.step_id, 100) as step_id, l.started_at, l.finished_at, left(l.result_summary, 200) as result_summary,

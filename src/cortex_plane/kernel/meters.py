@@ -74,6 +74,10 @@ class Meters:
         """A decision came from outside: `ok`, `hmac_invalid`, `duplicate`, `conflict` or `expired_link`."""
         self.count("approval_webhook_invocations", channel=channel, result=result)
 
+    def corrupt(self, org_id: UUID, kind: str) -> None:
+        """A job failed because its checkpoint cannot be trusted."""
+        self.count("checkpoints_corrupt", tenant_id=org_id, corruption_type=kind)
+
     def forged(self, kind: str) -> None:
         """A row with a false MAC was refused."""
         self.count("forged_rows", kind=kind)

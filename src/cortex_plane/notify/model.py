@@ -150,6 +150,25 @@ class Notice:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Alert:
+    """What operators and admins are told of at once: a job failed because its checkpoint cannot be trusted."""
+
+    alert: str
+    """What happened: `checkpoint_corrupt`."""
+    org: str
+    """Its name."""
+    agent: str
+    agent_id: UUID
+    job_id: UUID
+    session_id: UUID
+    corruption_type: str
+    message: str
+    url: str
+    """The page of the job in the dashboard."""
+    happened_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
     """Where a message goes, with what the channel needs to get it there."""
 
@@ -173,7 +192,7 @@ class Outgoing:
     version: int
     """What this message shows; `id` and it together are the same for every retry."""
     target: Target
-    content: Card | Invitation | Callback | Notice
+    content: Card | Invitation | Callback | Notice | Alert
     earlier: str | None
     """What the channel called the last message of this notification; None: there is none yet."""
     shown: Mapping[str, Any] = field(default_factory=dict)

@@ -24,7 +24,7 @@ from cortex_plane.calls.rules import pipeline
 from cortex_plane.calls.rules.pipeline import MAX_ERROR
 from cortex_plane.gates.model.gates import Ruling
 from cortex_plane.gates.rules.authorization import Authorization, StandingUse
-from cortex_plane.jobs.model.checkpoints import ActiveTool, ToolStatus
+from cortex_plane.jobs.model.checkpoints import SHOWN_BYTES, ActiveTool, ToolStatus
 from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.model.state import Changes
@@ -38,7 +38,6 @@ from cortex_plane.worker.tools.tool import Tool
 
 INTENT_FACTS = ("session_suspended", "call_sent_again", "standing_used")
 """Audit facts of sending and asking."""
-SHOWN_BYTES = 2048
 ASK = "plane.ask"
 """The plane's own tool: a call of it is a question to people, and does nothing else."""
 TRUNCATED = (

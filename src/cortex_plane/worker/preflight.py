@@ -18,7 +18,14 @@ from cortex_plane.agents.model.completions import CallRequest, ModelError, Model
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
 from cortex_plane.jobs import store as jobs_store
-from cortex_plane.jobs.model.checkpoints import CheckpointCorrupt, CorruptionType, Phase, Progress, open_sealed
+from cortex_plane.jobs.model.checkpoints import (
+    CheckpointCorrupt,
+    CorruptionType,
+    Phase,
+    Progress,
+    missing_checkpoint,
+    open_sealed,
+)
 from cortex_plane.jobs.model.effects import SETTLED, STEP, CallStatus, ToolCall
 from cortex_plane.jobs.model.jobs import Finding, JobKind, Parked, PreflightOutcome, Reason, Severity
 from cortex_plane.jobs.verbs import workers
@@ -84,6 +91,8 @@ class Preflight:
                 )  # fmt: skip
             except CheckpointCorrupt as error:
                 yield _corrupt_checkpoint(error)
+        elif job.response is not None or job.calls:
+            yield _corrupt_checkpoint(missing_checkpoint())
         app = self.apps.get(job.app)
         if app is None:
             yield ResumeFault(

@@ -6,16 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
-
 from cortex_plane.agents.model.agents import PromptChange
 from cortex_plane.agents.model.completions import Turn, UserTurn
-from cortex_plane.jobs.model.checkpoints import CheckpointCorrupt, CheckpointStatus, Progress, open_sealed
+from cortex_plane.jobs.model.checkpoints import (
+    CheckpointCorrupt,
+    CheckpointStatus,
+    Phase,
+    Progress,
+    current_tools,
+    missing_checkpoint,
+    open_sealed,
+)
 from cortex_plane.jobs.model.effects import ToolCall
 from cortex_plane.jobs.model.jobs import Hold, JobKind, JobStatus
 from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.jobs.store import PastSteps
-from cortex_plane.jobs.verbs import workers
+from cortex_plane.jobs.verbs import corruption, workers
 from cortex_plane.sessions.rules import SessionMessage, Thread, as_sent, opening, rebuilt, requests_of
 from cortex_plane.worker.authorization import CallAuthorizer
 from cortex_plane.worker.calls import Call, CallKind, plan_call
@@ -23,8 +29,6 @@ from cortex_plane.worker.ends import Ended, JobFailed, JobHeld, LastWrite, failu
 from cortex_plane.worker.gate_code import with_gate_tools
 from cortex_plane.worker.lease import Lease
 from cortex_plane.worker.session_gates import SessionGates
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,15 @@ async def resume(lease: Lease, gates: SessionGates, authorizer: CallAuthorizer) 
         lease.state = lease.progress.working_data
         # What was sealed by an earlier release has its memory in the checkpoint: the first write puts it beside.
         lease.stored_memory = None if any(lease.progress.memory) else lease.progress.memory
+    elif assignment.epoch > 1 and await corruption.has_begun(lease.db, assignment):
+        raise _corrupted(lease, missing_checkpoint())
     past = await _read_past(lease)
+    progress = lease.progress
+    named = {tool.invocation_id for tool in progress.active_tools}
+    progress.active_tools = current_tools(
+        progress.active_tools, [call for call in past.calls if call.id in named],
+        with_results=progress.phase is Phase.TOOLS,
+    )  # fmt: skip
     authorizer.receipts, authorizer.refusals = past.receipts, past.turned_down
     turns = _turns(lease, past)
     await gates.load(past.messages)
@@ -71,18 +83,23 @@ def _open_checkpoint(lease: Lease) -> Progress:
             agent_id=assignment.agent_id, key=lease.key,
         )  # fmt: skip
     except CheckpointCorrupt as error:
-        log.error(
-            "checkpoint corrupt", jobId=str(assignment.job_id), agentId=str(assignment.agent_id),
-            corruptionType=error.corruption_type, error=error.message,
-        )  # fmt: skip
-        message = f"Checkpoint corruption detected: {error.message} (job {assignment.job_id}, not resumed) {error.hint}"
-        fact = lease.fact("checkpoint_corrupt", type=error.corruption_type, error=error.message)
-        write = StepWrite(status=JobStatus.FAILED, error=message, events=failure_events(message), facts=[fact])
-        # The corrupt checkpoint stays as it is.
-        raise Ended(LastWrite(write, keep_checkpoint=True)) from error
+        raise _corrupted(lease, error) from error
     if progress.status is CheckpointStatus.AWAITING_APPROVAL:
         progress.status = CheckpointStatus.IN_PROGRESS
     return progress
+
+
+def _corrupted(lease: Lease, error: CheckpointCorrupt) -> Ended:
+    """The end of the job. What was found stays as it is."""
+    assignment = lease.assignment
+    corruption.log_corruption(assignment.org_id, assignment.job_id, assignment.agent_id, error)
+    message = corruption.failure_message(assignment.job_id, error)
+    write = StepWrite(
+        status=JobStatus.FAILED, error=message, events=failure_events(message),
+        facts=[lease.fact("checkpoint_corrupt", **corruption.corruption_fact(error))],
+        more={"corruption": {"type": error.corruption_type}},
+    )  # fmt: skip
+    return Ended(LastWrite(write, keep_checkpoint=True))
 
 
 async def _read_past(lease: Lease) -> PastSteps:

@@ -60,6 +60,17 @@ class TokenDecision:
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
+class TokenAnswer:
+    """The same where the path says what is decided."""
+
+    token: Annotated[Text, Field(max_length=500)]
+    reason: Note | None = None
+
+    def deciding(self, choice: Choice) -> TokenDecision:
+        return TokenDecision(token=self.token, decision=choice, reason=self.reason)
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
 class SecretRotationDraft:
     forget: bool = False
     """Accept the old secrets no longer: links that were sent stop working at once."""

@@ -143,7 +143,7 @@ async def feasible_terms(
         return Possible(None, [cause for cause in caused if cause.member_id in cause_ids])
     if terms.named is not None:
         terms = replace(terms, approvers=Approvers(members=tuple(member.id for member in able)), named=None)
-    return Possible(_bounded(terms, decision.rule, times), changed_by=changed_by)
+    return Possible(_bounded(terms, decision, times), changed_by=changed_by)
 
 
 def require_terms(decision: policy_model.PolicyDecision) -> Terms:
@@ -186,11 +186,12 @@ def nobody_can(tool: str, decision: policy_model.PolicyDecision, causes: Sequenc
     )
 
 
-def _bounded(terms: Terms, rule: str, times: ApprovalTimes) -> Terms:
+def _bounded(terms: Terms, decision: policy_model.PolicyDecision, times: ApprovalTimes) -> Terms:
     """An agent may have a time of its own where nobody names one, and a cap for every one."""
     seconds = terms.timeout_seconds
-    if rule.startswith("default:"):
+    if decision.own_time_limit is not None:
+        seconds = min(times.token_ttl_seconds, decision.own_time_limit)
+    elif decision.rule.startswith("default:"):
         # Whatever is shorter than the default was asked for by the job's own request.
-        own = times.token_ttl_seconds
-        seconds = own if seconds == policy_model.DEFAULT_TIMEOUT_SECONDS else min(own, seconds)
+        seconds = min(times.token_ttl_seconds, seconds)
     return replace(terms, timeout_seconds=min(seconds, times.max_ttl_seconds))

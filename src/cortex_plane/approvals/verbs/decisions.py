@@ -13,7 +13,7 @@ from cortex_plane.approvals.model import approvals as approval_model
 from cortex_plane.approvals.model.approvals import Approval, ApprovalDecision, Cause
 from cortex_plane.approvals.rules import ApprovalChange, Edit, LockedApproval, decision_change, is_vote
 from cortex_plane.approvals.store import person_of, queries
-from cortex_plane.approvals.verbs import edits, standing_approvals
+from cortex_plane.approvals.verbs import corrupt_jobs, edits, standing_approvals
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.jobs.model.jobs import JobStatus
@@ -92,11 +92,14 @@ async def _decide(
         row = await open_visible(tx, id, actor, channel, key)
         approval = row.approval
         error = await _refusal(tx, row, actor, decision, edit)
-        change = decision_change(row, actor, decision, edit) if error is None else None
+        is_open = row.earlier is None and approval.status is approval_model.ApprovalStatus.PENDING
+        corrupt = await corrupt_jobs.fail_corrupt_jobs(db, tx, row, actor) if error is None and is_open else {}
+        change = decision_change(row, actor, decision, edit) if error is None and not corrupt else None
         if change is not None:
             approval = await _write(db, tx, row, change, actor, decision, edit, channel, key)
-        elif error is not None or row.earlier is None:
+        elif not corrupt and (error is not None or row.earlier is None):
             await note_refused_decision(tx, row, actor, channel, decision.decision, decision.version, error)
+    error = error or corrupt_jobs.refuse_decision(actor.org_id, row, corrupt)
     if error is not None:
         raise error
     result = approval_model.RecordResult.DUPLICATE if change is None else approval_model.RecordResult.OK

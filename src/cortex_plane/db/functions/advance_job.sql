@@ -152,6 +152,9 @@ begin
     if ends_as in ('COMPLETED', 'FAILED', 'CANCELLED') then
       new_holds := '{}';
     end if;
+    if p_more ? 'corruption' then
+      done := report_corruption(p_org, p_job, p_more #>> '{corruption,type}', p_error);
+    end if;
     if ends_as = 'RUNNING' then
       update job j
       set checkpoint = coalesce(p_checkpoint::jsonb, j.checkpoint), memory = coalesce(p_memory::jsonb, j.memory),

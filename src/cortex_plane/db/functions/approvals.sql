@@ -230,13 +230,18 @@ begin
   from approval_invocation i where i.org_id = p_org and i.approval_id = p_approval;
   select coalesce(jsonb_agg(jsonb_build_object(
       'id', j.id, 'status', j.status, 'holds', j.holds, 'open_approvals', j.open_approvals, 'agent_version', j.agent_version,
+      -- As it stands there: whoever decides checks it.
       'checkpoint', jsonb_build_object('job', j.id,
-        'step_index', (j.checkpoint #>> '{memory_context,working_data,$plane,step}')::integer,
-        'crc32', (j.checkpoint ->> 'crc32')::bigint, 'mac', encode(j.checkpoint_mac, 'hex'))) order by j.id), '[]'),
+        'step_index', j.checkpoint #> '{memory_context,working_data,$plane,step}',
+        'crc32', j.checkpoint -> 'crc32', 'mac', encode(j.checkpoint_mac, 'hex')),
+      'sealed', case when j.kind <> 'external' and j.status = 'WAITING_FOR_APPROVAL' then
+        coalesce(whole_checkpoint(j.checkpoint, j.memory)::text, case when j.write_seq > 0 then '' end) end)
+      order by j.id), '[]'),
     coalesce(bool_or(j.open_approvals > 1), false)
   into jobs, with_others
   from (
-    select j.id, j.status, j.holds, j.open_approvals, j.agent_version, j.checkpoint, j.checkpoint_mac
+    select j.id, j.kind, j.status, j.holds, j.open_approvals, j.agent_version, j.checkpoint, j.memory, j.checkpoint_mac,
+      j.write_seq
     from job j where j.org_id = p_org and j.id = any (own_jobs) order by j.id for no key update) j;
   -- Jobs that wait for this one alone have no others to look for.
   for other in select * from lock_approvals(p_org, case when with_others then own_jobs else '{}' end, p_approval) loop

@@ -7,7 +7,7 @@ create or replace function notify_stewards(p_org uuid, p_session uuid, p_notices
   language plpgsql set search_path = public, pg_temp as $$
 begin
   insert into notification (org_id, id, kind, connection_id, channel_type, address, data, next_attempt_at, created_at)
-  select p_org, gen_random_uuid(), 'notice', c.id, c.channel_type, p_session::text,
+  select p_org, new_id(), 'notice', c.id, c.channel_type, p_session::text,
     (n.notice - 'url') || jsonb_build_object('session_id', p_session), p_now, p_now
   from jsonb_array_elements(p_notices) with ordinality n (notice, number)
   cross join lateral (

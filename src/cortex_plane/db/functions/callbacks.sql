@@ -7,7 +7,7 @@ create or replace function approval_over() returns trigger
 begin
   insert into notification (org_id, id, kind, approval_id, call_id, connection_id, channel_type, address, data,
     next_attempt_at, created_at)
-  select x.org_id, gen_random_uuid(), 'callback', new.id, x.call_id, c.id, c.channel_type, x.call_id::text,
+  select x.org_id, new_id(), 'callback', new.id, x.call_id, c.id, c.channel_type, x.call_id::text,
     jsonb_build_object('agent', a.slug), t.at, t.at
   from (select plane_now() as at) t cross join approval_invocation i
   join external_call x on x.org_id = i.org_id and x.call_id = i.call_id

@@ -1,9 +1,10 @@
--- The checkpoint of a job as it was sealed: the stored one with the memory that is kept beside it. One that is damaged stays as it is,
--- for whoever checks it.
+-- The checkpoint of a job as it was sealed: the stored one with the memory that is kept beside it. One that is damaged, or whose memory
+-- is, stays as it is, for whoever checks it.
 create or replace function whole_checkpoint(p_checkpoint jsonb, p_memory jsonb) returns jsonb
   language sql immutable parallel safe
   return case
-    when p_memory is null or jsonb_typeof(p_checkpoint #> '{memory_context,working_data}') is distinct from 'object' then p_checkpoint
+    when p_memory is null or jsonb_typeof(p_checkpoint #> '{memory_context,working_data}') is distinct from 'object'
+      or jsonb_typeof(p_memory -> 'working_data') is distinct from 'object' then p_checkpoint
     else jsonb_set(p_checkpoint, '{memory_context}', (p_checkpoint -> 'memory_context') || p_memory
       || jsonb_build_object('working_data', (p_checkpoint #> '{memory_context,working_data}') || (p_memory -> 'working_data')))
   end;

@@ -38,7 +38,7 @@ begin
     from ways w group by w.member_id)
   insert into notification (org_id, id, kind, approval_id, connection_id, channel_type, mapping_id, user_account_id, address,
     data, next_attempt_at, created_at)
-  select p_org, gen_random_uuid(), 'approval', p_approval, w.connection_id, w.channel_type, w.mapping_id, w.member_id,
+  select p_org, new_id(), 'approval', p_approval, w.connection_id, w.channel_type, w.mapping_id, w.member_id,
     w.channel_user_id, jsonb_build_object('level', (select r.escalation_level from request r)), t.at, t.at
   from (select plane_now() as at) t cross join ways w join people p on p.member_id = w.member_id and p.place <= 100
   on conflict (org_id, approval_id, mapping_id) where approval_id is not null do nothing;
@@ -75,7 +75,7 @@ begin
           where n.org_id = p_org and n.approval_id = o.id) < 100))
   insert into notification (org_id, id, kind, approval_id, connection_id, channel_type, mapping_id, user_account_id, address,
     data, next_attempt_at, created_at)
-  select p_org, gen_random_uuid(), 'approval', o.approval_id, o.connection_id, o.channel_type, p_mapping, o.user_account_id,
+  select p_org, new_id(), 'approval', o.approval_id, o.connection_id, o.channel_type, p_mapping, o.user_account_id,
     o.channel_user_id, jsonb_build_object('level', o.escalation_level), t.at, t.at
   from (select plane_now() as at) t cross join theirs o
   on conflict (org_id, approval_id, mapping_id) where approval_id is not null do nothing;

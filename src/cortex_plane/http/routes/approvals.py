@@ -7,8 +7,8 @@ from uuid import UUID
 from starlette.responses import Response
 
 from cortex_plane.approvals import routes
-from cortex_plane.approvals.model.approvals import Channel
-from cortex_plane.approvals.model.credentials import TokenDecision
+from cortex_plane.approvals.model.approvals import Channel, Choice
+from cortex_plane.approvals.model.credentials import TokenAnswer, TokenDecision
 from cortex_plane.approvals.verbs import approvals, credentials, decisions, settlements, standing_approvals
 from cortex_plane.http.exchange import Binding, Exchange, answer, handle, reply, throttled
 from cortex_plane.http.lists import ordered, pages, whole
@@ -23,6 +23,14 @@ from cortex_plane.tenancy.model.access import Permission
 
 async def decide_by_token(exchange: Exchange, decision: TokenDecision) -> Response:
     return reply(await throttled(exchange, credentials.decide_by_token(exchange.db, decision)))
+
+
+async def approve_by_token(exchange: Exchange, answer: TokenAnswer) -> Response:
+    return await decide_by_token(exchange, answer.deciding(Choice.APPROVED))
+
+
+async def deny_by_token(exchange: Exchange, answer: TokenAnswer) -> Response:
+    return await decide_by_token(exchange, answer.deciding(Choice.DENIED))
 
 
 async def refuse_token_in_path(exchange: Exchange, _: str) -> Response:
@@ -70,6 +78,8 @@ BINDINGS: tuple[Binding, ...] = (
     whole(routes.LIST_DELEGATES, approvals.list_delegates),
     answer(routes.EXECUTE_REQUEST, settlements.execute),
     answer(routes.APPROVE_TOOL, settlements.approve_tool),
+    handle(routes.APPROVE_BY_TOKEN, Permission.APPROVAL_DECIDE, approve_by_token),
+    handle(routes.DENY_BY_TOKEN, Permission.APPROVAL_DECIDE, deny_by_token),
     handle(routes.APPROVE_BY_PATH, None, refuse_token_in_path),
     handle(routes.DENY_BY_PATH, None, refuse_token_in_path),
     answer(notify_routes.TEST_CONNECTION, webhooks.try_out, lambda exchange: {"channel": exchange.state.webhooks}),

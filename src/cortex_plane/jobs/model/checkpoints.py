@@ -23,8 +23,10 @@ from uuid import UUID
 
 import orjson
 
+from cortex_plane.jobs.model.effects import IN_DOUBT, SETTLED, CallStatus, ToolCall
+from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.model.state import refuse_reserved
-from cortex_plane.kernel.canonical import check_text
+from cortex_plane.kernel.canonical import canonical, check_text
 from cortex_plane.kernel.errors import CortexError, InvalidInput, TooLarge
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ SCHEMA_VERSION = 1
 WARN_BYTES = 512 * 1024
 MAX_BYTES = 1024 * 1024
 COUNT_LIMIT = 2**63
+SHOWN_BYTES = 2048
+"""A result up to this size stands in the checkpoint until its step is over; its row has it anyway."""
 
 Blob = dict[str, Any]
 
@@ -169,15 +173,79 @@ def schema() -> Blob:
     return document
 
 
-def with_log(blob: Blob, log: Iterable[Mapping[str, Any]]) -> Blob:
-    """A checkpoint as people read it. The log is made from the rows of the steps, so it is not written with each of them."""
+_STATUS_OF_JOB = {
+    JobStatus.WAITING_FOR_APPROVAL: CheckpointStatus.AWAITING_APPROVAL,
+    JobStatus.COMPLETED: CheckpointStatus.COMPLETED,
+    JobStatus.FAILED: CheckpointStatus.FAILED,
+    JobStatus.CANCELLED: CheckpointStatus.FAILED,
+}
+
+
+def current_tools(
+    tools: Iterable[ActiveTool], calls: Iterable[ToolCall], *, with_results: bool
+) -> tuple[ActiveTool, ...]:
+    """The tools of a checkpoint as the rows of their calls have them by now, and calls that were begun since."""
+    by_id = {call.id: call for call in calls}
+    current = [_current_tool(by_id.pop(tool.invocation_id, None), tool, with_results) for tool in tools]
+    return (*current, *(_tool_of(call, with_results) for call in by_id.values()))
+
+
+def _current_tool(call: ToolCall | None, tool: ActiveTool, with_results: bool) -> ActiveTool:
+    return tool if call is None else _tool_of(call, with_results)
+
+
+def _tool_of(call: ToolCall, with_result: bool) -> ActiveTool:
+    status, content = ToolStatus.PENDING, None
+    if call.status in IN_DOUBT:
+        status = ToolStatus.RUNNING
+    elif call.status is CallStatus.COMPLETED:
+        status, content = ToolStatus.COMPLETED, canonical(call.result)
+    elif call.status in SETTLED:
+        status, content = ToolStatus.FAILED, canonical({"error": call.error})
+    result = content if with_result and content is not None and len(content) <= SHOWN_BYTES else None
+    return ActiveTool(
+        tool_name=call.tool_name, invocation_id=call.id, status=status, input_hash=call.input_hash, result=result
+    )
+
+
+def tool_ids(blob: Any) -> list[UUID]:
+    """The calls that a checkpoint names; of a damaged one, none."""
+    try:
+        return [UUID(tool["invocation_id"]) for tool in blob["active_tools"]]
+    except (TypeError, KeyError, ValueError, AttributeError):
+        return []
+
+
+def as_shown(blob: Blob, status: JobStatus, calls: Iterable[ToolCall], log: Iterable[Mapping[str, Any]]) -> Blob:
+    """A checkpoint as people read it: with the log of its steps, its calls as they stand, and the status of its job, whose rows have
+    them, so they are not written with each step. One that is damaged is shown as it was found."""
     try:
         check_seal(orjson.dumps(blob).decode(), None, NO_JOB, None)
-    except CheckpointCorrupt:
-        return blob  # as it was found
-    shown = {**blob, "execution_log": orjson.loads(orjson.dumps([dict(entry) for entry in log], option=_WRITTEN))}
-    del shown["crc32"]
+        tools = [_tool_read(tool) for tool in blob["active_tools"]]
+        phase, own_status = blob["memory_context"]["working_data"][PLANE_KEY]["phase"], CheckpointStatus(blob["status"])
+    except (CheckpointCorrupt, InvalidInput, TypeError, KeyError, ValueError):
+        return blob
+    if own_status is CheckpointStatus.AWAITING_APPROVAL:
+        own_status = CheckpointStatus.IN_PROGRESS  # somebody decided, and no worker has gone on yet
+    tools_now = current_tools(tools, calls, with_results=phase == Phase.TOOLS)
+    current = {
+        **{name: value for name, value in blob.items() if name != "crc32"},
+        "active_tools": [_tool_written(tool) for tool in tools_now],
+        "execution_log": [dict(entry) for entry in log],
+        "status": _STATUS_OF_JOB.get(status, own_status),
+    }
+    shown: Blob = orjson.loads(orjson.dumps(current, option=_WRITTEN))
     return {**shown, "crc32": zlib.crc32(_rewritten(shown))}
+
+
+def _tool_written(tool: ActiveTool) -> Blob:
+    return {
+        "input_hash": tool.input_hash,
+        "invocation_id": str(tool.invocation_id),  # the driver's UUID is a subclass that orjson refuses
+        "result": None if tool.result is None else orjson.Fragment(tool.result),
+        "status": tool.status,
+        "tool_name": tool.tool_name,
+    }
 
 
 def seal(progress: Progress, *, job_id: UUID, key: bytes) -> SealedCheckpoint:
@@ -185,16 +253,7 @@ def seal(progress: Progress, *, job_id: UUID, key: bytes) -> SealedCheckpoint:
     # `crc32` sorts between these two parts, so it can be put in after the sum over both is known.
     head = orjson.dumps(
         {
-            "active_tools": [
-                {
-                    "input_hash": tool.input_hash,
-                    "invocation_id": str(tool.invocation_id),  # the driver's UUID is a subclass that orjson refuses
-                    "result": None if tool.result is None else orjson.Fragment(tool.result),
-                    "status": tool.status,
-                    "tool_name": tool.tool_name,
-                }
-                for tool in progress.active_tools
-            ],
+            "active_tools": [_tool_written(tool) for tool in progress.active_tools],
             "agent_id": str(progress.agent_id),
             "checkpoint_id": str(progress.checkpoint_id),
         }
@@ -294,6 +353,8 @@ _FIELDS = (
 
 
 class CorruptionType(StrEnum):
+    CHECKPOINT_MISSING = "checkpoint_missing"
+    """The job had one: it has steps or calls."""
     NOT_AN_OBJECT = "not_an_object"
     MISSING_FIELD = "missing_field"
     CRC_NOT_A_NUMBER = "crc_not_a_number"
@@ -356,6 +417,10 @@ def open_sealed(
     except (ValueError, InvalidInput) as error:
         # The schema lets it pass and Python does not: a leap second, a counter beyond 63 bits.
         raise _corrupt(CorruptionType.INVALID_SCHEMA, f"Checkpoint does not fit its schema: {error}") from error
+
+
+def missing_checkpoint() -> CheckpointCorrupt:
+    return _corrupt(CorruptionType.CHECKPOINT_MISSING, "The checkpoint is gone, and the job has begun.")
 
 
 def check_seal(text: str, mac: bytes | None, job_id: UUID, key: bytes | None) -> None:

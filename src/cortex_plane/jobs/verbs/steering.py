@@ -10,7 +10,7 @@ from uuid import UUID
 from cortex_plane.db.database import Database, Row, Transaction, after, many, page
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model import jobs as job_model
-from cortex_plane.jobs.model.checkpoints import with_log
+from cortex_plane.jobs.model.checkpoints import as_shown, tool_ids
 from cortex_plane.jobs.model.effects import IN_DOUBT, CallStatus, Question, ToolCall, question
 from cortex_plane.jobs.model.jobs import Hold, JobStatus, SessionReceipt, SteeringResult
 from cortex_plane.jobs.model.journal import AT_ONCE, KEPT, Signal, SignalDraft, SignalReceipt, taken
@@ -161,9 +161,10 @@ async def get_stored_result(tx: Transaction, actor: Actor, id: UUID, result_id: 
 @transaction_verb(Permission.JOB_READ)
 async def get_checkpoint(tx: Transaction, actor: Actor, id: UUID) -> dict[str, Any]:
     """The job's durable state, as it would be resumed from."""
-    require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
+    job = require_found(await jobs_store.get_job(tx, id, actor.sees), "job")
     blob = require_found(await tx.value(queries.get_checkpoint, id), "checkpoint")
-    return with_log(blob, await tx.rows(queries.list_log, id))
+    calls = many(ToolCall, await tx.rows(queries.list_current_calls, id, tool_ids(blob)))
+    return as_shown(blob, job.status, calls, await tx.rows(queries.list_log, id))
 
 
 @transaction_verb(Permission.JOB_READ)
@@ -241,8 +242,9 @@ async def complete_session(tx: Transaction, actor: Actor, session_id: UUID, id: 
 
 
 async def fail_job(
-    tx: Transaction, actor: Actor, session_id: UUID, id: UUID, error: str, *, ends_session: bool = False
-) -> None:
+    tx: Transaction, actor: Actor, session_id: UUID, id: UUID, error: str, *, ends_session: bool = False,
+    more: Sequence[Fact] = (),
+) -> None:  # fmt: skip
     """Under the lock of the job: it fails, and nobody is asked about it any more. ``ends_session``: under the lock of both."""
     await tx.rows(queries.fail_job, id, error)
     if ends_session:
@@ -250,7 +252,7 @@ async def fail_job(
     await end_approvals(tx, session_id, [id], actor, error)
     status = {"status": JobStatus.FAILED, "error": error[:500]}
     events = [("error", id, {"message": error[:500]}), ("status", id, status)]
-    await append_fact(tx, session_id, id, actor, "job_failed", {"error": error}, events)
+    await append_fact(tx, session_id, id, actor, "job_failed", {"error": error}, events, more)
 
 
 async def steering_result(tx: Transaction, id: UUID, did_change: bool) -> SteeringResult:

@@ -139,8 +139,7 @@ async def _give_up(
         await proof_store.append_to_session(tx, row["session_id"], [fact], job=row["job_id"])
     facts = []
     if row["approval_id"] is None:
-        kind = "notice" if row["kind"] == NotificationKind.NOTICE else "invitation"
-        facts.append(Fact.of(actor, f"{kind}_undeliverable", channel=row["channel_type"], **payload))
+        facts.append(Fact.of(actor, f"{row['kind']}_undeliverable", channel=row["channel_type"], **payload))
     if name is not None:
         facts.append(
             Fact.of(actor, "connection_disabled", connection=str(row["connection_id"]), name=name, reason=reason)

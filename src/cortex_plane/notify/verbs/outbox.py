@@ -18,7 +18,7 @@ from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.text import redact
 from cortex_plane.notify import rules as delivery_rules
 from cortex_plane.notify import store as notify_store
-from cortex_plane.notify.model import Callback, Card, Invitation, Notice, Outgoing, Sent, Target, Undeliverable
+from cortex_plane.notify.model import Alert, Callback, Card, Invitation, Notice, Outgoing, Sent, Target, Undeliverable
 from cortex_plane.notify.rules import SCHEDULE, ReportedState
 from cortex_plane.notify.store import Lane
 from cortex_plane.notify.verbs import cards
@@ -164,10 +164,13 @@ async def _prepare(
         )  # fmt: skip
         return None
     state: Mapping[str, Any] = {}
-    content: Card | Invitation | Callback | Notice | None
+    content: Card | Invitation | Callback | Notice | Alert | None
     if row["kind"] == NotificationKind.NOTICE:
         data = {**row["data"], "data": redact(row["data"]["data"], row["redact"] or ())}
         content = parse(Notice, {**data, "happened_at": row["created_at"]})
+    elif row["kind"] == NotificationKind.ALERT:
+        data = {**row["data"], "url": f"{public_url.rstrip('/')}/jobs/{row['data']['job_id']}"}
+        content = parse(Alert, {**data, "org": row["org"], "happened_at": row["created_at"]})
     elif approval is None:
         content = await invitations.make_invitation_code(tx, row["mapping_id"], row["data"], public_url)
     elif row["call_id"] is not None:
@@ -226,7 +229,7 @@ def _require_reachable(row: Row, channel: ChannelPort, approval: Approval | None
         problem = f"{row['member']} is deactivated."
     elif row["suppressed_reason"] is not None:
         problem = f"Nothing is sent to this address any more: {row['suppressed_reason']}"
-    elif row["kind"] == NotificationKind.APPROVAL and not row["verified"]:
+    elif row["kind"] in (NotificationKind.APPROVAL, NotificationKind.ALERT) and not row["verified"]:
         raise _not_theirs()
     if problem is not None:
         raise Undeliverable(problem)
@@ -251,7 +254,7 @@ def _prepared(row: Row, outgoing: Outgoing | None, state: Mapping[str, Any]) -> 
     )
 
 
-def _outgoing(db: Database, org_id: UUID, row: Row, content: Card | Invitation | Callback | Notice) -> Outgoing:
+def _outgoing(db: Database, org_id: UUID, row: Row, content: Card | Invitation | Callback | Notice | Alert) -> Outgoing:
     sealed = row["connection_sealed"]
     return Outgoing(
         id=row["id"],

@@ -143,6 +143,8 @@ class PolicyDecision:
     """What decided, as the audit trail and the card name it: level, name of the row, version."""
     terms: Terms | None = None
     """Where a person must decide."""
+    own_time_limit: int | None = None
+    """Where no policy names a time, the agent's own holds, up to so many seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,13 @@ class CompiledPolicies:
         if demands and walks is not None:
             standing = self._tighten(standing, demands, walks, trace)
         terms = standing.terms if standing.verdict is _ASK else None
-        return PolicyDecision(verdict=standing.verdict, rule=standing.rule, terms=terms), standing.origins
+        limit = None
+        if terms is not None and standing.origins["timeout_seconds"] == "default":
+            rows = [match.row for match in (*matches, *demands) if match.limits or match.level is Level.REQUEST]
+            limits = [policy_terms.own_term(row, "timeout_seconds") or policy_model.MAX_TIMEOUT_SECONDS for row in rows]
+            limit = min(limits, default=policy_model.MAX_TIMEOUT_SECONDS)
+        decision = PolicyDecision(verdict=standing.verdict, rule=standing.rule, terms=terms, own_time_limit=limit)
+        return decision, standing.origins
 
     def _decide(self, walks: Sequence[_Walk], trace: _Trace | None) -> _Standing:
         """What the most specific match says within its limits; of several walks, all of them together."""

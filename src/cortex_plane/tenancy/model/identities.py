@@ -344,6 +344,8 @@ class NotificationKind(StrEnum):
     """What was decided about a call, for the agent that runs elsewhere and waits for it."""
     NOTICE = "notice"
     """What happened under an atlas, for its steward."""
+    ALERT = "alert"
+    """What operators and admins have to know at once."""
 
 
 class DeliveryStatus(StrEnum):
