@@ -177,10 +177,11 @@ def gates(draw: Any, number: int, *, restricts: bool) -> Gate:
         unlocks, allows = (), ()  # whether it is met depends on the order of calls, and the player below has one
     locks = tuple(id for id in draw(IDS) if id not in unlocks) if restricts else ()
     denies = draw(st.lists(patterns, max_size=1).map(tuple)) if restricts else ()
-    return make(
+    made: Gate = make(
         f"g{number}", kind, unlock_capabilities=unlocks, allow_actions=allows, lock_capabilities=locks,
         deny_actions=tuple(each for each in denies if each not in allows), **on,
     )  # fmt: skip
+    return made
 
 
 @st.composite

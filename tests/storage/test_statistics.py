@@ -30,7 +30,7 @@ async def count_rows(admin: asyncpg.Connection) -> None:
 
 async def analyzed(db: Database) -> int:
     (row,) = await db.call("analyze_grown_tables", None)
-    count: int = row[0]
+    count: int = row["analyze_grown_tables"]
     return count
 
 

@@ -140,7 +140,7 @@ class SharedPool:
             while idle:
                 try:
                     await pool.release(idle.pop())
-                except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                except FOREIGN as error:
                     log.info("connection lost", error=str(error))  # the driver has closed it
 
     async def close(self) -> None:
