@@ -476,14 +476,21 @@ CREATE TABLE public.approval_request (
     details jsonb,
     caused jsonb DEFAULT '[]'::jsonb NOT NULL,
     settles uuid,
+    answer jsonb,
+    CONSTRAINT chk_approval_request_answer CHECK (
+CASE status
+    WHEN 'responded'::text THEN (answer IS NOT NULL)
+    WHEN 'expired'::text THEN true
+    ELSE (answer IS NULL)
+END),
     CONSTRAINT chk_approval_request_deadline CHECK (((kind <> 'call'::text) OR ((deadline IS NOT NULL) AND ((status = 'pending'::text) = (next_action_at IS NOT NULL))))),
-    CONSTRAINT chk_approval_request_decider CHECK (((status <> ALL (ARRAY['approved'::text, 'denied'::text])) OR (resolved_by_name IS NOT NULL))),
+    CONSTRAINT chk_approval_request_decider CHECK (((status <> ALL (ARRAY['approved'::text, 'denied'::text, 'responded'::text])) OR (resolved_by_name IS NOT NULL))),
     CONSTRAINT chk_approval_request_end CHECK (((status = 'pending'::text) = (resolved_at IS NULL))),
     CONSTRAINT chk_approval_request_escalations CHECK (((jsonb_array_length(escalations) = cardinality(escalate_at)) AND (escalation_level <= cardinality(escalate_at)))),
     CONSTRAINT chk_approval_request_hashes CHECK (((length(input_hash) = 32) AND (length(terms_hash) = 32))),
     CONSTRAINT chk_approval_request_kind CHECK ((kind = ANY (ARRAY['call'::text, 'uncertain_effect'::text]))),
     CONSTRAINT chk_approval_request_on_deny CHECK ((on_deny = ANY (ARRAY['fail'::text, 'continue'::text]))),
-    CONSTRAINT chk_approval_request_status CHECK ((status = ANY (ARRAY['pending'::text, 'approved'::text, 'denied'::text, 'expired'::text, 'cancelled'::text]))),
+    CONSTRAINT chk_approval_request_status CHECK ((status = ANY (ARRAY['pending'::text, 'approved'::text, 'denied'::text, 'responded'::text, 'expired'::text, 'cancelled'::text]))),
     CONSTRAINT chk_approval_request_summary CHECK ((length(TRIM(BOTH FROM action_summary)) > 0)),
     CONSTRAINT chk_approval_request_template CHECK ((template = ANY (ARRAY['dev_only'::text, 'dev_review'::text, 'full_pipeline'::text, 'critical_path'::text])))
 )
@@ -556,7 +563,7 @@ $$;
 
 CREATE FUNCTION public.approval_may_move(old_status text, new_status text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN ((old_status = 'pending'::text) AND (new_status = ANY (ARRAY['approved'::text, 'denied'::text, 'expired'::text, 'cancelled'::text])));
+    RETURN ((old_status = 'pending'::text) AND (new_status = ANY (ARRAY['approved'::text, 'denied'::text, 'responded'::text, 'expired'::text, 'cancelled'::text])));
 
 CREATE FUNCTION public.approval_next_action(r public.approval_request) RETURNS timestamp with time zone
     LANGUAGE sql STABLE
@@ -885,11 +892,14 @@ begin
     from job j join agent_version v on v.org_id = p_org and v.agent_id = j.agent_id and v.version = j.agent_version
     where j.org_id = p_org and j.id = p_job
     union all
-    select r.resolved_by, case r.kind when 'call' then 'gave a reason that it has read' else 'answered whether a call happened' end,
+    select r.resolved_by,
+      case when r.status = 'responded' then 'gave an answer that it has read'
+        when r.kind = 'call' then 'gave a reason that it has read' else 'answered whether a call happened' end,
       r.resolved_by_name
     from approval_invocation i join approval_request r on r.org_id = p_org and r.id = i.approval_id
     where i.org_id = p_org and i.job_id = p_job and r.resolved_by_name is not null
-      and case r.kind when 'call' then r.status = 'denied' and r.on_deny = 'continue' and r.resolution_reason is not null
+      and case r.kind when 'call' then r.status = 'responded' or (
+          r.status = 'denied' and r.on_deny = 'continue' and r.resolution_reason is not null)
         else r.status in ('approved', 'denied') end
     union all
     select v.user_account_id, 'answered whether a call happened', v.member
@@ -897,13 +907,15 @@ begin
     join approval_vote v on v.org_id = p_org and v.approval_id = r.id
     where i.org_id = p_org and i.job_id = p_job and r.kind = 'uncertain_effect' and r.status in ('approved', 'denied')
     union all
-    select a.identity, 'set up the webhook through which a reason came that it has read', null
+    select a.identity,
+      case r.status when 'responded' then 'set up the webhook through which an answer came that it has read'
+        else 'set up the webhook through which a reason came that it has read' end, null
     from approval_invocation i join approval_request r on r.org_id = p_org and r.id = i.approval_id
     join channel_mapping m on m.org_id = p_org and m.user_account_id = r.resolved_by
     join channel_connection c on c.org_id = p_org and c.id = m.connection_id and c.channel_type = 'webhook'
     cross join lateral unnest(c.set_up_by) a (identity)
-    where i.org_id = p_org and i.job_id = p_job and r.kind = 'call' and r.status = 'denied' and r.on_deny = 'continue'
-      and r.resolution_reason is not null and r.resolved_via = 'webhook'
+    where i.org_id = p_org and i.job_id = p_job and r.kind = 'call' and r.resolved_via = 'webhook'
+      and (r.status = 'responded' or (r.status = 'denied' and r.on_deny = 'continue' and r.resolution_reason is not null))
     union all
     select e.actor_member_id, 'edited the arguments of a call', e.actor
     from approval_invocation i join approval_event e on e.org_id = p_org and e.approval_id = i.approval_id
@@ -1040,7 +1052,8 @@ begin
     resolved_by = case when p_status <> 'pending' then decider end,
     resolved_by_name = case when p_status <> 'pending' then decider_name end,
     resolution_reason = case when p_status <> 'pending' then p_reason end,
-    resolved_via = case when p_status <> 'pending' then via end
+    resolved_via = case when p_status <> 'pending' then via end,
+    answer = nullif(p_calls #> '{0,result}', 'null')
   where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.version = p_seen
   returning * into the_approval;
   if not found then
@@ -1060,13 +1073,14 @@ begin
       perform raise_notifications(p_org, p_approval);
     end if;
   end if;
-  for given in select * from jsonb_to_recordset(p_calls) c (id uuid, status text, error text) loop
+  for given in select * from jsonb_to_recordset(p_calls) c (id uuid, status text, error text, result jsonb) loop
     update tool_call c
     set status = given.status, error = given.error, edited = c.edited or p_arguments is not null,
       arguments = coalesce(p_arguments::jsonb, c.arguments), input_hash = coalesce(p_input_hash, c.input_hash),
-      settled_by = case when given.status = 'rejected' then p_status end,
+      settled_by = case when given.status in ('rejected', 'answered') then p_status end,
+      result = case when given.status = 'answered' then given.result else c.result end,
       turned_down = given.status = 'rejected' and p_status in ('denied', 'expired'),
-      finished_at = case when given.status = 'rejected' then at end
+      finished_at = case when given.status in ('rejected', 'answered') then at end
     where c.org_id = p_org and c.id = given.id and c.status = 'awaiting';
     if given.status = 'approved' then
       insert into approval_grant (org_id, call_id, approval_id, tool_digest, input_hash, created_at, expires_at)
@@ -3273,13 +3287,14 @@ CREATE FUNCTION public.tool_call_is_sound(status text, has_end boolean, hash_len
     AS $$
 declare
   broken text := case
-    when status not in ('awaiting', 'allowed', 'approved', 'intended', 'uncertain', 'cleared', 'completed', 'failed', 'rejected')
+    when status not in ('awaiting', 'allowed', 'approved', 'intended', 'uncertain', 'cleared', 'completed', 'failed', 'rejected',
+        'answered')
       then 'chk_tool_call_status'
-    when (status in ('completed', 'failed', 'rejected')) <> has_end then 'chk_tool_call_end'
+    when (status in ('completed', 'failed', 'rejected', 'answered')) <> has_end then 'chk_tool_call_end'
     when hash_length <> 32 then 'chk_tool_call_hash'
     when verdict not in ('allow', 'deny', 'requires_approval') then 'chk_tool_call_verdict'
     when on_uncertain not in ('retry_with_key', 'probe', 'ask_human', 'fail') then 'chk_tool_call_on_uncertain'
-    when not (read_only or status = 'rejected' or (verdict is not null and has_rule and (
+    when not (read_only or status in ('rejected', 'answered') or (verdict is not null and has_rule and (
         status in ('awaiting', 'allowed', 'approved')
         or (has_window and on_uncertain is not null and (status <> 'intended' or verdict = 'allow' or granted)))))
       then 'chk_tool_call_intent' end;
@@ -4261,7 +4276,7 @@ begin
       and was.result is not distinct from p_result::jsonb and was.error is not distinct from p_outcome ->> 'error' then
     return;
   end if;
-  if was.status in ('completed', 'failed', 'rejected') then
+  if was.status in ('completed', 'failed', 'rejected', 'answered') then
     raise exception using errcode = 'CX409', detail = 'call_settled',
       message = format('This call is %s already.', was.status), hint = 'The first outcome stands; read it with `cortex call show`.';
   end if;
@@ -4679,7 +4694,7 @@ CREATE TABLE public.approval_event (
     created_at timestamp with time zone NOT NULL,
     times integer DEFAULT 1 NOT NULL,
     CONSTRAINT chk_approval_event_times CHECK ((times >= 1)),
-    CONSTRAINT chk_approval_event_type CHECK ((event_type = ANY (ARRAY['requested'::text, 'joined'::text, 'dispatched'::text, 'delegated'::text, 'voted'::text, 'edited'::text, 'approved'::text, 'denied'::text, 'expired'::text, 'cancelled'::text, 'reminded'::text, 'escalated'::text, 'answered'::text, 'refused'::text, 'undeliverable'::text, 'channel_duplicate'::text, 'channel_conflict'::text])))
+    CONSTRAINT chk_approval_event_type CHECK ((event_type = ANY (ARRAY['requested'::text, 'joined'::text, 'dispatched'::text, 'delegated'::text, 'voted'::text, 'edited'::text, 'approved'::text, 'denied'::text, 'responded'::text, 'expired'::text, 'cancelled'::text, 'reminded'::text, 'escalated'::text, 'answered'::text, 'refused'::text, 'undeliverable'::text, 'channel_duplicate'::text, 'channel_conflict'::text])))
 );
 
 ALTER TABLE ONLY public.approval_event FORCE ROW LEVEL SECURITY;
@@ -4729,7 +4744,7 @@ CREATE TABLE public.approval_vote (
     channel text NOT NULL,
     created_at timestamp with time zone NOT NULL,
     answer text,
-    CONSTRAINT chk_approval_vote_decision CHECK ((decision = ANY (ARRAY['approved'::text, 'denied'::text])))
+    CONSTRAINT chk_approval_vote_decision CHECK ((decision = ANY (ARRAY['approved'::text, 'denied'::text, 'responded'::text])))
 );
 
 ALTER TABLE ONLY public.approval_vote FORCE ROW LEVEL SECURITY;
@@ -4781,6 +4796,7 @@ CREATE VIEW public.approval_shown WITH (security_invoker='true') AS
     r.resolved_by_name,
     r.resolution_reason,
     r.resolved_via,
+    r.answer,
     f.created_at,
     r.quorum,
     r.delegated,
@@ -5164,13 +5180,17 @@ CREATE VIEW public.journal_shown WITH (security_invoker='true') AS
         CASE
             WHEN ((e.status <> 'open'::text) OR (c.id IS NULL)) THEN e.status
             WHEN (c.finished_at IS NULL) THEN 'open'::text
-            WHEN ((e.kind = 'approval'::text) OR (c.status = 'completed'::text)) THEN 'done'::text
+            WHEN ((e.kind = 'approval'::text) OR (c.status = 'completed'::text) OR ((c.status = 'answered'::text) AND (c.error IS NULL))) THEN 'done'::text
             ELSE 'failed'::text
         END AS status,
         CASE
             WHEN ((e.kind = 'model'::text) AND (e.status = 'done'::text)) THEN (s.response -> 'text'::text)
-            WHEN ((e.kind = 'approval'::text) AND (e.status = 'open'::text) AND ((c.finished_at IS NOT NULL) OR (c.status = 'approved'::text))) THEN jsonb_build_object('approved', (c.status = ANY (ARRAY['approved'::text, 'completed'::text])), 'by', r.resolved_by_name, 'reason', COALESCE(r.resolution_reason, c.error))
-            WHEN ((e.kind = 'tool'::text) AND (c.status = 'completed'::text)) THEN c.result
+            WHEN ((e.kind = 'approval'::text) AND (e.status = 'open'::text) AND ((c.finished_at IS NOT NULL) OR (c.status = 'approved'::text))) THEN jsonb_build_object('approved', (c.status = ANY (ARRAY['approved'::text, 'completed'::text])), 'by', r.resolved_by_name, 'reason', COALESCE(
+            CASE
+                WHEN (c.status = 'answered'::text) THEN (c.result #>> '{}'::text[])
+                ELSE NULL::text
+            END, r.resolution_reason, c.error))
+            WHEN ((e.kind = 'tool'::text) AND ((c.status = 'completed'::text) OR ((c.status = 'answered'::text) AND (c.error IS NULL)))) THEN c.result
             ELSE e.result
         END AS result,
     COALESCE(e.result_id,
@@ -5179,7 +5199,8 @@ CREATE VIEW public.journal_shown WITH (security_invoker='true') AS
             ELSE NULL::uuid
         END) AS result_id,
         CASE
-            WHEN ((e.error IS NOT NULL) OR (e.kind <> 'tool'::text) OR (c.status <> ALL (ARRAY['failed'::text, 'rejected'::text]))) THEN e.error
+            WHEN ((e.error IS NOT NULL) OR (e.kind <> 'tool'::text) OR (c.error IS NULL) OR (c.status <> ALL (ARRAY['failed'::text, 'rejected'::text, 'answered'::text]))) THEN e.error
+            WHEN (c.status = 'answered'::text) THEN jsonb_build_object('type', 'ToolDenied', 'message', c.error, 'code', 'tool_answered', 'answer', c.result)
             ELSE jsonb_build_object('type',
             CASE c.status
                 WHEN 'rejected'::text THEN 'ToolDenied'::text

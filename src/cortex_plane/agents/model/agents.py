@@ -116,6 +116,8 @@ class SkillSettings:
     """The atlases that its sessions are bound to."""
     defer_outcomes: bool = True
     """The outcome of a call that may be repeated with its key waits a few milliseconds for the next response."""
+    ask_people: bool = False
+    """The model may ask a person, with the tool `plane.ask_person`."""
 
     @classmethod
     def of(cls, config: dict[str, Any]) -> SkillSettings:
@@ -130,6 +132,7 @@ class SkillSettings:
             run=config.get("run"),
             atlases=tuple(config.get("atlases") or ()),
             defer_outcomes=config.get("defer_outcomes") is not False,
+            ask_people=config.get("ask_people") is True,
         )
 
 
@@ -153,8 +156,9 @@ def _settings_known(config: dict[str, Any]) -> dict[str, Any]:
         if value is not None and value not in choices:
             context = {"name": name, "choices": ", ".join(choices)}
             raise PydanticCustomError(name, "{name} must be one of {choices}", context)
-    if not isinstance(config.get("defer_outcomes", True), bool):
-        raise PydanticCustomError("defer_outcomes", "defer_outcomes must be true or false")
+    for name in ("defer_outcomes", "ask_people"):
+        if not isinstance(config.get(name, True), bool):
+            raise PydanticCustomError(name, "{name} must be true or false", {"name": name})
     for name in ("side_effect_tools", "tools"):
         value = config.get(name)
         if value is not None and not (isinstance(value, list) and all(isinstance(t, str) for t in value)):

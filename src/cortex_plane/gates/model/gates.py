@@ -20,7 +20,7 @@ ANSWER = "plane.answer"
 REQUEST_CONTEXT = "plane.request_context"
 """The tool by which an agent asks for what its stewards wrote down."""
 PLANE_TOOLS = frozenset({ANSWER, REQUEST_CONTEXT})
-OF_THE_PLANE = frozenset({*PLANE_TOOLS, "plane.ask"})
+OF_THE_PLANE = frozenset({*PLANE_TOOLS, "plane.ask", "plane.ask_person"})
 """What gates do not look at: it is theirs, or asks people and sends nothing. By exact name."""
 MAX_PASSES = 200
 MAX_OPEN = 50

@@ -37,9 +37,11 @@ class CallStatus(StrEnum):
     FAILED = "failed"
     REJECTED = "rejected"
     """Never sent: unknown tool, wrong arguments, or not allowed."""
+    ANSWERED = "answered"
+    """Never sent: a person answered in its place, and their answer is its result."""
 
 
-SETTLED = frozenset({CallStatus.COMPLETED, CallStatus.FAILED, CallStatus.REJECTED})
+SETTLED = frozenset({CallStatus.COMPLETED, CallStatus.FAILED, CallStatus.REJECTED, CallStatus.ANSWERED})
 IN_DOUBT = frozenset({CallStatus.INTENDED, CallStatus.UNCERTAIN})
 """May have been sent, without an outcome. One that was cleared was not."""
 
