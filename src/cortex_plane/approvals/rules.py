@@ -354,7 +354,8 @@ def end_denied(row: LockedApproval, by: str, reason: str | None) -> ApprovalChan
     text = (reason or "").strip()
     end = "" if text.endswith((".", "!", "?")) else "."
     why = f": {text}{end}" if text else "."
-    return _turned_down(row, ApprovalStatus.DENIED, f"denied by {by}{why}")
+    word = "was declined" if row.approval.tool_name == ASK_PERSON else "denied"
+    return _turned_down(row, ApprovalStatus.DENIED, f"{word} by {by}{why}")
 
 
 def end_responded(row: LockedApproval, by: str, answer: Any) -> ApprovalChange:
@@ -378,15 +379,9 @@ def end_expired(row: LockedApproval) -> ApprovalChange:
 
 
 def _turned_down(row: LockedApproval, status: ApprovalStatus, what: str) -> ApprovalChange:
-    by_person = status is ApprovalStatus.DENIED
-    if row.approval.tool_name == ASK_PERSON:
-        message = (
-            f"The question was not answered: it was {what}" if by_person else f"Nobody answered the question: it {what}"
-        )
-        answer = f"{message} Go on without an answer, or end here."
-    else:
-        message = f"Approval of `{row.approval.tool_name}` {what}"
-        answer = f"{message} Do not send the same call again; go another way."
+    asks = row.approval.tool_name == ASK_PERSON
+    message = f"The question {what}" if asks else f"Approval of `{row.approval.tool_name}` {what}"
+    answer = message if asks else f"{message} Do not send the same call again; go another way."
     awaiting = _awaiting(row)
     calls = [(call.id, CallStatus.REJECTED, answer) for call in awaiting]
     if row.approval.on_deny is policy_model.OnDeny.CONTINUE:

@@ -24,8 +24,8 @@ def read_answer(approval: Approval, form: Mapping[str, str]) -> Any:
     question = question_of(approval)
     if question is None or question.schema is None:
         return _plain(form.get("answer", ""))
-    texts = {field: _plain(form.get(f"field.{field.name}", "")) for field in question.fields}
-    return {field.name: _value(field.type, text) for field, text in texts.items() if text}
+    texts = [(field, _plain(form.get(f"field.{field.name}", ""))) for field in question.fields]
+    return {field.name: _value(field.type, text) for field, text in texts if text}
 
 
 def _plain(text: str) -> str:

@@ -8,6 +8,7 @@ alter table approval_request
   add constraint chk_approval_request_decider check (status not in ('approved', 'denied', 'responded') or resolved_by_name is not null),
   add constraint chk_approval_request_answer
     check (case status when 'responded' then answer is not null when 'expired' then true else answer is null end);
+grant update (answer) on approval_request to cortex_app;
 
 alter table approval_vote
   drop constraint chk_approval_vote_decision,
