@@ -227,7 +227,7 @@ async def test_a_response_to_a_call_of_code_is_an_error_with_the_answer(strict: 
         (asked,) = await pending_soon(strict, id)
         await decide(strict, asked, R, answer="Ask me tomorrow.")
         async with asyncio.timeout(20):
-            while not (waiting_now := [a for a in await pending(strict, id) if a.tool_name == "ship"]):
+            while not (waiting_now := [a for a in await pending(strict, id) if a.tool_name == "ship"]):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         await decide(strict, waiting_now[0], R, answer="Ship 1.1.")
         job = await ended(strict, id)
@@ -460,7 +460,7 @@ async def test_of_many_answers_at_once_one_counts(strict: World) -> None:
     async with working(strict.db, coded(run)), working(strict.db, coded(run)):
         for number in range(6):
             async with asyncio.timeout(20):
-                while not (asked := [a for a in await pending(strict, id) if a.question == f"Number {number}?"]):
+                while not (asked := [a for a in await pending(strict, id) if a.question == f"Number {number}?"]):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             answers = await asyncio.gather(
                 *(

@@ -23,7 +23,7 @@ from cortex_plane.cli import terminal
 from cortex_plane.cli.plane import harmless, run
 from cortex_plane.cli.terminal import AsJson, Limit, add_command, say, show_record, show_table
 from cortex_plane.jobs.model.effects import MAX_REPEATS, Verdict
-from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.errors import Conflict, InvalidInput
 from cortex_plane.kernel.text import in_words
 from cortex_plane.policies.model.policies import ONE_HUMAN, quorum_said
 
@@ -278,6 +278,12 @@ def answer_request(
             return await plane.approvals.answer(id, _effect_answer(content, result, note))
         if result is not None:
             raise InvalidInput("`--result` is for uncertain effects.", hint="Give the answer itself.")
+        if value is None and words in set(Verdict) and seen.tool_name != ASK_PERSON:
+            raise Conflict(
+                "This is a request to approve a call, not a question whether one happened.",
+                code="not_a_question",
+                hint=f"Approve or deny it; to give the agent this very word, use `--value '\"{words}\"'`.",
+            )
         return await plane.approvals.respond(_at_version(seen, version), content, reason=note)
 
     show_record(answer, as_json, _show_decision)
