@@ -37,7 +37,7 @@ def form(**arguments: Any) -> QuestionForm:
     return QuestionForm.of({"question": "What now?", **arguments})
 
 
-@pytest.mark.proves("D.363")
+@pytest.mark.proves("D.743")
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -74,7 +74,7 @@ def test_a_question_that_nobody_can_answer_is_refused(arguments: dict[str, Any],
     assert form_of(ASK_PERSON, {"question": "What now?", **arguments}) is None
 
 
-@pytest.mark.proves("D.363")
+@pytest.mark.proves("D.743")
 @pytest.mark.parametrize(
     ("arguments", "answer", "fault"),
     [
@@ -114,7 +114,7 @@ def question(**arguments: Any) -> Approval:
     return decided(tool_name=ASK_PERSON, arguments={"question": "What now?", **arguments})
 
 
-@pytest.mark.proves("D.364")
+@pytest.mark.proves("D.744")
 def test_the_fields_of_a_page_become_the_answer() -> None:
     fields = {
         "field.amount": " 40.5 ",

@@ -208,7 +208,7 @@ async def test_the_questions_of_a_gate_are_mailed_above_the_arguments() -> None:
     assert "nothing expires" not in got.text
 
 
-@pytest.mark.proves("D.364")
+@pytest.mark.proves("D.744")
 async def test_a_question_is_mailed_with_a_link_to_answer_and_none_to_approve() -> None:
     respond, deny = APPROVE.replace("d=approved", "d=responded"), APPROVE.replace("d=approved", "d=denied")
     card = replace(

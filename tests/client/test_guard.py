@@ -187,7 +187,7 @@ async def test_it_waits_for_a_person_and_runs_what_was_approved(careful: Client,
     assert len(ran) == 1
 
 
-@pytest.mark.proves("D.360")
+@pytest.mark.proves("D.740")
 async def test_an_answer_of_a_person_is_a_denial_that_holds_their_words(careful: Client, strict: World) -> None:
     ran: list[str] = []
 

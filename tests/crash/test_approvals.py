@@ -238,7 +238,7 @@ async def _all_or_nothing_again(stage: Stage, asked: Approval) -> str:
 
 
 @extents
-@pytest.mark.proves("D.102")
+@pytest.mark.proves("D.102", "D.745")
 async def test_killed_at_every_statement_of_deciding(asking: Stage, whole: bool) -> None:
     for number, (label, deed) in enumerate(DEEDS.items()):
         with naming(label):

@@ -51,7 +51,7 @@ async def answer_read(world: World, approval: Approval) -> Any:
 # The card ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("D.364")
+@pytest.mark.proves("D.744")
 async def test_a_choice_is_answered_on_the_card(http: httpx.AsyncClient, strict: World) -> None:
     approval = await question(strict, choices=["basic", "pro\u200bfessional", "<b>none</b>"])
     visitor = await Visitor.log_in(http, strict)
@@ -59,7 +59,13 @@ async def test_a_choice_is_answered_on_the_card(http: httpx.AsyncClient, strict:
     assert "asks you" in inbox
     page = await visitor.get(f"/approvals/{approval.id}")
     text = read(page)
-    for words in ("Needs an answer", "Which plan? ⟨U+202E⟩", "pro ⟨U+200B⟩ fessional", "Decline", "the agent is told so."):
+    for words in (
+        "Needs an answer",
+        "Which plan? ⟨U+202E⟩",
+        "pro ⟨U+200B⟩ fessional",
+        "Decline",
+        "the agent is told so.",
+    ):
         assert words in text, words
     for part in ("data-approve", "data-edit", "What it can do"):
         assert part not in page.text, part
@@ -77,7 +83,7 @@ async def test_a_choice_is_answered_on_the_card(http: httpx.AsyncClient, strict:
     assert await answer_read(strict, approval) == "pro\u200bfessional"
 
 
-@pytest.mark.proves("D.364")
+@pytest.mark.proves("D.744")
 async def test_a_form_is_filled_in_and_what_does_not_fit_stays_to_be_corrected(
     http: httpx.AsyncClient, strict: World
 ) -> None:
@@ -100,7 +106,7 @@ async def test_a_form_is_filled_in_and_what_does_not_fit_stays_to_be_corrected(
     assert await answer_read(strict, approval) == answer
 
 
-@pytest.mark.proves("D.360")
+@pytest.mark.proves("D.740")
 async def test_any_call_is_answered_on_its_card_and_nothing_is_sent(http: httpx.AsyncClient, strict: World) -> None:
     async with open_shop(strict):
         approval = await asked(strict)
@@ -126,7 +132,7 @@ async def test_any_call_is_answered_on_its_card_and_nothing_is_sent(http: httpx.
     assert "answered" in page
 
 
-@pytest.mark.proves("D.360")
+@pytest.mark.proves("D.740")
 async def test_whoever_may_not_approve_has_no_form_to_answer(http: httpx.AsyncClient, strict: World) -> None:
     await strict.person(Role.ADMIN, name="Bea")
     await apply_policies(strict.db, strict.admin.actor, FOUR_EYES)
@@ -140,7 +146,7 @@ async def test_whoever_may_not_approve_has_no_form_to_answer(http: httpx.AsyncCl
 # The link of a mail ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("D.364")
+@pytest.mark.proves("D.744")
 async def test_a_question_in_a_mail_is_answered_on_its_page(
     http: httpx.AsyncClient, strict: World, admin: asyncpg.Connection
 ) -> None:
@@ -183,7 +189,7 @@ async def test_a_question_in_a_mail_is_answered_on_its_page(
     assert await answer_read(strict, approval) == "pro"
 
 
-@pytest.mark.proves("D.364")
+@pytest.mark.proves("D.744")
 async def test_a_call_is_answered_over_a_link_and_a_question_is_never_approved(
     http: httpx.AsyncClient, strict: World
 ) -> None:
@@ -199,7 +205,7 @@ async def test_a_call_is_answered_over_a_link_and_a_question_is_never_approved(
     assert "Decline to answer" in read(await http.get(await link_for(strict, asks, Choice.DENIED)))
 
 
-@pytest.mark.proves("D.364")
+@pytest.mark.proves("D.744")
 async def test_a_question_that_is_hidden_in_part_is_answered_in_the_dashboard(
     http: httpx.AsyncClient, strict: World
 ) -> None:

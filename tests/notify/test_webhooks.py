@@ -237,7 +237,7 @@ async def test_one_secret_approves_nothing_of_high_risk_and_may_deny_it(strict: 
     assert answer.status is ApprovalStatus.DENIED
 
 
-@pytest.mark.proves("D.364")
+@pytest.mark.proves("D.744")
 async def test_another_system_answers_for_a_person_who_then_shaped_what_follows(strict: World) -> None:
     await apply_policies(strict.db, strict.admin.actor, ASK.format(template="dev_review"))
     system = await connected(strict)

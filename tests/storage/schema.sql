@@ -7030,6 +7030,8 @@ GRANT UPDATE(delegated) ON TABLE public.approval_request TO cortex_app;
 
 GRANT UPDATE(caused) ON TABLE public.approval_request TO cortex_app;
 
+GRANT UPDATE(answer) ON TABLE public.approval_request TO cortex_app;
+
 GRANT SELECT,INSERT,UPDATE ON TABLE public.session TO cortex_app;
 
 GRANT SELECT(org_id) ON TABLE public.session TO cortex_scheduler;

@@ -76,7 +76,7 @@ async def call_rows(admin: asyncpg.Connection, job: UUID) -> list[tuple[Any, ...
 # In the place of a call --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("D.360")
+@pytest.mark.proves("D.740")
 async def test_a_response_is_the_result_of_the_call_and_nothing_is_sent(
     strict: World, door: Door, admin: asyncpg.Connection
 ) -> None:
@@ -115,7 +115,7 @@ async def test_a_response_is_the_result_of_the_call_and_nothing_is_sent(
     assert [fault.reason for fault in faults] == ["its answer is not what the trail says was answered"]
 
 
-@pytest.mark.proves("D.360")
+@pytest.mark.proves("D.740")
 async def test_one_person_who_may_approve_responds_although_a_yes_takes_two(strict: World, door: Door) -> None:
     low = await strict.person(Role.APPROVER, name="Low", clearance=1)
     high = await strict.person(Role.APPROVER, name="High", clearance=2)
@@ -130,7 +130,7 @@ async def test_one_person_who_may_approve_responds_although_a_yes_takes_two(stri
     assert receipt.approval.status is ApprovalStatus.RESPONDED
 
 
-@pytest.mark.proves("D.360")
+@pytest.mark.proves("D.740")
 async def test_whoever_answers_shaped_what_follows_and_a_cause_may_not_answer(strict: World, door: Door) -> None:
     await apply_policies(strict.db, strict.admin.actor, FOUR_EYES)
     bea = await strict.person(Role.APPROVER, name="Bea")
@@ -153,7 +153,7 @@ async def test_whoever_answers_shaped_what_follows_and_a_cause_may_not_answer(st
     assert shipping.shipped == ["1.1 to production"]
 
 
-@pytest.mark.proves("D.360")
+@pytest.mark.proves("D.740")
 async def test_an_answer_twice_is_a_duplicate_and_another_one_a_conflict(strict: World, door: Door) -> None:
     shipping = Shipping()
     id, _ = await waiting(strict, shipping)
@@ -170,7 +170,7 @@ async def test_an_answer_twice_is_a_duplicate_and_another_one_a_conflict(strict:
         assert (await door.decide(card, choice)).json()["code"] == "approval_conflict"
 
 
-@pytest.mark.proves("D.363")
+@pytest.mark.proves("D.743")
 async def test_what_is_no_answer_changes_nothing(strict: World, door: Door, admin: asyncpg.Connection) -> None:
     id, _ = await waiting(strict, Shipping())
     card = await door.card(id)
@@ -193,7 +193,7 @@ async def test_what_is_no_answer_changes_nothing(strict: World, door: Door, admi
     assert (await door.decide(card, "responded", answer=f"{INVISIBLE} fine")).status_code == 200
 
 
-@pytest.mark.proves("D.360")
+@pytest.mark.proves("D.740")
 async def test_one_call_of_three_is_answered_and_the_others_are_decided(strict: World) -> None:
     shipping = Shipping()
     id, asked = await waiting(strict, shipping, *(ship(version) for version in "123"))
@@ -242,7 +242,7 @@ async def test_a_response_to_a_call_of_code_is_an_error_with_the_answer(strict: 
 # Questions of code -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("D.361")
+@pytest.mark.proves("D.741")
 async def test_code_asks_and_goes_on_with_words_a_choice_or_a_form(strict: World, door: Door) -> None:
     async def run(ctx: Context) -> Any:
         words = await ctx.ask("What should the mail say?")
@@ -274,7 +274,7 @@ async def test_code_asks_and_goes_on_with_words_a_choice_or_a_form(strict: World
     assert await whole(strict)
 
 
-@pytest.mark.proves("D.361")
+@pytest.mark.proves("D.741")
 async def test_a_question_is_always_asked_and_policies_say_whom(strict: World) -> None:
     allow = "policies: [{name: all, target: '*', effect: allow}]"
     await apply_policies(strict.db, strict.admin.actor, allow)
@@ -292,7 +292,7 @@ async def test_a_question_is_always_asked_and_policies_say_whom(strict: World) -
         assert (await ended(strict, id)).result == {"text": "Acme"}
 
 
-@pytest.mark.proves("D.361")
+@pytest.mark.proves("D.741")
 async def test_two_questions_of_two_branches_wait_together(strict: World) -> None:
     async def run(ctx: Context) -> Any:
         return await ctx.gather(ctx.ask("One?"), ctx.ask("Two?", choices=["a", "b"]))
@@ -307,7 +307,7 @@ async def test_two_questions_of_two_branches_wait_together(strict: World) -> Non
     assert (job.error_message, job.result) == (None, {"value": ["first", "b"]})
 
 
-@pytest.mark.proves("D.361")
+@pytest.mark.proves("D.741")
 async def test_a_question_that_is_declined_is_an_error_that_code_may_catch(strict: World) -> None:
     async def run(ctx: Context) -> Any:
         try:
@@ -325,7 +325,7 @@ async def test_a_question_that_is_declined_is_an_error_that_code_may_catch(stric
     assert job.result["text"].startswith("The question was declined by Ada: Not mine to say.")
 
 
-@pytest.mark.proves("D.363")
+@pytest.mark.proves("D.743")
 @pytest.mark.parametrize("default", ["basic", None])
 async def test_at_the_deadline_the_default_is_the_answer_or_code_is_told(
     strict: World, admin: asyncpg.Connection, default: str | None
@@ -369,7 +369,7 @@ async def test_at_the_deadline_the_default_is_the_answer_or_code_is_told(
         (lambda ctx: ctx.ask("Which?", approvers=["ada"]), "`approvers`"),
     ],
 )
-@pytest.mark.proves("D.363")
+@pytest.mark.proves("D.743")
 async def test_code_that_asks_badly_fails_with_what_to_correct(strict: World, ask: Any, words: str) -> None:
     async def run(ctx: Context) -> Any:
         return await ask(ctx)
@@ -385,7 +385,7 @@ async def test_code_that_asks_badly_fails_with_what_to_correct(strict: World, as
 # Questions of a model ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("D.362")
+@pytest.mark.proves("D.742")
 async def test_a_model_that_may_ask_people_is_offered_the_tool_and_gets_the_answer(strict: World, door: Door) -> None:
     bad = call("plane_ask_person", question="Which?", choices=["a", "a"])
     good = call("plane_ask_person", question="Which plan?", choices=["basic", "pro"], deadline_seconds=3600)
@@ -408,7 +408,7 @@ async def test_a_model_that_may_ask_people_is_offered_the_tool_and_gets_the_answ
     assert await whole(strict)
 
 
-@pytest.mark.proves("D.362")
+@pytest.mark.proves("D.742")
 async def test_a_model_is_told_that_nobody_answered_and_may_ask_again(strict: World, admin: asyncpg.Connection) -> None:
     clock = await Clock.install(admin, START)
     ask = call("plane_ask_person", question="Which plan?", deadline_seconds=60)
@@ -426,7 +426,7 @@ async def test_a_model_is_told_that_nobody_answered_and_may_ask_again(strict: Wo
     assert (second.calls[0].result, second.calls[0].error) == ("pro", None)
 
 
-@pytest.mark.proves("D.362")
+@pytest.mark.proves("D.742")
 async def test_without_the_setting_a_model_has_no_such_tool(strict: World, door: Door) -> None:
     agent = await make_agent(strict, [turn(call("plane_ask_person", question="Who?")), turn(text="done")])
     id = await submit(strict, agent)
@@ -443,7 +443,7 @@ async def test_without_the_setting_a_model_has_no_such_tool(strict: World, door:
 # Everybody at once -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("D.365")
+@pytest.mark.proves("D.745")
 async def test_of_many_answers_at_once_one_counts(strict: World) -> None:
     people = [await strict.person(Role.ADMIN, name=f"P{number}") for number in range(4)]
     await apply_policies(
@@ -481,7 +481,7 @@ async def test_of_many_answers_at_once_one_counts(strict: World) -> None:
     assert await whole(strict)
 
 
-@pytest.mark.proves("D.365")
+@pytest.mark.proves("D.745")
 @pytest.mark.parametrize("rival", ["expiry", "cancel"])
 async def test_an_answer_against_the_deadline_or_a_cancellation(
     strict: World, admin: asyncpg.Connection, rival: str

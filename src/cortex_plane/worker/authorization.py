@@ -10,10 +10,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-import orjson
 import structlog
 
-from cortex_plane.approvals.model.questions import ASK_PERSON, QuestionForm
 from cortex_plane.calls.rules import pipeline
 from cortex_plane.calls.verbs.earlier_approvals import cover_call, receipt_fault
 from cortex_plane.gates.model.gates import PLANE_TOOLS
@@ -30,7 +28,7 @@ from cortex_plane.worker.calls import ASK, Call, CallKind, apply_authorization, 
 from cortex_plane.worker.ends import Ended, JobHeld, JobSleeps
 from cortex_plane.worker.lease import Lease
 from cortex_plane.worker.mcp.remote_tool import RemoteTool
-from cortex_plane.worker.questions import question_demand
+from cortex_plane.worker.questions import ASK_PERSON_TOOL, model_demand
 from cortex_plane.worker.session_gates import SessionGates
 
 log = structlog.get_logger()
@@ -86,9 +84,8 @@ class CallAuthorizer:
         self._apply_confirmation(call, policies)
         call.ruling = self._gates.rule_on(call, is_new=is_new)
         # A question to people may be asked again after a no: nothing is sent by it, and its agent decides what a no means.
-        is_question, demand = call.name in (ASK, ASK_PERSON), self.demands.get(call.id)
-        if call.name == ASK_PERSON and demand is None:
-            demand = question_demand(QuestionForm.of(orjson.loads(call.arguments)))
+        is_question = call.name in (ASK, ASK_PERSON_TOOL.name)
+        demand = self.demands.get(call.id) or model_demand(call.name, call.arguments)
         return pipeline.judge_call(
             policies, lease.assignment, call, self._request_rows, read_only=self._only_reads(call), ruling=call.ruling,
             refused_before=not is_question and (call.name, call.input_hash) in self.refusals,

@@ -47,3 +47,8 @@ def question_demand(form: QuestionForm, named: tuple[UUID, ...] | None = None) -
         name="ask_person", target=ASK_PERSON, effect=PolicyVerdict.REQUIRES_APPROVAL, named=named,
         timeout_seconds=form.deadline_seconds, standing=False,
     )  # fmt: skip
+
+
+def model_demand(tool: str, arguments: bytes) -> PolicyRow | None:
+    """What a call of a model asks of people beyond the policies."""
+    return question_demand(QuestionForm.of(orjson.loads(arguments))) if tool == ASK_PERSON else None
