@@ -670,6 +670,17 @@ REQUIREMENTS = [
     _R("D.356", "Scenarios play a session under an atlas event by event and tell each difference from what is expected."),
     _R("D.357", "Scenario files are read strictly: every fault with its line, and any tree is read or refused."),
     _R("D.358", "`cortex atlas test` plays scenarios without a plane, with a readable report, JSON and exit codes."),
+    # People answer more than yes or no
+    _R("D.740", "A response to any pending call is its result: nothing is sent, no grant is given, row, receipt, trail and event say so; one"
+       " person who may approve is enough, and their words make them a cause of what follows. Jobs, code agents and guards."),
+    _R("D.741", "`ctx.ask` asks people for words, a choice or a form; policies say whom; a denial is an error that code may catch."),
+    _R("D.742", "A model whose agent may ask people is offered `plane.ask_person` and gets the answer as its result, or is told that"
+       " nobody answered."),
+    _R("D.743", "Questions and answers are checked on the server: what does not fit is refused with the reason and changes nothing; at the"
+       " deadline the default is the answer."),
+    _R("D.744", "Questions are answered on the card without scripts, over the link of a mail (GET shows, POST answers), with a token, through a"
+       " webhook and in a terminal; hidden characters are shown."),
+    _R("D.745", "Of answers, decisions, deadlines and cancellations at once one counts, and the job goes on with it once, whoever dies."),
     # Limits, and smaller holes
     _R("D.590", "A body is bounded by its route before it is validated, a large one is read only for a caller who may send it, and"
        " faults are reported ten at a time."),

@@ -56,8 +56,12 @@ class Racer:
     async def deny(self, act: dict[str, Any], actor: Actor) -> str:
         return await self._decide(act, actor, Choice.DENIED)
 
-    async def _decide(self, act: dict[str, Any], actor: Actor, choice: Choice) -> str:
-        decision = ApprovalDecision(decision=choice, version=act["version"], input_hash=act["input_hash"])
+    async def respond(self, act: dict[str, Any], actor: Actor) -> str:
+        return await self._decide(act, actor, Choice.RESPONDED, "Go another way.")
+
+    async def _decide(self, act: dict[str, Any], actor: Actor, choice: Choice, answer: str | None = None) -> str:
+        seen = {name: act[name] for name in ("version", "input_hash")}
+        decision = ApprovalDecision(decision=choice, answer=answer, **seen)
         receipt = await decisions.decide(self.db, actor, UUID(act["approval"]), decision, Channel.API)
         return receipt.result.value
 

@@ -56,14 +56,16 @@ DECISIONS = {"OK", "DUPLICATE", "approval_conflict", "approval_expired"}
 ANSWERS = {
     "approve": DECISIONS,
     "deny": DECISIONS,
+    "respond": DECISIONS,
     "expire": {"expired", "nothing"},
     "tick": {"expired", "nothing", "expired, expired"},
     "cancel": {"changed", "unchanged", "job_finished"},
     "hold": {"changed", "unchanged", "job_finished"},
 }
 OPEN = "select count(*) from job where id = any ($1) and finished_at is null"
-WINS = ("approved", "denied", "expired", "cancelled")
-ENDS = {"approve": "approved", "deny": "denied", "expire": "expired"}
+WINS = ("approved", "denied", "responded", "expired", "cancelled")
+DECIDED = {"approved": "approve", "denied": "deny", "responded": "respond"}
+ENDS = {"approve": "approved", "deny": "denied", "respond": "responded", "expire": "expired"}
 
 # Each query must find nothing, whoever was first.
 PROMISES = {
@@ -72,14 +74,20 @@ PROMISES = {
           r.status = 'approved' and (select count(*) from approval_vote v where v.approval_id = r.id
             and v.version = r.version and v.decision = 'approved') <> (r.quorum ->> 'votes')::integer
           or (r.status = 'denied')::integer <> (select count(*) from approval_vote v where v.approval_id = r.id
-            and v.decision = 'denied'))""",
+            and v.decision = 'denied')
+          or (r.status = 'responded')::integer <> (select count(*) from approval_vote v where v.approval_id = r.id
+            and v.decision = 'responded'))""",
+    "an answer that is not the result of each of its calls": """
+        select 1 from approval_request r join approval_invocation i on i.approval_id = r.id join tool_call c on c.id = i.call_id
+        where (r.answer is not null) <> (c.status = 'answered')
+          or c.status = 'answered' and (c.result is distinct from r.answer or c.granted)""",
     "a vote on what nobody decided": """
         select 1 from approval_vote v join approval_request r on r.id = v.approval_id
         where (r.quorum ->> 'votes')::integer = 1
-          and (r.status not in ('approved', 'denied') or v.version <> r.version)""",
+          and (r.status not in ('approved', 'denied', 'responded') or v.version <> r.version)""",
     "a vote on a version that never was": """
         select 1 from approval_vote v join approval_request r on r.id = v.approval_id where v.version > r.version
-        or v.decision = 'denied' and v.version <> r.version""",
+        or v.decision <> 'approved' and v.version <> r.version""",
     "a vote of somebody who had handed their part on": """
         select 1 from approval_vote v join approval_request r on r.id = v.approval_id
         join approval_delegation d on d.approval_id = v.approval_id and d.from_member_id = v.user_account_id
@@ -102,7 +110,7 @@ PROMISES = {
     "a decision without a receipt, or the other way round": """
         select 1 from approval_request r full join approval_receipt p on p.approval_id = r.id
         where r.kind is distinct from 'uncertain_effect'
-          and (r.status in ('approved', 'denied')) is distinct from (p.approval_id is not null)""",
+          and (r.status in ('approved', 'denied', 'responded')) is distinct from (p.approval_id is not null)""",
     "a message that does not know how its request ended": """
         select 1 from notification n join approval_request r on r.id = n.approval_id
         where r.status <> 'pending' and n.status <> 'dead' and n.rendered_version = n.desired_version
@@ -127,7 +135,7 @@ PROMISES = {
     "a request without exactly one end": """
         select r.id from approval_request r where r.kind = 'call' and ((
           select count(*) from approval_event e where e.approval_id = r.id
-          and e.event_type in ('approved', 'denied', 'expired', 'cancelled')) <> (r.status <> 'pending')::integer
+          and e.event_type in ('approved', 'denied', 'responded', 'expired', 'cancelled')) <> (r.status <> 'pending')::integer
         or not exists (select from approval_event e where e.approval_id = r.id and e.event_type = 'requested')
         or (r.status <> 'pending' and not exists (
           select from approval_event e where e.approval_id = r.id and e.event_type = r.status)))""",
@@ -215,12 +223,20 @@ def _acts(each: Round, people: Sequence[str], admin: str, chance: random.Random,
     def act(what: str) -> dict[str, Any]:
         asked = chance.choice(each.asked)
         return {
-            "act": what, "by": chance.choice(people) if what in ("approve", "deny") else admin,
+            "act": what, "by": chance.choice(people) if what in DECIDED.values() else admin,
             "approval": str(asked.id), "version": asked.version, "input_hash": asked.input_hash,
             "job": str(chance.choice(each.jobs)), "after": 0 if what == first else chance.uniform(*late),
         }  # fmt: skip
 
-    many = ["approve"] * 24 + ["deny"] * 16 + ["expire"] * 8 + ["tick"] * 4 + ["cancel"] * 6 + ["hold"] * 6
+    many = (
+        ["approve"] * 20
+        + ["deny"] * 12
+        + ["respond"] * 8
+        + ["expire"] * 8
+        + ["tick"] * 4
+        + ["cancel"] * 6
+        + ["hold"] * 6
+    )
     chance.shuffle(many)
     return [act(what) for what in many]
 
@@ -254,12 +270,12 @@ async def _judge(world: World, admin: asyncpg.Connection, each: Round) -> set[st
         # A tick is about whatever is due, not about one request.
         winners = {ENDS[act] for act, answer in mine if act in ENDS and answer in ("OK", "expired")}
         ticked = any(act["act"] == "tick" and "expired" in answer for act, answer in told)
-        counts = Counter(answer for act, answer in mine if act in ("approve", "deny"))
+        counts = Counter(answer for act, answer in mine if act in DECIDED.values())
         assert counts["OK"] <= 1
-        assert counts["OK"] == (row["status"] in ("approved", "denied"))
+        assert counts["OK"] == (row["status"] in DECIDED)
         assert winners <= {row["status"]}
         assert row["status"] != "expired" or winners or ticked
-        same = {"approved": "approve", "denied": "deny"}.get(row["status"])
+        same = DECIDED.get(row["status"])
         assert all(act == same for act, answer in mine if answer == "DUPLICATE")
         await _trail_agrees(admin, asked, counts, row["status"])
     for job in each.jobs:
@@ -283,7 +299,7 @@ async def _trail_agrees(admin: asyncpg.Connection, asked: Approval, answers: Cou
     assert said["approval_duplicate"] == rows_of["channel_duplicate"]
     assert said["approval_refused"] == rows_of["channel_conflict"] + rows_of["refused"]
     ends = {action: said[f"approval_{action}"] for action in ("decision", "expired", "cancelled")}
-    decided = "decision" if status in ("approved", "denied") else status
+    decided = "decision" if status in DECIDED else status
     assert ends == {action: int(action == decided) for action in ends}
     assert (said["approval_requested"], said["approval_joined"]) == (1, asked.invocations - 1)
 
@@ -299,7 +315,7 @@ async def _job_follows(admin: asyncpg.Connection, job: UUID, ends: set[str]) -> 
     elif left == "CANCELLED":
         assert row["status"] == "CANCELLED"
     else:
-        assert ends == {"approved"}
+        assert ends <= {"approved", "responded"}
         assert left in ("RUNNING", "PAUSED")
         # Whoever came after the decision could still hold it or cancel it.
         assert row["status"] in ("RUNNING", "PAUSED", "CANCELLED")
@@ -319,7 +335,11 @@ async def _finish(world: World, admin: asyncpg.Connection, outside: Outside, rou
     for each in rounds:
         for job in each.jobs:
             status = (await job_of(world, job)).status
-            wanted = len(each.asked) if status is JobStatus.COMPLETED else 0
+            yes = await admin.fetchval(
+                "select count(*) from approval_request where id = any ($1) and status = 'approved'",
+                [a.id for a in each.asked],
+            )
+            wanted = yes if status is JobStatus.COMPLETED else 0
             assert outside.shipped[job] == wanted, status
     grants = await admin.fetchrow(
         "select count(*) filter (where consumed_at is not null) as used from approval_grant g"
@@ -348,7 +368,7 @@ async def _campaign(urls: Urls, world: World, admin: asyncpg.Connection, rounds:
             batch = await _rounds(world, outside, agents, min(BATCH, rounds))
             begun += len(batch)
             for number, each in enumerate(batch):
-                first = ("approve", "deny", "expire", "cancel", "hold")[number % 5]
+                first = ("approve", "deny", "respond", "expire", "cancel", "hold")[number % 6]
                 each.acts = _acts(each, people, world.admin.secret, chance, first)
                 await _race(each, started)
                 seen.update(await _judge(world, admin, each))

@@ -81,7 +81,8 @@ async def one(world: World, **more: Any) -> Approval:
 async def use(world: World, token: str, choice: Choice = Choice.APPROVED, reason: str | None = None) -> str:
     """The result, or the code of the refusal."""
     try:
-        given = TokenDecision(token=token, decision=choice, reason=reason)
+        answer = "Another way." if choice is Choice.RESPONDED else None
+        given = TokenDecision(token=token, decision=choice, reason=reason, answer=answer)
         return (await credentials.decide_by_token(world.db, given)).result.value
     except CortexError as error:
         return error.code
@@ -103,7 +104,8 @@ async def click(world: World, link: str, session: Actor | None = None, reason: s
         found = await visit(world, link, session)
         seen = (await approvals.get_approval(world.db, found.actor, found.link.approval_id)).approval
         shown = found.confirmation(seen.version, seen.input_hash)
-        return (await credentials.decide_by_link(world.db, found, shown, reason)).result.value
+        answer = "Another way." if found.link.decision is Choice.RESPONDED else None
+        return (await credentials.decide_by_link(world.db, found, shown, reason, answer)).result.value
     except CortexError as error:
         return error.code
 
@@ -489,7 +491,7 @@ async def test_sixteen_uses_of_one_token_and_its_link_are_one_decision(
     )
     assert Counter(answers) == {"OK": 1, "DUPLICATE": 15}
     assert await admin.fetchval("select count(*) from approval_vote") == 1
-    decided = "select count(*) from approval_event where event_type in ('approved', 'denied')"
+    decided = "select count(*) from approval_event where event_type in ('approved', 'denied', 'responded')"
     assert await admin.fetchval(decided) == 1
     assert await admin.fetchval("select count(*) from approval_token where used_at is null") == 0
     assert (await audit.verify(strict.db, strict.admin.actor)).faults == []

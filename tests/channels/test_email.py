@@ -209,6 +209,32 @@ async def test_the_questions_of_a_gate_are_mailed_above_the_arguments() -> None:
     assert "nothing expires" not in got.text
 
 
+@pytest.mark.proves("D.744")
+async def test_a_question_is_mailed_with_a_link_to_answer_and_none_to_approve() -> None:
+    respond, deny = APPROVE.replace("d=approved", "d=responded"), APPROVE.replace("d=approved", "d=denied")
+    card = replace(
+        CARD, tool="plane.ask_person", is_question=True, question="Which plan?\u202e", approve_url=None, deny_url=deny,
+        respond_url=respond,
+    )  # fmt: skip
+    got = await mailed(card)
+    assert got.message["Subject"].startswith("An agent asks you: ")
+    for body in (got.text, got.html):
+        assert "Which plan?⟨U+202E⟩" in body
+        assert "Answer" in body
+        assert "Decline" in body
+        assert "agent gets its default answer" in body
+        assert '"responded"' in body
+    assert respond in got.text
+    assert "d=approved" not in got.text
+    over = await mailed(replace(card, status=ApprovalStatus.RESPONDED, resolved_by="Bea", answer="pro\u200b"))
+    assert over.message["Subject"].startswith("Answered by Bea: ")
+    for body in (over.text, over.html):
+        assert "pro⟨U+200B⟩" in body
+    late = await mailed(replace(card, status=ApprovalStatus.EXPIRED, answer="basic"))
+    assert "because nobody answered in time" in late.text
+    assert "basic" in late.text
+
+
 @pytest.mark.proves("D.138")
 def test_only_what_a_person_must_know_is_mailed() -> None:
     channel = EmailChannel(SmtpServer.parse("smtp://127.0.0.1:1"), "c@d")

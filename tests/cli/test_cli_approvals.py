@@ -25,6 +25,7 @@ from tests.cli.test_cli import Shell
 from tests.cli.test_cli_jobs import Live, _serving
 from tests.conftest import Urls
 from tests.fixtures.approvals import Shipping, pending, pending_soon, ship, shown
+from tests.fixtures.credentials import token_for
 from tests.fixtures.hostile import HOSTILE, INVISIBLE
 from tests.fixtures.people import World, apply_policies
 from tests.fixtures.servers import VAULT
@@ -214,6 +215,48 @@ def test_an_answer_lets_the_job_go_on(live: Live) -> None:
     assert told == f"pay is approved; job {card.job_id}\n"
     assert end_of(live, card.job_id) is JobStatus.COMPLETED
     assert "approval_conflict" in live.shell.run(*words, "fail", expect=4).stderr
+
+
+@pytest.mark.proves("D.744")
+def test_a_question_is_answered_and_a_call_is_answered_in_its_place(live: Live, shipping: Shipping) -> None:
+    form = {"type": "object", "properties": {"amount": {"type": "integer", "maximum": 50}}, "required": ["amount"]}
+
+    async def made() -> Approval:
+        ask = turn(call("plane_ask_person", question="How much?\u202e", schema=form))
+        agent = await make_agent(live.world, [ask, turn(text="{result}")], slug="asks", ask_people=True)
+        return (await pending_soon(live.world, await submit(live.world, agent)))[0]
+
+    shell, question = live.shell, live.begin(made())()
+    words = ("approval", "answer", str(question.id))
+    assert "cortex approval answer" in shell.run("approval", "watch", "--once").stdout
+    card = shell.run("approval", "show", str(question.id)).stdout
+    assert "question    How much?\\x202e" in card
+    assert "answer_needed" in shell.run("approval", "approve", str(question.id), "--version", "1", expect=4).stderr
+    shell.run(*words, expect=2)
+    shell.run(*words, "--value", "{", expect=2)
+    assert "`amount`" in shell.run(*words, "--value", '{"amount": 51}', expect=2).stderr
+    told = shell.run(*words, "--value", '{"amount": 40}', "--note", "as agreed").stdout
+    assert told == f"plane.ask_person is responded; job {question.job_id}\n"
+    assert end_of(live, question.job_id) is JobStatus.COMPLETED
+    assert '  "amount": 40' in shell.run("approval", "show", str(question.id)).stdout
+
+    approval = asked(live)
+    shell.run("approval", "answer", str(approval.id), "happened", expect=4)
+    receipt = shell.one("approval", "answer", str(approval.id), "Ship 1.1 instead.", "--version", "1")
+    assert (receipt["result"], receipt["approval"]["answer"]) == ("OK", "Ship 1.1 instead.")
+    assert shell.one("approval", "answer", str(approval.id), "Ship 1.1 instead.")["result"] == "DUPLICATE"
+    assert end_of(live, approval.job_id) is JobStatus.COMPLETED
+    assert shipping.shipped == []
+
+
+@pytest.mark.proves("D.744")
+def test_a_token_answers_in_a_terminal(live: Live) -> None:
+    approval = asked(live)
+    token = live.begin(token_for(live.world, approval.id, live.world.admin.actor))()
+    words = ("approval", "answer", "--token", token)
+    live.shell.run(*words, expect=2, CORTEX_KEY="")
+    told = live.shell.run(*words, "--value", '"Not today."', CORTEX_KEY="").stdout
+    assert told == f"ship is responded; job {approval.job_id}\n"
 
 
 def test_hostile_text_stays_text_in_a_terminal(live: Live) -> None:

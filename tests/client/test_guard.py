@@ -31,6 +31,7 @@ from tests.fixtures.apart import Apart, beside
 from tests.fixtures.guards import left_behind_ended
 from tests.fixtures.people import World, apply_policies
 from tests.fixtures.tool_confirmations import offered, publish
+from tests.fixtures.workers import whole
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -184,6 +185,27 @@ async def test_it_waits_for_a_person_and_runs_what_was_approved(careful: Client,
         await refund("B", 700)
     await decided
     assert len(ran) == 1
+
+
+@pytest.mark.proves("D.740")
+async def test_an_answer_of_a_person_is_a_denial_that_holds_their_words(careful: Client, strict: World) -> None:
+    ran: list[str] = []
+
+    @careful.guard("refunds.create", agent="deployer", key=lambda order: order)
+    async def refund(order: str) -> str:
+        ran.append(order)
+        return "ok"
+
+    answering = asyncio.create_task(decide_soon(strict, Choice.RESPONDED, answer="Refund order B instead."))
+    for _ in range(2):  # and again with the same key
+        with pytest.raises(Denied, match="answered in its place") as no:
+            await refund("A")
+        assert (no.value.code, no.value.answer) == ("call_answered", "Refund order B instead.")
+    await answering
+    assert ran == []
+    (row,) = await ledger(strict)
+    assert row.status is CallStatus.ANSWERED
+    assert await whole(strict)
 
 
 @pytest.mark.proves("D.280")

@@ -30,6 +30,7 @@ async def decide(db: Database, given: dict[str, Any]) -> None:
         version=given["version"],
         input_hash=given["input_hash"],
         arguments=given.get("arguments"),
+        answer=given.get("answer"),
         reason="because",
         standing=StandingDraft(calls=given["standing"]) if given.get("standing") else None,
     )

@@ -157,6 +157,9 @@ DEEDS = {
         "decide", "approved", "RUNNING", "b", choice=Choice.APPROVED, more={"arguments": {"word": "b"}}
     ),
     "deny": Deed("decide", "denied", "FAILED", "", words="ab", choice=Choice.DENIED),
+    "respond": Deed(
+        "decide", "responded", "RUNNING", "", choice=Choice.RESPONDED, more={"key": "k", "answer": "Go another way."}
+    ),
     "expire": Deed("act_when_due", "expired", "FAILED", "", words="ab"),
     "cancel": Deed("cancel", "cancelled", "CANCELLED", ""),
 }  # fmt: skip
@@ -198,10 +201,10 @@ async def _all_or_nothing(stage: Stage, deed: Deed, run: Run, asked: Approval) -
         assert tuple(row) == wanted, dict(row)
         return False
     granted, edited = deed.ends_as == "approved", "arguments" in deed.more
-    call_status = "approved" if granted else "rejected"
-    said = {"approved": 2, "denied": 3, "expired": 3, "cancelled": 1}[deed.ends_as]
+    call_status = {"approved": "approved", "responded": "answered"}.get(deed.ends_as, "rejected")
+    said = {"approved": 2, "responded": 2, "denied": 3, "expired": 3, "cancelled": 1}[deed.ends_as]
     assert tuple(row) == (
-        deed.ends_as, 2 if edited else 1, True, deed.job, 0, granted, call_status, int(deed.choice is not None),
+        deed.ends_as, 2 if edited else 1, True, deed.job, 0, deed.job == "RUNNING", call_status, int(deed.choice is not None),
         int(granted), 2 if edited else 1, said,
     ), dict(row)  # fmt: skip
     return True
@@ -212,7 +215,7 @@ async def _finish(stage: Stage, deed: Deed, run: Run, asked: Approval, decided: 
     world = stage.world
     if deed.verb == "decide":
         assert deed.choice is not None
-        more = {"arguments": deed.more["arguments"]} if "arguments" in deed.more else {}
+        more = {name: deed.more[name] for name in ("arguments", "answer") if name in deed.more}
         result = await _decide(stage, asked, deed.choice, **more)
         assert result is (RecordResult.DUPLICATE if decided else RecordResult.OK)
     elif deed.verb == "cancel":
@@ -235,7 +238,7 @@ async def _all_or_nothing_again(stage: Stage, asked: Approval) -> str:
 
 
 @extents
-@pytest.mark.proves("D.102")
+@pytest.mark.proves("D.102", "D.745")
 async def test_killed_at_every_statement_of_deciding(asking: Stage, whole: bool) -> None:
     for number, (label, deed) in enumerate(DEEDS.items()):
         with naming(label):

@@ -183,7 +183,7 @@ async def test_whoever_fetches_every_link_of_every_mail_changes_nothing(
         await drain(notifier)
         assert sorted(got.recipient for got in server.got) == [BEA, BEA, "cleo@example.com"]
         links = {url for got in server.got for url in got.urls if "/v1/approvals/decide" not in url}
-        assert len(links) == 5, "two invitations, a card, yes and no"
+        assert len(links) == 6, "two invitations, a card, yes, no and an answer"
         before = await digests(admin)
         for link in sorted(links):
             parts = urlsplit(link)

@@ -573,7 +573,7 @@ def examples(s: Stage) -> list[Example]:
             {"approval_id": s.approval},
             body={
                 "decision": "approved", "version": 1, "input_hash": SHIP_HASH, "reason": "fine",
-                "arguments": {"version": "1.1"},
+                "arguments": {"version": "1.1"}, "answer": None,
                 "standing": {
                     "same_arguments": True, "calls": 3, "seconds": 600, "condition": "args.version == '1.1'",
                 },
@@ -593,7 +593,7 @@ def examples(s: Stage) -> list[Example]:
         ),
         Example(
             "POST /v1/approvals/decide",
-            body={"token": s.token, "decision": "approved", "reason": "from my mail"},
+            body={"token": s.token, "decision": "approved", "reason": "from my mail", "answer": None},
         ),
         Example(
             "POST /v1/approve-tool/{tool_call_id}",

@@ -237,6 +237,19 @@ async def test_one_secret_approves_nothing_of_high_risk_and_may_deny_it(strict: 
     assert answer.status is ApprovalStatus.DENIED
 
 
+@pytest.mark.proves("D.744")
+async def test_another_system_answers_for_a_person_who_then_shaped_what_follows(strict: World) -> None:
+    await apply_policies(strict.db, strict.admin.actor, ASK.format(template="dev_review"))
+    system = await connected(strict)
+    _, (asked,) = await waiting(strict, Shipping())
+    event = decision(asked, choice=Choice.RESPONDED, answer="Ship 1.1.")
+    for result in (RecordResult.OK, RecordResult.OK):
+        answer = await receive(system, event, "evt-1")
+        assert (answer.result, answer.status) == (result, ApprovalStatus.RESPONDED)
+    after = (await approvals.get_approval(strict.db, strict.admin.actor, asked.id)).approval
+    assert (after.answer, after.resolved_via) == ("Ship 1.1.", Channel.WEBHOOK)
+
+
 async def test_a_decision_about_another_orgs_request_finds_nothing(strict: World, other: World) -> None:
     system = await connected(other)
     _, (asked,) = await waiting(strict, Shipping())

@@ -11,7 +11,7 @@ from tests.fixtures.people import World
 
 MOVE = """
 update approval_request set status = $2, resolved_at = case when $2 = 'pending' then null else now() end,
-  resolved_by_name = 'somebody', next_action_at = case when $2 = 'pending' then now() end
+  resolved_by_name = 'somebody', answer = case when $2 = 'responded' then '"words"'::jsonb end, next_action_at = case when $2 = 'pending' then now() end
 where id = $1
 """
 

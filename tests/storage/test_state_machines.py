@@ -37,7 +37,7 @@ CALL_COLUMNS_OF_THE_APP = {
 APPROVAL_COLUMNS_OF_THE_APP = {
     "status", "version", "arguments", "input_hash", "original_arguments", "original_hash", "invocations",
     "reminded_at", "next_action_at", "resolved_at", "resolved_by", "resolved_by_name", "resolution_reason",
-    "resolved_via",
+    "resolved_via", "answer",
     "approvers", "escalation_level", "delegated", "channels_dispatched", "caused", "causes",
 }  # fmt: skip
 LEASED = {"status": "RUNNING", "worker_id": UUID(int=1)}

@@ -136,7 +136,8 @@ async def test_people_are_asked_and_their_answer_is_a_decision(world: World, cho
         await decide(world, asked, choice, reason="because")
         job = await ended(world, id)
     assert (job.error_message, job.status) == (None, JobStatus.COMPLETED)
-    assert job.result == {"approved": choice is Choice.APPROVED, "reason": "because", "by": "Ada"}
+    reason = "Go another way." if choice is Choice.RESPONDED else "because"
+    assert job.result == {"approved": choice is Choice.APPROVED, "reason": reason, "by": "Ada"}
     assert await whole(world)
 
 

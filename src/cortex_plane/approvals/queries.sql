@@ -360,7 +360,7 @@ limit $2
 
 -- name: list_similar
 select * from approval_shown a
-where a.tool_name = $2 and a.id <> $1 and a.status in ('approved', 'denied') and a.kind = 'call'
+where a.tool_name = $2 and a.id <> $1 and a.status in ('approved', 'denied', 'responded') and a.kind = 'call'
 order by a.resolved_at desc
 limit 5
 

@@ -32,7 +32,10 @@ DECIDE_APPROVAL = Route(
     once=True,
     max_body=MAX_BODY_BYTES,
 )
-"""Approve or deny exactly what you saw: `version` and `input_hash` must be those of the card.
+"""Approve or deny exactly what you saw, or respond to it: `version` and `input_hash` must be those of the card.
+
+With `responded` nothing is sent: the agent gets `answer` as the result of its call. A question of `plane.ask_person` is
+answered so, and the answer must fit its choices or its schema.
 
 With `arguments` the call is approved as you edited it. The first decision stands: the same one again answers
 `DUPLICATE`, another one is the error `approval_conflict`."""

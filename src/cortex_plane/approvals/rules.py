@@ -20,10 +20,12 @@ from cortex_plane.approvals.model.approvals import (
     StandingApproval,
     Vote,
 )  # fmt: skip
+from cortex_plane.approvals.model.questions import ASK_PERSON, form_of, require_answer
 from cortex_plane.gates.rules.authorization import Uncovered
 from cortex_plane.jobs.model.checkpoints import CheckpointCorrupt, check_seal, missing_checkpoint
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.conditions import Condition, ConditionFailed
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound, Stale
 from cortex_plane.kernel.text import in_words
@@ -114,6 +116,8 @@ class ApprovalChange:
     calls: Sequence[tuple[UUID, CallStatus, str | None]]
     jobs: list[JobOutcome]
     cancelled: list[Sibling]
+    answer: Any = None
+    """The result of the calls that are answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,8 +230,9 @@ def is_vote(row: LockedApproval, edit: Edit | None) -> bool:
 
 
 def ends_it(row: LockedApproval, actor: Actor, decision: approval_model.ApprovalDecision, edit: Edit | None) -> bool:
-    """One no is enough; for a yes it takes a quorum. After an edit no earlier vote counts."""
-    if decision.decision is Choice.DENIED:
+    """One no or one answer is enough, because neither lets anything run; for a yes it takes a quorum. After an edit no earlier vote
+    counts."""
+    if decision.decision is not Choice.APPROVED:
         return True
     if not is_vote(row, edit):
         return False
@@ -267,6 +272,8 @@ def is_same(approval: Approval, decision: approval_model.ApprovalDecision, edite
     """Whether a resolved approval says just what this decision says."""
     if approval.status.value != decision.decision.value:
         return False
+    if decision.decision is Choice.RESPONDED:
+        return canonical(approval.answer) == canonical(decision.answer)
     return decision.decision is Choice.DENIED or (edited_hash or decision.input_hash) == approval.input_hash
 
 
@@ -284,6 +291,28 @@ def approval_expired() -> Conflict:
     return Conflict(
         "Its time is over.", code="approval_expired", hint="Submit the job again with `cortex job resubmit`."
     )
+
+
+def answer_refusal(approval: Approval, decision: approval_model.ApprovalDecision) -> CortexError | None:
+    """Why the answer of a decision cannot be taken; a question takes nothing but an answer, or a no."""
+    if decision.decision is Choice.RESPONDED:
+        if decision.arguments is not None or decision.standing is not None:
+            hint = "Leave `arguments` and `standing` out: an answer lets nothing run."
+            return InvalidInput("Only a yes takes arguments or stands for more calls.", hint=hint)
+        try:
+            require_answer(approval.tool_name, approval.arguments, decision.answer)
+        except InvalidInput as error:
+            return error
+    elif decision.answer is not None:
+        hint = 'Send `"decision": "responded"` with it, or leave it out.'
+        return InvalidInput("An answer goes with the decision `responded` alone.", hint=hint)
+    elif decision.decision is Choice.APPROVED and approval.tool_name == ASK_PERSON:
+        return Conflict(
+            "This is a question: there is nothing to approve.",
+            code="answer_needed",
+            hint="Answer it with `cortex approval answer`, or decline it with `cortex approval deny`.",
+        )
+    return None
 
 
 def staleness_error(approval: Approval, decision: approval_model.ApprovalDecision, now: datetime) -> CortexError | None:
@@ -307,6 +336,8 @@ def decision_change(
         return None
     if decision.decision is Choice.DENIED:
         return end_denied(row, actor.name, decision.reason)
+    if decision.decision is Choice.RESPONDED:
+        return end_responded(row, actor.name, decision.answer)
     if ends_it(row, actor, decision, edit):
         return end_approved(row)
     own = [vote for vote in row.votes if vote.member_id == actor.user_account_id]
@@ -326,16 +357,34 @@ def end_denied(row: LockedApproval, by: str, reason: str | None) -> ApprovalChan
     text = (reason or "").strip()
     end = "" if text.endswith((".", "!", "?")) else "."
     why = f": {text}{end}" if text else "."
-    return _turned_down(row, ApprovalStatus.DENIED, f"denied by {by}{why}")
+    word = "was declined" if row.approval.tool_name == ASK_PERSON else "denied"
+    return _turned_down(row, ApprovalStatus.DENIED, f"{word} by {by}{why}")
+
+
+def end_responded(row: LockedApproval, by: str, answer: Any) -> ApprovalChange:
+    """The calls are over without having been sent, and their jobs go on with the answer."""
+    asks = row.approval.tool_name == ASK_PERSON
+    note = None if asks else f"`{row.approval.tool_name}` was not sent: {by} answered in its place."
+    return _answered(row, ApprovalStatus.RESPONDED, answer, note)
+
+
+def _answered(row: LockedApproval, status: ApprovalStatus, answer: Any, note: str | None) -> ApprovalChange:
+    awaiting = _awaiting(row)
+    calls = [(call.id, CallStatus.ANSWERED, note) for call in awaiting]
+    return ApprovalChange(status=status, calls=calls, jobs=_going_on(row, awaiting), cancelled=[], answer=answer)
 
 
 def end_expired(row: LockedApproval) -> ApprovalChange:
+    form = form_of(row.approval.tool_name, row.approval.arguments)
+    if form is not None and form.default is not None:
+        return _answered(row, ApprovalStatus.EXPIRED, form.default, None)
     return _turned_down(row, ApprovalStatus.EXPIRED, f"timed out after {in_words(row.timeout_seconds)}.")
 
 
 def _turned_down(row: LockedApproval, status: ApprovalStatus, what: str) -> ApprovalChange:
-    message = f"Approval of `{row.approval.tool_name}` {what}"
-    answer = f"{message} Do not send the same call again; go another way."
+    asks = row.approval.tool_name == ASK_PERSON
+    message = f"The question {what}" if asks else f"Approval of `{row.approval.tool_name}` {what}"
+    answer = message if asks else f"{message} Do not send the same call again; go another way."
     awaiting = _awaiting(row)
     calls = [(call.id, CallStatus.REJECTED, answer) for call in awaiting]
     if row.approval.on_deny is policy_model.OnDeny.CONTINUE:
@@ -413,7 +462,7 @@ def approval_after(
     return replace(
         approval, status=change.status, votes_for=votes_for, escalate_at=None, resolved_at=row.now,
         resolved_by=actor.user_account_id, resolved_by_name=actor.name, resolution_reason=decision.reason,
-        resolved_via=channel,
+        resolved_via=channel, answer=change.answer,
     )  # fmt: skip
 
 

@@ -211,7 +211,7 @@ async def change_approval(
         queries.change_approval, tx.org, approval.id, approval.version, approval.version + (edit is not None), change.status,
         edit.arguments.decode() if edit else None, bytes.fromhex(edit.input_hash) if edit else None,
         person, reason, choice, key,
-        [{"id": str(id), "status": status, "error": error} for id, status, error in change.calls],
+        [{"id": str(id), "status": status, "error": error, "result": change.answer} for id, status, error in change.calls],
         float(current.grant_seconds),
         [{"id": str(j.id), "open": j.open, "status": j.status, "error": j.error} for j in change.jobs],
         [sibling.id for sibling in change.cancelled], list(entries),

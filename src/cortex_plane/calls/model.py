@@ -280,7 +280,7 @@ def _advice(call: ExternalCall, is_sender: bool) -> tuple[Next, str | None]:
     status = call.status
     if status is CallStatus.COMPLETED:
         return Next.USE, None
-    if status in (CallStatus.FAILED, CallStatus.REJECTED):
+    if status in (CallStatus.FAILED, CallStatus.REJECTED, CallStatus.ANSWERED):
         return Next.STOP, call.error
     if call.job_status in TERMINAL:
         return Next.STOP, f"The session is over: its job is {call.job_status}."

@@ -336,11 +336,13 @@ def _heading(outgoing: Outgoing, card: Card) -> str:
     match card.status:
         case ApprovalStatus.PENDING if card.kind is ApprovalKind.UNCERTAIN_EFFECT:
             return "Reminder, did it happen?" if card.occasion is Occasion.REMINDED else "Did it happen?"
+        case ApprovalStatus.PENDING if card.is_question:
+            return "Reminder, an agent asks you" if card.occasion is Occasion.REMINDED else "An agent asks you"
         case ApprovalStatus.PENDING if card.occasion is Occasion.ESCALATED and outgoing.earlier:
             return "Escalated further, approval needed"
         case ApprovalStatus.PENDING:
             return _HEADINGS[card.occasion]
-        case _ if card.kind is ApprovalKind.UNCERTAIN_EFFECT and by:
+        case status if by and (status is ApprovalStatus.RESPONDED or card.kind is ApprovalKind.UNCERTAIN_EFFECT):
             return f"Answered{by}"
         case status:
             return status.value.capitalize() + by

@@ -31,7 +31,7 @@ _SHORTEST = 64
 _MINUTE, _HOUR = 60.0, 3600.0
 
 # These decide for anyone who holds them. A system that may decide signs its requests, and needs none of them.
-_WITHHELD: Final = frozenset({"token", "approve_url", "deny_url"})
+_WITHHELD: Final = frozenset({"token", "approve_url", "deny_url", "respond_url"})
 # Fields that are useless when cut.
 _WHOLE: Final = frozenset(
     {"approval_id", "notification_id", "input_hash", "url", "recipient", "session_id", "trigger", "atlas_id"}

@@ -18,11 +18,12 @@ from typer import Argument, Option
 
 from cortex_plane.approvals import routes
 from cortex_plane.approvals.model import approvals as model
+from cortex_plane.approvals.model.questions import ASK_PERSON
 from cortex_plane.cli import terminal
 from cortex_plane.cli.plane import harmless, run
 from cortex_plane.cli.terminal import AsJson, Limit, add_command, say, show_record, show_table
 from cortex_plane.jobs.model.effects import MAX_REPEATS, Verdict
-from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.errors import Conflict, InvalidInput
 from cortex_plane.kernel.text import in_words
 from cortex_plane.policies.model.policies import ONE_HUMAN, quorum_said
 
@@ -46,7 +47,9 @@ def require_id(approval_id: UUID | None) -> UUID:
     return approval_id
 
 
-def decide_by_token(choice: model.Choice, token: str, reason: str | None, as_json: bool, *others: Any) -> None:
+def decide_by_token(
+    choice: model.Choice, token: str, reason: str | None, as_json: bool, *others: Any, answer: Any = None
+) -> None:
     """A token names the request and the version that it decides, so none of the ``others`` may be set."""
     if any(option not in (None, False) for option in others):
         raise InvalidInput(
@@ -57,7 +60,7 @@ def decide_by_token(choice: model.Choice, token: str, reason: str | None, as_jso
     if not secret:
         raise InvalidInput("There is no token.", hint="Copy it whole from the message.")
     show_record(
-        lambda plane: plane.approvals.decide_by_token(secret, choice, reason=reason),
+        lambda plane: plane.approvals.decide_by_token(secret, choice, reason=reason, answer=answer),
         as_json,
         _show_decision,
         without_key=True,
@@ -238,17 +241,60 @@ def delegate_approval(
 
 
 @approval_app.command("answer")
-def answer_uncertain(
-    approval_id: UUID,
-    verdict: Verdict,
-    result: Annotated[str | None, Option(help="JSON: what the agent is told that the call returned.")] = None,
-    note: Annotated[str | None, Option(help="For the audit trail and the agent.")] = None,
+def answer_request(
+    approval_id: ApprovalId = None,
+    words: Annotated[
+        str | None, Argument(help="The answer. Of an uncertain effect: happened, did_not_happen or fail.")
+    ] = None,
+    value: Annotated[
+        str | None, Option(help="The answer as JSON, where the question has a form: '{\"amount\": 40}'.")
+    ] = None,
+    result: Annotated[
+        str | None, Option(help="JSON, of an effect that happened: what the agent is told that the call returned.")
+    ] = None,
+    note: Annotated[str | None, Option(help="For the audit trail; of an uncertain effect also for the agent.")] = None,
+    version: Annotated[int | None, Option(help="The version you saw; the current one if left out.")] = None,
+    token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """About an uncertain effect: it happened, it did not (and is sent again), or give the job up."""
-    value = None if result is None else terminal.parse_json(result, "This is not JSON", hint="See --help.")
-    answer = model.EffectAnswer(verdict=verdict, result=value, note=note)
-    show_record(lambda plane: plane.approvals.answer(approval_id, answer), as_json, _show_decision)
+    """Answer a question of an agent, or answer in the place of any call: nothing is sent, and the agent goes on with the answer.
+    Of an uncertain effect: it happened, it did not (and is sent again), or give the job up."""
+    content = words if value is None else terminal.parse_json(value, "--value is not JSON", hint="See --help.")
+    if token is not None:
+        if value is None:
+            raise InvalidInput(
+                "What is the answer?", hint="With `--token` give it as JSON: `--value '\"Use order 43\"'`."
+            )
+        others = (approval_id, words, result, version)
+        decide_by_token(model.Choice.RESPONDED, token, note, as_json, *others, answer=content)
+        return
+    id = require_id(approval_id)
+    if content is None or (words is not None and value is not None):
+        raise InvalidInput("What is the answer?", hint="Give it after the id, or as JSON with `--value`.")
+
+    async def answer(plane: Client) -> model.DecisionReceipt:
+        seen = (await plane.approvals.get(id)).approval
+        if seen.kind is model.ApprovalKind.UNCERTAIN_EFFECT:
+            return await plane.approvals.answer(id, _effect_answer(content, result, note))
+        if result is not None:
+            raise InvalidInput("`--result` is for uncertain effects.", hint="Give the answer itself.")
+        if value is None and words in set(Verdict) and seen.tool_name != ASK_PERSON:
+            raise Conflict(
+                "This is a request to approve a call, not a question whether one happened.",
+                code="not_a_question",
+                hint=f"Approve or deny it; to give the agent this very word, use `--value '\"{words}\"'`.",
+            )
+        return await plane.approvals.respond(_at_version(seen, version), content, reason=note)
+
+    show_record(answer, as_json, _show_decision)
+
+
+def _effect_answer(content: Any, result: str | None, note: str | None) -> model.EffectAnswer:
+    if content not in set(Verdict):
+        choices = ", ".join(Verdict)
+        raise InvalidInput(f"Nobody knows whether this call happened: answer one of {choices}.", hint="See --help.")
+    value = None if result is None else terminal.parse_json(result, "--result is not JSON", hint="See --help.")
+    return model.EffectAnswer(verdict=Verdict(content), result=value, note=note)
 
 
 @approval_app.command("watch")
@@ -280,6 +326,8 @@ def _show_arrival(approval: model.Approval, as_json: bool) -> None:
     terminal.print_line(_head(approval).append(f" {terminal.short(approval.arguments, 120)}"))
     if approval.kind is model.ApprovalKind.UNCERTAIN_EFFECT:
         terminal.print_line(f"   cortex approval answer {approval.id} happened|did_not_happen|fail")
+    elif approval.tool_name == ASK_PERSON:
+        terminal.print_line(f"   cortex approval answer {approval.id} …   or   deny {approval.id}")
     else:
         words = f"{approval.id} --version {approval.version}"
         terminal.print_line(f"   cortex approval approve {words}   or   deny {words} --reason …")
@@ -319,6 +367,8 @@ def _card_lines(details: model.ApprovalDetails) -> Iterator[str | Text]:
     if approval.resolved_at is not None:
         by = f" by {approval.resolved_by_name}" if approval.resolved_by_name else ""
         yield _fact("outcome", f"{approval.status}{by}{_reason(approval.resolution_reason)}")
+        if approval.answer is not None:
+            yield from _block("answer", approval.answer)
     elif approval.why_not:
         yield _fact("you", approval.why_not)
     for event in details.events:

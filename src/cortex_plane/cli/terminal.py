@@ -50,7 +50,7 @@ COLOURS = {
     "RETRY": "yellow", "SLEEPING": "yellow", "PAUSED": "yellow", "WAITING_FOR_APPROVAL": "magenta",
     "FAILED": "red", "CANCELLED": "dim", "TERMINATED": "dim", "DISABLED": "yellow", "ARCHIVED": "dim",
     "completed": "green", "intended": "cyan", "uncertain": "magenta", "cleared": "yellow", "failed": "red",
-    "rejected": "red", "pending": "magenta", "approved": "green", "denied": "red", "expired": "yellow",
+    "rejected": "red", "pending": "magenta", "approved": "green", "denied": "red", "responded": "green", "answered": "green", "expired": "yellow",
     "cancelled": "dim", "awaiting": "magenta",
 }  # fmt: skip
 

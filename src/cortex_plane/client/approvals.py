@@ -59,6 +59,11 @@ class Approvals(Noun):
     async def deny(self, seen: model.Approval, *, reason: str | None = None) -> model.DecisionReceipt:
         return await self._decide_as_seen(seen, model.Choice.DENIED, reason=reason)
 
+    async def respond(self, seen: model.Approval, answer: Any, *, reason: str | None = None) -> model.DecisionReceipt:
+        """Nothing is sent: the agent gets ``answer`` as the result of its call. Words; to a question of `plane.ask_person` one of its
+        choices, or an object that fits its schema."""
+        return await self._decide_as_seen(seen, model.Choice.RESPONDED, reason=reason, answer=answer)
+
     async def _decide_as_seen(self, seen: model.Approval, choice: model.Choice, **fields: Any) -> model.DecisionReceipt:
         decision = model.ApprovalDecision(decision=choice, version=seen.version, input_hash=seen.input_hash, **fields)
         return await self.decide(seen.id, decision)
@@ -76,10 +81,10 @@ class Approvals(Noun):
         return await self._plane.call(routes.ANSWER_APPROVAL, id, body=answer)
 
     async def decide_by_token(
-        self, token: str, decision: model.Choice, *, reason: str | None = None
+        self, token: str, decision: model.Choice, *, reason: str | None = None, answer: Any = None
     ) -> model.DecisionReceipt:
         """As the person to whom the token was sent, about what their message showed. Needs no key."""
-        body = TokenDecision(token=token, decision=decision, reason=reason)
+        body = TokenDecision(token=token, decision=decision, reason=reason, answer=answer)
         return await self._plane.call(routes.DECIDE_BY_TOKEN, body=body)
 
 

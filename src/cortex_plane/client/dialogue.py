@@ -44,6 +44,11 @@ class Denied(Forbidden):
     code = "call_denied"
     default_hint = "Do not call it again with the same arguments; go another way."
 
+    @property
+    def answer(self) -> Any:
+        """What a person answered in the place of the call; None where nobody did."""
+        return self.details.get("answer")
+
 
 class CallFailed(Conflict):
     """It failed when it was run before, with this key. Nothing ran this time.
@@ -410,6 +415,9 @@ def _refusal(call: dict[str, Any]) -> CortexError:
     reason = call["reason"] or "it is over"
     if call["status"] == "failed":
         return CallFailed(f"`{call['tool']}` failed: {reason}")
+    if call["status"] == "answered":
+        hint = "Go on with `answer`, what they said."
+        return Denied(f"`{call['tool']}` was not run: {reason}", code="call_answered", hint=hint, answer=call["result"])
     return Denied(f"`{call['tool']}` was not run: {reason}")
 
 

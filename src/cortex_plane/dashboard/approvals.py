@@ -13,6 +13,7 @@ from cortex_plane.approvals.model import approvals as model
 from cortex_plane.approvals.rules import refusal, standing_obstacle
 from cortex_plane.approvals.verbs import approvals, decisions, settlements
 from cortex_plane.dashboard import pages, text
+from cortex_plane.dashboard.answers import question_of, read_answer
 from cortex_plane.dashboard.visits import Visit, find_member, parse_form, parse_number, signed_in
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical, unique
@@ -50,6 +51,8 @@ def card_context(details: model.ApprovalDetails, tool: ToolVersion | None, actor
         "voted": own_vote if own_vote is not None and own_vote.counts_with is None else None,
         "may_delegate": approval.may_decide and is_call and own_vote is None,
         "standing_spans": SPANS if standing_obstacle(approval) is None else {},
+        "question": question_of(approval),
+        "draft": {},
         "seen": seen_of(details),
         "now": details.now,
     }
@@ -107,7 +110,9 @@ async def _full_card(visit: Visit, details: model.ApprovalDetails) -> dict[str, 
 
 async def show_card(visit: Visit, status: int = 200, notice: dict[str, str] | None = None) -> Response:
     details = await _read(visit, _id(visit))
-    return visit.page("approval.html", status, notice=notice, **await _full_card(visit, details))
+    # What was typed into the form of an answer is still there where it was refused.
+    context = {**await _full_card(visit, details), "draft": visit.form}
+    return visit.page("approval.html", status, notice=notice, **context)
 
 
 async def show_card_again(visit: Visit) -> Response:
@@ -128,7 +133,7 @@ async def show_card_again(visit: Visit) -> Response:
 async def decide(visit: Visit) -> Response:
     id, form = _id(visit), visit.form
     try:
-        decision = _decision(visit)
+        decision = await _decision(visit, id)
         question = await _ask_again(visit, id, decision)
         if question is not None:
             return question
@@ -138,11 +143,13 @@ async def decide(visit: Visit) -> Response:
     except (InvalidInput, Forbidden) as error:
         if "arguments" in form:
             return await edit(visit, form["arguments"], error)
+        if error.code == "answer_invalid":
+            return await _show_refusal(visit, error)
         raise
     return pages.redirect(f"/approvals/{id}")
 
 
-def _decision(visit: Visit) -> model.ApprovalDecision:
+async def _decision(visit: Visit, id: UUID) -> model.ApprovalDecision:
     form = visit.form
     fields: dict[str, Any] = {
         "decision": form.get("decision", ""),
@@ -150,6 +157,8 @@ def _decision(visit: Visit) -> model.ApprovalDecision:
         "input_hash": form.get("input_hash", ""),
         "reason": visit.text("reason"),
     }
+    if form.get("decision") == model.Choice.RESPONDED:
+        fields["answer"] = read_answer((await _read(visit, id)).approval, form)
     if "arguments" in form:
         fields["arguments"] = _arguments(form["arguments"])
     if form.get("standing") == "yes":

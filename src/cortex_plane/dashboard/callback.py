@@ -6,6 +6,8 @@ without the nonce of a page that was rendered for this link, and the pages carry
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from urllib.parse import parse_qsl, urlencode
 
 import pydantic
@@ -17,6 +19,7 @@ from cortex_plane.approvals.model.credentials import Visitor, read_confirmation
 from cortex_plane.approvals.rules import refusal
 from cortex_plane.approvals.verbs import approvals, credentials
 from cortex_plane.dashboard import pages, text
+from cortex_plane.dashboard.answers import question_of, read_answer
 from cortex_plane.dashboard.approvals import edit_changes
 from cortex_plane.dashboard.visits import MAX_FIELDS, person, require_same_origin
 from cortex_plane.kernel import errors
@@ -29,9 +32,15 @@ from cortex_plane.policies.model.policies import quorum_said
 router = PageRoutes()
 
 PATHS = ("/api/v1/approvals/callback/{channel}/{approval_id}", "/v1/approvals/callback/{channel}/{approval_id}")
-MAX_FORM_BYTES = 8 * 1024
+MAX_FORM_BYTES = 64 * 1024
 FORM = "application/x-www-form-urlencoded"
-_DONE = {Choice.APPROVED: "Approved", Choice.DENIED: "Denied"}
+NO_FORM: Mapping[str, str] = MappingProxyType({})
+_DONE = {Choice.APPROVED: "Approved", Choice.DENIED: "Denied", Choice.RESPONDED: "Answered"}
+_THEN = {
+    Choice.APPROVED: "The call is sent now.",
+    Choice.DENIED: "The call is not sent.",
+    Choice.RESPONDED: "The agent goes on with your answer.",
+}
 
 
 def _message(status: int, title: str, *lines: str, again: str | None = None, login: bool = False) -> Response:
@@ -41,8 +50,9 @@ def _message(status: int, title: str, *lines: str, again: str | None = None, log
 
 
 async def _card(
-    request: Request, visitor: Visitor, status: int = 200, notice: CortexError | None = None, reason: str = ""
-) -> Response:
+    request: Request, visitor: Visitor, status: int = 200, notice: CortexError | None = None,
+    draft: Mapping[str, str] = NO_FORM,
+) -> Response:  # fmt: skip
     """The request as it is now, with a form only where this person could still decide it.
 
     Links are forwarded and logged: without the login of its person a link shows what their message may show, and once
@@ -55,6 +65,8 @@ async def _card(
     is_late = visitor.over or (approval.deadline is not None and details.now >= approval.deadline)
     is_open = is_pending and not is_late
     obstacle = refusal(approval, visitor.actor, visitor.link.decision) if is_open else None
+    # Whoever answers a question sees all of it.
+    is_hidden = is_open and question_of(whole.approval) is not None and approval.arguments != whole.approval.arguments
     version, nonce = visitor.confirmation(approval.version, approval.input_hash)
     # The link without anything that was appended to it. Relative: a proxy may serve the plane elsewhere.
     link, signature = visitor.link, request.query_params["sig"]
@@ -66,14 +78,17 @@ async def _card(
         approval=approval,
         found=visitor,
         approves=visitor.link.decision is Choice.APPROVED,
-        asks=is_open and obstacle is None,
+        responds=visitor.link.decision is Choice.RESPONDED,
+        question=question_of(approval),
+        asks=is_open and obstacle is None and not is_hidden,
+        is_hidden=is_hidden,
         shows=is_open,
         hides=details != whole,
         edited=approval.original_arguments is not None,
         over=is_pending and not is_open,
         refused=obstacle,
         notice=notice,
-        reason=reason,
+        draft=draft,
         address="?" + urlencode(address),
         shown=version,
         nonce=nonce,
@@ -94,13 +109,12 @@ def _decision_page(visitor: Visitor, receipt: DecisionReceipt) -> Response:
         return _message(200, title, f"{approval.tool_name}: {count}")
     by = f" by {approval.resolved_by_name}" if approval.resolved_by_name else ""
     title = f"Already {_DONE[choice].lower()}{by}." if again else f"{_DONE[choice]}."
-    then = "The call is sent now." if choice is Choice.APPROVED else "The call is not sent."
-    return _message(200, title, f"{approval.tool_name}: {then if not again else 'Nothing was changed.'}")
+    return _message(200, title, f"{approval.tool_name}: {'Nothing was changed.' if again else _THEN[choice]}")
 
 
-async def _no_decision(request: Request, visitor: Visitor, error: CortexError, reason: str) -> Response:
-    if error.code in ("approval_changed", "not_confirmed", "invalid_request"):
-        return await _card(request, visitor, error.http_status, error, reason)
+async def _no_decision(request: Request, visitor: Visitor, error: CortexError, form: Mapping[str, str]) -> Response:
+    if error.code in ("approval_changed", "not_confirmed", "invalid_request", "answer_invalid"):
+        return await _card(request, visitor, error.http_status, error, form)
     if error.code in ("approval_conflict", "link_expired", "approval_expired"):
         return await _card(request, visitor, error.http_status, error)
     return _error_page(error)
@@ -140,7 +154,9 @@ async def _form(request: Request) -> dict[str, str]:
     async for piece in request.stream():
         body += piece
         if len(body) > MAX_FORM_BYTES:
-            raise errors.TooLarge(f"The form is larger than {MAX_FORM_BYTES} bytes.", hint="Give a shorter reason.")
+            raise errors.TooLarge(
+                f"The form is larger than {MAX_FORM_BYTES} bytes.", hint="Give a shorter reason or answer."
+            )
     if kind != FORM and (kind or body):
         raise InvalidInput("This takes a form, and nothing else.", code="not_a_form", hint="Open the link.")
     try:
@@ -177,10 +193,14 @@ async def decide(request: Request, channel: str, approval_id: str) -> Response:
         return _error_page(error, again="?" + request.url.query)
     try:
         confirmation = read_confirmation(form)
-        receipt = await credentials.decide_by_link(request.app.state.db, visitor, confirmation, _reason(form))
+        answer = None
+        if visitor.link.decision is Choice.RESPONDED:
+            details = await approvals.get_approval(request.app.state.db, visitor.actor, visitor.link.approval_id)
+            answer = read_answer(details.approval, form)
+        receipt = await credentials.decide_by_link(request.app.state.db, visitor, confirmation, _reason(form), answer)
     except CortexError as error:
         try:
-            return await _no_decision(request, visitor, error, form.get("reason", ""))
+            return await _no_decision(request, visitor, error, form)
         except CortexError as later:
             return _error_page(later)
     return _decision_page(visitor, receipt)

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from cortex_plane.approvals.model import approvals as approval_model
 from cortex_plane.calls.model import ActionAnswer, ActionState, Whom
+from cortex_plane.dashboard.answers import question_of
 from cortex_plane.gates.model.atlases import MatchMode, Trigger, TriggerType
 from cortex_plane.gates.rules.prompts import NewsKind, gate_of_rule
 from cortex_plane.jobs.model.effects import MAX_REPEATS
@@ -52,6 +53,7 @@ _CALLS = {
     "cleared": "is sent again",
 }
 _EVENTS = {
+    "responded": "Answered",
     "joined": "An identical call joined",
     "dispatched": "Delivered",
     "undeliverable": "Could not be delivered",
@@ -201,6 +203,10 @@ def afterwards(approval: approval_model.Approval) -> str:
     """What happens when nobody decides, or somebody says no."""
     if approval.kind is approval_model.ApprovalKind.UNCERTAIN_EFFECT:
         return "It waits until somebody knows; nothing expires."
+    if (question := question_of(approval)) is not None:
+        return "If nobody answers by then, " + (
+            "the agent is told so." if question.default is None else "its default is the answer."
+        )
     return "If nobody decides by then, the call is not sent and the job fails."
 
 
@@ -219,11 +225,15 @@ def outcome(approval: approval_model.Approval) -> str:
         and approval.status is not approval_model.ApprovalStatus.PENDING
     ):
         words = "Answered" if by else words
+    if approval.status is approval_model.ApprovalStatus.RESPONDED:
+        words = "Answered"
     return f"{words} by {by}" if by else words
 
 
 def aftermath(approval: approval_model.Approval) -> str:
     """What an end that nobody decided means."""
+    if approval.status is approval_model.ApprovalStatus.EXPIRED and question_of(approval) is not None:
+        return "Nobody answered in time" + (", so its default is the answer." if approval.answer is not None else ".")
     if approval.status is approval_model.ApprovalStatus.EXPIRED:
         return "Nobody decided in time, so the call was not sent."
     if approval.status is approval_model.ApprovalStatus.CANCELLED:

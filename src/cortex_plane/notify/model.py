@@ -25,7 +25,7 @@ from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus,
 from cortex_plane.calls.model import Next
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.kernel.errors import CortexError, Unauthenticated
-from cortex_plane.kernel.fields import DRAFT, ExternalId, Note
+from cortex_plane.kernel.fields import DRAFT, ExternalId, JsonValue, Note
 from cortex_plane.policies.model.policies import Template
 
 
@@ -99,8 +99,13 @@ class Card:
     """The whole card in the dashboard."""
     redacted: bool = False
     """Something of it is hidden by the org's rules: the whole is behind ``url``, too."""
+    is_question: bool = False
+    """It waits for an answer: there is nothing to approve."""
+    answer: str | None = None
+    """What was answered in the place of the call, as JSON or as plain words."""
     approve_url: str | None = None
     deny_url: str | None = None
+    respond_url: str | None = None
     """Signed links for this one person; each shows a page that asks. None where only the dashboard may decide, and on a
     channel that carries nothing personal."""
     token: str | None = None
@@ -361,6 +366,8 @@ class DecisionEvent:
     external_user: ExternalId
     """The name that the system has for the person."""
     reason: Note | None = None
+    answer: JsonValue = None
+    """With `responded`: what the agent gets as the result of its call."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import orjson
 
 from cortex_plane.agents.model import completions
 from cortex_plane.agents.model.completions import AssistantTurn, CallRequest, StopReason, ToolTurn, Turn, UserTurn
-from cortex_plane.jobs.model.effects import ToolCall
+from cortex_plane.jobs.model.effects import CallStatus, ToolCall
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.sessions.model.sessions import Memory, memory_allowance, turn_record
 
@@ -114,7 +114,7 @@ def as_sent(requests: Sequence[CallRequest], rows: Mapping[int, ToolCall]) -> tu
 
 
 def result_of(request: CallRequest, call: ToolCall) -> completions.CallResult:
-    is_error = call.error is not None
+    is_error = call.error is not None and call.status is not CallStatus.ANSWERED
     content = canonical({"error": call.error} if is_error else call.result).decode()
     return completions.CallResult(call_id=request.id, name=request.name, content=content, is_error=is_error)
 

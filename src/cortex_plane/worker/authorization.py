@@ -28,6 +28,7 @@ from cortex_plane.worker.calls import ASK, Call, CallKind, apply_authorization, 
 from cortex_plane.worker.ends import Ended, JobHeld, JobSleeps
 from cortex_plane.worker.lease import Lease
 from cortex_plane.worker.mcp.remote_tool import RemoteTool
+from cortex_plane.worker.questions import ASK_PERSON_TOOL, model_demand
 from cortex_plane.worker.session_gates import BY_THE_PLANE, SessionGates
 
 log = structlog.get_logger()
@@ -85,11 +86,12 @@ class CallAuthorizer:
         self._apply_confirmation(call, policies)
         call.ruling = self._gates.rule_on(call, is_new=is_new)
         # A question to people may be asked again after a no: nothing is sent by it, and its agent decides what a no means.
-        is_question = call.name == ASK
+        is_question = call.name in (ASK, ASK_PERSON_TOOL.name)
+        demand = self.demands.get(call.id) or model_demand(call.name, call.arguments)
         return pipeline.judge_call(
             policies, lease.assignment, call, self._request_rows, read_only=self._only_reads(call), ruling=call.ruling,
             refused_before=not is_question and (call.name, call.input_hash) in self.refusals,
-            demand=self.demands.get(call.id) if is_question else None,
+            demand=demand if is_question else None,
         )  # fmt: skip
 
     def _apply_confirmation(self, call: Call, policies: CompiledPolicies) -> None:

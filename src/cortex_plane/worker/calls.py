@@ -20,6 +20,7 @@ import orjson
 from cortex_plane.agents.model.agents import SkillSettings
 from cortex_plane.agents.model.completions import CallRequest, CallResult, Response, StopReason, ToolSpec
 from cortex_plane.agents.model.tools import InvalidArguments, OnUncertain, Risk
+from cortex_plane.approvals.model.questions import ASK_PERSON
 from cortex_plane.calls.rules import pipeline
 from cortex_plane.calls.rules.pipeline import MAX_ERROR
 from cortex_plane.gates.model.gates import Ruling
@@ -33,6 +34,7 @@ from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.policies.model.policies import PolicyDecision, PolicyVerdict
 from cortex_plane.sessions.model.events import EventType
+from cortex_plane.worker.questions import ASK_PERSON_DIGEST, ASK_PERSON_TOOL
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.tools.tool import Tool
 
@@ -199,7 +201,7 @@ class Call:
 
     def call_result(self) -> CallResult:
         """What the model is sent."""
-        is_error, request = self.error is not None, self.request
+        is_error, request = self.error is not None and self.status is not CallStatus.ANSWERED, self.request
         content = canonical({"error": self.error}) if is_error else self.result or b"null"
         return CallResult(call_id=request.id, name=request.name, content=content.decode(), is_error=is_error)
 
@@ -298,7 +300,7 @@ def apply_row(call: Call, row: ToolCall) -> None:
     call.settle_after = row.settle_after if row.status is not CallStatus.APPROVED else None
     call.error, call.result_id, call.settled_by = row.error, row.result_id, row.settled_by
     call.sent_digest, call.has_grant = row.tool_digest, row.granted and row.tool_digest == call.digest
-    call.result = canonical(row.result) if row.status is CallStatus.COMPLETED else None
+    call.result = canonical(row.result) if row.status in (CallStatus.COMPLETED, CallStatus.ANSWERED) else None
     if call.settled or call.kind is CallKind.REFUSED:
         return
     # It was sent, or is to be sent, as an effect, whatever the tool is called today.
@@ -432,10 +434,13 @@ def toolbox_of(app: App, skills: SkillSettings) -> Toolbox:
 def _toolbox(app: App, _revision: int, skills: SkillSettings) -> Toolbox:
     """The same for every job of an agent version, and not cheap: schemas and digests of all its tools."""
     tools = {t.provider_name: t for t in app.tools.values() if skills.tools is None or t.name in skills.tools}
+    digests = {version.name: version.digest for version in app.versions}
+    if skills.ask_people:
+        tools[ASK_PERSON_TOOL.provider_name], digests[ASK_PERSON] = ASK_PERSON_TOOL, ASK_PERSON_DIGEST
     return Toolbox(
         tools=tools,
         specs=[tool.spec for tool in tools.values()],
-        digests={version.name: version.digest for version in app.versions},
+        digests=digests,
         side_effect_tools=skills.side_effect_tools,
     )
 
@@ -471,7 +476,7 @@ def with_model(response: Response, events: Events) -> Events:
 def call_outcome(call: Call) -> dict[str, Any]:
     """How a call ended, for the audit trail: with the digest of its result, so that its row can be compared."""
     outcome = {"id": str(call.id), "tool": call.name, "status": str(call.status)}
-    if call.status is not CallStatus.COMPLETED or call.result is None:
+    if call.status not in (CallStatus.COMPLETED, CallStatus.ANSWERED) or call.result is None:
         return outcome
     return {**outcome, "result_hash": hashlib.sha256(call.result).hexdigest()}
 

@@ -23,6 +23,7 @@ import structlog
 from cortex_plane.agents.model.completions import AssistantTurn, UserTurn
 from cortex_plane.agents.model.tools import DidNotHappen, Happened, OnUncertain, ToolError
 from cortex_plane.approvals.model.approvals import NewRequest
+from cortex_plane.approvals.model.questions import ASK_PERSON
 from cortex_plane.approvals.verbs.approval_requests import SETTLERS, Possible, feasible_terms, nobody_can, require_terms
 from cortex_plane.calls.rules.pipeline import call_fact, call_request, people_card, standing_fact
 from cortex_plane.db.crash_points import reached
@@ -110,7 +111,8 @@ class RequestCards:
         if possible.terms is None:
             raise AssertionError("a request needs somebody who can decide it")
         agent, demand = self._lease.assignment.agent, self._demands.get(call.id)
-        summary = f"{agent} wants to call {call.name}" if demand is None else f"{agent} asks: {demand.action}"
+        wish = f"{agent} wants to call {call.name}" if demand is None else f"{agent} asks: {demand.action}"
+        summary = f"{agent} asks a question" if call.name == ASK_PERSON else wish
         return self._request(
             call, summary=summary, rule=call.rule, terms=possible.terms, question=people_card(call.ruling),
             changed_by=possible.changed_by,

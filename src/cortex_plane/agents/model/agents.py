@@ -118,6 +118,8 @@ class SkillSettings:
     """The outcome of a call that may be repeated with its key waits a few milliseconds for the next response."""
     context_in_prompt: frozenset[str] | None = frozenset()
     """Keys of the session's context that its model reads in the system prompt; None for all."""
+    ask_people: bool = False
+    """The model may ask a person, with the tool `plane.ask_person`."""
 
     @classmethod
     def of(cls, config: dict[str, Any]) -> SkillSettings:
@@ -133,6 +135,7 @@ class SkillSettings:
             atlases=tuple(config.get("atlases") or ()),
             defer_outcomes=config.get("defer_outcomes") is not False,
             context_in_prompt=None if (keys := config.get("context_in_prompt")) is True else frozenset(keys or ()),
+            ask_people=config.get("ask_people") is True,
         )
 
 
@@ -179,8 +182,9 @@ def _settings_known(config: dict[str, Any]) -> dict[str, Any]:
         raise PydanticCustomError(
             "context_in_prompt", "context_in_prompt must be true, false or a list of keys of the session's context"
         )
-    if not isinstance(config.get("defer_outcomes", True), bool):
-        raise PydanticCustomError("defer_outcomes", "defer_outcomes must be true or false")
+    for name in ("defer_outcomes", "ask_people"):
+        if not isinstance(config.get(name, True), bool):
+            raise PydanticCustomError(name, "{name} must be true or false", {"name": name})
     for name in ("side_effect_tools", "tools"):
         value = config.get(name)
         if value is not None and not (isinstance(value, list) and all(isinstance(t, str) for t in value)):

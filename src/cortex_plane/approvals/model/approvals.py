@@ -24,6 +24,7 @@ class ApprovalStatus(StrEnum):
     PENDING = "pending"
     APPROVED = "approved"
     DENIED = "denied"
+    RESPONDED = "responded"
     EXPIRED = "expired"
     CANCELLED = "cancelled"
 
@@ -33,11 +34,13 @@ TRANSITIONS: dict[ApprovalStatus, dict[ApprovalStatus, str]] = {
     _S.PENDING: {
         _S.APPROVED: "an approver approves",
         _S.DENIED: "an approver denies",
+        _S.RESPONDED: "an approver answers in the place of the call",
         _S.EXPIRED: "its deadline passes",
         _S.CANCELLED: "its job or session ends",
     },
     _S.APPROVED: {},
     _S.DENIED: {},
+    _S.RESPONDED: {},
     _S.EXPIRED: {},
     _S.CANCELLED: {},
 }
@@ -55,6 +58,8 @@ class Choice(StrEnum):
 
     APPROVED = "approved"
     DENIED = "denied"
+    RESPONDED = "responded"
+    """Nothing is sent: the agent gets the person's answer as the result of its call."""
 
 
 class Channel(StrEnum):
@@ -86,6 +91,9 @@ class ApprovalDecision:
     """Approve the call with these arguments instead of those that the agent sent."""
     standing: StandingDraft | None = None
     """And say yes to more than this one call, so far."""
+    answer: JsonValue = None
+    """With `responded`: what the agent gets as the result of its call. Words; to a question of `plane.ask_person` one of its choices,
+    or an object that fits its schema."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -276,6 +284,8 @@ class Approval:
     resolved_by_name: str | None
     resolution_reason: str | None
     resolved_via: Channel | None
+    answer: Any = None
+    """What a person answered in the place of the call, or the default of a question that nobody answered in time."""
     settles: UUID | None = None
     """Of an uncertain effect: the request that let the call be sent. Whoever could approve that answers this, in the same number."""
     repeats: int = 0

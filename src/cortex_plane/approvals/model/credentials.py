@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -20,8 +20,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as draft
 
 from cortex_plane.approvals.model.approvals import Channel, Choice
+from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Forbidden, Unauthenticated
-from cortex_plane.kernel.fields import DRAFT, Note, Text
+from cortex_plane.kernel.fields import DRAFT, JsonValue, Note, Text
 from cortex_plane.policies.model.policies import Template
 from cortex_plane.tenancy.model.access import Actor
 
@@ -57,6 +58,8 @@ class TokenDecision:
     token: Annotated[Text, Field(max_length=500)]
     decision: Choice
     reason: Note | None = None
+    answer: JsonValue = None
+    """With `responded`: what the agent gets as the result of its call."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -180,9 +183,10 @@ class Link:
     def is_signed_by(self, secret: bytes, signature: str) -> bool:
         return hmac.compare_digest(self.signature(secret), signature)
 
-    def key(self, channel: str, version: int) -> str:
+    def key(self, channel: str, version: int, answer: Any = None) -> str:
         """Spec 4's idempotency key, for one of several voters, and for what they saw: after an edit they vote again."""
-        parts = (self.approval_id, channel, self.decision, self.deadline, self.operator_id, version)
+        own = () if answer is None else (canonical(answer).decode(),)
+        parts = (self.approval_id, channel, self.decision, self.deadline, self.operator_id, version, *own)
         return "link:" + hashlib.sha256("|".join(map(str, parts)).encode()).hexdigest()
 
 

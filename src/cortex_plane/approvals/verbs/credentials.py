@@ -10,6 +10,7 @@ import hashlib
 import secrets
 from collections.abc import Awaitable, Iterable, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import structlog
@@ -140,8 +141,9 @@ async def _decide_by_token(
             hint="The first decision stands; read it with `cortex approval show`.",
         )
     decision = ApprovalDecision(
-        decision=answer.decision, version=token.version, input_hash=token.input_hash, reason=answer.reason
-    )
+        decision=answer.decision, version=token.version, input_hash=token.input_hash, reason=answer.reason,
+        answer=answer.answer,
+    )  # fmt: skip
     return await decisions.decide(db, actor, token.approval_id, decision, Channel.API)
 
 
@@ -205,8 +207,9 @@ async def names_of_secrets(db: Database, visitor: Visitor) -> Sequence[str]:
 
 
 async def decide_by_link(
-    db: Database, visitor: Visitor, confirmation_form: tuple[Confirmation, str] | None, reason: str | None
-) -> DecisionReceipt:
+    db: Database, visitor: Visitor, confirmation_form: tuple[Confirmation, str] | None, reason: str | None,
+    answer: Any = None,
+) -> DecisionReceipt:  # fmt: skip
     """What the link says about what its page showed. ``shown`` is what the form of that page carried back."""
     if visitor.over:
         meters().called_back(visitor.channel, "expired_link")
@@ -227,9 +230,10 @@ async def decide_by_link(
             hint="Nothing was decided. Look at the request below, and decide again.",
         )
     decision = ApprovalDecision(
-        decision=visitor.link.decision, version=confirmation.version, input_hash=confirmation.input_hash, reason=reason
-    )
-    key = visitor.link.key(visitor.channel, confirmation.version)
+        decision=visitor.link.decision, version=confirmation.version, input_hash=confirmation.input_hash, reason=reason,
+        answer=answer,
+    )  # fmt: skip
+    key = visitor.link.key(visitor.channel, confirmation.version, answer)
     once = IdempotencyKey(key=key, fingerprint=hashlib.sha256(key.encode()).digest())
     return await _count_outcome(
         visitor.channel, decisions.decide(db, visitor.actor, visitor.link.approval_id, decision, visitor.channel, once)

@@ -17,6 +17,7 @@ from cortex_plane.approvals.verbs import corrupt_jobs, edits, standing_approvals
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, CortexError, InvalidInput
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.kernel.ids import IdempotencyKey
@@ -112,7 +113,8 @@ async def _refusal(
     approval = row.approval
     if row.earlier is not None:
         digest = edit.input_hash if edit else decision.input_hash
-        if (decision.decision, digest) == (row.earlier.get("decision"), row.earlier.get("input_hash")):
+        same_answer = canonical(decision.answer) == canonical(row.earlier.get("answer"))
+        if same_answer and (decision.decision, digest) == (row.earlier.get("decision"), row.earlier.get("input_hash")):
             return None
         return Conflict(
             "This Idempotency-Key was used for a different decision.",
@@ -144,6 +146,7 @@ def _decision_refusal(row: LockedApproval, actor: Actor, decision: ApprovalDecis
     if error is not None or approval.status is not approval_model.ApprovalStatus.PENDING:
         return error
     error = approval_rules.staleness_error(approval, decision, row.now)
+    error = error or approval_rules.answer_refusal(approval, decision)
     if error is not None or decision.standing is None:
         return error
     return approval_rules.standing_refusal(approval, decision.standing)
@@ -184,6 +187,8 @@ async def _write(
     input_hash = edit.input_hash if edit else approval.input_hash
     event = {"decision": decision.decision, "reason": decision.reason, "version": version}
     payload = {**event, "input_hash": input_hash}
+    if decision.answer is not None:
+        payload["answer"] = decision.answer
     after = approval_rules.approval_after(row, change, actor, decision, edit, channel)
     entries: list[dict[str, Any]] = []
     if counts:
@@ -313,8 +318,11 @@ async def _expire(tx: Transaction, row: LockedApproval, actor: Actor) -> None:
     request = row.approval
     deadline = request.deadline.isoformat() if request.deadline else None
     body = {"approval": str(request.id), "tool": request.tool_name, "deadline": deadline}
+    change = approval_rules.end_expired(row)
+    if change.answer is not None:
+        body["answer"] = change.answer
     await write_change(
-        tx, row, approval_rules.end_expired(row), actor, [{"type": "expired"}],
+        tx, row, change, actor, [{"type": "expired"}],
         [Fact.of(actor, "approval_expired", **body)],
         ("approval_expired", request.job_id, {"approval_id": str(request.id)}),
     )  # fmt: skip

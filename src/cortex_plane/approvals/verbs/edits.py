@@ -26,7 +26,7 @@ from cortex_plane.tenancy.verbs.frame import require_found
 
 async def prepare_edit(db: Database, actor: Actor, id: UUID, decision: ApprovalDecision) -> Edit | None:
     """None where nothing is edited: no arguments, or the same that are there."""
-    if decision.arguments is None or decision.decision is Choice.DENIED:
+    if decision.arguments is None or decision.decision is not Choice.APPROVED:
         return None
     arguments = canonical(decision.arguments)
     digest = hashlib.sha256(arguments).hexdigest()

@@ -17,6 +17,7 @@ import orjson
 
 from cortex_plane.agents.model.tools import OnUncertain
 from cortex_plane.approvals.model.approvals import ApprovalKind, Cause, NewRequest
+from cortex_plane.approvals.model.questions import ASK_PERSON, form_of
 from cortex_plane.calls.model import CallDraft, ExternalCall, RequestedCall
 from cortex_plane.gates.model.gates import GatedCall, GateRecord, Ruling
 from cortex_plane.gates.rules.authorization import Authorization, Caller, StandingUse, UnsentCall, authorize, facts_of
@@ -236,7 +237,13 @@ def call_request(
     question: str | None = None, is_doubt: bool = False, says: str | None = None, asked_for: str | None = None,
     changed_by: Sequence[Cause] = (),
 ) -> NewRequest:  # fmt: skip
-    """The card by which people are asked whether a call may be sent. ``is_doubt``: whether it happened."""
+    """The card by which people are asked whether a call may be sent, or to answer a question. ``is_doubt``: whether it happened."""
+    if (
+        call.name == ASK_PERSON
+        and not is_doubt
+        and (form := form_of(call.name, orjson.loads(call.arguments))) is not None
+    ):
+        question = form.question
     return NewRequest(
         id=id,
         kind=ApprovalKind.UNCERTAIN_EFFECT if is_doubt else ApprovalKind.CALL,

@@ -59,7 +59,7 @@ async def _begin(db: Database, actor: Actor, id: UUID, draft: IntentDraft) -> bo
 def _refusal(call: ExternalCall, draft: IntentDraft, mine: bool) -> Conflict | None:
     """Why it cannot begin as it stands, whatever the policies say."""
     if call.status in SETTLED:
-        code = "call_refused" if call.status is CallStatus.REJECTED else "call_settled"
+        code = "call_refused" if call.status in (CallStatus.REJECTED, CallStatus.ANSWERED) else "call_settled"
         return Conflict(
             f"This call is {call.status}: {call.error or 'it is done'}", code=code, hint="Do not run it again."
         )

@@ -6,7 +6,7 @@
 -- The life of an approval, as in approvals/model/approvals.py; a test compares the two for every pair of states.
 create or replace function approval_may_move(old_status text, new_status text) returns boolean
   language sql immutable parallel safe
-  return old_status = 'pending' and new_status in ('approved', 'denied', 'expired', 'cancelled');
+  return old_status = 'pending' and new_status in ('approved', 'denied', 'responded', 'expired', 'cancelled');
 
 create or replace function approval_guard() returns trigger
   language plpgsql set search_path = public, pg_temp as $$
@@ -63,7 +63,7 @@ create view approval_shown with (security_invoker = true) as
     r.agent_says, r.asked_for, r.question, r.rule, r.policy_version, r.template, r.required_clearance, r.timeout_seconds,
     r.approvers, r.on_deny, r.self_approval, r.owner_id, r.caused_by, r.causes, r.caused, r.escalation_level, r.channels_dispatched,
     r.requested_at, r.deadline, r.reminded_at, r.resolved_at, r.resolved_by, r.resolved_by_name, r.resolution_reason,
-    r.resolved_via, f.created_at, r.quorum, r.delegated, r.standing, r.action, r.details, r.settles,
+    r.resolved_via, r.answer, f.created_at, r.quorum, r.delegated, r.standing, r.action, r.details, r.settles,
     r.remind_at, f.levels, f.level_times, f.escalations, f.escalate_at,
     -- Not `exists`, of which the planner makes a look at all votes of all orgs.
     case when r.status = 'pending' and (
@@ -321,7 +321,8 @@ create or replace function edited_by(p_member uuid, p_name text) returns jsonb
   return jsonb_build_array(jsonb_build_object('member_id', p_member, 'name', p_name, 'why', 'edited the arguments'));
 
 -- What a vote, an edit, a decision or an expiry changes, in one statement, at the time `p_at` at which it was opened under its locks.
--- p_calls and p_jobs say what becomes of each; a request that stays open has the p_status 'pending'. An edit makes a new version, for
+-- p_calls and p_jobs say what becomes of each; a call that is answered instead of sent has its result. A request that stays open has the
+-- p_status 'pending'. An edit makes a new version, for
 -- which only this yes counts. A decision comes with its receipt, signed. Returns what an edit changes in the record: the caller knows the rest.
 create or replace function change_approval(
   p_org uuid, p_approval uuid, p_seen integer, p_version integer, p_status text, p_arguments text, p_input_hash bytea,
@@ -353,7 +354,8 @@ begin
     resolved_by = case when p_status <> 'pending' then decider end,
     resolved_by_name = case when p_status <> 'pending' then decider_name end,
     resolution_reason = case when p_status <> 'pending' then p_reason end,
-    resolved_via = case when p_status <> 'pending' then via end
+    resolved_via = case when p_status <> 'pending' then via end,
+    answer = nullif(p_calls #> '{0,result}', 'null')
   where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.version = p_seen
   returning * into the_approval;
   if not found then
@@ -373,13 +375,14 @@ begin
       perform raise_notifications(p_org, p_approval);
     end if;
   end if;
-  for given in select * from jsonb_to_recordset(p_calls) c (id uuid, status text, error text) loop
+  for given in select * from jsonb_to_recordset(p_calls) c (id uuid, status text, error text, result jsonb) loop
     update tool_call c
     set status = given.status, error = given.error, edited = c.edited or p_arguments is not null,
       arguments = coalesce(p_arguments::jsonb, c.arguments), input_hash = coalesce(p_input_hash, c.input_hash),
-      settled_by = case when given.status = 'rejected' then p_status end,
+      settled_by = case when given.status in ('rejected', 'answered') then p_status end,
+      result = case when given.status = 'answered' then given.result else c.result end,
       turned_down = given.status = 'rejected' and p_status in ('denied', 'expired'),
-      finished_at = case when given.status = 'rejected' then at end
+      finished_at = case when given.status in ('rejected', 'answered') then at end
     where c.org_id = p_org and c.id = given.id and c.status = 'awaiting';
     if given.status = 'approved' then
       insert into approval_grant (org_id, call_id, approval_id, tool_digest, input_hash, created_at, expires_at)

@@ -44,11 +44,14 @@ begin
     from job j join agent_version v on v.org_id = p_org and v.agent_id = j.agent_id and v.version = j.agent_version
     where j.org_id = p_org and j.id = p_job
     union all
-    select r.resolved_by, case r.kind when 'call' then 'gave a reason that it has read' else 'answered whether a call happened' end,
+    select r.resolved_by,
+      case when r.status = 'responded' then 'gave an answer that it has read'
+        when r.kind = 'call' then 'gave a reason that it has read' else 'answered whether a call happened' end,
       r.resolved_by_name
     from approval_invocation i join approval_request r on r.org_id = p_org and r.id = i.approval_id
     where i.org_id = p_org and i.job_id = p_job and r.resolved_by_name is not null
-      and case r.kind when 'call' then r.status = 'denied' and r.on_deny = 'continue' and r.resolution_reason is not null
+      and case r.kind when 'call' then r.status = 'responded' or (
+          r.status = 'denied' and r.on_deny = 'continue' and r.resolution_reason is not null)
         else r.status in ('approved', 'denied') end
     union all
     select v.user_account_id, 'answered whether a call happened', v.member
@@ -56,13 +59,15 @@ begin
     join approval_vote v on v.org_id = p_org and v.approval_id = r.id
     where i.org_id = p_org and i.job_id = p_job and r.kind = 'uncertain_effect' and r.status in ('approved', 'denied')
     union all
-    select a.identity, 'set up the webhook through which a reason came that it has read', null
+    select a.identity,
+      case r.status when 'responded' then 'set up the webhook through which an answer came that it has read'
+        else 'set up the webhook through which a reason came that it has read' end, null
     from approval_invocation i join approval_request r on r.org_id = p_org and r.id = i.approval_id
     join channel_mapping m on m.org_id = p_org and m.user_account_id = r.resolved_by
     join channel_connection c on c.org_id = p_org and c.id = m.connection_id and c.channel_type = 'webhook'
     cross join lateral unnest(c.set_up_by) a (identity)
-    where i.org_id = p_org and i.job_id = p_job and r.kind = 'call' and r.status = 'denied' and r.on_deny = 'continue'
-      and r.resolution_reason is not null and r.resolved_via = 'webhook'
+    where i.org_id = p_org and i.job_id = p_job and r.kind = 'call' and r.resolved_via = 'webhook'
+      and (r.status = 'responded' or (r.status = 'denied' and r.on_deny = 'continue' and r.resolution_reason is not null))
     union all
     select e.actor_member_id, 'edited the arguments of a call', e.actor
     from approval_invocation i join approval_event e on e.org_id = p_org and e.approval_id = i.approval_id

@@ -334,7 +334,7 @@ begin
       and was.result is not distinct from p_result::jsonb and was.error is not distinct from p_outcome ->> 'error' then
     return;
   end if;
-  if was.status in ('completed', 'failed', 'rejected') then
+  if was.status in ('completed', 'failed', 'rejected', 'answered') then
     raise exception using errcode = 'CX409', detail = 'call_settled',
       message = format('This call is %s already.', was.status), hint = 'The first outcome stands; read it with `cortex call show`.';
   end if;

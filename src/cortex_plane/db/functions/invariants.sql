@@ -51,13 +51,14 @@ create or replace function tool_call_is_sound(
   language plpgsql immutable parallel safe set search_path = public, pg_temp as $$
 declare
   broken text := case
-    when status not in ('awaiting', 'allowed', 'approved', 'intended', 'uncertain', 'cleared', 'completed', 'failed', 'rejected')
+    when status not in ('awaiting', 'allowed', 'approved', 'intended', 'uncertain', 'cleared', 'completed', 'failed', 'rejected',
+        'answered')
       then 'chk_tool_call_status'
-    when (status in ('completed', 'failed', 'rejected')) <> has_end then 'chk_tool_call_end'
+    when (status in ('completed', 'failed', 'rejected', 'answered')) <> has_end then 'chk_tool_call_end'
     when hash_length <> 32 then 'chk_tool_call_hash'
     when verdict not in ('allow', 'deny', 'requires_approval') then 'chk_tool_call_verdict'
     when on_uncertain not in ('retry_with_key', 'probe', 'ask_human', 'fail') then 'chk_tool_call_on_uncertain'
-    when not (read_only or status = 'rejected' or (verdict is not null and has_rule and (
+    when not (read_only or status in ('rejected', 'answered') or (verdict is not null and has_rule and (
         status in ('awaiting', 'allowed', 'approved')
         or (has_window and on_uncertain is not null and (status <> 'intended' or verdict = 'allow' or granted)))))
       then 'chk_tool_call_intent' end;

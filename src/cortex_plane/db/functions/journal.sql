@@ -23,21 +23,23 @@ create view journal_shown with (security_invoker = true) as
     case
       when e.status <> 'open' or c.id is null then e.status
       when c.finished_at is null then 'open'
-      when e.kind = 'approval' or c.status = 'completed' then 'done'
+      when e.kind = 'approval' or c.status = 'completed' or (c.status = 'answered' and c.error is null) then 'done'
       else 'failed' end as status,
     case
       when e.kind = 'model' and e.status = 'done' then s.response -> 'text'
       when e.kind = 'approval' and e.status = 'open' and (c.finished_at is not null or c.status = 'approved') then
         jsonb_build_object('approved', c.status in ('approved', 'completed'), 'by', r.resolved_by_name,
-          'reason', coalesce(r.resolution_reason, c.error))
-      when e.kind in ('tool', 'step') and c.status = 'completed' then c.result
+          'reason', coalesce(case when c.status = 'answered' then c.result #>> '{}' end, r.resolution_reason, c.error))
+      when e.kind in ('tool', 'step') and (c.status = 'completed' or (c.status = 'answered' and c.error is null)) then c.result
       else e.result end as result,
     coalesce(e.result_id, case when c.status = 'completed' then c.result_id end) as result_id,
     case
-      when e.error is null and e.kind in ('tool', 'step') and c.status in ('failed', 'rejected') then
-        jsonb_build_object('message', c.error, 'type', case
-          when e.kind = 'step' then 'StepNotDone' when c.status = 'rejected' then 'ToolDenied' else 'ToolFailed' end)
-      else e.error end as error,
+      when e.error is not null or e.kind not in ('tool', 'step') or c.error is null or c.status not in ('failed', 'rejected', 'answered')
+        then e.error
+      when c.status = 'answered' then
+        jsonb_build_object('type', 'ToolDenied', 'message', c.error, 'code', 'tool_answered', 'answer', c.result)
+      else jsonb_build_object('message', c.error, 'type', case
+        when e.kind = 'step' then 'StepNotDone' when c.status = 'rejected' then 'ToolDenied' else 'ToolFailed' end) end as error,
     e.created_at, coalesce(e.finished_at, c.finished_at) as finished_at
   from journal_entry e
   -- A step that may be repeated has no call, and is never open.

@@ -22,7 +22,7 @@ ANSWER = "plane.answer"
 REQUEST_CONTEXT = "plane.request_context"
 """The tool by which an agent asks for what its stewards wrote down."""
 PLANE_TOOLS = frozenset({ANSWER, REQUEST_CONTEXT})
-OF_THE_PLANE = frozenset({*PLANE_TOOLS, "plane.ask", STEP})
+OF_THE_PLANE = frozenset({*PLANE_TOOLS, "plane.ask", "plane.ask_person", STEP})
 """What gates do not look at: it is theirs, or asks people and sends nothing, or is a step of code. By exact name."""
 MAX_PASSES = 200
 MAX_OPEN = 50

@@ -37,11 +37,13 @@ class CallStatus(StrEnum):
     FAILED = "failed"
     REJECTED = "rejected"
     """Never sent: unknown tool, wrong arguments, or not allowed."""
+    ANSWERED = "answered"
+    """Never sent: a person answered in its place, and their answer is its result."""
 
 
 STEP = "plane.step"
 """The tool name of a step of a code agent that is settled like a call; its arguments are the `step` and its `arguments`."""
-SETTLED = frozenset({CallStatus.COMPLETED, CallStatus.FAILED, CallStatus.REJECTED})
+SETTLED = frozenset({CallStatus.COMPLETED, CallStatus.FAILED, CallStatus.REJECTED, CallStatus.ANSWERED})
 IN_DOUBT = frozenset({CallStatus.INTENDED, CallStatus.UNCERTAIN})
 """May have been sent, without an outcome. One that was cleared was not."""
 

@@ -91,6 +91,11 @@ class ToolDenied(CortexError):
     http_status = 403
     default_hint = "Do not send the same call again: go another way."
 
+    @property
+    def answer(self) -> Any:
+        """What a person answered in the place of the call; None where nobody did."""
+        return self.details.get("answer")
+
 
 class GateClosed(ToolDenied):
     """A gate asks before it lets a call through. Answer it, and the same call again goes on."""

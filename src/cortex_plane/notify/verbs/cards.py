@@ -13,6 +13,7 @@ from uuid import UUID
 from cortex_plane.approvals.model import approvals as approval_model
 from cortex_plane.approvals.model.approvals import Approval, ApprovalDetails, ApprovalKind, ApprovalStatus, Choice, Vote
 from cortex_plane.approvals.model.credentials import ASKS_FOR_LOGIN, SigningSecret
+from cortex_plane.approvals.model.questions import ASK_PERSON
 from cortex_plane.approvals.store import TokenRow, insert_tokens
 from cortex_plane.approvals.verbs import credentials
 from cortex_plane.db.database import Database, Transaction
@@ -78,6 +79,8 @@ def card(source: CardSource, occasion: Occasion, public_url: str) -> Card:
             (pen.line(hop.from_member), pen.line(hop.to_member), pen.text(hop.reason)) for hop in source.delegations
         ),
         resolved_by=pen.line(approval.resolved_by_name) if approval.resolved_by_name else None,
+        is_question=approval.tool_name == ASK_PERSON and approval.kind is ApprovalKind.CALL,
+        answer=pen.answer(approval.answer),
         url=f"{public_url.rstrip('/')}/approvals/{approval.id}",
     )
     return replace(card_content, truncated=pen.cut, redacted=pen.hid)
@@ -109,7 +112,9 @@ class DecidingCards:
                 version=card.version, input_hash=card.input_hash, expires_at=card.deadline,
             )  # fmt: skip
             self._tokens.append(row)
-        return replace(card, approve_url=links[Choice.APPROVED], deny_url=links[Choice.DENIED], token=token)
+        approve_url = None if card.is_question else links[Choice.APPROVED]
+        deny_url, respond_url = links[Choice.DENIED], links[Choice.RESPONDED]
+        return replace(card, approve_url=approve_url, deny_url=deny_url, respond_url=respond_url, token=token)
 
     async def write_tokens(self) -> None:
         """Before any of the cards is sent."""
@@ -131,7 +136,7 @@ def redacted(details: ApprovalDetails, names: Sequence[str]) -> ApprovalDetails:
     )
 
 
-_VALUES = ("arguments", "original_arguments", "details")
+_VALUES = ("arguments", "original_arguments", "details", "answer")
 _TEXTS = (
     "agent_name", "tool_name", "target", "action", "action_summary", "agent_says", "asked_for", "question", "rule",
     "resolution_reason",
@@ -152,6 +157,10 @@ class _Pen:
     def arguments(self, value: Any) -> str:
         """As JSON that a person can read."""
         return self._cut(escaped_json(self._redacted(value), indent=2), LONGEST_ARGUMENTS)
+
+    def answer(self, value: Any) -> str | None:
+        """Words as they are, anything else as JSON."""
+        return self.text(value) if value is None or isinstance(value, str) else self.arguments(value)
 
     def details(self, value: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """A few lines: what is long or nested is text, and cut."""

@@ -182,14 +182,15 @@ async def _done(db: Database, delivery: _SignedEvent) -> tuple[model.EventAnswer
         raise _invalid(error, "data") from None
     async with forgery_refusal(db, _sender_unknown), db.transaction(delivery.org_id) as tx:
         person = await _person(tx, delivery.connection.id, request.external_user)
-        if request.decision is Choice.APPROVED:
-            # One secret speaks for everybody behind the connection, so it lets nothing of high risk happen. It may prevent it.
+        if request.decision is not Choice.DENIED:
+            # One secret speaks for everybody behind the connection, so it decides nothing of high risk. It may prevent it.
             approval = await approvals_store.get_approval(tx, request.approval_id, person)
             if approval is not None and approval[0].template in ASKS_FOR_LOGIN:
                 raise login_required("a webhook")
     decision = ApprovalDecision(
-        decision=request.decision, version=request.version, input_hash=request.input_hash, reason=request.reason
-    )
+        decision=request.decision, version=request.version, input_hash=request.input_hash, reason=request.reason,
+        answer=request.answer,
+    )  # fmt: skip
     once = IdempotencyKey(key=delivery.key, fingerprint=hashlib.sha256(delivery.body).digest())
     receipt = await decisions.decide(db, person, request.approval_id, decision, Channel.WEBHOOK, once)
     status = receipt.approval.status

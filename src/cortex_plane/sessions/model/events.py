@@ -52,7 +52,7 @@ class EventType(StrEnum):
     )
     TOOL_RESULT = (
         "tool_result",
-        "The call is settled: `completed`, `failed` or `rejected`. The step has its result.",
+        "The call is settled: `completed`, `failed`, `rejected` or `answered`. The step has its result.",
         "step id tool status error?",
     )
     COMPLETION = (
@@ -104,7 +104,7 @@ class EventType(StrEnum):
     )
     APPROVAL_DECIDED = (
         "approval_decided",
-        "An approver approved or denied the request.",
+        "An approver approved or denied the request, or responded to it.",
         "approval_id by decision version reason?",
     )
     APPROVAL_EXPIRED = "approval_expired", "The deadline passed without a decision.", "approval_id"

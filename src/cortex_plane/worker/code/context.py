@@ -200,6 +200,22 @@ class Context:
         plan = operations.plan_approval
         return self._operation("The request for approval", plan, action, details, approvers, timeout, quorum, clearance)
 
+    def ask(
+        self,
+        question: str,
+        *,
+        choices: Sequence[str] | None = None,
+        schema: Mapping[str, Any] | None = None,
+        default: Any = None,
+        deadline: float | timedelta | None = None,
+        approvers: Sequence[UUID | str] | None = None,
+    ) -> Operation[Any]:
+        """Ask a person: returns their answer, in words, as one of ``choices``, or as an object for a flat JSON ``schema``. Policies
+        with the target `plane.ask_person` say who is asked; ``approvers`` (ids of members) only narrows that. Where nobody answers
+        before the ``deadline`` (seconds) the answer is ``default``. Without one, or where somebody declines, raises `ToolDenied`."""
+        plan = operations.plan_question
+        return self._operation("The question", plan, question, choices, schema, default, deadline, approvers)
+
     def model(
         self, prompt: str, *, system: str | None = None, temperature: float | None = None, max_tokens: int | None = None
     ) -> Operation[str]:
@@ -248,7 +264,9 @@ FAILURES: dict[str, type[CortexError]] = {
     for kind in (StepFailed, StepNotDone, ToolFailed, ToolDenied, GateClosed, WaitTimeout, ModelError, TooLarge)
 }
 """What an operation may raise, by the name under which it is recorded."""
-_MORE: dict[type[CortexError], tuple[str, ...]] = {ModelError: ("status",), GateClosed: ("questions",)}
+_MORE: dict[type[CortexError], tuple[str, ...]] = {
+    ModelError: ("status",), GateClosed: ("questions",), ToolDenied: ("answer",),
+}  # fmt: skip
 
 
 class JournalReplay:

@@ -6,6 +6,7 @@ the same order, each with the same kind, name and input. Anything else means tha
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
@@ -16,8 +17,8 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.agents.model.completions import provider_name
 from cortex_plane.agents.model.tools import InvalidApp, OnUncertain
+from cortex_plane.approvals.model.questions import ASK_PERSON, QuestionForm
 from cortex_plane.gates.model.gates import ANSWER
 from cortex_plane.jobs.model.journal import (
     MAX_KEY,
@@ -30,9 +31,10 @@ from cortex_plane.jobs.model.journal import (
 )
 from cortex_plane.jobs.model.state import check_key
 from cortex_plane.kernel.canonical import canonical, check_text
-from cortex_plane.kernel.errors import CortexError
+from cortex_plane.kernel.errors import CortexError, InvalidInput
 from cortex_plane.policies.model.policies import MAX_TIMEOUT_SECONDS, PolicyRow, PolicyVerdict, Quorum
 from cortex_plane.worker.calls import ASK, Toolbox
+from cortex_plane.worker.questions import ASK_PERSON_DIGEST, ASK_PERSON_TOOL, question_demand
 from cortex_plane.worker.tools.tool import RETURNED, Tool, check_settlement, encode_result, encode_state, is_number
 
 MAX_INPUT_BYTES = 256 * 1024
@@ -216,6 +218,35 @@ def plan_approval(
     )
 
 
+def plan_question(
+    question: str,
+    choices: Sequence[str] | None,
+    schema: Mapping[str, Any] | None,
+    default: Any,
+    deadline: float | timedelta | None,
+    approvers: Sequence[UUID | str] | None,
+) -> PlannedToolCall:
+    values: dict[str, Any] = {
+        "question": question, "choices": choices, "schema": schema, "default": default,
+        "deadline_seconds": None if deadline is None else math.ceil(_seconds(deadline, "deadline of a question")),
+    }  # fmt: skip
+    exact = _exact({name: value for name, value in values.items() if value is not None}, "The question")
+    arguments = orjson.loads(exact)
+    try:
+        form = QuestionForm.of(arguments)
+    except InvalidInput as error:
+        raise ContextMisused(error.message, hint=error.hint) from None
+    demand = question_demand(form, _members(approvers))
+    return PlannedToolCall(
+        kind=EntryKind.TOOL,
+        name=ASK_PERSON,
+        input_hash=digest(exact),
+        tool=ASK_PERSON,
+        arguments=arguments,
+        demand=demand,
+    )
+
+
 def plan_model(prompt: str, system: str | None, temperature: float | None, max_tokens: int | None) -> PlannedModelCall:
     if not isinstance(prompt, str) or not prompt.strip():
         raise ContextMisused("The prompt of a model is empty or not a text.", hint="Say what you want of it.")
@@ -339,7 +370,9 @@ _ASK_DIGEST = ASK_TOOL.version("plane").digest
 def with_ask(toolbox: Toolbox) -> Toolbox:
     """Code may ask; the model is not told of it."""
     return replace(
-        toolbox, tools={**toolbox.tools, provider_name(ASK): ASK_TOOL}, digests={**toolbox.digests, ASK: _ASK_DIGEST}
+        toolbox,
+        tools={**toolbox.tools, ASK_TOOL.provider_name: ASK_TOOL, ASK_PERSON_TOOL.provider_name: ASK_PERSON_TOOL},
+        digests={**toolbox.digests, ASK: _ASK_DIGEST, ASK_PERSON: ASK_PERSON_DIGEST},
     )
 
 

@@ -465,7 +465,8 @@ class CodeCall:
         entry = self.record.entry
         error: CortexError | None = None
         value: Any
-        if call.name in PLANE_TOOLS and call.tool is not None:
+        is_answer = call.status is CallStatus.ANSWERED and call.error is None
+        if is_answer or (call.name in PLANE_TOOLS and call.tool is not None):
             value = orjson.loads(call.result or b"null")
             write = entry(EntryStatus.DONE, call.result)
         elif operation.kind is EntryKind.APPROVAL:
@@ -493,6 +494,8 @@ class CodeCall:
 
     def _denial(self) -> CortexError:
         call, gates = self.call, self.parts.gates.bound
+        if call.status is CallStatus.ANSWERED:
+            return ToolDenied(self._refusal, code="tool_answered", answer=orjson.loads(call.result or b"null"))
         error = ToolFailed(self._refusal) if call.kind is step_calls.CallKind.REFUSED else ToolDenied(self._refusal)
         if gates is not None and call.ruling is not None and call.ruling.verdict is PolicyVerdict.DENY:
             return gates.gate_closed(call, call.ruling) or error
