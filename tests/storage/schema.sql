@@ -45,6 +45,30 @@ CREATE TYPE public.outcome_record AS (
 	settled_by text
 );
 
+CREATE FUNCTION public.add_operator_words(p_org uuid, p_job uuid, p_text text, p_author uuid, p_key uuid) RETURNS bigint
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  the_session uuid;
+  number bigint;
+begin
+  select j.session_id into the_session
+  from job j join agent_version v on v.org_id = j.org_id and v.agent_id = j.agent_id and v.version = j.agent_version
+  where j.org_id = p_org and j.id = p_job and j.kind <> 'external' and not v.skill_config ? 'run';
+  if not found then
+    return null;
+  end if;
+  select h.message_seq + 1 into strict number from session_head h
+  where h.org_id = p_org and h.session_id = the_session for update;
+  insert into message (org_id, session_id, seq, role, text, author_id, key_id, job_id)
+  values (p_org, the_session, number, 'system', p_text, p_author, p_key, p_job);
+  perform session_append(p_org, the_session, 1, array['message'], array[p_job],
+    array[jsonb_build_object('seq', number, 'role', 'system')], '{}', '{}');
+  return number;
+end
+$$;
+
 CREATE FUNCTION public.adopt_job(p_org uuid, p_job uuid, p_worker uuid, p_epoch bigint, p_cancelled boolean, p_held boolean, p_status text, p_error text, p_action text, p_body bytea) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -55,9 +79,10 @@ declare
   at timestamptz;
   kinds text[] := array['worker_lost', 'status'];
   told jsonb[];
+  pauses record;
 begin
   perform set_config('app.org_id', p_org::text, true);
-  select j.session_id, j.leased_at, j.status into the_job from job j
+  select j.session_id, j.leased_at, j.status, j.holds, j.pause, j.checkpoint into the_job from job j
   where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
     and (j.cancel_requested_at is not null) = p_cancelled and (j.holds <> '{}') = p_held
   for no key update skip locked;
@@ -94,6 +119,11 @@ begin
     kinds := array['worker_lost', 'error', 'status'];
     told := array[told[1], jsonb_build_object('message', left(p_error, 500)),
       told[2] || jsonb_build_object('error', left(p_error, 500))];
+  elsif p_status = 'PAUSED' then
+    select f.* into pauses from pause_events(kinds, told, p_status, the_job.holds, the_job.pause, the_job.checkpoint, at) f;
+    kinds := pauses.types;
+    told := pauses.data;
+    update job set pause = pauses.pause where org_id = p_org and id = p_job;
   end if;
   perform session_append(p_org, the_job.session_id, 0, kinds, array_fill(p_job, array[cardinality(kinds)]), told,
     array[p_action], array[p_body], array[p_job]);
@@ -118,6 +148,7 @@ declare
   answer jsonb;
   done boolean;
   atlases bigint;
+  pauses record;
 begin
   -- Assignments, not queries: an expression without tables needs no executor.
   status := set_config('app.org_id', p_org::text, true);
@@ -140,7 +171,7 @@ begin
     now := the_job.at;
   else
     select j.session_id, j.agent_id, j.kind, j.holds, j.held_at, j.cancel_requested_at is not null as cancelled,
-      j.cancel_reason, j.leased_at
+      j.cancel_reason, j.leased_at, j.pause
     into the_job
     from job j
     where j.org_id = p_org and j.id = p_job and j.worker_id is not distinct from p_worker and j.epoch = p_epoch
@@ -228,6 +259,14 @@ begin
     if ends_as in ('COMPLETED', 'FAILED', 'CANCELLED') then
       new_holds := '{}';
     end if;
+    if new_holds <> '{}' or 'session_paused' = any (p_event_types) then
+      select f.* into pauses
+      from pause_events(p_event_types, p_event_data, ends_as, new_holds, the_job.pause,
+        coalesce(p_checkpoint::jsonb, (select j.checkpoint from job j where j.org_id = p_org and j.id = p_job)), now) f;
+      p_event_types := pauses.types;
+      p_event_data := pauses.data;
+      the_job.pause := pauses.pause;
+    end if;
     if ends_as = 'RUNNING' then
       update job j
       set checkpoint = coalesce(p_checkpoint::jsonb, j.checkpoint), memory = coalesce(p_memory::jsonb, j.memory),
@@ -254,6 +293,7 @@ begin
         retry_count = j.retry_count + (ends_as = 'RETRY')::integer,
         open_approvals = case when ends_as = 'WAITING_FOR_APPROVAL' then p_open_approvals else 0 end,
         holds = new_holds, held_at = case when new_holds <> '{}' then coalesce(j.held_at, now) end,
+        pause = case when new_holds <> '{}' then the_job.pause end,
         error_message = case when ends_as = 'CANCELLED' then coalesce(the_job.cancel_reason, p_error, 'cancelled')
           when ends_as = 'COMPLETED' then null
           when ends_as = p_status then coalesce(p_error, j.error_message)
@@ -509,6 +549,9 @@ CREATE TABLE public.session (
     hold_reason text,
     idle_check_at timestamp with time zone,
     context_by uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    held_by text[] DEFAULT '{}'::text[] NOT NULL,
+    paused_at timestamp with time zone,
+    end_reason text,
     CONSTRAINT chk_session_conversation_has_person CHECK (((kind <> 'conversation'::text) OR (user_account_id IS NOT NULL))),
     CONSTRAINT chk_session_kind CHECK ((kind = ANY (ARRAY['conversation'::text, 'programmatic'::text, 'external'::text]))),
     CONSTRAINT chk_session_status CHECK ((status = ANY (ARRAY['CREATED'::text, 'ACTIVE'::text, 'PAUSED'::text, 'TERMINATED'::text])))
@@ -808,7 +851,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.beat(p_worker uuid, p_lease interval) RETURNS TABLE(expires_at timestamp with time zone, cancelled uuid[])
+CREATE FUNCTION public.beat(p_worker uuid, p_lease interval) RETURNS TABLE(expires_at timestamp with time zone, cancelled uuid[], overdue uuid[])
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -819,6 +862,7 @@ begin
     return;
   end if;
   select coalesce(array_agg(c.id), '{}') into cancelled from find_cancelled(p_worker) c;
+  select coalesce(array_agg(o.id), '{}') into overdue from find_overdue(p_worker) o;
   return next;
 end
 $$;
@@ -871,10 +915,11 @@ begin
     union all
     select c.caused_by, 'submitted the job', null from chain c where c.caused_by is not null
     union all
-    (select distinct i.identity, 'wrote or brought a message that it has read', null
+    (select distinct i.identity, case m.role when 'system' then 'told it, as an operator, what it has read'
+      else 'wrote or brought a message that it has read' end, null
     from job j
-    join message m on m.org_id = p_org and m.session_id = j.session_id and m.role = 'user'
-      and (j.kind = 'task' or m.seq <= p_read_to)
+    join message m on m.org_id = p_org and m.session_id = j.session_id
+      and (m.role = 'user' and (j.kind = 'task' or m.seq <= p_read_to) or m.role = 'system' and m.job_id = p_job)
     cross join lateral (values (m.author_id), (m.key_id)) i (identity)
     where j.org_id = p_org and j.id = p_job and j.kind <> 'external' and i.identity is not null)
     union all
@@ -1903,6 +1948,14 @@ CREATE FUNCTION public.find_orphans(p_limit integer) RETURNS TABLE(org_id uuid, 
   limit p_limit
 $$;
 
+CREATE FUNCTION public.find_overdue(p_worker uuid) RETURNS TABLE(org_id uuid, id uuid)
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select j.org_id, j.id from job j
+  where j.worker_id = p_worker and j.holds <> '{}' and (j.pause ->> 'hold_by')::timestamptz <= (select plane_now())
+$$;
+
 CREATE FUNCTION public.find_unrooted(p_seconds double precision, p_after uuid, p_limit integer) RETURNS TABLE(org_id uuid)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
@@ -2470,8 +2523,8 @@ begin
     where m.org_id = p_org and m.session_id = p_session order by m.number desc limit 1;
     p_window_seq := coalesce((memory ->> 'message_seq')::bigint, p_window_seq);
   end if;
-  select coalesce(jsonb_agg(jsonb_build_object('seq', m.seq, 'role', m.role, 'text', m.text, 'job_id', m.job_id)
-    order by m.seq), '[]')
+  select coalesce(jsonb_agg(jsonb_build_object('seq', m.seq, 'role', m.role, 'text', m.text, 'job_id', m.job_id,
+    'by', case when m.role = 'system' then message_author(m) end) order by m.seq), '[]')
   into said from message m
   where m.org_id = p_org and m.session_id = p_session and m.seq > p_window_seq and m.seq <= p_read_to;
   if p_window_seq > 0 then
@@ -2645,6 +2698,7 @@ END) STORED NOT NULL,
     submitted_by uuid,
     hand_backs integer DEFAULT 0 NOT NULL,
     memory jsonb,
+    pause jsonb,
     CONSTRAINT chk_job_checkpoint_is_signed CHECK (((checkpoint IS NULL) = (checkpoint_mac IS NULL))),
     CONSTRAINT chk_job_hand_backs CHECK ((hand_backs >= 0))
 )
@@ -2755,6 +2809,31 @@ CREATE FUNCTION public.merge_caused(p_one jsonb, p_other jsonb) RETURNS jsonb
     AS $$
   select coalesce(jsonb_agg(c.cause order by c.cause ->> 'name', c.cause ->> 'why'), '[]')
   from (select distinct e as cause from jsonb_array_elements(p_one || p_other) e) c
+$$;
+
+CREATE TABLE public.message (
+    org_id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    seq bigint NOT NULL,
+    role text NOT NULL,
+    text text NOT NULL,
+    author_id uuid,
+    channel_mapping_id uuid,
+    job_id uuid,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    key_id uuid,
+    CONSTRAINT chk_message_role CHECK ((role = ANY (ARRAY['user'::text, 'assistant'::text, 'system'::text, 'tool'::text])))
+);
+
+ALTER TABLE ONLY public.message FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION public.message_author(m public.message) RETURNS text
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select coalesce(
+    (select u.display_name from user_account u where u.org_id = m.org_id and u.id = m.author_id),
+    (select k.name from api_key k where k.org_id = m.org_id and k.id = m.key_id))
 $$;
 
 CREATE FUNCTION public.more_waiters(p_org uuid, p_id uuid, p_limit integer) RETURNS TABLE(waits jsonb, more boolean)
@@ -3060,6 +3139,41 @@ begin
     values (p_org, null, head.audit_seq, 2, actions[i], bodies[i], body_hash, head.audit_hash, at);
   end loop;
   update org_head set audit_seq = head.audit_seq, audit_hash = head.audit_hash where org_id = p_org;
+end
+$$;
+
+CREATE FUNCTION public.pause_data(p_pause jsonb, p_checkpoint jsonb, p_at timestamp with time zone) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (jsonb_strip_nulls(((COALESCE(p_pause, '{}'::jsonb) || jsonb_build_object('checkpoint_key', (p_checkpoint ->> 'checkpoint_id'::text))) || CASE WHEN (p_at IS NULL) THEN '{}'::jsonb ELSE jsonb_build_object('paused_at', p_at) END)) - CASE WHEN ((p_pause ? 'paused_at'::text) OR (p_at IS NOT NULL)) THEN 'hold_by'::text ELSE ''::text END);
+
+CREATE FUNCTION public.pause_events(p_types text[], p_data jsonb[], p_status text, p_holds text[], p_pause jsonb, p_checkpoint jsonb, p_at timestamp with time zone, OUT types text[], OUT data jsonb[], OUT pause jsonb) RETURNS record
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  is_over constant boolean := p_status not in ('PAUSED', 'WAITING_FOR_APPROVAL', 'SLEEPING', 'RETRY');
+  asked jsonb := case when p_pause ->> 'paused_at' is null then p_pause - 'hold_by' end;
+begin
+  types := '{}';
+  data := '{}';
+  for i in 1 .. coalesce(cardinality(p_types), 0) loop
+    continue when p_types[i] = 'session_paused' and is_over;
+    types := types || p_types[i];
+    if p_types[i] <> 'session_paused' then
+      data := data || p_data[i];
+    elsif p_data[i] ->> 'pause_source' = 'approval' then
+      data := data || pause_data(p_data[i], p_checkpoint, p_at);
+    else
+      pause := p_data[i] || coalesce(asked, '{}') || jsonb_build_object('paused_at', p_at);
+      data := data || pause_data(pause, p_checkpoint, p_at);
+    end if;
+  end loop;
+  if pause is null and p_holds <> '{}' and not is_over and (asked is not null or p_pause is null) then
+    pause := coalesce(asked, '{"pause_source": "operator"}') || jsonb_build_object('paused_at', p_at);
+    types := types || 'session_paused'::text;
+    data := data || pause_data(pause, p_checkpoint, p_at);
+  end if;
+  pause := coalesce(pause, p_pause);
 end
 $$;
 
@@ -3860,9 +3974,10 @@ declare
   ends_as text;
   kinds text[] := '{}';
   events jsonb[] := '{}';
+  pauses record;
 begin
   perform set_config('app.org_id', p_org::text, true);
-  select j.session_id, j.leased_at, j.holds, j.cancel_requested_at is not null as cancelled, j.cancel_reason
+  select j.session_id, j.leased_at, j.holds, j.pause, j.checkpoint, j.cancel_requested_at is not null as cancelled, j.cancel_reason
   into the_job from job j
   where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
   for no key update;
@@ -3893,6 +4008,12 @@ begin
     events := events || jsonb_strip_nulls(jsonb_build_object('status', ends_as,
       'reason', case when ends_as = 'CANCELLED' then the_job.cancel_reason end,
       'error', case when ends_as = 'FAILED' then left(p_error, 500) end));
+  end if;
+  if ends_as = 'PAUSED' then
+    select f.* into pauses from pause_events(kinds, events, ends_as, the_job.holds, the_job.pause, the_job.checkpoint, at) f;
+    kinds := pauses.types;
+    events := pauses.data;
+    update job set pause = pauses.pause where org_id = p_org and id = p_job;
   end if;
   perform session_append(p_org, the_job.session_id, 0, kinds, array_fill(p_job, array[cardinality(events)]), events,
     array[p_action], array[p_body], array[p_job]);
@@ -4081,6 +4202,26 @@ CREATE FUNCTION public.resolve_orgs(p_before timestamp with time zone, p_before_
   where p_before is null or (o.created_at, o.id) < (p_before, p_before_id)
   order by o.created_at desc, o.id desc
   limit p_limit
+$$;
+
+CREATE FUNCTION public.runtime_status(s public.session) RETURNS text
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select case when s.status = 'TERMINATED' then 'TERMINATED'
+    when s.held_at is not null then 'SUSPENDED'
+    when s.status = 'CREATED' then 'INITIALIZING'
+    else coalesce((
+      select case
+        when bool_or(j.open and not j.suspended) then 'ACTIVE'
+        when bool_or(j.suspended) then 'SUSPENDED'
+        when (array_agg(j.status order by j.created_at desc, j.id desc))[1] = 'FAILED' then 'ERROR'
+        else 'ACTIVE' end
+      from (
+        select k.id, k.created_at, k.status, k.status not in ('COMPLETED', 'FAILED', 'CANCELLED') as open,
+          k.status in ('WAITING_FOR_APPROVAL', 'PAUSED') or (k.holds <> '{}' and k.worker_id is null) as suspended
+        from job k where k.org_id = s.org_id and k.session_id = s.id
+        order by k.created_at desc, k.id desc limit 20) j), 'ACTIVE') end
 $$;
 
 CREATE FUNCTION public.sees_approval(p_sees uuid, p_roles text[], p_owner uuid, p_opener uuid, p_approvers jsonb) RETURNS boolean
@@ -5232,22 +5373,6 @@ CREATE TABLE public.member_absence (
 
 ALTER TABLE ONLY public.member_absence FORCE ROW LEVEL SECURITY;
 
-CREATE TABLE public.message (
-    org_id uuid NOT NULL,
-    session_id uuid NOT NULL,
-    seq bigint NOT NULL,
-    role text NOT NULL,
-    text text NOT NULL,
-    author_id uuid,
-    channel_mapping_id uuid,
-    job_id uuid,
-    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    key_id uuid,
-    CONSTRAINT chk_message_role CHECK ((role = ANY (ARRAY['user'::text, 'assistant'::text, 'system'::text, 'tool'::text])))
-);
-
-ALTER TABLE ONLY public.message FORCE ROW LEVEL SECURITY;
-
 CREATE TABLE public.model_call (
     org_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -6223,6 +6348,8 @@ CREATE INDEX idx_session_opened_by ON public.session USING btree (org_id, opened
 
 CREATE INDEX idx_session_origin ON public.session USING btree (org_id, origin_channel_mapping_id) WHERE (origin_channel_mapping_id IS NOT NULL);
 
+CREATE INDEX idx_session_paused ON public.session USING btree (org_id, paused_at) WHERE (paused_at IS NOT NULL);
+
 CREATE INDEX idx_session_status ON public.session USING btree (org_id, status, created_at DESC, id DESC);
 
 CREATE INDEX idx_session_user ON public.session USING btree (org_id, user_account_id, created_at DESC, id DESC) WHERE (user_account_id IS NOT NULL);
@@ -7055,6 +7182,9 @@ GRANT ALL ON FUNCTION public.find_orgs_in_turn(p_apps text[], p_due timestamp wi
 REVOKE ALL ON FUNCTION public.find_orphans(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_orphans(p_limit integer) TO cortex_app;
 
+REVOKE ALL ON FUNCTION public.find_overdue(p_worker uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.find_overdue(p_worker uuid) TO cortex_app;
+
 REVOKE ALL ON FUNCTION public.find_unrooted(p_seconds double precision, p_after uuid, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_unrooted(p_seconds double precision, p_after uuid, p_limit integer) TO cortex_app;
 
@@ -7166,6 +7296,11 @@ GRANT UPDATE(hand_backs) ON TABLE public.job TO cortex_app;
 GRANT SELECT(hand_backs) ON TABLE public.job TO cortex_claimer;
 
 GRANT UPDATE(memory) ON TABLE public.job TO cortex_app;
+
+GRANT UPDATE(pause) ON TABLE public.job TO cortex_app;
+GRANT SELECT(pause) ON TABLE public.job TO cortex_claimer;
+
+GRANT SELECT,INSERT ON TABLE public.message TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.next_deadline() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.next_deadline() TO cortex_app;
@@ -7504,8 +7639,6 @@ GRANT UPDATE(used_at) ON TABLE public.login_link TO cortex_app;
 GRANT SELECT,INSERT ON TABLE public.member_absence TO cortex_app;
 
 GRANT UPDATE(cancelled_at) ON TABLE public.member_absence TO cortex_app;
-
-GRANT SELECT,INSERT ON TABLE public.message TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.model_call TO cortex_app;
 

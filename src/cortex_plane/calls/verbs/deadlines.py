@@ -69,12 +69,15 @@ async def _approval(db: Database, actor: Actor, id: UUID) -> str | None:
 async def _idle_session(db: Database, actor: Actor, id: UUID) -> str | None:
     """A conversation in which nobody says anything is paused; the next message makes it active again."""
     async with db.transaction(actor.org_id) as tx:
-        if await sessions_store.lock_session(tx, id, None) is None or not await sessions_store.went_idle(tx, id):
+        if await sessions_store.lock_session(tx, id, None) is None:
+            return None
+        went_at = await sessions_store.went_idle(tx, id)
+        if went_at is None:
             return None
         await sessions_store.set_session_status(tx, id, SessionStatus.PAUSED)
         await proof_store.append_to_session(
             tx, id, [Fact.of(actor, "session_paused", reason="idle")],
-            [("session_paused", None, {"reason": "idle", "pause_source": "idle"})],
+            [("session_paused", None, {"reason": "idle", "pause_source": "idle", "paused_at": went_at.isoformat()})],
         )  # fmt: skip
     return "idle"
 
