@@ -237,9 +237,8 @@ async def test_a_call_that_is_cut_is_uncertain_and_settled_as_its_tool_declares(
             assert held["job"]["holds"] == ["operator", "uncertain_effect"]
             settle = f"jobs/{job}/calls/{held['uncertain'][0]}/settle"
             await send(http, world, settle, verdict="happened", result="it did")
+        await settled_now(world, job)
         await send(http, world, f"jobs/{job}/resume")
-        if on_uncertain == "retry_with_key":
-            await settled_now(world, job)
         await until(world, job, JobStatus.COMPLETED)
     release.set()
     assert len(sent) == (1 if on_uncertain == "ask_human" else 2)
@@ -254,9 +253,6 @@ async def settled_now(world: World, job: UUID) -> None:
             "update tool_call set dispatch_before = least(dispatch_before, plane_now()), settle_after = plane_now()"
             " where job_id = $1 and finished_at is null",
             job,
-        )
-        await tx.rows(
-            "update job set wake_at = plane_now(), runnable_at = plane_now() where id = $1 and status = 'SLEEPING'", job
         )
 
 

@@ -52,6 +52,7 @@ CREATE FUNCTION public.add_operator_words(p_org uuid, p_job uuid, p_text text, p
 declare
   the_session uuid;
   number bigint;
+  data jsonb;
 begin
   select j.session_id into the_session
   from job j join agent_version v on v.org_id = j.org_id and v.agent_id = j.agent_id and v.version = j.agent_version
@@ -63,8 +64,8 @@ begin
   where h.org_id = p_org and h.session_id = the_session for update;
   insert into message (org_id, session_id, seq, role, text, author_id, key_id, job_id)
   values (p_org, the_session, number, 'system', p_text, p_author, p_key, p_job);
-  perform session_append(p_org, the_session, 1, array['message'], array[p_job],
-    array[jsonb_build_object('seq', number, 'role', 'system')], '{}', '{}');
+  data := jsonb_build_object('seq', number, 'role', 'system');
+  perform session_append(p_org, the_session, 1, array['message'], array[p_job], array[data], '{}', '{}');
   return number;
 end
 $$;
@@ -1689,7 +1690,8 @@ begin
        order by c.seq limit p_limit)
       order by seq limit p_limit)
     select h.seq, h.type, h.job_id,
-      case when said.text is null then h.data
+      case when input.value is not null then h.data || jsonb_build_object('input', input.value)
+        when said.text is null then h.data
         when length(said.text) <= 8000 then h.data || jsonb_build_object('text', said.text)
         else h.data || jsonb_build_object('text', left(said.text, 8000), 'truncated', true) end,
       h.created_at
@@ -1702,6 +1704,13 @@ begin
       where h.type in ('message', 'completion') and h.data ? 'step' and not h.data ? 'seq'
         and s.job_id = h.job_id and s.step_index = (h.data ->> 'step')::integer
       limit 1) said on true
+    -- The input of a call is kept once too: in its row, or, before it has one, in the response.
+    left join lateral (
+      select coalesce(
+        (select c.arguments from tool_call c where c.job_id = h.job_id and c.id = (h.data ->> 'id')::uuid),
+        (select s.response #> array['calls', coalesce(h.data ->> 'position', '0'), 'arguments'] from step s
+         where s.job_id = h.job_id and s.step_index = (h.data ->> 'step')::integer)) as value
+      where h.type = 'tool_call') input on true
     order by h.seq;
 end
 $$;
@@ -2391,6 +2400,15 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.is_linked(s public.session, p_service uuid) RETURNS boolean
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select exists (
+    select from message m
+    where m.org_id = s.org_id and m.session_id = s.id and m.key_id = p_service and m.channel_mapping_id is not null)
+$$;
+
 CREATE FUNCTION public.job_binds() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -2889,7 +2907,7 @@ begin
     join channel_connection c on c.org_id = p_org and c.id = m.connection_id
     where m.verified_at is not null and m.suppressed_at is null and c.disabled_at is null
       and c.channel_type = any (deliverable_channels())
-      and (r.channels is null or c.channel_type = any (r.channels))),
+      and (r.channels is null or c.channel_type = any (r.channels)) and uses_channel(p_org, c.channel_type)),
   people as (
     select w.member_id,
       row_number() over (order by bool_or(w.known) desc, bool_or(w.owner) desc, bool_or(w.named) desc, w.member_id) as place
@@ -2915,7 +2933,7 @@ begin
   with way as (
     select m.* from channel_mapping m join channel_connection c on c.org_id = p_org and c.id = m.connection_id
     where m.org_id = p_org and m.id = p_mapping and m.verified_at is not null and m.suppressed_at is null
-      and c.disabled_at is null and c.channel_type = any (deliverable_channels())),
+      and c.disabled_at is null and c.channel_type = any (deliverable_channels()) and uses_channel(p_org, c.channel_type)),
   open as (
     select r.id, r.channels, r.escalation_level from approval_request r
     where r.org_id = p_org and r.status = 'pending' and exists (select from way)
@@ -3242,6 +3260,14 @@ begin
     raise exception using errcode = 'CX409', detail = 'external_session',
       message = 'The agent of this session runs elsewhere: nobody here reads messages to it.',
       hint = 'Open a session of another kind.';
+  end if;
+  if exists (
+    select from agent a
+    where a.org_id = p_org and a.id = the_session.agent_id and a.channel_permissions <> '{}'
+      and not 'api' = any (a.channel_permissions)) then
+    raise exception using errcode = 'CX403', detail = 'channel_not_permitted',
+      message = 'This agent may not be reached over api.',
+      hint = 'Add the channel to the agent''s channel_permissions, or use a permitted channel.';
   end if;
   if the_session.title is null and p_title <> '' then
     update session s set title = p_title, revision = s.revision + 1 where s.org_id = p_org and s.id = p_session;
@@ -3858,6 +3884,10 @@ begin
   if p_more ? 'journal' then
     perform record_journal(p_org, p_job, p_more -> 'journal', p_now);
   end if;
+  if p_more ? 'end_session' then
+    update session s set end_reason = coalesce(s.end_reason, p_more ->> 'end_session'), idle_check_at = p_now
+    where s.org_id = p_org and s.id = p_session and s.status <> 'TERMINATED';
+  end if;
   -- Last, because it may append to the session, whose head is locked after everything else.
   if p_more ? 'waits' then
     perform record_waits(p_org, p_job, p_session, p_more -> 'waits', p_now);
@@ -4334,6 +4364,10 @@ begin
         hint = 'Read the session again; its status may have changed.';
     end if;
     new.updated_at := plane_now();
+    new.paused_at := case when new.status = 'PAUSED' then new.updated_at end;
+  end if;
+  if new.end_reason is not null and new.status <> 'TERMINATED' then
+    return new;  -- a scheduler ends it, and looks at its own time
   end if;
   -- A conversation may go idle while it is active. Activity is not written here: a scheduler looks, and looks again.
   new.idle_check_at := case when new.status = 'ACTIVE' and new.kind = 'conversation' then (
@@ -4655,6 +4689,15 @@ begin
       message = 'A standing approval does not cover this call any more.', hint = 'It is authorised again.';
   end if;
 end
+$$;
+
+CREATE FUNCTION public.uses_channel(p_org uuid, p_channel text) RETURNS boolean
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select coalesce(
+    (select o.settings -> 'approval_channels' = '[]' or o.settings -> 'approval_channels' ? p_channel from org o where o.id = p_org),
+    true)
 $$;
 
 CREATE FUNCTION public.verified_mapping(p_org uuid, p_connection uuid, p_sender text) RETURNS TABLE(org_id uuid, id uuid, connection_id uuid, channel_user_id text, user_account_id uuid, verified boolean, mac bytea)

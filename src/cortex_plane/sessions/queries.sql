@@ -5,7 +5,7 @@ select s.id, s.kind, s.user_account_id, s.agent_id, s.status, s.context, s.title
       'atlas_id', b.atlas_id, 'version', b.version, 'digest', b.digest, 'bound_at', b.bound_at) order by b.atlas_id), '[]')
    from session_atlas b where b.org_id = s.org_id and b.session_id = s.id) as atlases
 from session s join session_head h on h.org_id = s.org_id and h.session_id = s.id
-where s.id = $1 and ($2::uuid is null or $2 in (s.user_account_id, s.opened_by))
+where s.id = $1 and ($2::uuid is null or $2 in (s.user_account_id, s.opened_by) or is_linked(s, $2))
 
 
 -- name: hold_session
@@ -43,7 +43,9 @@ limit $3
 
 -- name: lock_session
 -- First in the lock order: a termination and a new job cannot overlook each other.
-select status, kind, agent_id, revision, held_at, held_by from session
+select status, kind, agent_id, revision, held_at, held_by, end_reason,
+  extract(epoch from plane_now() - paused_at)::double precision as paused_seconds
+from session
 where id = $1 and ($2::uuid is null or $2 in (user_account_id, opened_by))
 for no key update
 
@@ -55,6 +57,15 @@ set held_at = case when $2::text is null or held_by <@ array[$2] then null else 
   held_by = case when $2::text is null then '{}' else array_remove(held_by, $2) end, revision = revision + 1
 where id = $1 and held_at is not null
 returning case when held_at is null then plane_now() end
+
+
+-- name: list_long_paused
+select id from session where paused_at <= plane_now() - make_interval(secs => $1) order by paused_at limit $2
+
+
+-- name: look_again
+-- A session that its agent ended still has an open job.
+update session set idle_check_at = plane_now() + interval '1 second' where id = $1
 
 
 -- name: set_session_status
@@ -131,7 +142,7 @@ order by created_at, session_id, seq
 
 -- name: fresh_events
 -- What is new in any of these sessions, each with its own number to start after.
-select w.session_id, e.seq, e.type, e.job_id, e.data, e.created_at
+select w.session_id, e.seq, e.type, e.job_id, e.data, e.created_at, (select o.settings -> 'redact' from org o) as redact
 from unnest($1::uuid[], $2::bigint[]) w (session_id, after)
 join session_head h on h.session_id = w.session_id and h.event_seq > w.after
 cross join lateral events_after(w.session_id, null, w.after, $3) e
@@ -143,7 +154,8 @@ select event_seq from session_head where session_id = $1
 
 
 -- name: list_events_after
-select seq, type, job_id, data, created_at from events_after($1, $2, $3, $4)
+select seq, type, job_id, data, created_at, (select o.settings -> 'redact' from org o) as redact
+from events_after($1, $2, $3, $4)
 
 
 -- name: gate_events

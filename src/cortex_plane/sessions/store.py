@@ -7,9 +7,12 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import orjson
+
 from cortex_plane.db.database import Database, Queries, Row, Transaction, one
 from cortex_plane.kernel.fields import parse, split_ref
 from cortex_plane.kernel.ids import IdempotencyKey
+from cortex_plane.kernel.text import redact
 from cortex_plane.proof.model import Fact
 from cortex_plane.sessions.model import sessions as session_model
 from cortex_plane.sessions.model.events import GATES, Event
@@ -152,5 +155,19 @@ async def gate_events(tx: Transaction, session_id: UUID, job_id: UUID, after: in
     return [_event(row) for row in reversed(rows)]
 
 
+SHOWN_INPUT = 8000
+"""Characters of the input of a call in an event."""
+
+
 def _event(row: Row) -> Event:
-    return Event(seq=row["seq"], type=row["type"], job_id=row["job_id"], data=row["data"], created_at=row["created_at"])
+    data = row["data"]
+    if "input" in data:
+        data = {**data, **_shown_input(data["input"], row["redact"] or ())}
+    return Event(seq=row["seq"], type=row["type"], job_id=row["job_id"], data=data, created_at=row["created_at"])
+
+
+def _shown_input(value: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Redacted; of what is too long for an event the beginning, as a text."""
+    value = redact(value, names)
+    text = orjson.dumps(value).decode()
+    return {"input": value} if len(text) <= SHOWN_INPUT else {"input": text[:SHOWN_INPUT], "truncated": True}

@@ -101,15 +101,7 @@ class RequestCards:
         write.events = [
             *write.events,
             ("status", {"status": JobStatus.WAITING_FOR_APPROVAL, "open_approvals": len(awaiting)}),
-            (
-                "session_paused",
-                {
-                    "reason": "approval",
-                    "pause_source": "approval",
-                    "calls": ids,
-                    "correlation_id": str(write.requests[0].id),
-                },
-            ),
+            ("session_paused", {"reason": "approval", "pause_source": "approval", "calls": ids}),
         ]
         write.facts = [*write.facts, self._lease.fact("session_suspended", calls=ids)]
         return write
@@ -414,6 +406,7 @@ class CallLedger:
             invocation_id=call.id,
             step=call.step,
             attempt=call.attempt,
+            request_end=self._lease.request_end,
         )
 
 

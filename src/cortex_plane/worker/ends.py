@@ -221,8 +221,7 @@ class EndWriter:
 
     def _held(self, end: JobHeld) -> StepWrite:
         write = end.write or StepWrite()
-        asked = {"correlation_id": str(write.requests[0].id)} if write.requests else {}
-        pause = ("session_paused", {"reason": end.hold, "pause_source": "policy", **asked, **end.event})
+        pause = ("session_paused", {"reason": end.hold, "pause_source": "policy", **end.event})
         facts = [self._lease.fact("job_paused", reason=end.hold, **end.event), *write.facts]
         events = [("status", {"status": JobStatus.PAUSED, "reason": end.hold}), pause, *write.events]
         return replace(write, status=JobStatus.PAUSED, hold=end.hold, events=events, facts=facts)

@@ -65,6 +65,7 @@ create or replace function add_operator_words(p_org uuid, p_job uuid, p_text tex
 declare
   the_session uuid;
   number bigint;
+  data jsonb;
 begin
   select j.session_id into the_session
   from job j join agent_version v on v.org_id = j.org_id and v.agent_id = j.agent_id and v.version = j.agent_version
@@ -76,8 +77,8 @@ begin
   where h.org_id = p_org and h.session_id = the_session for update;
   insert into message (org_id, session_id, seq, role, text, author_id, key_id, job_id)
   values (p_org, the_session, number, 'system', p_text, p_author, p_key, p_job);
-  perform session_append(p_org, the_session, 1, array['message'], array[p_job],
-    array[jsonb_build_object('seq', number, 'role', 'system')], '{}', '{}');
+  data := jsonb_build_object('seq', number, 'role', 'system');
+  perform session_append(p_org, the_session, 1, array['message'], array[p_job], array[data], '{}', '{}');
   return number;
 end
 $$;

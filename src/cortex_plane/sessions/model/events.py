@@ -47,8 +47,11 @@ class EventType(StrEnum):
     )
     TOOL_CALL = (
         "tool_call",
-        "The model calls a tool. The call is recorded; its `tool_result` tells whether it was sent.",
-        "step id tool input_hash model? stop_reason?",
+        (
+            "The model calls a tool. The call is recorded; its `tool_result` tells whether it was sent. `input` is redacted; of one"
+            " that has more than 8000 characters it is the beginning, as a text, and `truncated` is true."
+        ),
+        "step id tool input_hash position? input? truncated? model? stop_reason?",
     )
     TOOL_RESULT = (
         "tool_result",

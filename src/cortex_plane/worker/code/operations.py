@@ -31,7 +31,7 @@ from cortex_plane.jobs.model.journal import (
 from cortex_plane.kernel.canonical import canonical, check_text
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.policies.model.policies import MAX_TIMEOUT_SECONDS, PolicyRow, PolicyVerdict, Quorum
-from cortex_plane.worker.calls import ASK, Toolbox
+from cortex_plane.worker.calls import ASK, END_TOOL, Toolbox
 from cortex_plane.worker.tools.tool import Tool, encode_result, is_number
 
 MAX_INPUT_BYTES = 256 * 1024
@@ -265,10 +265,9 @@ _ASK_DIGEST = ASK_TOOL.version("plane").digest
 
 
 def with_ask(toolbox: Toolbox) -> Toolbox:
-    """Code may ask; the model is not told of it."""
-    return replace(
-        toolbox, tools={**toolbox.tools, provider_name(ASK): ASK_TOOL}, digests={**toolbox.digests, ASK: _ASK_DIGEST}
-    )
+    """Code may ask, and end its session; the model is not told of it."""
+    own = {provider_name(ASK): ASK_TOOL, END_TOOL.provider_name: END_TOOL}
+    return replace(toolbox, tools={**toolbox.tools, **own}, digests={**toolbox.digests, ASK: _ASK_DIGEST})
 
 
 class Unwind(BaseException):

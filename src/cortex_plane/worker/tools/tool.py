@@ -15,7 +15,7 @@ import json
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Any, TypeGuard, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -249,6 +249,13 @@ class ToolContext:
     invocation_id: UUID
     step: int
     attempt: int
+    request_end: Callable[[str], None] | None = field(default=None, repr=False, compare=False)
+
+    def end_session(self, reason: str = "") -> None:
+        """End the session of this call, once none of its jobs is open any more: the agent may still say goodbye."""
+        if self.request_end is None:
+            raise InvalidApp("This context belongs to no session.", hint="Call it in a tool that a worker runs.")
+        self.request_end(reason)
 
     @property
     def idempotency_key(self) -> str:
