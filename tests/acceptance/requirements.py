@@ -87,6 +87,10 @@ REQUIREMENTS = [
     _R("S2.13", "channel_permissions decide over which channels an agent is reached; empty means all."),
     _R("S2.14", "Agents are reached by slug: /agents/{slug}."),
     _R("S2.15", "A changed configuration makes a new immutable version; a job pins the version it started with."),
+    _R("S2.201", "An agent ends its own session; it ends once none of its jobs is open."),
+    _R("S2.202", "A session that stays PAUSED for longer than its org lets it ends."),
+    _R("S2.203", "A service reads a session into which it brought a message of its person, whichever service opened it."),
+    _R("S2.200", "The time of a job bounds its tools too: a call is cut off when it is over."),
     # Spec 3: execute, ask, decide, go on
     _R("S3.1", "/execute on a fresh request: the plane runs it, and the answer does not wait for it."),
     _R("S3.2", "A tool call that needs a decision is recorded and told as `tool_call`; then nothing is held while it"
@@ -118,6 +122,17 @@ REQUIREMENTS = [
     _R("S4.18", "Every event of a request's life is in approval_event and on the audit chain, from the same commit."),
     _R("S4.19", "Templates have their times: reminder, then expiry; a reminder extends nothing."),
     _R("S4.20", "Deadlines are kept once by any number of schedulers, at most a second late, the oldest first."),
+    _R("S4.200", "`pause_pending`, then `session_paused` once it holds, then `session_resumed`: each once, with source, checkpoint,"
+       " correlation and time. Receipts say the same; resuming what is not held is `failed_precondition`."),
+    _R("S4.201", "A pause holds within its bound: a request to a model is cut and repeated, a call of a tool that is cut is uncertain"
+       " and settled as its tool declares."),
+    _R("S4.202", "Words of an operator, with a resume or a yes, reach the model at the boundary, marked as theirs; their author is a"
+       " cause."),
+    _R("S4.203", "AgentStatus is derived from a session and its jobs: INITIALIZING, ACTIVE, SUSPENDED, ERROR, TERMINATED."),
+    _R("S4.204", "A member pauses their own session and lifts their own pause, never an operator's."),
+    _R("S4.205", "`tool_call` events carry the redacted input, read from where the call is kept."),
+    _R("S4.206", "A guest's writing call, where no policy names approvers, goes to the approvers of the agent's team."),
+    _R("S4.207", "An org names the channels over which it asks for approvals at all."),
     _R("S4.30", "The metrics of spec 4, §11, for what exists, under its names; no label holds an id but the tenant's."),
     _R("S4.31", "Each process shows what it counted; suspended sessions are counted for every tenant at the scrape."),
     # The design

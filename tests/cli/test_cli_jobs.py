@@ -14,6 +14,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
@@ -205,6 +206,8 @@ def test_a_receipt_says_what_is_pending_and_what_is_uncertain(live: Live) -> Non
         f"job {id} is RUNNING; nothing changed",
         "  pending_pause: running to its next boundary",
         "  held by operator",
+        "  agent: ACTIVE",
+        f"  holds by {datetime.fromisoformat(str(receipt['hold_by'])):%Y-%m-%d %H:%M:%S} at the latest",
         "  settled: nothing",
         f"  uncertain: 1 call ({under_way}): under way",
     ]
@@ -216,7 +219,9 @@ def test_a_receipt_says_what_is_pending_and_what_is_uncertain(live: Live) -> Non
     shell.run("session", "resume", session)
     resumed = shell.run("job", "resume", str(id)).stdout.splitlines()
     assert resumed[0] == f"job {id} is RUNNING"
-    assert resumed[1:] == [f"  settled: 1 call ({under_way})", "  uncertain: nothing"]
+    assert resumed[1:] == [
+        "  agent: ACTIVE", "  goes on with step 1", f"  settled: 1 call ({under_way})", "  uncertain: nothing",
+    ]  # fmt: skip
     shell.run("job", "watch", str(id))
 
 

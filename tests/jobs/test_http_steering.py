@@ -85,13 +85,13 @@ async def test_a_waiting_job_is_held_and_resumed_and_asking_twice_changes_nothin
     resumed = await _post(http, world, f"jobs/{job}/resume", note="fine")
     assert (resumed["changed"], resumed["job"]["holds"]) == (True, [])
     before = await digests(admin)
-    assert await _post(http, world, f"jobs/{job}/resume") == resumed | {"changed": False}
+    assert (await _post(http, world, f"jobs/{job}/resume", 409))["code"] == "failed_precondition"
     assert await digests(admin) == before
     async with working(world.db, settings=PATIENT):
         await until(world, UUID(job), JobStatus.COMPLETED)
     for verb in ("pause", "resume", "cancel"):
         late = await _post(http, world, f"jobs/{job}/{verb}", 409)
-        assert late["code"] == "job_finished"
+        assert late["code"] == ("failed_precondition" if verb == "resume" else "job_finished")
 
 
 async def test_a_running_job_is_paused_at_its_boundary_and_goes_on_where_it_was(
@@ -264,9 +264,10 @@ async def test_a_held_session_holds_its_jobs_and_what_comes_after(
         job["id"]: [], later["id"]: ["operator"],
     }  # fmt: skip
     before = await digests(admin)
-    assert await _post(http, world, f"sessions/{session}/resume") == resumed | {"changed": False}
+    assert (await _post(http, world, f"sessions/{session}/resume", 409))["code"] == "failed_precondition"
     assert await digests(admin) == before
     await _post(http, world, f"sessions/{session}/terminate")
+    assert (await _post(http, world, f"sessions/{session}/resume", 409))["code"] == "failed_precondition"
     assert (await _post(http, world, f"sessions/{session}/pause", 409))["code"] == "session_terminated"
 
 

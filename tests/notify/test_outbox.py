@@ -10,8 +10,16 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.approvals.model.approvals import Approval, ApprovalKind, ApprovalStatus, Choice, DelegationDraft
-from cortex_plane.approvals.verbs import approvals
+from cortex_plane.approvals.model.approvals import (
+    Approval,
+    ApprovalDecision,
+    ApprovalKind,
+    ApprovalStatus,
+    Channel,
+    Choice,
+    DelegationDraft,
+)
+from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.kernel.errors import Conflict, Forbidden, NotFound
@@ -123,6 +131,28 @@ async def test_a_policy_may_name_the_channels(strict: World, admin: asyncpg.Conn
     await link(admin, strict, await connect(strict, "webhook", "hook"), ann, "ann")
     asked = await asked_of(strict, one(channels="[webhook]"))
     assert [d.channel_type for d in await told(strict, asked)] == ["webhook"]
+
+
+@pytest.mark.proves("S4.207")
+async def test_an_org_says_over_which_channels_it_asks_at_all(strict: World, admin: asyncpg.Connection) -> None:
+    mail, hook = await connect(strict), await connect(strict, "webhook", "hook")
+    ann = await person(strict, admin, mail, "Ann")
+    await link(admin, strict, hook, ann, "ann")
+
+    async def use(*channels: str) -> None:
+        change = OrgChange(settings=OrgSettingsChange(approval_channels=channels))
+        await orgs.update_org(strict.db, strict.admin.actor, change, None)
+
+    await use("email")
+    asked = await asked_of(strict)
+    assert [d.channel_type for d in await told(strict, asked)] == ["email"]
+    await use("webhook")
+    decision = ApprovalDecision(decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash)
+    with pytest.raises(Forbidden) as refused:
+        await decisions.decide(strict.db, ann.actor, asked.id, decision, Channel.EMAIL)
+    assert refused.value.code == "channel_not_used"
+    await use()
+    await decisions.decide(strict.db, ann.actor, asked.id, decision, Channel.EMAIL)
 
 
 async def test_at_most_a_hundred_people_are_told_and_the_named_come_first(

@@ -390,7 +390,9 @@ async def test_a_job_that_is_handed_back_while_held_is_paused(
     assert (row["status"], row["holds"], row["runnable_at"], row["worker_id"]) == (
         "PAUSED", ["operator"], None, None,
     )  # fmt: skip
-    assert (await events(admin, held))[-1] == ("status", {"status": "PAUSED"})
+    status, (kind, paused) = (await events(admin, held))[-2:]
+    assert (status, kind) == (("status", {"status": "PAUSED"}), "session_paused")
+    assert (paused["pause_source"], paused["by"]) == ("operator", "Ada")
     await steering.resume(db, world.admin.actor, held.given.job_id, Resumption())
     assert len(await claim(db, await make_worker(db))) == 1
 
@@ -490,7 +492,8 @@ async def test_a_released_job_stops_where_somebody_wanted_it_to(
     assert await release(held)
     row = await job(admin, held)
     assert (row["status"], row["runnable_at"]) == (status, None)
-    assert (await events(admin, held))[-1] == ("status", told)
+    ends = [event for event in await events(admin, held) if event[0] != "session_paused"]
+    assert ends[-1] == ("status", told)
     assert await claim(db, await make_worker(db)) == []
 
 
@@ -607,14 +610,14 @@ async def test_a_beat_renews_the_lease_and_names_what_to_stop(
 ) -> None:
     await clock.advance(timedelta(seconds=10))
     assert await jobs_store.beat_worker(db, held.worker, LEASE) == (
-        held.given.now + timedelta(seconds=10) + LEASE, [],
+        held.given.now + timedelta(seconds=10) + LEASE, [], [],
     )  # fmt: skip
     await steering.cancel(db, world.admin.actor, held.given.job_id, Cancellation())
     beaten = await jobs_store.beat_worker(db, held.worker, LEASE)
     assert beaten is not None
     assert beaten[1] == [held.given.job_id]
     other = await make_worker(db)
-    assert await jobs_store.beat_worker(db, other, LEASE) == (held.given.now + timedelta(seconds=10) + LEASE, [])
+    assert await jobs_store.beat_worker(db, other, LEASE) == (held.given.now + timedelta(seconds=10) + LEASE, [], [])
 
 
 async def test_a_worker_can_ask_what_it_runs(db: Database, admin: asyncpg.Connection, held: Held, other: World) -> None:

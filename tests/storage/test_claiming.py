@@ -36,7 +36,7 @@ CLAIMERS = 8
 CLAIMER_READS = {
     "job": {
         "org_id", "id", "app", "agent_id", "queue", "runnable_at", "worker_id", "epoch", "deaths",
-        "cancel_requested_at", "holds", "hand_backs",
+        "cancel_requested_at", "holds", "hand_backs", "pause",
     },
     "agent": {"org_id", "id", "config_version"},
     "agent_version": {"org_id", "agent_id", "version", "resource_limits"},

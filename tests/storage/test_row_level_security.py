@@ -47,6 +47,7 @@ DEFINERS = {
     "find_orphans": "cortex_claimer",
     "find_leased": "cortex_claimer",
     "find_cancelled": "cortex_claimer",
+    "find_overdue": "cortex_claimer",
     "find_due_approvals": "cortex_scheduler",
     "find_due_calls": "cortex_scheduler",
     "find_idle_sessions": "cortex_scheduler",

@@ -27,7 +27,7 @@ from tests.storage.tenants import inside, populate, tables
 JOB_COLUMNS_OF_THE_APP = {
     "status", "retry_count", "next_retry_at", "open_approvals", "error_message", "updated_at", "finished_at",
     "checkpoint", "memory", "checkpoint_mac", "worker_id", "epoch", "write_seq", "leased_at", "runnable_at", "wake_at", "holds",
-    "held_at", "cancel_requested_at", "cancel_reason", "deaths", "hand_backs", "running_seconds", "step_index", "result",
+    "held_at", "pause", "cancel_requested_at", "cancel_reason", "deaths", "hand_backs", "running_seconds", "step_index", "result",
 }  # fmt: skip
 CALL_COLUMNS_OF_THE_APP = {
     "status", "attempt", "dispatch_before", "settle_after", "result", "result_id", "error", "settled_by",

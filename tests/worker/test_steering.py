@@ -82,8 +82,10 @@ async def paused_and_resumed(world: World, id: UUID, at_rest: JobStatus, held: J
         back.job.status,
         back.job.holds,
     ) == (True, at_rest, [])
-    once_more = await resume(world, id)
-    assert (once_more.changed, once_more.job) == (False, back.job)
+    with pytest.raises(Conflict) as refused:
+        await resume(world, id)
+    assert refused.value.code == "failed_precondition"
+    assert await job_of(world, id) == back.job
 
 
 def an_app(gate: Gate | None = None, sent: list[str] | None = None) -> App:
@@ -214,7 +216,7 @@ async def test_an_ended_job_cannot_be_steered(world: World, verb: Callable[..., 
         await until(world, id, JobStatus.COMPLETED)
     with pytest.raises(Conflict) as refused:
         await verb(world, id)
-    assert refused.value.code == "job_finished"
+    assert refused.value.code == ("failed_precondition" if verb is resume else "job_finished")
 
 
 @pytest.mark.proves("S4.5")
@@ -386,7 +388,9 @@ async def test_a_paused_session_holds_what_runs_and_what_is_new(world: World) ->
         await pause(world, new)
         released = await steering.resume_session(world.db, actor, session, Resumption())
         assert (released.changed, released.pending, released.session.held_at) == (True, False, None)
-        assert (await steering.resume_session(world.db, actor, session, Resumption())).changed is False
+        with pytest.raises(Conflict) as not_held:
+            await steering.resume_session(world.db, actor, session, Resumption())
+        assert not_held.value.code == "failed_precondition"
         await until(world, running, JobStatus.COMPLETED)
         await until(world, said.job_id, JobStatus.COMPLETED)
         assert (await job_of(world, new)).holds == [Hold.OPERATOR], "its own hold stays"

@@ -266,6 +266,25 @@ where d.refusal is null or d.refusal = 'self_approval'
 order by u.display_name
 
 
+-- name: uses_channel
+select uses_channel($1, $2)
+
+
+-- name: team_approvers_for_guest
+-- None where the owner of the session is no guest. The team before its parent.
+with teams as (
+  select t.id, t.parent_id
+  from agent a join team t on t.org_id = a.org_id and t.id = a.team_id
+  where a.id = $1 and exists (select from user_account o where o.id = $2 and o.roles = '{guest}')),
+approvers as (
+  select u.id, m.team_id <> t.id as is_above
+  from teams t
+  join team_member m on m.team_id in (t.id, t.parent_id)
+  join user_account u on u.id = m.user_account_id
+  where 'approver' = any (u.roles) and u.deactivated_at is null)
+select distinct a.id from approvers a where a.is_above = (select bool_and(b.is_above) from approvers b) order by a.id
+
+
 -- name: list_delegates
 select u.id, u.display_name from user_account u
 where u.deactivated_at is null and u.roles <> '{guest}'

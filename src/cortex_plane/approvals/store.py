@@ -104,6 +104,11 @@ async def list_deciders(tx: Transaction, terms: Terms, owner_id: UUID | None, ca
     ]
 
 
+async def team_approvers_for_guest(tx: Transaction, agent_id: UUID, owner_id: UUID | None) -> list[UUID]:
+    """Where the owner of a session is a guest: the approvers in the agent's team, or in its parent where the team has none."""
+    return [row["id"] for row in await tx.rows(queries.team_approvers_for_guest, agent_id, owner_id)]
+
+
 async def deciders_of_approval(tx: Transaction, id: UUID, limit: int | None = None) -> list[Decider]:
     """Those who could decide it now, by name."""
     rows = await tx.rows(queries.deciders_of_approval, tx.org, id, limit)

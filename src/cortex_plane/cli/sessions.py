@@ -13,6 +13,7 @@ from cortex_plane.calls.model import Permissions
 from cortex_plane.cli import terminal
 from cortex_plane.cli.plane import harmless
 from cortex_plane.cli.terminal import AsJson, Atlases, Limit, add_command, say, show_record
+from cortex_plane.jobs.model.jobs import HOLD_SECONDS
 from cortex_plane.sessions import routes
 from cortex_plane.sessions.model.sessions import SessionChange, SessionDraft
 
@@ -109,15 +110,31 @@ def _limit_line(kind: str, name: str, detail: dict[str, Any]) -> str:
 
 
 @session_app.command("pause")
-def pause_session(session_id: UUID, reason: str | None = None, as_json: AsJson = False) -> None:
+def pause_session(
+    session_id: UUID,
+    reason: str | None = None,
+    correlation_id: terminal.CorrelationId = None,
+    within: terminal.Within = HOLD_SECONDS,
+    as_json: AsJson = False,
+) -> None:
     """Hold a session: its jobs wait until it is resumed. Those that run stop at their next boundary."""
-    show_record(lambda plane: plane.sessions.pause(session_id, reason), as_json, terminal.show_session_receipt)
+    show_record(
+        lambda plane: plane.sessions.pause(session_id, reason, correlation_id=correlation_id, within_seconds=within),
+        as_json,
+        terminal.show_session_receipt,
+    )
 
 
 @session_app.command("resume")
-def resume_session(session_id: UUID, note: str | None = None, as_json: AsJson = False) -> None:
+def resume_session(
+    session_id: UUID, note: str | None = None, operator_input: terminal.OperatorInput = None, as_json: AsJson = False
+) -> None:
     """Let a held session go on."""
-    show_record(lambda plane: plane.sessions.resume(session_id, note), as_json, terminal.show_session_receipt)
+    show_record(
+        lambda plane: plane.sessions.resume(session_id, note, operator_input=operator_input),
+        as_json,
+        terminal.show_session_receipt,
+    )
 
 
 @session_app.command("terminate")

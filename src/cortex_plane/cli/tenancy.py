@@ -56,11 +56,24 @@ def update_org(
             help="A glob of names of arguments that no mail shows the values of, besides the plane's own; repeat it."
         ),
     ] = None,
+    end_paused_after: Annotated[
+        int | None, Option(min=0, help="Seconds after which a session that stays PAUSED ends; 0: never.")
+    ] = None,
+    approval_channel: Annotated[
+        list[str] | None,
+        Option(help="A channel over which the org asks for approvals; repeat it. `all`: every one that is connected."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Change the org of the key. What is left out stays as it is."""
-    change = OrgSettingsChange(guests_may_chat=guests_may_chat, redact=tuple(redact) if redact else None)
-    settings = change if guests_may_chat is not None or redact else None
+    channels = None if not approval_channel else () if approval_channel == ["all"] else tuple(approval_channel)
+    change = OrgSettingsChange(
+        guests_may_chat=guests_may_chat,
+        redact=tuple(redact) if redact else None,
+        end_paused_after_seconds=end_paused_after,
+        approval_channels=channels,
+    )
+    settings = None if change == OrgSettingsChange() else change
     show_record(lambda plane: plane.orgs.update(OrgChange(name=name, settings=settings)), as_json)
 
 

@@ -42,6 +42,13 @@ Atlases = Annotated[
 ]
 Limit = Annotated[int, Option(min=1, max=10_000, help="How many at most.")]
 
+CorrelationId = Annotated[str | None, Option(help="What the pause belongs to elsewhere; its events carry it.")]
+Within = Annotated[
+    int,
+    Option(min=1, max=86_400, help="Seconds after which what is under way is cut off, where no boundary comes before."),
+]
+OperatorInput = Annotated[str | None, Option(help="What the model reads before it goes on, as your words.")]
+
 QUOTE_JSON = "Quote it: '{\"a\": 1}'."
 Cell = tuple[str, str]
 """A text and its style."""
@@ -273,8 +280,21 @@ def show_receipt(receipt: SteeringResult) -> None:
     _show_change(f"job {receipt.job.id} is {receipt.job.status}", receipt.changed)
     for line in job_standing(receipt.job):
         print_line(f"  {line}")
+    _show_pause(receipt)
     print_line(f"  settled: {_call_count(receipt.settled)}")
     print_line(f"  uncertain: {_call_count(receipt.uncertain)}{_advice(receipt)}")
+
+
+def _show_pause(receipt: SteeringResult | SessionReceipt) -> None:
+    print_line(f"  agent: {receipt.status}")
+    if receipt.paused_at is not None:
+        print_line(
+            f"  paused at {receipt.paused_at:%Y-%m-%d %H:%M:%S}, checkpoint {receipt.checkpoint_key or 'none yet'}"
+        )
+    if receipt.hold_by is not None:
+        print_line(f"  holds by {receipt.hold_by:%Y-%m-%d %H:%M:%S} at the latest")
+    if receipt.resumed_at_loop is not None:
+        print_line(f"  goes on with step {receipt.resumed_at_loop}")
 
 
 def show_session_receipt(receipt: SessionReceipt) -> None:
@@ -282,6 +302,7 @@ def show_session_receipt(receipt: SessionReceipt) -> None:
     _show_change(f"session {receipt.session.id} is {state}", receipt.changed)
     if receipt.pending:
         print_line("  pending: some of its jobs run to their next boundary")
+    _show_pause(receipt)
     for job in receipt.jobs:
         print_line("  " + ", ".join([f"job {job.id} is {job.status}", *job_standing(job)]))
 

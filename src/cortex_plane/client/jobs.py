@@ -72,11 +72,24 @@ class Jobs(Noun):
     async def settle(self, id: UUID, call_id: UUID, answer: Answer) -> job_model.SteeringResult:
         return await self._plane.call(routes.SETTLE_CALL, id, call_id, body=answer)
 
-    async def pause(self, id: UUID, reason: str | None = None) -> job_model.SteeringResult:
-        return await self._plane.call(routes.PAUSE_JOB, id, body=job_model.Pause(reason=reason))
+    async def pause(
+        self,
+        id: UUID,
+        reason: str | None = None,
+        *,
+        correlation_id: str | None = None,
+        within_seconds: int = job_model.HOLD_SECONDS,
+    ) -> job_model.SteeringResult:
+        """Hold it until it is resumed. One that runs stops at its next boundary, or is cut off after ``within_seconds``."""
+        pause = job_model.Pause(reason=reason, correlation_id=correlation_id, within_seconds=within_seconds)
+        return await self._plane.call(routes.PAUSE_JOB, id, body=pause)
 
-    async def resume(self, id: UUID, note: str | None = None) -> job_model.SteeringResult:
-        return await self._plane.call(routes.RESUME_JOB, id, body=job_model.Resumption(note=note))
+    async def resume(
+        self, id: UUID, note: str | None = None, *, operator_input: Any = None
+    ) -> job_model.SteeringResult:
+        """``operator_input``: what its model reads before it goes on, as your words. Raises `Conflict` where it is not held."""
+        resumption = job_model.Resumption(note=note, operator_input=operator_input)
+        return await self._plane.call(routes.RESUME_JOB, id, body=resumption)
 
     async def cancel(self, id: UUID, reason: str | None = None) -> job_model.SteeringResult:
         return await self._plane.call(routes.CANCEL_JOB, id, body=job_model.Cancellation(reason=reason))

@@ -12,7 +12,7 @@ from cortex_plane.calls import routes as call_routes
 from cortex_plane.client.transport import Lost, Noun
 from cortex_plane.jobs import routes as job_routes
 from cortex_plane.jobs.model.effects import CallStatus
-from cortex_plane.jobs.model.jobs import Pause, Resumption, SessionReceipt
+from cortex_plane.jobs.model.jobs import HOLD_SECONDS, Pause, Resumption, SessionReceipt
 from cortex_plane.sessions import routes
 from cortex_plane.sessions.model import sessions as model
 from cortex_plane.sessions.model.events import Event
@@ -53,12 +53,22 @@ class Sessions(Noun):
     async def terminate(self, id: UUID, reason: str | None = None) -> model.Session:
         return await self._plane.call(routes.TERMINATE_SESSION, id, body=model.Termination(reason=reason))
 
-    async def pause(self, id: UUID, reason: str | None = None) -> SessionReceipt:
-        """Hold it until it is resumed; jobs that run stop at their next boundary."""
-        return await self._plane.call(job_routes.PAUSE_SESSION, id, body=Pause(reason=reason))
+    async def pause(
+        self,
+        id: UUID,
+        reason: str | None = None,
+        *,
+        correlation_id: str | None = None,
+        within_seconds: int = HOLD_SECONDS,
+    ) -> SessionReceipt:
+        """Hold it until it is resumed; jobs that run stop at their next boundary, or are cut off after ``within_seconds``."""
+        pause = Pause(reason=reason, correlation_id=correlation_id, within_seconds=within_seconds)
+        return await self._plane.call(job_routes.PAUSE_SESSION, id, body=pause)
 
-    async def resume(self, id: UUID, note: str | None = None) -> SessionReceipt:
-        return await self._plane.call(job_routes.RESUME_SESSION, id, body=Resumption(note=note))
+    async def resume(self, id: UUID, note: str | None = None, *, operator_input: Any = None) -> SessionReceipt:
+        """``operator_input``: what the model of its open job reads before it goes on, as your words."""
+        resumption = Resumption(note=note, operator_input=operator_input)
+        return await self._plane.call(job_routes.RESUME_SESSION, id, body=resumption)
 
     async def permissions(self, id: UUID) -> calls.Permissions:
         """What is allowed in it now, and what did it."""

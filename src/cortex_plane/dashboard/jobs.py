@@ -16,12 +16,22 @@ from cortex_plane.calls.verbs import permissions as permission_verbs
 from cortex_plane.dashboard import pages
 from cortex_plane.dashboard.timeline import GATE_ENTRIES, JobGates, gantt, gate_entries
 from cortex_plane.dashboard.visits import Visit, parse_filter, parse_form, parse_number, signed_in, view
-from cortex_plane.jobs.model.jobs import TERMINAL, Cancellation, Job, JobStatus, Pause, Resumption, SteeringResult
+from cortex_plane.jobs.model.jobs import (
+    TERMINAL,
+    Cancellation,
+    Job,
+    JobKind,
+    JobStatus,
+    Pause,
+    Resumption,
+    SteeringResult,
+)
 from cortex_plane.jobs.model.usage import cost_text
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import NotFound
 from cortex_plane.kernel.pages import encode_position
 from cortex_plane.kernel.routes import PageRoutes
+from cortex_plane.sessions.model.sessions import BoundAtlas
 from cortex_plane.sessions.verbs import events, sessions
 from cortex_plane.tenancy.model.access import Permission
 
@@ -79,13 +89,16 @@ async def _job_context(visit: Visit) -> dict[str, Any]:
     requests = (await approvals.list_approvals(visit.db, visit.actor, None, 100, job_id=id)).items
     agent = (await _agents(visit)).get(job.agent_id)
     usage = await steering.list_job_usage(visit.db, visit.actor, id)
-    gates = await _read_gates(visit, job)
+    session = await sessions.get_session(visit.db, visit.actor, job.session_id)
+    gates = await _read_gates(visit, job, session.atlases)
     state = await steering.get_state(visit.db, visit.actor, id)
     is_open = job.status not in TERMINAL
     now = datetime.now(UTC)
     return {
         "job": job,
         "agent": agent,
+        "session": session,
+        "takes_words": job.kind is not JobKind.EXTERNAL and not (agent and agent.skill_config.get("run")),
         "history": history,
         "steps": steps,
         "asked": requests,
@@ -96,7 +109,7 @@ async def _job_context(visit: Visit) -> dict[str, Any]:
         "is_open": is_open,
         "may_steer": is_open and visit.actor.may(Permission.JOB_STEER),
         "seen": pages.fingerprint(
-            (job.status, job.holds, job.pending_pause, job.pending_cancel, job.step_index),
+            (job.status, job.holds, job.pending_pause, job.pending_cancel, job.step_index, session.agent_status),
             [(call.id, call.status, call.attempt) for step in steps for call in step.calls],
             [(request.id, request.status, request.version) for request in requests],
             gates.entries[-1].seq if gates.entries else None,
@@ -114,8 +127,7 @@ async def _job_context(visit: Visit) -> dict[str, Any]:
     }
 
 
-async def _read_gates(visit: Visit, job: Job) -> JobGates:
-    atlases = (await sessions.get_session(visit.db, visit.actor, job.session_id)).atlases
+async def _read_gates(visit: Visit, job: Job, atlases: list[BoundAtlas]) -> JobGates:
     if not atlases:
         return JobGates()
     entries = gate_entries(await events.of_gates(visit.db, visit.actor, job.id, GATE_ENTRIES))
@@ -142,7 +154,8 @@ async def steer(visit: Visit) -> Response:
     if visit.request.path_params["act"] not in STEERING:
         raise NotFound("A job can be paused, resumed and cancelled.", code="route_not_found")
     verb, kind, field = STEERING[visit.request.path_params["act"]]
-    await verb(visit.db, visit.actor, id, parse_form(kind, {field: reason}, too_long=True))
+    words = {"operator_input": visit.form.get("operator_input", "").strip() or None} if kind is Resumption else {}
+    await verb(visit.db, visit.actor, id, parse_form(kind, {field: reason, **words}, too_long=True))
     return pages.redirect(f"/jobs/{id}")
 
 

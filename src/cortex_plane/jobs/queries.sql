@@ -93,7 +93,7 @@ select j.id, j.session_id, j.agent_id, j.agent_version, j.kind, j.app, j.status,
   j.running_seconds, j.epoch, j.deaths, j.wake_at, j.retry_count, j.max_retries, j.next_retry_at, j.open_approvals,
   j.error_message, j.resubmitted_from, j.caused_by, j.policies, j.created_at, j.updated_at, j.finished_at
 from job j join session s on s.org_id = j.org_id and s.id = j.session_id
-where j.id = $1 and ($2::uuid is null or $2 in (s.user_account_id, s.opened_by))
+where j.id = $1 and ($2::uuid is null or $2 in (s.user_account_id, s.opened_by) or is_linked(s, $2))
 
 
 -- name: list_job_history
@@ -101,11 +101,18 @@ select previous_status, new_status, metadata, created_at from job_history where 
 
 
 -- name: hold_job
--- A job that a worker runs keeps running to its boundary; one that only waits for a worker is paused at once.
-update job
-set holds = holds || $2::text, held_at = coalesce(held_at, plane_now()), runnable_at = null
-where id = $1 and not $2 = any (holds)
-returning status = 'RUNNING' and worker_id is null as pause_now
+-- A job that a worker runs keeps running to its boundary, or until `hold_by`; one that only waits for a worker is paused at once. One
+-- that is held already stays paused as it was.
+update job j
+set holds = j.holds || $2::text, held_at = coalesce(j.held_at, t.at), runnable_at = null,
+  pause = case
+    when j.worker_id is not null then $3::jsonb
+      || jsonb_build_object('hold_by', least(t.at + make_interval(secs => $4), (j.pause ->> 'hold_by')::timestamptz))
+    when j.holds = '{}' then $3::jsonb || jsonb_build_object('paused_at', t.at)
+    else j.pause end
+from (select plane_now() as at) t
+where j.id = $1 and not $2 = any (j.holds)
+returning j.status = 'RUNNING' and j.worker_id is null as pause_now, pause_data(j.pause, j.checkpoint, null) as data
 
 
 -- name: insert_job
@@ -128,11 +135,12 @@ returning id, session_id, agent_id, agent_version, kind, app, status, holds, fal
 -- Lifts these holds. With the last one the job may be claimed again, when its time has come.
 update job
 set holds = array(select h from unnest(holds) h where not h = any ($2::text[])),
+  pause = case when holds <@ $2::text[] then null else pause end,
   held_at = case when holds <@ $2::text[] then null else held_at end,
   runnable_at = case when holds <@ $2::text[] and worker_id is null then case status
     when 'PENDING' then created_at when 'RETRY' then next_retry_at when 'SLEEPING' then wake_at end end
 where id = $1 and holds && $2::text[] and status not in ('PAUSED', 'COMPLETED', 'FAILED', 'CANCELLED')
-returning id
+returning status, plane_now() as at
 
 
 -- name: list_jobs
@@ -153,7 +161,8 @@ limit $3
 
 
 -- name: lock_job
-select j.session_id, j.kind, j.status, j.holds, j.worker_id is not null as leased, j.cancel_requested_at is not null as cancelled
+select j.session_id, j.kind, j.status, j.holds, j.worker_id is not null as leased,
+  j.cancel_requested_at is not null as cancelled, j.step_index
 from job j
 where j.id = $1 and ($2::uuid is null or exists (
   select from session s where s.org_id = j.org_id and s.id = j.session_id and $2 in (s.user_account_id, s.opened_by)))
@@ -173,6 +182,13 @@ select id from job
 where session_id = $1 and kind = 'conversation' and status not in ('COMPLETED', 'FAILED', 'CANCELLED')
 
 
+-- name: pause_of_job
+-- What its pause receipt says: the checkpoint that it goes on from, since when it holds, and by when it will.
+select j.checkpoint ->> 'checkpoint_id' as checkpoint_key, (j.pause ->> 'paused_at')::timestamptz as paused_at,
+  case when j.worker_id is not null then (j.pause ->> 'hold_by')::timestamptz end as hold_by
+from job j where j.id = $1
+
+
 -- name: pause_job
 update job set status = 'PAUSED' where id = $1 and status = 'RUNNING' and worker_id is null and holds <> '{}'
 
@@ -188,11 +204,12 @@ returning session_id
 -- A paused job goes on once nothing holds it.
 update job
 set holds = array(select h from unnest(holds) h where not h = any ($2::text[])),
+  pause = case when holds <@ $2::text[] then null else pause end,
   held_at = case when holds <@ $2::text[] then null else held_at end,
   status = case when holds <@ $2::text[] then 'RUNNING' else status end,
   runnable_at = case when holds <@ $2::text[] then plane_now() end
 where id = $1 and holds && $2::text[] and status = 'PAUSED'
-returning status
+returning status, plane_now() as at
 
 
 -- name: answer_call
@@ -243,7 +260,8 @@ from tool_call where job_id = $1 and finished_at is null order by step_index, po
 
 
 -- name: list_step_messages
-select seq, role, text, job_id from message where session_id = $1 and seq > $2 and seq <= $3 order by seq
+select m.seq, m.role, m.text, m.job_id, case when m.role = 'system' then message_author(m) end as by
+from message m where m.session_id = $1 and m.seq > $2 and m.seq <= $3 order by m.seq
 
 
 -- name: stored_result

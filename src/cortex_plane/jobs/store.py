@@ -257,10 +257,10 @@ async def register_worker(
         await tx.call("register_worker", None, id, name, host, pid, apps, concurrency, lease)
 
 
-async def beat_worker(db: Database, id: UUID, lease: timedelta) -> tuple[datetime, list[UUID]] | None:
-    """The new end of the lease and the jobs to stop; None where the worker was forgotten."""
+async def beat_worker(db: Database, id: UUID, lease: timedelta) -> tuple[datetime, list[UUID], list[UUID]] | None:
+    """The new end of the lease, the jobs that are cancelled, and those that should hold by now; None where the worker was forgotten."""
     rows = await db.call("beat", None, id, lease)
-    return (rows[0]["expires_at"], rows[0]["cancelled"]) if rows else None
+    return (rows[0]["expires_at"], rows[0]["cancelled"], rows[0]["overdue"]) if rows else None
 
 
 async def stop_worker(db: Database, id: UUID) -> None:

@@ -1,17 +1,20 @@
 -- name: get_session
 select s.id, s.kind, s.user_account_id, s.agent_id, s.status, s.context, s.title, s.origin_channel_mapping_id, s.held_at, s.hold_reason,
-  s.revision, h.last_activity_at, s.created_at, s.updated_at,
+  s.held_by, s.end_reason, s.revision, h.last_activity_at, s.created_at, s.updated_at, runtime_status(s) as agent_status,
   (select coalesce(jsonb_agg(jsonb_build_object(
       'atlas_id', b.atlas_id, 'version', b.version, 'digest', b.digest, 'bound_at', b.bound_at) order by b.atlas_id), '[]')
    from session_atlas b where b.org_id = s.org_id and b.session_id = s.id) as atlases
 from session s join session_head h on h.org_id = s.org_id and h.session_id = s.id
-where s.id = $1 and ($2::uuid is null or $2 in (s.user_account_id, s.opened_by))
+where s.id = $1 and ($2::uuid is null or $2 in (s.user_account_id, s.opened_by) or is_linked(s, $2))
 
 
 -- name: hold_session
-update session set held_at = plane_now(), hold_reason = $2, revision = revision + 1
-where id = $1 and held_at is null
-returning id
+-- A session that was held before it was written by whom is an operator's.
+update session
+set held_at = coalesce(held_at, plane_now()), hold_reason = coalesce(hold_reason, $3), revision = revision + 1,
+  held_by = held_by || case when held_at is not null and held_by = '{}' and $2 <> 'operator' then array['operator', $2] else array[$2::text] end
+where id = $1 and not $2::text = any (held_by) and (held_at is null or held_by <> '{}' or $2 <> 'operator')
+returning held_at
 
 
 -- name: insert_session
@@ -24,7 +27,7 @@ insert into session_head (org_id, session_id) values ($1, $2)
 
 -- name: list_sessions
 select s.id, s.kind, s.user_account_id, s.agent_id, s.status, s.context, s.title, s.origin_channel_mapping_id, s.held_at, s.hold_reason,
-  s.revision, h.last_activity_at, s.created_at, s.updated_at,
+  s.held_by, s.end_reason, s.revision, h.last_activity_at, s.created_at, s.updated_at, runtime_status(s) as agent_status,
   (select coalesce(jsonb_agg(jsonb_build_object(
       'atlas_id', b.atlas_id, 'version', b.version, 'digest', b.digest, 'bound_at', b.bound_at) order by b.atlas_id), '[]')
    from session_atlas b where b.org_id = s.org_id and b.session_id = s.id) as atlases
@@ -40,15 +43,29 @@ limit $3
 
 -- name: lock_session
 -- First in the lock order: a termination and a new job cannot overlook each other.
-select status, kind, agent_id, revision from session
+select status, kind, agent_id, revision, held_at, held_by, end_reason,
+  extract(epoch from plane_now() - paused_at)::double precision as paused_seconds
+from session
 where id = $1 and ($2::uuid is null or $2 in (user_account_id, opened_by))
 for no key update
 
 
 -- name: release_session
-update session set held_at = null, hold_reason = null, revision = revision + 1
+update session
+set held_at = case when $2::text is null or held_by <@ array[$2] then null else held_at end,
+  hold_reason = case when $2::text is null or held_by <@ array[$2] then null else hold_reason end,
+  held_by = case when $2::text is null then '{}' else array_remove(held_by, $2) end, revision = revision + 1
 where id = $1 and held_at is not null
-returning id
+returning case when held_at is null then plane_now() end
+
+
+-- name: list_long_paused
+select id from session where paused_at <= plane_now() - make_interval(secs => $1) order by paused_at limit $2
+
+
+-- name: look_again
+-- A session that its agent ended still has an open job.
+update session set idle_check_at = plane_now() + interval '1 second' where id = $1
 
 
 -- name: set_session_status
@@ -80,7 +97,7 @@ with looked as (
 update session s
 set idle_check_at = case when l.busy then plane_now() + l.patience else greatest(l.idle_at, plane_now()) end
 from looked l where s.id = l.id and s.org_id = l.org_id
-returning not l.busy and l.idle_at <= plane_now()
+returning case when not l.busy and l.idle_at <= plane_now() then plane_now() end
 
 
 -- name: list_messages
@@ -88,6 +105,10 @@ select seq, role, text, author_id, channel_mapping_id, job_id, created_at
 from message where session_id = $1 and seq > $2
 order by seq
 limit $3
+
+
+-- name: add_operator_words
+select add_operator_words($1, $2, $3, $4, $5)
 
 
 -- name: list_memories
@@ -121,7 +142,7 @@ order by created_at, session_id, seq
 
 -- name: fresh_events
 -- What is new in any of these sessions, each with its own number to start after.
-select w.session_id, e.seq, e.type, e.job_id, e.data, e.created_at
+select w.session_id, e.seq, e.type, e.job_id, e.data, e.created_at, (select o.settings -> 'redact' from org o) as redact
 from unnest($1::uuid[], $2::bigint[]) w (session_id, after)
 join session_head h on h.session_id = w.session_id and h.event_seq > w.after
 cross join lateral events_after(w.session_id, null, w.after, $3) e
@@ -133,7 +154,8 @@ select event_seq from session_head where session_id = $1
 
 
 -- name: list_events_after
-select seq, type, job_id, data, created_at from events_after($1, $2, $3, $4)
+select seq, type, job_id, data, created_at, (select o.settings -> 'redact' from org o) as redact
+from events_after($1, $2, $3, $4)
 
 
 -- name: gate_events

@@ -35,7 +35,7 @@ LIST_SESSIONS = ListRoute(
     "GET /v1/sessions",
     sessions.Session,
     query=filters(status=sessions.SessionStatus, agent=Ref, member_id=UUID),
-    columns="id kind status title last_activity_at",
+    columns="id kind status agent_status title last_activity_at",
 )
 """Members and guests see their own sessions, everybody else those of the org."""
 GET_SESSION = Route("GET /v1/sessions/{session_id}", sessions.Session)

@@ -16,6 +16,11 @@ from cortex_plane.kernel.canonical import canonical
 from cortex_plane.sessions.model.sessions import Memory, memory_allowance, turn_record
 
 SILENCE = "(Nobody said anything in between.)"
+OPERATOR = (
+    "[From {by}, an operator of the plane that runs you: not the person whom you talk with. It was said while you were"
+    " stopped. Take it into account from here on.]"
+)
+"""What stands before words of an operator."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +31,8 @@ class SessionMessage:
     role: str
     text: str
     job_id: UUID | None
+    by: str | None = None
+    """Who said it, where it was an operator."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,14 +74,22 @@ def _values(payload: Mapping[str, Any]) -> list[str]:
 
 
 def heard(messages: Sequence[SessionMessage], job_id: UUID) -> list[Entry]:
-    """Messages as turns. What the job itself answered stands in its steps already."""
+    """Messages as turns. What the job itself answered stands in its steps already; words of operators are for one job."""
     return [
-        Entry(
-            AssistantTurn(text=message.text) if message.role == "assistant" else UserTurn(message.text), seq=message.seq
-        )
+        Entry(_turn_of(message), seq=message.seq)
         for message in messages
-        if message.role in ("user", "assistant") and message.job_id != job_id
+        if (
+            message.job_id == job_id
+            if message.role == "system"
+            else message.role != "tool" and message.job_id != job_id
+        )
     ]
+
+
+def _turn_of(message: SessionMessage) -> Turn:
+    if message.role == "system":
+        return UserTurn(f"{OPERATOR.format(by=message.by or 'an operator')}\n{message.text}")
+    return AssistantTurn(text=message.text) if message.role == "assistant" else UserTurn(message.text)
 
 
 def merge_assistant_turns(turns: Sequence[Turn]) -> list[Turn]:

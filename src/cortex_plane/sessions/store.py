@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
+
+import orjson
 
 from cortex_plane.db.database import Database, Queries, Row, Transaction, one
 from cortex_plane.kernel.fields import parse, split_ref
 from cortex_plane.kernel.ids import IdempotencyKey
+from cortex_plane.kernel.text import redact
 from cortex_plane.proof.model import Fact
 from cortex_plane.sessions.model import sessions as session_model
 from cortex_plane.sessions.model.events import GATES, Event
@@ -47,16 +51,30 @@ async def set_session_status(tx: Transaction, id: UUID, status: session_model.Se
     await tx.rows(queries.set_session_status, id, status)
 
 
-async def hold_session(tx: Transaction, id: UUID, reason: str) -> bool:
-    return await tx.value(queries.hold_session, id, reason) is not None
+async def hold_session(tx: Transaction, id: UUID, source: str, reason: str) -> datetime | None:
+    """Since when it is held; None where the same source holds it already."""
+    held_at: datetime | None = await tx.value(queries.hold_session, id, source, reason)
+    return held_at
 
 
-async def release_session(tx: Transaction, id: UUID) -> bool:
-    return await tx.value(queries.release_session, id) is not None
+async def release_session(tx: Transaction, id: UUID, source: str | None) -> datetime | None:
+    """``source``: whose hold is lifted; None for all. When nothing holds it any more; None where something does."""
+    released_at: datetime | None = await tx.value(queries.release_session, id, source)
+    return released_at
 
 
-async def went_idle(tx: Transaction, id: UUID) -> bool:
-    return bool(await tx.value(queries.went_idle, id))
+async def add_operator_words(tx: Transaction, job_id: UUID, text: str, actor: Actor) -> int | None:
+    """The number of the message that the model of a job reads at its next boundary; None where it has no model."""
+    key = None if actor.user_account_id else actor.key_id
+    seq: int | None = await tx.value(queries.add_operator_words, tx.org, job_id, text, actor.user_account_id, key)
+    tx.has_events = tx.has_events or seq is not None
+    return seq
+
+
+async def went_idle(tx: Transaction, id: UUID) -> datetime | None:
+    """When it went idle: now; None where it did not."""
+    went_at: datetime | None = await tx.value(queries.went_idle, id)
+    return went_at
 
 
 CheckedMapping = tuple[UUID, UUID]
@@ -137,5 +155,19 @@ async def gate_events(tx: Transaction, session_id: UUID, job_id: UUID, after: in
     return [_event(row) for row in reversed(rows)]
 
 
+SHOWN_INPUT = 8000
+"""Characters of the input of a call in an event."""
+
+
 def _event(row: Row) -> Event:
-    return Event(seq=row["seq"], type=row["type"], job_id=row["job_id"], data=row["data"], created_at=row["created_at"])
+    data = row["data"]
+    if "input" in data:
+        data = {**data, **_shown_input(data["input"], row["redact"] or ())}
+    return Event(seq=row["seq"], type=row["type"], job_id=row["job_id"], data=data, created_at=row["created_at"])
+
+
+def _shown_input(value: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Redacted; of what is too long for an event the beginning, as a text."""
+    value = redact(value, names)
+    text = orjson.dumps(value).decode()
+    return {"input": value} if len(text) <= SHOWN_INPUT else {"input": text[:SHOWN_INPUT], "truncated": True}

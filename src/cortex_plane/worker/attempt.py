@@ -46,7 +46,7 @@ from cortex_plane.worker import calls as step_calls
 from cortex_plane.worker.authorization import CallAuthorizer
 from cortex_plane.worker.context_window import ContextWindow
 from cortex_plane.worker.effects import CallLedger, RequestCards, awaiting_calls
-from cortex_plane.worker.ends import Ended, EndWriter, JobCancelled, JobFailed, JobHandedBack, JobRetried, LastWrite
+from cortex_plane.worker.ends import Ended, EndWriter, JobCancelled, JobFailed, JobHandedBack, JobPaused, JobRetried
 from cortex_plane.worker.lease import UNSURE, CheckpointTooLarge, Lease, WorkerContext, WriteFailed
 from cortex_plane.worker.limits import ticks
 from cortex_plane.worker.model_calls import ModelConversation
@@ -272,6 +272,11 @@ class Attempt:
         self.lease.cancel_requested = True
         self.conversation.interrupt("The job was cancelled.")
 
+    def cut(self) -> None:
+        """Somebody paused the job, and it should hold by now."""
+        self.lease.cut()
+        self.conversation.interrupt("The job was paused.")
+
     async def _loop(self) -> None:
         point = await resume(self.lease, self.gates, self.authorizer)
         self.conversation.turns = point.turns
@@ -304,8 +309,10 @@ class Attempt:
         if lease.worker.stopping.is_set():
             raise Ended(JobHandedBack("the worker stops"))
         read_to, newest = lease.progress.message_seq, lease.newest_message
-        if lease.assignment.kind is JobKind.CONVERSATION and newest > read_to:
+        if newest > read_to:
             messages = await workers.messages_between(lease.db, lease.assignment, read_to, newest)
+            if lease.assignment.kind is not JobKind.CONVERSATION:
+                messages = workers.words_for(lease.assignment, messages)
             self.conversation.turns.extend(heard(messages, lease.assignment.job_id))
             self.gates.add_messages(messages)
             lease.progress.message_seq = lease.newest_message
@@ -527,10 +534,4 @@ def check_hold(lease: Lease, result: WriteResult) -> None:
         raise Ended(JobCancelled())
     if result.held:
         meters().suspended(lease.assignment.org_id, result.held_seconds or 0.0)
-        raise Ended(pause(lease))
-
-
-def pause(lease: Lease) -> LastWrite:
-    """Somebody holds the job."""
-    events: step_calls.Events = [("status", {"status": JobStatus.PAUSED}), ("session_paused", {"reason": "held"})]
-    return LastWrite(StepWrite(status=JobStatus.PAUSED, events=events, facts=[lease.fact("job_paused")]))
+        raise Ended(JobPaused())

@@ -36,12 +36,14 @@ from cortex_plane.policies.model.policies import PolicyDecision, PolicyVerdict
 from cortex_plane.sessions.model.events import EventType
 from cortex_plane.worker.questions import ASK_PERSON_DIGEST, ASK_PERSON_TOOL
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.tool import Tool
+from cortex_plane.worker.tools.tool import Tool, ToolContext
 
 INTENT_FACTS = ("session_suspended", "call_sent_again", "standing_used")
 """Audit facts of sending and asking."""
 ASK = "plane.ask"
 """The plane's own tool: a call of it is a question to people, and does nothing else."""
+END_SESSION = "plane.end_session"
+"""Another one, for agents that name it among their tools, and for code."""
 TRUNCATED = (
     "Your answer was cut off at `max_tokens`, so none of its calls were run. Say less, or make one call at a time."
 )
@@ -426,6 +428,17 @@ class PendingWrite:
         return write
 
 
+async def _end_session(reason: str, context: ToolContext) -> str:
+    """End this conversation for good, when everything is done. Say goodbye afterwards; nobody can write here then."""
+    context.end_session(reason)
+    return "The session ends when you have answered."
+
+
+# Nothing outside of the plane changes, and it may be said twice.
+END_TOOL = Tool(_end_session, name=END_SESSION, read_only=True, risk=Risk.LOW)
+END_DIGEST = END_TOOL.version("plane").digest
+
+
 def toolbox_of(app: App, skills: SkillSettings) -> Toolbox:
     return _toolbox(app, app.revision, skills)
 
@@ -437,10 +450,12 @@ def _toolbox(app: App, _revision: int, skills: SkillSettings) -> Toolbox:
     digests = {version.name: version.digest for version in app.versions}
     if skills.ask_people:
         tools[ASK_PERSON_TOOL.provider_name], digests[ASK_PERSON] = ASK_PERSON_TOOL, ASK_PERSON_DIGEST
+    if END_SESSION in (skills.tools or ()):
+        tools[END_TOOL.provider_name] = END_TOOL
     return Toolbox(
         tools=tools,
         specs=[tool.spec for tool in tools.values()],
-        digests=digests,
+        digests={END_SESSION: END_DIGEST, **digests},
         side_effect_tools=skills.side_effect_tools,
     )
 
@@ -452,7 +467,13 @@ def text_events(step: int, text: str | None) -> Events:
 
 def call_events(step: int, text: str | None, calls: Sequence[Call]) -> Events:
     """The response is recorded, and none of its calls was sent yet."""
-    return text_events(step, text) + [pipeline.call_event(step, call) for call in calls]
+    return text_events(step, text) + [_call_event(step, call) for call in calls]
+
+
+def _call_event(step: int, call: Call) -> tuple[str, dict[str, Any]]:
+    """With its place in the response, where that is not the first: readers find its input there before it has a row."""
+    kind, data = pipeline.call_event(step, call)
+    return kind, {**data, "position": call.position} if call.position else data
 
 
 def result_events(step: int, calls: Sequence[Call]) -> Events:

@@ -38,7 +38,7 @@ from cortex_plane.policies.model.policies import OnDeny, PolicyRow
 from cortex_plane.sessions.rules import Thread
 from cortex_plane.worker.authorization import CallAuthorizer
 from cortex_plane.worker.calls import Call, PendingWrite, WriteBlobs, outcome_write, storable, without_intents
-from cortex_plane.worker.ends import Ended, JobFailed, JobHandedBack, JobHeld, JobSleeps, Writer
+from cortex_plane.worker.ends import Ended, JobFailed, JobHandedBack, JobHeld, JobPaused, JobSleeps, Writer
 from cortex_plane.worker.lease import Lease
 from cortex_plane.worker.limits import CallStopped, CallTimeout, ticks, within
 from cortex_plane.worker.model_calls import ModelConversation
@@ -177,8 +177,10 @@ class CallLedger:
         context = self._context(call)
         reached("tool:before")
         try:
-            value = await within(call.code.timeout_seconds, call.code.call(call.values, context))
+            value = await self._lease.within(call.code.timeout_seconds, call.code.call(call.values, context))
         except Exception as error:
+            if self._lease.is_overdue:
+                raise Ended(JobPaused()) from error
             call.fail(_describe(call, error))
         else:
             self._complete(call, value, context)
@@ -189,6 +191,14 @@ class CallLedger:
     async def perform(self, call: Call, calls: Sequence[Call], pending: PendingWrite) -> None:
         """A call with side effects, until it is settled. ``pending``: what must be durable before it is sent."""
         is_new = call.status in (None, CallStatus.APPROVED)
+        if is_new or call.status is CallStatus.CLEARED:
+            if self._lease.is_overdue:
+                raise Ended(JobPaused(pending.take()))
+            if (refusal := self._lease.limits.refuse_time()) is not None:
+                if not is_new:
+                    call.fail("not sent again: the time of its job is over")
+                    pending.settled.append(call)
+                raise Ended(JobFailed(*refusal, pending.take()))
         if call.status is CallStatus.APPROVED:
             call.has_grant = True
             pending.granted.append(call)
@@ -275,11 +285,13 @@ class CallLedger:
             # By now somebody else may be settling it.
             return None
         try:
-            value = await within(call.code.timeout_seconds, call.code.call(call.values, context))
+            value = await self._lease.within(call.code.timeout_seconds, call.code.call(call.values, context))
         except ToolError as error:
             call.fail(_describe(call, error))
         except Exception as error:
             if not self._lease.toolbox.has_side_effects(call.code):
+                if self._lease.is_overdue:
+                    raise Ended(JobPaused()) from error
                 # It only reads, and has a row because it uses something up: any failure is an answer for the model.
                 call.fail(_describe(call, error))
                 return True
@@ -308,6 +320,9 @@ class CallLedger:
             if on_uncertain is OnUncertain.PROBE and call.timed_out and not call.code.is_async:
                 # A thread that timed out may act at any time: no probe is conclusive.
                 choice = Settlement.ASK_HUMAN
+            if self._lease.is_overdue and choice not in (Settlement.ASK_HUMAN, Settlement.FAIL):
+                # The intent stays without an outcome: whoever goes on settles it.
+                raise Ended(JobPaused())
             if choice is Settlement.WAIT:
                 raise Ended(JobSleeps((safe_at - now).total_seconds() + 0.01, "an effect is uncertain"))
             if choice is Settlement.PROBE:
@@ -319,6 +334,13 @@ class CallLedger:
                     return
                 did_not_happen = isinstance(answer, DidNotHappen)
                 choice = Settlement.SEND_AGAIN if did_not_happen else Settlement.ASK_HUMAN
+            if choice is Settlement.SEND_AGAIN and (refusal := self._lease.limits.refuse_time()) is not None:
+                if did_not_happen:
+                    call.fail("not sent again: the time of its job is over")
+                else:
+                    call.status, call.error = CallStatus.UNCERTAIN, trouble
+                self._gates.end_calls(calls)
+                raise Ended(JobFailed(*refusal, outcome_write(call)))
             if choice is Settlement.SEND_AGAIN and not await self._authorizer.may_be_sent_again(call):
                 # Its authorization does not hold any more. The answer of a person says whether it needs a new one.
                 choice = Settlement.ASK_HUMAN
@@ -346,8 +368,12 @@ class CallLedger:
         reached("probe:before")
         answer: Happened | DidNotHappen | None = None
         try:
-            answer = await within(call.code.timeout_seconds, call.code.ask_probe(call.values, context))
+            # Also where the time of the job is over.
+            probe = call.code.ask_probe(call.values, context)
+            answer = await within(call.code.timeout_seconds, probe, self._lease.calls)
         except Exception as error:
+            if self._lease.is_overdue:
+                raise Ended(JobPaused()) from error
             job_id = str(self._lease.assignment.job_id)
             log.warning("probe failed", job_id=job_id, tool=call.name, error=_describe(call, error))
         finally:
@@ -392,12 +418,15 @@ class CallLedger:
             state=state,
             config=self._lease.config,
             session_context=assignment.session_context,
+            request_end=self._lease.request_end,
         )
 
 
 def _describe(call: Call, error: Exception) -> str:
     if isinstance(error, ToolError):
         return storable(str(error))
+    if isinstance(error, CallTimeout) and str(error):
+        return f"`{call.name}` {error}."
     if isinstance(error, CallTimeout):
         return f"`{call.code.label}` did not answer within {call.code.timeout_seconds:g} s."
     if isinstance(error, CallStopped):

@@ -65,6 +65,13 @@ class JobHeld:
 
 
 @dataclass(frozen=True, slots=True)
+class JobPaused:
+    """Somebody holds the job."""
+
+    write: StepWrite | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JobSleeps:
     seconds: float
     reason: str
@@ -88,7 +95,7 @@ class LastWrite:
     keep_checkpoint: bool = False
 
 
-End = JobCancelled | JobFailed | JobRetried | JobHeld | JobSleeps | JobHandedBack | LastWrite
+End = JobCancelled | JobFailed | JobRetried | JobHeld | JobPaused | JobSleeps | JobHandedBack | LastWrite
 
 
 class Ended(Exception):
@@ -202,6 +209,8 @@ class EndWriter:
                 await self._writer.write(self._cancelled())
             case JobHeld():
                 await self._writer.write(self._held(end))
+            case JobPaused():
+                await self._writer.write(self._paused(end))
             case JobSleeps():
                 await self._writer.write(self._sleeping(end))
 
@@ -216,6 +225,13 @@ class EndWriter:
         facts = [self._lease.fact("job_paused", reason=end.hold, **end.event), *write.facts]
         events = [("status", {"status": JobStatus.PAUSED, "reason": end.hold}), pause, *write.events]
         return replace(write, status=JobStatus.PAUSED, hold=end.hold, events=events, facts=facts)
+
+    def _paused(self, end: JobPaused) -> StepWrite:
+        write = end.write or StepWrite()
+        events = [*write.events, ("status", {"status": JobStatus.PAUSED})]
+        return replace(
+            write, status=JobStatus.PAUSED, events=events, facts=[*write.facts, self._lease.fact("job_paused")]
+        )
 
     def _sleeping(self, end: JobSleeps) -> StepWrite:
         write = end.write or StepWrite(facts=[self._lease.fact("job_sleeps", reason=end.reason)])

@@ -107,7 +107,7 @@ async def run_validators(
 async def _call_app(function: Callable[..., Any], what: str, *arguments: Any) -> tuple[Any, str | None]:
     """Its result, or why it has none."""
     try:
-        return await within(SECONDS, run_function(functools.partial(function, *arguments), {})), None
+        return await within(SECONDS, run_function(functools.partial(function, *arguments), {}), set()), None
     except CallTimeout:
         trouble = f"{what} did not answer within {SECONDS:g} s"
     except Exception as error:

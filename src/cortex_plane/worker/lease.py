@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import structlog
@@ -29,13 +29,14 @@ from cortex_plane.kernel.errors import Conflict, TooLarge, Unavailable
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import worker_actor
-from cortex_plane.worker.calls import toolbox_of
-from cortex_plane.worker.limits import AttemptLimits, DatabaseTime, ticks
+from cortex_plane.worker.calls import storable, toolbox_of
+from cortex_plane.worker.limits import AttemptLimits, CallTimeout, DatabaseTime, ticks, within
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
 
 log = structlog.get_logger()
 
+T = TypeVar("T")
 WRITE_TRIES = 6
 LAST_WRITE_SECONDS = 3.0
 """How long a cancelled attempt waits for the answer to the write that it had under way."""
@@ -134,9 +135,20 @@ class Lease:
         """The attempt was cancelled during a write, and has to learn first what became of it."""
         self.is_unsure = False
         """Nobody knows whether the last write was made, so no other may follow it."""
+        self.is_overdue = False
+        """Somebody paused the job, and it should hold by now."""
+        self.end_reason: str | None = None
+        """Why the agent ends its session, until that is written."""
+        self.calls: set[asyncio.Timeout] = set()
+        """The time limits of the calls that are under way."""
 
     def fact(self, action: str, **data: Any) -> Fact:
         return Fact.of(self.actor, action, job=self._job, **data)
+
+    def request_end(self, reason: str) -> None:
+        """The agent ends its session: the next write says so."""
+        self.end_reason = storable(reason)[:2000] or "its agent ended it"
+        self.notes.append(self.fact("session_end_requested", reason=self.end_reason))
 
     async def commit(
         self, write: StepWrite, *, keep_checkpoint: bool = False, progress: Progress | None = None
@@ -164,6 +176,8 @@ class Lease:
             write.checkpoint, write.mac = envelope.stored, envelope.mac
             if progress.memory != self.stored_memory:
                 write.memory = progress.memory_json()
+        if self.end_reason is not None:
+            write.more = {**write.more, "end_session": self.end_reason}
         self.number += 1
         # Taken now: what a parallel branch notes meanwhile goes with the write after this one.
         notes, self.notes = self.notes, []
@@ -180,13 +194,37 @@ class Lease:
             # A newer message arrived: nothing was written either.
             self.notes = [*notes, *self.notes]
             self.number -= 1
-        elif write.memory is not None:
-            self.stored_memory, self.state = progress.memory, progress.working_data
+        else:
+            self.end_reason = None
+            if write.memory is not None:
+                self.stored_memory, self.state = progress.memory, progress.working_data
         self.has_progress = self.has_progress or write.step is not None or write.done_step is not None
         self.newest_message = max(self.newest_message, result.message_seq)
         self.newest_policies = result.policies
         self.last_result = result
         return result
+
+    async def within(self, seconds: float, call: Coroutine[Any, Any, T]) -> T:
+        """The result of a call, in its own time. Raises `CallTimeout`, also where that of the job is over, or where it should hold by
+        now."""
+        left = self.limits.job_seconds_left()
+        try:
+            if self.is_overdue or left <= 0:
+                call.close()
+                raise CallTimeout
+            return await within(min(seconds, left), call, self.calls)
+        except CallTimeout as error:
+            if self.is_overdue:
+                raise CallTimeout("was cut off, because the job was paused") from error
+            if left < seconds:
+                raise CallTimeout("was cut off, because the time of its job was over") from error
+            raise
+
+    def cut(self) -> None:
+        """End the calls that are under way, because the job should hold by now."""
+        self.is_overdue = True
+        for limit in self.calls:
+            limit.reschedule(0.0)
 
     def is_fresh(self, seconds: float) -> bool:
         """Whether the last write was sent so short a time ago, and nobody wanted the job to stop then."""

@@ -85,19 +85,23 @@ class AttemptLimits:
 
 
 class CallTimeout(Exception):
-    """The time of a call is over. A tool may raise TimeoutError itself; then the call is over too."""
+    """The time of a call is over, for the reason that it may have. A tool may raise TimeoutError itself; then the call is over too."""
 
 
 class CallStopped(Exception):
     """A tool raised what would stop its caller."""
 
 
-async def within(seconds: float, call: Coroutine[Any, Any, T]) -> T:
-    """Whatever a tool raises ends its call, never the job or the worker around it."""
+async def within(seconds: float, call: Coroutine[Any, Any, T], limits: set[asyncio.Timeout]) -> T:
+    """Whatever a tool raises ends its call, never the job or the worker around it. Meanwhile its time limit is in ``limits``."""
     task = asyncio.current_task()
     try:
         async with asyncio.timeout(seconds) as limit:
-            return await call
+            limits.add(limit)
+            try:
+                return await call
+            finally:
+                limits.discard(limit)
     except TimeoutError as error:
         if limit.expired():
             raise CallTimeout from error

@@ -36,7 +36,7 @@ from cortex_plane.sessions.model.events import EventType
 from cortex_plane.sessions.rules import Thread
 from cortex_plane.sessions.verbs import events
 from cortex_plane.worker.calls import storable
-from cortex_plane.worker.ends import Ended, JobCancelled, JobFailed, JobSleeps
+from cortex_plane.worker.ends import Ended, JobCancelled, JobFailed, JobPaused, JobSleeps
 from cortex_plane.worker.lease import Lease
 from cortex_plane.worker.limits import ticks
 from cortex_plane.worker.models.backends import Answering, cost_micros
@@ -123,6 +123,8 @@ class ModelConversation:
             await self._count_unfinished(answering, request, purpose, step, chunks, ticks() - start)
             if self._lease.cancel_requested:
                 raise Ended(JobCancelled()) from error
+            if self._lease.is_overdue and isinstance(error, ModelError):
+                raise Ended(JobPaused()) from error
             raise
         reached("model:after")
         self.last_seconds = ticks() - start

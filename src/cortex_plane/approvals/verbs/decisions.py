@@ -18,13 +18,14 @@ from cortex_plane.db.database import Database, Transaction
 from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.errors import Conflict, CortexError, InvalidInput
+from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.meters import meters
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact, SessionEvent, SignedReceipt
 from cortex_plane.proof.verbs import receipts
+from cortex_plane.sessions import store as sessions_store
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb
 
@@ -49,6 +50,14 @@ async def open_visible(
     tx: Transaction, id: UUID, actor: Actor, channel: approval_model.Channel, key: str | None = None
 ) -> LockedApproval:
     """The approval under its locks, for whoever sees it."""
+    if channel in (approval_model.Channel.EMAIL, approval_model.Channel.WEBHOOK) and not await tx.value(
+        queries.uses_channel, tx.org, channel
+    ):
+        raise Forbidden(
+            f"This org does not use {channel} for approvals any more.",
+            code="channel_not_used",
+            hint="Decide on the dashboard, or ask an admin: `cortex org update --approval-channel`.",
+        )
     row = await approvals_store.open_approval(tx, id, actor, channel, key)
     return require_found(row if row is not None and row.visible else None, "approval")
 
@@ -222,10 +231,24 @@ async def _write(
         choice=decision.decision if counts else None, reason=decision.reason, channel=channel, key=key,
         receipt=receipt,
     )  # fmt: skip
+    if change.status is approval_model.ApprovalStatus.APPROVED and (decision.reason or "").strip():
+        for job in change.jobs:
+            await sessions_store.add_operator_words(tx, job.id, _words_of_approval(after, actor, row), actor)
     if changed is None:
         return after
     causes = adapter(list[Cause]).validate_python(changed["caused"])
     return replace(after, **changed | {"causes": list(map(UUID, changed["causes"])), "caused": causes})
+
+
+def _words_of_approval(approval: Approval, actor: Actor, row: LockedApproval) -> str:
+    """What the model of a job is told of a yes with a reason."""
+    hops = row.receipt.delegations if row.receipt is not None else ()
+    words = {
+        "approval_id": str(approval.id), "decision": approval.status, "tool": approval.tool_name,
+        "operator": actor.name, "operator_id": str(actor.user_account_id), "reason": approval.resolution_reason,
+        **({"delegated_from": hops[-1].from_member} if hops and hops[-1].to_member_id == actor.user_account_id else {}),
+    }  # fmt: skip
+    return canonical(words).decode()
 
 
 async def write_change(
@@ -246,11 +269,12 @@ async def write_change(
             facts.append(Fact.of(actor, "job_failed", job=str(job.id), error=job.error))
             events.append(("error", job.id, {"message": job.error}))
         else:
-            reason_to_resume = {"approval_id": approval_id, "resumed_by_approval": True}
+            step = next((call.step_index for call in row.calls if call.job_id == job.id), 0)
+            reason_to_resume = {"approval_id": approval_id, "resumed_by_approval": True, "resumed_at_loop": step}
             held = job.status is JobStatus.PAUSED
             facts.append(Fact.of(actor, "session_resumed", job=str(job.id), held=held, **reason_to_resume))
             if not held:
-                events.append(("session_resumed", job.id, reason_to_resume))
+                events.append(("session_resumed", job.id, {**reason_to_resume, "resumed_at": row.now.isoformat()}))
     for sibling in change.cancelled:
         entries.append({"approval": str(sibling.id), "type": "cancelled", "payload": {"because_of": approval_id}})
         facts.append(Fact.of(actor, "approval_cancelled", approval=str(sibling.id), because_of=approval_id))

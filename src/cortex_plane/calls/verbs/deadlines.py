@@ -12,6 +12,7 @@ import structlog
 from cortex_plane.approvals.verbs import decisions
 from cortex_plane.calls.verbs import doubts
 from cortex_plane.db.database import Database
+from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.kernel.errors import CortexError, Unavailable
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
@@ -67,14 +68,20 @@ async def _approval(db: Database, actor: Actor, id: UUID) -> str | None:
 
 
 async def _idle_session(db: Database, actor: Actor, id: UUID) -> str | None:
-    """A conversation in which nobody says anything is paused; the next message makes it active again."""
+    """A conversation in which nobody says anything is paused; the next message makes it active again. What its agent ended ends."""
+    if await session_lifecycle.end_by_agent(db, actor, id) is not None:
+        return "ended"
     async with db.transaction(actor.org_id) as tx:
-        if await sessions_store.lock_session(tx, id, None) is None or not await sessions_store.went_idle(tx, id):
+        row = await sessions_store.lock_session(tx, id, None)
+        if row is None or row["end_reason"] is not None:
+            return None
+        went_at = await sessions_store.went_idle(tx, id)
+        if went_at is None:
             return None
         await sessions_store.set_session_status(tx, id, SessionStatus.PAUSED)
         await proof_store.append_to_session(
             tx, id, [Fact.of(actor, "session_paused", reason="idle")],
-            [("session_paused", None, {"reason": "idle", "pause_source": "idle"})],
+            [("session_paused", None, {"reason": "idle", "pause_source": "idle", "paused_at": went_at.isoformat()})],
         )  # fmt: skip
     return "idle"
 

@@ -13,6 +13,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.rules import Assignment, StepWrite, WriteResult
 from cortex_plane.kernel.errors import AlreadyExists, Conflict
+from cortex_plane.sessions.model.events import EventType
 
 
 async def advance(
@@ -52,6 +53,12 @@ async def _ask(
                     facts += outcome.facts
                     events.append(outcome.event)
                     outcomes.append(outcome)
+            if outcomes:
+                # The first one that it waits for, which may be an earlier request that it joined.
+                asked = {outcome.request.id: outcome.id for outcome in outcomes}[write.requests[0].id]
+                events = [
+                    (k, {**d, "correlation_id": str(asked)} if k == EventType.SESSION_PAUSED else d) for k, d in events
+                ]
             write = replace(write, facts=facts, events=events)
             written = await jobs_store.advance_job(
                 tx, assignment, worker_id, number, write, dispatch_seconds, len(approvals)

@@ -42,6 +42,7 @@ declare
   answer jsonb;
   done boolean;
   atlases bigint;
+  pauses record;
 begin
   -- Assignments, not queries: an expression without tables needs no executor.
   status := set_config('app.org_id', p_org::text, true);
@@ -64,7 +65,7 @@ begin
     now := the_job.at;
   else
     select j.session_id, j.agent_id, j.kind, j.holds, j.held_at, j.cancel_requested_at is not null as cancelled,
-      j.cancel_reason, j.leased_at
+      j.cancel_reason, j.leased_at, j.pause
     into the_job
     from job j
     where j.org_id = p_org and j.id = p_job and j.worker_id is not distinct from p_worker and j.epoch = p_epoch
@@ -155,6 +156,14 @@ begin
     if p_more ? 'corruption' then
       done := report_corruption(p_org, p_job, p_more #>> '{corruption,type}', p_error);
     end if;
+    if new_holds <> '{}' or 'session_paused' = any (p_event_types) then
+      select f.* into pauses
+      from pause_events(p_event_types, p_event_data, ends_as, new_holds, the_job.pause,
+        coalesce(p_checkpoint::jsonb, (select j.checkpoint from job j where j.org_id = p_org and j.id = p_job)), now) f;
+      p_event_types := pauses.types;
+      p_event_data := pauses.data;
+      the_job.pause := pauses.pause;
+    end if;
     if ends_as = 'RUNNING' then
       update job j
       set checkpoint = coalesce(p_checkpoint::jsonb, j.checkpoint), memory = coalesce(p_memory::jsonb, j.memory),
@@ -181,6 +190,7 @@ begin
         retry_count = j.retry_count + (ends_as = 'RETRY')::integer,
         open_approvals = case when ends_as = 'WAITING_FOR_APPROVAL' then p_open_approvals else 0 end,
         holds = new_holds, held_at = case when new_holds <> '{}' then coalesce(j.held_at, now) end,
+        pause = case when new_holds <> '{}' then the_job.pause end,
         error_message = case when ends_as = 'CANCELLED' then coalesce(the_job.cancel_reason, p_error, 'cancelled')
           when ends_as = 'COMPLETED' then null
           when ends_as = p_status then coalesce(p_error, j.error_message)

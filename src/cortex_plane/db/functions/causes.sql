@@ -30,10 +30,11 @@ begin
     union all
     select c.caused_by, 'submitted the job', null from chain c where c.caused_by is not null
     union all
-    (select distinct i.identity, 'wrote or brought a message that it has read', null
+    (select distinct i.identity, case m.role when 'system' then 'told it, as an operator, what it has read'
+      else 'wrote or brought a message that it has read' end, null
     from job j
-    join message m on m.org_id = p_org and m.session_id = j.session_id and m.role = 'user'
-      and (j.kind = 'task' or m.seq <= p_read_to)
+    join message m on m.org_id = p_org and m.session_id = j.session_id
+      and (m.role = 'user' and (j.kind = 'task' or m.seq <= p_read_to) or m.role = 'system' and m.job_id = p_job)
     cross join lateral (values (m.author_id), (m.key_id)) i (identity)
     where j.org_id = p_org and j.id = p_job and j.kind <> 'external' and i.identity is not null)
     union all

@@ -49,3 +49,36 @@ begin
       || array_fill(job_id, array[1 + created_job::integer]));
 end
 $$;
+
+-- The name of whoever wrote a message: a person, or a program.
+create or replace function message_author(m message) returns text
+  language sql stable set search_path = public, pg_temp as $$
+  select coalesce(
+    (select u.display_name from user_account u where u.org_id = m.org_id and u.id = m.author_id),
+    (select k.name from api_key k where k.org_id = m.org_id and k.id = m.key_id))
+$$;
+
+-- Words of an operator for the model of one job: a message that the job reads at its next boundary. Null where no model reads it: the
+-- agent is a function, or runs elsewhere.
+create or replace function add_operator_words(p_org uuid, p_job uuid, p_text text, p_author uuid, p_key uuid) returns bigint
+  language plpgsql set search_path = public, pg_temp as $$
+declare
+  the_session uuid;
+  number bigint;
+  data jsonb;
+begin
+  select j.session_id into the_session
+  from job j join agent_version v on v.org_id = j.org_id and v.agent_id = j.agent_id and v.version = j.agent_version
+  where j.org_id = p_org and j.id = p_job and j.kind <> 'external' and not v.skill_config ? 'run';
+  if not found then
+    return null;
+  end if;
+  select h.message_seq + 1 into strict number from session_head h
+  where h.org_id = p_org and h.session_id = the_session for update;
+  insert into message (org_id, session_id, seq, role, text, author_id, key_id, job_id)
+  values (p_org, the_session, number, 'system', p_text, p_author, p_key, p_job);
+  data := jsonb_build_object('seq', number, 'role', 'system');
+  perform session_append(p_org, the_session, 1, array['message'], array[p_job], array[data], '{}', '{}');
+  return number;
+end
+$$;

@@ -141,7 +141,8 @@ begin
        order by c.seq limit p_limit)
       order by seq limit p_limit)
     select h.seq, h.type, h.job_id,
-      case when said.text is null then h.data
+      case when input.value is not null then h.data || jsonb_build_object('input', input.value)
+        when said.text is null then h.data
         when length(said.text) <= 8000 then h.data || jsonb_build_object('text', said.text)
         else h.data || jsonb_build_object('text', left(said.text, 8000), 'truncated', true) end,
       h.created_at
@@ -154,6 +155,13 @@ begin
       where h.type in ('message', 'completion') and h.data ? 'step' and not h.data ? 'seq'
         and s.job_id = h.job_id and s.step_index = (h.data ->> 'step')::integer
       limit 1) said on true
+    -- The input of a call is kept once too: in its row, or, before it has one, in the response.
+    left join lateral (
+      select coalesce(
+        (select c.arguments from tool_call c where c.job_id = h.job_id and c.id = (h.data ->> 'id')::uuid),
+        (select s.response #> array['calls', coalesce(h.data ->> 'position', '0'), 'arguments'] from step s
+         where s.job_id = h.job_id and s.step_index = (h.data ->> 'step')::integer)) as value
+      where h.type = 'tool_call') input on true
     order by h.seq;
 end
 $$;

@@ -182,3 +182,11 @@ begin
       and m.verified_at is not null;
 end
 $$;
+
+-- Whether a service brought a message of its person into a session: then it may read that session, whichever service opened it.
+create or replace function is_linked(s session, p_service uuid) returns boolean
+  language sql stable set search_path = public, pg_temp as $$
+  select exists (
+    select from message m
+    where m.org_id = s.org_id and m.session_id = s.id and m.key_id = p_service and m.channel_mapping_id is not null)
+$$;

@@ -16,8 +16,8 @@ begin
     where m.org_id = p_org and m.session_id = p_session order by m.number desc limit 1;
     p_window_seq := coalesce((memory ->> 'message_seq')::bigint, p_window_seq);
   end if;
-  select coalesce(jsonb_agg(jsonb_build_object('seq', m.seq, 'role', m.role, 'text', m.text, 'job_id', m.job_id)
-    order by m.seq), '[]')
+  select coalesce(jsonb_agg(jsonb_build_object('seq', m.seq, 'role', m.role, 'text', m.text, 'job_id', m.job_id,
+    'by', case when m.role = 'system' then message_author(m) end) order by m.seq), '[]')
   into said from message m
   where m.org_id = p_org and m.session_id = p_session and m.seq > p_window_seq and m.seq <= p_read_to;
   if p_window_seq > 0 then

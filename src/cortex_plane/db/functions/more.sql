@@ -16,6 +16,10 @@ begin
   if p_more ? 'journal' then
     perform record_journal(p_org, p_job, p_more -> 'journal', p_now);
   end if;
+  if p_more ? 'end_session' then
+    update session s set end_reason = coalesce(s.end_reason, p_more ->> 'end_session'), idle_check_at = p_now
+    where s.org_id = p_org and s.id = p_session and s.status <> 'TERMINATED';
+  end if;
   -- Last, because it may append to the session, whose head is locked after everything else.
   if p_more ? 'waits' then
     perform record_waits(p_org, p_job, p_session, p_more -> 'waits', p_now);

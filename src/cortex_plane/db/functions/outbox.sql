@@ -5,6 +5,14 @@ create or replace function deliverable_channels() returns text[]
   language sql immutable parallel safe
   return array['email', 'webhook'];
 
+-- Whether an org asks for approvals over a channel: over all of them where it names none.
+create or replace function uses_channel(p_org uuid, p_channel text) returns boolean
+  language sql stable set search_path = public, pg_temp as $$
+  select coalesce(
+    (select o.settings -> 'approval_channels' = '[]' or o.settings -> 'approval_channels' ? p_channel from org o where o.id = p_org),
+    true)
+$$;
+
 -- Everybody who may decide a request now is told on every address that they proved, once. At most a hundred people, first
 -- whose session it is, then whom it names.
 create or replace function notify_approvers(p_org uuid, p_approval uuid) returns integer
@@ -31,7 +39,7 @@ begin
     join channel_connection c on c.org_id = p_org and c.id = m.connection_id
     where m.verified_at is not null and m.suppressed_at is null and c.disabled_at is null
       and c.channel_type = any (deliverable_channels())
-      and (r.channels is null or c.channel_type = any (r.channels))),
+      and (r.channels is null or c.channel_type = any (r.channels)) and uses_channel(p_org, c.channel_type)),
   people as (
     select w.member_id,
       row_number() over (order by bool_or(w.known) desc, bool_or(w.owner) desc, bool_or(w.named) desc, w.member_id) as place
@@ -58,7 +66,7 @@ begin
   with way as (
     select m.* from channel_mapping m join channel_connection c on c.org_id = p_org and c.id = m.connection_id
     where m.org_id = p_org and m.id = p_mapping and m.verified_at is not null and m.suppressed_at is null
-      and c.disabled_at is null and c.channel_type = any (deliverable_channels())),
+      and c.disabled_at is null and c.channel_type = any (deliverable_channels()) and uses_channel(p_org, c.channel_type)),
   open as (
     select r.id, r.channels, r.escalation_level from approval_request r
     where r.org_id = p_org and r.status = 'pending' and exists (select from way)

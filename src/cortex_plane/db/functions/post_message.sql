@@ -34,6 +34,14 @@ begin
       message = 'The agent of this session runs elsewhere: nobody here reads messages to it.',
       hint = 'Open a session of another kind.';
   end if;
+  if exists (
+    select from agent a
+    where a.org_id = p_org and a.id = the_session.agent_id and a.channel_permissions <> '{}'
+      and not 'api' = any (a.channel_permissions)) then
+    raise exception using errcode = 'CX403', detail = 'channel_not_permitted',
+      message = 'This agent may not be reached over api.',
+      hint = 'Add the channel to the agent''s channel_permissions, or use a permitted channel.';
+  end if;
   if the_session.title is null and p_title <> '' then
     update session s set title = p_title, revision = s.revision + 1 where s.org_id = p_org and s.id = p_session;
   end if;

@@ -22,6 +22,10 @@ begin
         hint = 'Read the session again; its status may have changed.';
     end if;
     new.updated_at := plane_now();
+    new.paused_at := case when new.status = 'PAUSED' then new.updated_at end;
+  end if;
+  if new.end_reason is not null and new.status <> 'TERMINATED' then
+    return new;  -- a scheduler ends it, and looks at its own time
   end if;
   -- A conversation may go idle while it is active. Activity is not written here: a scheduler looks, and looks again.
   new.idle_check_at := case when new.status = 'ACTIVE' and new.kind = 'conversation' then (

@@ -10,9 +10,12 @@ create or replace function register_worker(
   returning expires_at
 $$;
 
--- Renew the lease; tells which jobs of this worker are to be stopped. No row at all: the worker was forgotten.
+-- It tells of pauses too.
+drop function if exists beat(uuid, interval);
+
+-- Renew the lease; tells which jobs of this worker are cancelled, and which should hold by now. No row at all: the worker was forgotten.
 create or replace function beat(p_worker uuid, p_lease interval)
-  returns table (expires_at timestamptz, cancelled uuid[])
+  returns table (expires_at timestamptz, cancelled uuid[], overdue uuid[])
   language plpgsql set search_path = public, pg_temp as $$
 #variable_conflict use_column
 begin
@@ -21,6 +24,7 @@ begin
     return;
   end if;
   select coalesce(array_agg(c.id), '{}') into cancelled from find_cancelled(p_worker) c;
+  select coalesce(array_agg(o.id), '{}') into overdue from find_overdue(p_worker) o;
   return next;
 end
 $$;
@@ -51,9 +55,10 @@ declare
   at timestamptz;
   kinds text[] := array['worker_lost', 'status'];
   told jsonb[];
+  pauses record;
 begin
   perform set_config('app.org_id', p_org::text, true);
-  select j.session_id, j.leased_at, j.status into the_job from job j
+  select j.session_id, j.leased_at, j.status, j.holds, j.pause, j.checkpoint into the_job from job j
   where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
     and (j.cancel_requested_at is not null) = p_cancelled and (j.holds <> '{}') = p_held
   for no key update skip locked;
@@ -90,6 +95,11 @@ begin
     kinds := array['worker_lost', 'error', 'status'];
     told := array[told[1], jsonb_build_object('message', left(p_error, 500)),
       told[2] || jsonb_build_object('error', left(p_error, 500))];
+  elsif p_status = 'PAUSED' then
+    select f.* into pauses from pause_events(kinds, told, p_status, the_job.holds, the_job.pause, the_job.checkpoint, at) f;
+    kinds := pauses.types;
+    told := pauses.data;
+    update job set pause = pauses.pause where org_id = p_org and id = p_job;
   end if;
   perform session_append(p_org, the_job.session_id, 0, kinds, array_fill(p_job, array[cardinality(kinds)]), told,
     array[p_action], array[p_body], array[p_job]);
@@ -110,9 +120,10 @@ declare
   ends_as text;
   kinds text[] := '{}';
   events jsonb[] := '{}';
+  pauses record;
 begin
   perform set_config('app.org_id', p_org::text, true);
-  select j.session_id, j.leased_at, j.holds, j.cancel_requested_at is not null as cancelled, j.cancel_reason
+  select j.session_id, j.leased_at, j.holds, j.pause, j.checkpoint, j.cancel_requested_at is not null as cancelled, j.cancel_reason
   into the_job from job j
   where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
   for no key update;
@@ -143,6 +154,12 @@ begin
     events := events || jsonb_strip_nulls(jsonb_build_object('status', ends_as,
       'reason', case when ends_as = 'CANCELLED' then the_job.cancel_reason end,
       'error', case when ends_as = 'FAILED' then left(p_error, 500) end));
+  end if;
+  if ends_as = 'PAUSED' then
+    select f.* into pauses from pause_events(kinds, events, ends_as, the_job.holds, the_job.pause, the_job.checkpoint, at) f;
+    kinds := pauses.types;
+    events := pauses.data;
+    update job set pause = pauses.pause where org_id = p_org and id = p_job;
   end if;
   perform session_append(p_org, the_job.session_id, 0, kinds, array_fill(p_job, array[cardinality(events)]), events,
     array[p_action], array[p_body], array[p_job]);

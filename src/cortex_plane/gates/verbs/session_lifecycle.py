@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 from cortex_plane.agents import verbs as agents
-from cortex_plane.db.database import Database, Transaction
+from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
+from cortex_plane.kernel.text import in_words
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact, SessionEvent
 from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.sessions import Session, SessionDraft, SessionKind, SessionStatus, Termination
 from cortex_plane.sessions.verbs.sessions import agent_for_new_session, end_approvals
-from cortex_plane.tenancy.model.access import Actor, Permission
-from cortex_plane.tenancy.verbs.frame import once_only, require_found, verb
+from cortex_plane.tenancy.model.access import Actor, Permission, scheduler_actor
+from cortex_plane.tenancy.verbs.frame import every_org, once_only, require_found, verb
 
 
 @verb(Permission.SESSION_WRITE)
@@ -58,19 +60,71 @@ async def terminate(db: Database, actor: Actor, id: UUID, termination: Terminati
     )
 
 
+async def end_by_agent(db: Database, actor: Actor, id: UUID) -> str | None:
+    """A session whose agent ended it: once none of its jobs is open. For schedulers."""
+
+    async def reason(tx: Transaction, row: Row) -> str | None:
+        if row["end_reason"] is None:
+            return None
+        if await jobs_store.lock_open_job(tx, id):
+            await tx.rows(sessions_store.queries.look_again, id)
+            return None
+        return f"its agent ended it: {row['end_reason']}"
+
+    return await _end_where(db, actor, id, reason)
+
+
+async def end_long_paused(db: Database) -> None:
+    """Sessions that are paused for longer than their org lets them."""
+    async for org in every_org(db):
+        limit = org.settings.get("end_paused_after_seconds")
+        if not limit:
+            continue
+
+        async def reason(_: Transaction, row: Row, limit: int = limit) -> str | None:
+            is_due = row["status"] == SessionStatus.PAUSED and (row["paused_seconds"] or 0) >= limit
+            return f"it was paused for longer than {in_words(limit)}" if is_due else None
+
+        async with db.transaction(org.id) as tx:
+            rows = await tx.rows(sessions_store.queries.list_long_paused, float(limit), AT_ONCE)
+        for row in rows:
+            await _end_where(db, scheduler_actor(org.id, new_id(), "scheduler"), row["id"], reason)
+
+
+AT_ONCE = 500
+Reason = Callable[[Transaction, Row], Awaitable[str | None]]
+"""Why a session ends now, under its lock; None where it does not."""
+
+
+async def _end_where(db: Database, actor: Actor, id: UUID, reason: Reason) -> str | None:
+    async def end(unread: CortexError | None) -> str | None:
+        async with db.transaction(actor.org_id) as tx:
+            row = await sessions_store.lock_session(tx, id, None)
+            if row is None or row["status"] == SessionStatus.TERMINATED or (why := await reason(tx, row)) is None:
+                return None
+            await _end(tx, actor, id, why, unread)
+            return why
+
+    return await session_gates.with_gate_record(db, actor.org_id, end)
+
+
 async def _terminate(db: Database, actor: Actor, id: UUID, reason: str, unread: CortexError | None) -> Session:
     async with db.transaction(actor.org_id) as tx:
         row = require_found(await sessions_store.lock_session(tx, id, actor.sees), "session")
         if row["status"] != SessionStatus.TERMINATED:
-            await sessions_store.set_session_status(tx, id, SessionStatus.TERMINATED)
-            job_ids = await jobs_store.cancel_open_jobs(tx, id, reason)
-            await end_approvals(tx, id, job_ids, actor, reason)
-            await session_gates.end(tx, actor, id, None, unread)
-            fact = Fact.of(actor, "session_terminated", reason=reason, cancelled_jobs=[str(job) for job in job_ids])
-            events: list[SessionEvent] = [("status", job, {"status": "CANCELLED", "reason": reason}) for job in job_ids]
-            events.append(("status", None, {"session": "TERMINATED", "reason": reason}))
-            await proof_store.append_to_session(tx, id, [fact], events)
+            await _end(tx, actor, id, reason, unread)
         return require_found(await sessions_store.get_session(tx, id, None), "session")
+
+
+async def _end(tx: Transaction, actor: Actor, id: UUID, reason: str, unread: CortexError | None) -> None:
+    await sessions_store.set_session_status(tx, id, SessionStatus.TERMINATED)
+    job_ids = await jobs_store.cancel_open_jobs(tx, id, reason)
+    await end_approvals(tx, id, job_ids, actor, reason)
+    await session_gates.end(tx, actor, id, None, unread)
+    fact = Fact.of(actor, "session_terminated", reason=reason, cancelled_jobs=[str(job) for job in job_ids])
+    events: list[SessionEvent] = [("status", job, {"status": "CANCELLED", "reason": reason}) for job in job_ids]
+    events.append(("status", None, {"session": "TERMINATED", "reason": reason}))
+    await proof_store.append_to_session(tx, id, [fact], events)
 
 
 async def _begin_external(tx: Transaction, actor: Actor, session_id: UUID, agent_id: UUID) -> UUID:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -12,10 +12,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as draft
 
 from cortex_plane.jobs.model.effects import ToolCall
-from cortex_plane.kernel.fields import DRAFT, AtlasIds, JsonObject, Note, Ref
+from cortex_plane.kernel.fields import DRAFT, AtlasIds, JsonObject, JsonValue, Note, Ref
 from cortex_plane.policies.model.policies import PolicyRow
 from cortex_plane.policies.model.versions import RequestPolicies
-from cortex_plane.sessions.model.sessions import Session
+from cortex_plane.sessions.model.sessions import RuntimeStatus, Session
 
 
 class JobStatus(StrEnum):
@@ -109,9 +109,31 @@ class Cancellation:
     reason: Note | None = None
 
 
+class PauseSource(StrEnum):
+    """Who or what paused something."""
+
+    OPERATOR = "operator"
+    OWNER = "owner"
+    """The person or program that it works for."""
+    APPROVAL = "approval"
+    """People must decide first."""
+    POLICY = "policy"
+    """The plane itself, because it cannot tell how to go on."""
+    IDLE = "idle"
+    """Nobody said anything for a while."""
+
+
+HOLD_SECONDS = 120
+
+
 @draft(config=DRAFT, frozen=True, kw_only=True)
 class Pause:
     reason: Note | None = None
+    correlation_id: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")] | None = None
+    """What the pause belongs to elsewhere, such as an incident. Its events carry it."""
+    within_seconds: Annotated[int, Field(strict=True, ge=1, le=24 * 3600)] = HOLD_SECONDS
+    """How long a job that runs may take to its next boundary. What is under way then is cut off: a request to a model is repeated
+    on resume, the outcome of a tool call is uncertain."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -119,6 +141,9 @@ class Resumption:
     """A resume lifts what an operator may lift; an uncertain effect is lifted by its answer alone."""
 
     note: Note | None = None
+    """For the audit trail."""
+    operator_input: JsonValue = None
+    """What the model reads before it goes on, as words of whoever resumes: a text or any JSON."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -213,6 +238,16 @@ class SteeringResult:
     """Calls of the current step whose outcome is known."""
     uncertain: list[UUID]
     """Calls of it that may have been sent and have no outcome yet."""
+    status: RuntimeStatus | None = None
+    """Of the agent: `SUSPENDED` once the job holds."""
+    checkpoint_key: str | None = None
+    """The `checkpoint_id` of the checkpoint that it goes on from. Null where it has none yet."""
+    paused_at: datetime | None = None
+    """Since when it holds. Null where nothing holds it, or not yet."""
+    hold_by: datetime | None = None
+    """When it will hold at the latest, while it is pending."""
+    resumed_at_loop: int | None = None
+    """The step with which it goes on, where this request let it go on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -225,6 +260,15 @@ class SessionReceipt:
     """Some of its jobs still run to their next boundary."""
     jobs: list[Job]
     """Its open jobs."""
+    settled: list[UUID] = field(default_factory=list)
+    uncertain: list[UUID] = field(default_factory=list)
+    status: RuntimeStatus | None = None
+    checkpoint_key: str | None = None
+    """Of its open job; null where it has none, or several."""
+    paused_at: datetime | None = None
+    hold_by: datetime | None = None
+    resumed_at_loop: int | None = None
+    """The step with which its open job goes on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

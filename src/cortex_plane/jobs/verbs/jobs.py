@@ -18,7 +18,7 @@ from cortex_plane.kernel.pages import After, Page
 from cortex_plane.policies.verbs.policy_cache import require_members
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
-from cortex_plane.sessions.verbs.sessions import open_programmatic_session, require_open_session
+from cortex_plane.sessions.verbs.sessions import open_programmatic_session, require_api, require_open_session
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import Verb, once_only, require_found, transaction_verb, verb
 
@@ -38,6 +38,7 @@ async def submit(db: Database, actor: Actor, draft: JobDraft, once: IdempotencyK
                 facts.append(fact)
             else:
                 agent = require_found(await agents_store.get_agent(tx, draft.agent), "agent")
+                require_api(agent)
                 session_id = draft.session_id
                 await require_open_session(tx, actor, session_id, agent.id)
             await agents.bind_atlases(tx, actor, session_id, agent, draft.atlases)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -12,19 +13,21 @@ from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model import jobs as job_model
 from cortex_plane.jobs.model.checkpoints import as_shown, tool_ids
 from cortex_plane.jobs.model.effects import IN_DOUBT, CallStatus, Question, ToolCall, question
-from cortex_plane.jobs.model.jobs import Hold, JobStatus, SessionReceipt, SteeringResult
+from cortex_plane.jobs.model.jobs import Hold, JobStatus, PauseSource, SessionReceipt, SteeringResult
 from cortex_plane.jobs.model.journal import AT_ONCE, KEPT, Signal, SignalDraft, SignalReceipt, taken
+from cortex_plane.jobs.rules import runtime_status
 from cortex_plane.jobs.store import ReachedWaiters, queries
 from cortex_plane.jobs.verbs.jobs import job_reader
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.errors import Conflict
+from cortex_plane.kernel.errors import Conflict, InvalidInput
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.meters import meters
 from cortex_plane.kernel.pages import After, Page
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact, SessionEvent
 from cortex_plane.sessions import store as sessions_store
-from cortex_plane.sessions.model.sessions import SessionStatus
+from cortex_plane.sessions.model.events import EventType
+from cortex_plane.sessions.model.sessions import RuntimeStatus, SessionStatus
 from cortex_plane.sessions.verbs.sessions import end_approvals
 from cortex_plane.tenancy.model.access import Actor, Permission, scheduler_actor
 from cortex_plane.tenancy.verbs.frame import once_only, record, require_found, transaction_verb, verb
@@ -71,7 +74,7 @@ async def pause(db: Database, actor: Actor, id: UUID, pause: job_model.Pause) ->
         job_row = require_found(await jobs_store.lock_job(tx, id, actor.sees), "job")
         require_open(job_row)
         hold = Hold.OPERATOR if actor.sees is None else Hold.OWNER
-        did_change = await _hold(tx, id, job_row, hold, actor, pause.reason)
+        did_change, _ = await _hold(tx, id, job_row, hold, actor, pause)
         receipt = await steering_result(tx, id, did_change)
     _count_pause(actor, did_change, receipt.pending)
     return receipt
@@ -79,22 +82,20 @@ async def pause(db: Database, actor: Actor, id: UUID, pause: job_model.Pause) ->
 
 @verb(Permission.JOB_STEER)
 async def resume(db: Database, actor: Actor, id: UUID, resumption: job_model.Resumption) -> SteeringResult:
-    """Lift what an operator may lift. Resuming what is not held changes nothing."""
+    """Lift what the actor may lift. Resuming what is not held, or over, is a conflict."""
     async with db.transaction(actor.org_id) as tx:
         job_row = require_found(await jobs_store.lock_job(tx, id, actor.sees), "job")
-        require_open(job_row)
-        did_change = await lift_holds(tx, id, job_row, _may_lift(actor), actor, resumption.note)
-        receipt = await steering_result(tx, id, did_change)
-    if did_change:
-        db.hints.work()
-        meters().resumed(actor.org_id, "operator")
-    other_holds = [hold for hold in receipt.job.holds if hold not in _may_lift(actor)]
-    if other_holds and not did_change:
-        raise Conflict(
-            f"This job is held by {', '.join(other_holds)}, which a resume does not lift.",
-            code="still_held",
-            hint="Answer its question with `cortex job settle`, resume its session, or ask an operator.",
-        )
+        if job_row["status"] in job_model.TERMINAL:
+            raise _not_held(f"This job is {job_row['status']} already.", "Submit it again with `cortex job resubmit`.")
+        lifted = await lift_holds(tx, id, job_row, _may_lift(actor), actor, resumption.note)
+        if lifted is None:
+            if not job_row["holds"]:
+                raise _not_held("This job is not held.", "Look at it with `cortex job show`.")
+            raise _still_held("job", job_row["holds"])
+        await _add_operator_input(tx, job_row, id, actor, resumption.operator_input)
+        receipt = replace(await steering_result(tx, id, True), resumed_at_loop=lifted.step)
+    db.hints.work()
+    meters().resumed(actor.org_id, "operator")
     return receipt
 
 
@@ -105,17 +106,22 @@ async def pause_session(db: Database, actor: Actor, id: UUID, pause: job_model.P
         session_row = require_found(await sessions_store.lock_session(tx, id, actor.sees), "session")
         if session_row["status"] == SessionStatus.TERMINATED:
             raise Conflict("This session has ended.", code="session_terminated", hint="Open a new session.")
-        did_change = await sessions_store.hold_session(tx, id, pause.reason or f"paused by {actor.name}")
-        if did_change:
+        source = PauseSource.OPERATOR if actor.sees is None else PauseSource.OWNER
+        held_at = await sessions_store.hold_session(tx, id, source, pause.reason or f"paused by {actor.name}")
+        if held_at is not None:
+            told = False
             for job_id in await jobs_store.lock_open_job(tx, id):
                 job = require_found(await jobs_store.lock_job(tx, job_id, None), "job")
-                await _hold(tx, job_id, job, Hold.SESSION, actor, pause.reason)
-            await proof_store.append_to_session(
-                tx, id, [Fact.of(actor, "session_held", reason=pause.reason)],
-                [("session_paused", None, {"reason": pause.reason, "by": actor.name})],
-            )  # fmt: skip
-        receipt = await _session_receipt(tx, id, did_change)
-    _count_pause(actor, did_change, receipt.pending)
+                _, is_told = await _hold(tx, job_id, job, Hold.SESSION, actor, pause)
+                told = told or is_told
+            events: list[SessionEvent] = []
+            if not told and not session_row["held_by"]:
+                data = {**_pause_data(source, actor, pause), "paused_at": held_at.isoformat()}
+                events.append((EventType.SESSION_PAUSED, None, data))
+            fact = Fact.of(actor, "session_held", reason=pause.reason, **_correlation(pause))
+            await proof_store.append_to_session(tx, id, [fact], events)
+        receipt = await _session_receipt(tx, id, held_at is not None)
+    _count_pause(actor, held_at is not None, receipt.pending)
     return receipt
 
 
@@ -128,22 +134,58 @@ def _count_pause(actor: Actor, did_change: bool, pending: bool) -> None:
 
 @verb(Permission.SESSION_HOLD)
 async def resume_session(db: Database, actor: Actor, id: UUID, resumption: job_model.Resumption) -> SessionReceipt:
+    """Lift the hold of a session: an operator any, its owner their own. Resuming what is not held, or over, is a conflict."""
     async with db.transaction(actor.org_id) as tx:
-        require_found(await sessions_store.lock_session(tx, id, actor.sees), "session")
-        did_change = await sessions_store.release_session(tx, id)
-        if did_change:
-            for job_id in await jobs_store.lock_open_job(tx, id):
-                job = require_found(await jobs_store.lock_job(tx, job_id, None), "job")
-                await lift_holds(tx, job_id, job, (Hold.SESSION,), actor, resumption.note)
-            await proof_store.append_to_session(
-                tx, id, [Fact.of(actor, "session_resumed", note=resumption.note)],
-                [("session_resumed", None, {"by": actor.name})],
-            )  # fmt: skip
-        receipt = await _session_receipt(tx, id, did_change)
-    if did_change:
-        db.hints.work()
-        meters().resumed(actor.org_id, "operator")
+        session_row = require_found(await sessions_store.lock_session(tx, id, actor.sees), "session")
+        if session_row["status"] == SessionStatus.TERMINATED:
+            raise _not_held("This session has ended.", "Open a new session.")
+        if session_row["held_at"] is None:
+            raise _not_held("This session is not held.", "Look at it with `cortex session show`.")
+        if actor.sees is not None and PauseSource.OWNER not in session_row["held_by"]:
+            raise _still_held("session", [PauseSource.OPERATOR])
+        released_at = await sessions_store.release_session(tx, id, None if actor.sees is None else PauseSource.OWNER)
+        jobs = await jobs_store.lock_open_job(tx, id) if released_at is not None else []
+        steps = []
+        for job_id in jobs:
+            job = require_found(await jobs_store.lock_job(tx, job_id, None), "job")
+            steps.append(await lift_holds(tx, job_id, job, (Hold.SESSION,), actor, resumption.note))
+            if len(jobs) == 1:
+                await _add_operator_input(tx, job, job_id, actor, resumption.operator_input)
+        if resumption.operator_input is not None and len(jobs) != 1:
+            raise _nobody_reads(
+                "It has none that is open." if not jobs else "It has several: resume the one that you mean."
+            )
+        events: list[SessionEvent] = []
+        if released_at is not None and not jobs:
+            data = {"by": actor.name, "resumed_by_approval": False, "resumed_at": released_at.isoformat()}
+            events.append((EventType.SESSION_RESUMED, None, data))
+        await proof_store.append_to_session(tx, id, [Fact.of(actor, "session_resumed", note=resumption.note)], events)
+        loops = [lifted.step for lifted in steps if lifted is not None]
+        receipt = replace(await _session_receipt(tx, id, True), resumed_at_loop=loops[0] if len(loops) == 1 else None)
+    db.hints.work()
+    meters().resumed(actor.org_id, "operator")
     return receipt
+
+
+def _not_held(message: str, hint: str) -> Conflict:
+    return Conflict(message, code="failed_precondition", hint=hint)
+
+
+def _still_held(what: str, holds: Sequence[str]) -> Conflict:
+    return Conflict(
+        f"This {what} is held by {', '.join(holds)}, which you cannot lift with a resume.",
+        code="still_held",
+        hint="Answer its question with `cortex job settle`, resume its session, or ask an operator.",
+    )
+
+
+def _nobody_reads(why: str) -> InvalidInput:
+    return InvalidInput(
+        f"Nobody would read `operator_input`. {why}",
+        code="operator_input_unread",
+        hint="Leave it out, or send a message or a signal.",
+        field="operator_input",
+    )
 
 
 list_steps = job_reader(jobs_store.list_steps)
@@ -191,34 +233,79 @@ def require_open(job_row: Row) -> None:
         )
 
 
-async def _hold(tx: Transaction, id: UUID, job_row: Row, hold: Hold, actor: Actor, reason: str | None) -> bool:
-    pause_now = await tx.value(queries.hold_job, id, hold)
-    if pause_now is None:
-        return False  # it stood already
-    data = {"reason": reason, "hold": hold}
-    if pause_now:
+async def _hold(
+    tx: Transaction, id: UUID, job_row: Row, hold: Hold, actor: Actor, pause: job_model.Pause
+) -> tuple[bool, bool]:
+    """Whether the hold is new, and whether readers of events are told of a pause."""
+    asked = _pause_data(PauseSource.OPERATOR if actor.sees is None else PauseSource.OWNER, actor, pause)
+    row = await tx.row(queries.hold_job, id, hold, asked, float(pause.within_seconds))
+    if row is None:
+        return False, False  # it stood already
+    data = {"reason": pause.reason, "hold": hold, **_correlation(pause)}
+    status: dict[str, Any] = {"status": job_row["status"], "pending_pause": bool(job_row["leased"]), "hold": hold}
+    if row["pause_now"]:
         await tx.rows(queries.pause_job, id)
-        await _append_status(tx, job_row, id, actor, "job_paused", data, {"status": JobStatus.PAUSED, **data})
-    else:
-        status = {"status": job_row["status"], "pending_pause": bool(job_row["leased"]), "hold": hold}
-        await _append_status(tx, job_row, id, actor, "job_held", data, status)
-    return True
+        status = {"status": JobStatus.PAUSED, "reason": pause.reason, "hold": hold}
+    events: list[SessionEvent] = [(EventType.STATUS, id, status)]
+    is_first = not job_row["holds"]
+    if is_first:
+        events.append((EventType.PAUSE_PENDING if job_row["leased"] else EventType.SESSION_PAUSED, id, row["data"]))
+    action = "job_paused" if row["pause_now"] else "job_held"
+    await append_fact(tx, job_row["session_id"], id, actor, action, data, events)
+    return True, is_first
+
+
+def _pause_data(source: PauseSource, actor: Actor, pause: job_model.Pause) -> dict[str, Any]:
+    data = {"pause_source": source, "by": actor.name, **_correlation(pause)}
+    return data if pause.reason is None else {**data, "reason": pause.reason}
+
+
+def _correlation(pause: job_model.Pause) -> dict[str, str]:
+    return {} if pause.correlation_id is None else {"correlation_id": pause.correlation_id}
+
+
+@dataclass(frozen=True, slots=True)
+class LiftedHolds:
+    step: int | None
+    """The one with which the job goes on, where nothing else holds it."""
 
 
 async def lift_holds(
     tx: Transaction, id: UUID, job_row: Row, holds: Sequence[Hold], actor: Actor, note: str | None
-) -> bool:
+) -> LiftedHolds | None:
+    """None: none of these holds the job."""
     data = {"holds": [hold for hold in holds if hold in job_row["holds"]], "note": note}
-    if job_row["status"] == JobStatus.PAUSED:
-        status = await tx.value(queries.wake_job, id, list(holds))
-        if status is not None:
-            await _append_status(tx, job_row, id, actor, "job_resumed", data, {"status": status, **data})
-        return status is not None
-    is_lifted = await tx.value(queries.lift_job_hold, id, list(holds)) is not None
-    if is_lifted:
-        event = {"status": job_row["status"], "pending_pause": False}
-        await _append_status(tx, job_row, id, actor, "job_released", data, event)
-    return is_lifted
+    is_paused = job_row["status"] == JobStatus.PAUSED
+    row = await tx.row(queries.wake_job if is_paused else queries.lift_job_hold, id, list(holds))
+    if row is None:
+        return None
+    if is_paused:
+        action, event = "job_resumed", {"status": row["status"], **data}
+    else:
+        action, event = "job_released", {"status": job_row["status"], "pending_pause": False}
+    events: list[SessionEvent] = [(EventType.STATUS, id, event)]
+    step = None
+    if set(job_row["holds"]) <= set(holds):
+        step = 0 if job_row["step_index"] is None else job_row["step_index"] + 1
+        if not job_row["leased"]:
+            resumed = {"by": actor.name, "resumed_by_approval": False, "resumed_at_loop": step}
+            events.append((EventType.SESSION_RESUMED, id, {**resumed, "resumed_at": row["at"].isoformat()}))
+    await append_fact(tx, job_row["session_id"], id, actor, action, data, events)
+    return LiftedHolds(step)
+
+
+async def _add_operator_input(tx: Transaction, job_row: Row, id: UUID, actor: Actor, words: Any) -> None:
+    """Words that the model reads before it goes on. Whoever gave them is a cause of what it asks for."""
+    if words is None:
+        return
+    text = words if isinstance(words, str) else canonical(words).decode()
+    if not text.strip():
+        raise _nobody_reads("It is empty.")
+    seq = await sessions_store.add_operator_words(tx, id, text, actor)
+    if seq is None:
+        raise _nobody_reads("The agent of this job is a function, or runs elsewhere.")
+    data = {"text_sha256": hashlib.sha256(text.encode()).hexdigest(), "seq": seq}
+    await append_fact(tx, job_row["session_id"], id, actor, "operator_input", data, [])
 
 
 async def _append_status(
@@ -264,15 +351,27 @@ async def steering_result(tx: Transaction, id: UUID, did_change: bool) -> Steeri
         pending=job.pending_pause or job.pending_cancel,
         settled=[call.id for call in calls if call.finished_at is not None],
         uncertain=[call.id for call in calls if call.status in IN_DOUBT],
+        status=runtime_status(job),
+        **require_found(await tx.row(queries.pause_of_job, id), "job"),
     )
 
 
 async def _session_receipt(tx: Transaction, id: UUID, did_change: bool) -> SessionReceipt:
     session = require_found(await sessions_store.get_session(tx, id, None), "session")
-    jobs = [await jobs_store.get_job(tx, job_id, None) for job_id in await jobs_store.lock_open_job(tx, id)]
-    open_jobs = [job for job in jobs if job is not None]
-    pending = any(job.pending_pause for job in open_jobs)
-    return SessionReceipt(session=session, changed=did_change, pending=pending, jobs=open_jobs)
+    receipts = [await steering_result(tx, job_id, did_change) for job_id in await jobs_store.lock_open_job(tx, id)]
+    pending = any(receipt.job.pending_pause for receipt in receipts)
+    return SessionReceipt(
+        session=session,
+        changed=did_change,
+        pending=pending,
+        jobs=[receipt.job for receipt in receipts],
+        settled=[call for receipt in receipts for call in receipt.settled],
+        uncertain=[call for receipt in receipts for call in receipt.uncertain],
+        status=RuntimeStatus.ACTIVE if pending else session.agent_status,
+        checkpoint_key=receipts[0].checkpoint_key if len(receipts) == 1 else None,
+        paused_at=None if pending else max([r.paused_at for r in receipts if r.paused_at], default=session.held_at),
+        hold_by=max([r.hold_by for r in receipts if r.hold_by], default=None),
+    )
 
 
 FORGOTTEN_AT_ONCE = 10_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -96,8 +96,15 @@ async def list_past_steps(
     """Everything a resume needs, in one round trip; a task that has not begun needs nothing."""
     if assignment.checkpoint is None and assignment.kind is JobKind.TASK:
         return PastSteps()
-    last_read = read_to if assignment.kind is JobKind.CONVERSATION else None
-    return await jobs_store.list_past_steps(db, assignment, last_read, window_step, window_seq)
+    is_conversation = assignment.kind is JobKind.CONVERSATION
+    last_read = read_to if is_conversation or read_to else None
+    past = await jobs_store.list_past_steps(db, assignment, last_read, window_step, window_seq)
+    return past if is_conversation else replace(past, messages=words_for(assignment, past.messages), asked=None)
+
+
+def words_for(assignment: Assignment, messages: Sequence[SessionMessage]) -> list[SessionMessage]:
+    """What a task reads of its session: words of operators to it alone."""
+    return [message for message in messages if message.role == "system" and message.job_id == assignment.job_id]
 
 
 async def messages_between(db: Database, assignment: Assignment, above: int, up_to: int) -> list[SessionMessage]:

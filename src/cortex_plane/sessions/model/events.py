@@ -47,8 +47,11 @@ class EventType(StrEnum):
     )
     TOOL_CALL = (
         "tool_call",
-        "The model calls a tool. The call is recorded; its `tool_result` tells whether it was sent.",
-        "step id tool input_hash model? stop_reason?",
+        (
+            "The model calls a tool. The call is recorded; its `tool_result` tells whether it was sent. `input` is redacted; of one"
+            " that has more than 8000 characters it is the beginning, as a text, and `truncated` is true."
+        ),
+        "step id tool input_hash position? input? truncated? model? stop_reason?",
     )
     TOOL_RESULT = (
         "tool_result",
@@ -66,15 +69,27 @@ class EventType(StrEnum):
         "status? session? reason? error? open_approvals? hold? holds? note? pending_pause? pending_cancel?",
     )
     ERROR = "error", "Why the job failed, or why it is retried.", "message retry?"
+    PAUSE_PENDING = (
+        "pause_pending",
+        (
+            "Somebody paused what is running: it stops at its next boundary, by `hold_by` at the latest."
+            " `session_paused` follows once it holds."
+        ),
+        "pause_source by? reason? correlation_id? checkpoint_key? hold_by",
+    )
     SESSION_PAUSED = (
         "session_paused",
-        "The session is held until somebody resumes it or answers.",
-        "reason? pause_source? by? tools? calls? prompt? why?",
+        (
+            "Nothing runs any more, until somebody resumes it or answers. `pause_source` is `operator`, `owner`, `approval`,"
+            " `policy` or `idle`; `correlation_id` is that of the pause, or the approval; `checkpoint_key` is the"
+            " `checkpoint_id` of the checkpoint that it goes on from."
+        ),
+        "pause_source? reason? by? correlation_id? checkpoint_key? paused_at? tools? calls? call? tool? prompt? why?",
     )
     SESSION_RESUMED = (
         "session_resumed",
-        "The session continues: a hold was lifted, or the last decision was made.",
-        "by? approval_id? resumed_by_approval?",
+        "It continues with step `resumed_at_loop`: a hold was lifted, or the last decision was made.",
+        "by? approval_id? resumed_by_approval? resumed_at_loop? resumed_at?",
     )
     WORKER_LOST = "worker_lost", "The worker of the job died. Another worker takes the job over.", "worker epoch"
     CONTEXT_COMPACTED = (

@@ -48,6 +48,19 @@ class SessionKind(StrEnum):
     """The agent runs elsewhere and asks the plane before it acts."""
 
 
+class RuntimeStatus(StrEnum):
+    """What the agent of a session does, derived from the session and its jobs."""
+
+    INITIALIZING = "INITIALIZING"
+    """Nothing was asked of it yet."""
+    ACTIVE = "ACTIVE"
+    SUSPENDED = "SUSPENDED"
+    """It waits for a person, or is paused."""
+    TERMINATED = "TERMINATED"
+    ERROR = "ERROR"
+    """Its last job failed."""
+
+
 TITLE_LENGTH = 80
 
 
@@ -68,7 +81,7 @@ class Session:
     title: str | None
     origin_channel_mapping_id: UUID | None
     held_at: datetime | None
-    """Held by an operator: its jobs wait until it is resumed."""
+    """Held by an operator or its owner: its jobs wait until it is resumed."""
     hold_reason: str | None
     revision: int
     last_activity_at: datetime
@@ -76,6 +89,12 @@ class Session:
     updated_at: datetime
     atlases: list[BoundAtlas] = field(default_factory=list)
     """What it is bound to, for as long as it lasts."""
+    held_by: list[str] = field(default_factory=list)
+    """`operator`, `owner`, or both."""
+    agent_status: RuntimeStatus | None = None
+    """What its agent does now."""
+    end_reason: str | None = None
+    """Why its agent ended it. It ends when none of its jobs is open any more."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)

@@ -46,7 +46,22 @@ async def agent_for_new_session(tx: Transaction, ref: str) -> Agent:
             code="agent_not_active",
             hint="Activate it with `cortex agent update --status ACTIVE`, or choose another agent.",
         )
+    require_api(agent)
     return agent
+
+
+API = "api"
+"""The name of the HTTP door in `channel_permissions`."""
+
+
+def require_api(agent: Agent) -> None:
+    """Channel permissions hold for every door."""
+    if agent.channel_permissions and API not in agent.channel_permissions:
+        raise Forbidden(
+            f"This agent may not be reached over {API}.",
+            code="channel_not_permitted",
+            hint="Add the channel to the agent's channel_permissions, or use a permitted channel.",
+        )
 
 
 async def open_programmatic_session(tx: Transaction, actor: Actor, agent_ref: str) -> tuple[Agent, UUID, Fact]:

@@ -267,7 +267,7 @@ class Permission(StrEnum):
     SESSION_READ = "session.read", _EVERYONE
     SESSION_WRITE = "session.write", _WORKING
     SESSION_TERMINATE = "session.terminate", frozenset({_R.ADMIN, _R.OPERATOR, _R.MEMBER, _R.GUEST})
-    SESSION_HOLD = "session.hold", frozenset({_R.ADMIN, _R.OPERATOR})
+    SESSION_HOLD = "session.hold", frozenset({_R.ADMIN, _R.OPERATOR, _R.MEMBER})
     MESSAGE_INGEST = "message.ingest", frozenset({_R.ADMIN, _R.OPERATOR, _R.MEMBER})
     JOB_READ = "job.read", _EVERYONE
     JOB_SUBMIT = "job.submit", _WORKING

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, StrictBool, StringConstraints
 from pydantic.dataclasses import dataclass as draft
 
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.kernel.fields import DRAFT, Clearance, Moment, Name, Note, Ref, Slug
+from cortex_plane.kernel.fields import DRAFT, ChannelType, Clearance, Moment, Name, Note, Ref, Slug
 
 KeyGlobs = Annotated[
     tuple[Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")], ...],
@@ -21,12 +21,20 @@ KeyGlobs = Annotated[
 ]
 
 
+PausedSeconds = Annotated[int, Field(strict=True, ge=0, le=10 * 365 * 24 * 3600)]
+ApprovalChannels = Annotated[tuple[ChannelType, ...], Field(max_length=20)]
+
+
 @draft(config=DRAFT, frozen=True, kw_only=True)
 class OrgSettings:
     guests_may_chat: StrictBool = True
     """Whether a person whom nobody invited may talk with agents over a channel."""
     redact: KeyGlobs | None = None
-    """Names of arguments whose values no mail and no webhook shows, besides those that the plane knows itself."""
+    """Names of arguments whose values no mail, no webhook and no event shows, besides those that the plane knows itself."""
+    end_paused_after_seconds: PausedSeconds | None = None
+    """When a session that nobody came back to ends; 0, or none, for never."""
+    approval_channels: ApprovalChannels | None = None
+    """The channels over which this org asks for approvals; none means every one that it has connected."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -35,6 +43,8 @@ class OrgSettingsChange:
 
     guests_may_chat: StrictBool | None = None
     redact: KeyGlobs | None = None
+    end_paused_after_seconds: PausedSeconds | None = None
+    approval_channels: ApprovalChannels | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,7 +24,7 @@ from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError, ErrorClass, TooLarge
 from cortex_plane.sessions.rules import SessionMessage
-from cortex_plane.worker.attempt import StepWriter, pause
+from cortex_plane.worker.attempt import StepWriter
 from cortex_plane.worker.authorization import CallAuthorizer
 from cortex_plane.worker.calls import Call, merge_writes, outcome_write, reply_digest, storable
 from cortex_plane.worker.code.context import CodeAgent, Context
@@ -32,7 +32,16 @@ from cortex_plane.worker.code.journal import JournalEntries, JournalWriter
 from cortex_plane.worker.code.operations import Unwind, last_round, with_ask
 from cortex_plane.worker.code.performer import CodeParts, Performer
 from cortex_plane.worker.effects import CallLedger, RequestCards
-from cortex_plane.worker.ends import Ended, EndWriter, JobCancelled, JobFailed, JobHeld, JobRetried, LastWrite
+from cortex_plane.worker.ends import (
+    Ended,
+    EndWriter,
+    JobCancelled,
+    JobFailed,
+    JobHeld,
+    JobPaused,
+    JobRetried,
+    LastWrite,
+)
 from cortex_plane.worker.lease import Lease, WorkerContext
 from cortex_plane.worker.model_calls import ModelConversation
 from cortex_plane.worker.resume import resume
@@ -75,6 +84,10 @@ class CodeAttempt:
     def interrupt(self) -> None:
         self.lease.cancel_requested = True
         self.conversation.interrupt("The job was cancelled.")
+
+    def cut(self) -> None:
+        self.lease.cut()
+        self.conversation.interrupt("The job was paused.")
 
     async def _loop(self) -> None:
         lease = self.lease
@@ -178,7 +191,7 @@ class CodeAttempt:
         if stop.waiting:
             await self._park()
         if stop.held_back or (isinstance(error, Unwind) and self.journal.held):
-            raise Ended(pause(self.lease))
+            raise Ended(JobPaused())
         if error is not None:
             self._raise_end(performer, error)
         return await self._complete(performer, result)

@@ -32,7 +32,7 @@ from cortex_plane.jobs.model.journal import (
     WaitTimeout,
 )
 from cortex_plane.kernel.errors import CortexError, TooLarge
-from cortex_plane.worker.calls import storable
+from cortex_plane.worker.calls import END_SESSION, storable
 from cortex_plane.worker.code import operations
 from cortex_plane.worker.code.operations import PlannedOperation, Scope
 
@@ -175,6 +175,10 @@ class Context:
     def tool(self, name: str, /, **arguments: Any) -> Operation[Any]:
         """Call a tool of the app: by its policies, approvals and ledger. Raises `ToolFailed` or `ToolDenied`."""
         return self._operation(f"The tool `{name}`", operations.plan_tool, name, arguments)
+
+    def end_session(self, reason: str = "") -> Operation[Any]:
+        """End the session for good, once none of its jobs is open any more: the function may still return its answer."""
+        return self.tool(END_SESSION, reason=reason)
 
     def answer(self, gate: str, answers: Mapping[str, Any], *, call: str | None = None) -> Operation[bool]:
         """Answer a gate that `GateClosed` told of: whether it is passed. ``call`` names the call that it stops, where it

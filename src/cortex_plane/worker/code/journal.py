@@ -35,7 +35,7 @@ from cortex_plane.worker.attempt import StepWriter, is_applied
 from cortex_plane.worker.calls import Call, merge_writes
 from cortex_plane.worker.code.context import describe_error
 from cortex_plane.worker.code.operations import PlannedOperation, Unwind
-from cortex_plane.worker.ends import End, Ended, JobCancelled, JobFailed, JobHandedBack, JobHeld, JobSleeps
+from cortex_plane.worker.ends import End, Ended, JobCancelled, JobFailed, JobHandedBack, JobHeld, JobPaused, JobSleeps
 from cortex_plane.worker.lease import CheckpointTooLarge, Lease
 from cortex_plane.worker.limits import ticks
 
@@ -198,6 +198,8 @@ class JournalWriter:
                 stop.hand_back = end
             case JobCancelled():
                 stop.cancelled = True
+            case JobPaused():
+                stop.held_back = self.held = True
             case JobSleeps():
                 if end.write is not None and end.reason not in stop.reasons:
                     self.record(end.write)

@@ -33,7 +33,7 @@ from cortex_plane.jobs.model.state import check_key
 from cortex_plane.kernel.canonical import canonical, check_text
 from cortex_plane.kernel.errors import CortexError, InvalidInput
 from cortex_plane.policies.model.policies import MAX_TIMEOUT_SECONDS, PolicyRow, PolicyVerdict, Quorum
-from cortex_plane.worker.calls import ASK, Toolbox
+from cortex_plane.worker.calls import ASK, END_TOOL, Toolbox
 from cortex_plane.worker.questions import ASK_PERSON_DIGEST, ASK_PERSON_TOOL, question_demand
 from cortex_plane.worker.tools.tool import RETURNED, Tool, check_settlement, encode_result, encode_state, is_number
 
@@ -368,12 +368,10 @@ _ASK_DIGEST = ASK_TOOL.version("plane").digest
 
 
 def with_ask(toolbox: Toolbox) -> Toolbox:
-    """Code may ask; the model is not told of it."""
-    return replace(
-        toolbox,
-        tools={**toolbox.tools, ASK_TOOL.provider_name: ASK_TOOL, ASK_PERSON_TOOL.provider_name: ASK_PERSON_TOOL},
-        digests={**toolbox.digests, ASK: _ASK_DIGEST, ASK_PERSON: ASK_PERSON_DIGEST},
-    )
+    """Code may ask, and end its session; the model is not told of it."""
+    own = {tool.provider_name: tool for tool in (ASK_TOOL, ASK_PERSON_TOOL, END_TOOL)}
+    digests = {**toolbox.digests, ASK: _ASK_DIGEST, ASK_PERSON: ASK_PERSON_DIGEST}
+    return replace(toolbox, tools={**toolbox.tools, **own}, digests=digests)
 
 
 class Unwind(BaseException):

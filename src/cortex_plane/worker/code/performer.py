@@ -46,9 +46,9 @@ from cortex_plane.worker.code.context import FAILURES, Decision, JournalReplay, 
 from cortex_plane.worker.code.journal import JournalEntries, JournalWriter, OperationRecord
 from cortex_plane.worker.code.steps import step_call, warn_undeclared
 from cortex_plane.worker.effects import CallLedger
-from cortex_plane.worker.ends import Ended, JobFailed
+from cortex_plane.worker.ends import Ended, JobFailed, JobPaused
 from cortex_plane.worker.lease import Lease
-from cortex_plane.worker.limits import CallStopped, CallTimeout, ticks, within
+from cortex_plane.worker.limits import CallStopped, CallTimeout, ticks
 from cortex_plane.worker.model_calls import ModelConversation
 from cortex_plane.worker.session_gates import SessionGates
 from cortex_plane.worker.tools.tool import MIN_TIMEOUT, encode_result, run_function
@@ -211,6 +211,8 @@ class Performer(JournalReplay):
                 result = encode_result(await self._call_function(operation))
                 break
             except Exception as error:
+                if self._parts.lease.is_overdue:
+                    raise Ended(JobPaused()) from error
                 # A step that the job's own time cut off did not fail, and is not for the agent to catch.
                 if (refusal := limits.refuse_time()) is not None:
                     raise Ended(JobFailed(*refusal)) from error
@@ -280,11 +282,10 @@ class Performer(JournalReplay):
 
     async def _call_function(self, operation: operations.PlannedStep) -> Any:
         limits = self._parts.lease.limits
-        own = operation.timeout or float(limits.resources.step_timeout_seconds)
-        seconds = min(own, max(0.0, limits.job_seconds_left()))
+        seconds = operation.timeout or float(limits.resources.step_timeout_seconds)
         function = functools.partial(operation.function, *operation.arguments)
         try:
-            return await within(seconds, run_function(function, {}))
+            return await self._parts.lease.within(seconds, run_function(function, {}))
         except (Exception, asyncio.CancelledError):
             raise
         except BaseException as error:

@@ -304,6 +304,13 @@ class ToolContext:
     """The keys of the agent's `skill_config` that the plane does not read itself."""
     session_context: Mapping[str, Any] = field(default_factory=dict)
     """The `context` of the session, as it was when this attempt of the job began."""
+    request_end: Callable[[str], None] | None = field(default=None, repr=False, compare=False)
+
+    def end_session(self, reason: str = "") -> None:
+        """End the session of this call, once none of its jobs is open any more: the agent may still say goodbye."""
+        if self.request_end is None:
+            raise InvalidApp("This context belongs to no session.", hint="Call it in a tool that a worker runs.")
+        self.request_end(reason)
 
     @property
     def idempotency_key(self) -> str:
