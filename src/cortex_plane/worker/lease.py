@@ -22,7 +22,7 @@ from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.model import checkpoints
 from cortex_plane.jobs.model.checkpoints import Memory, Progress
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.jobs.model.state import NO_ENTRIES, Entries, apply_changes
+from cortex_plane.jobs.model.state import Entries, apply_changes
 from cortex_plane.jobs.rules import Assignment, StepWrite, WriteResult
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, TooLarge, Unavailable
@@ -166,8 +166,8 @@ class Lease:
                 progress.checkpoint_id, progress.created_at = new_id(), self.time.now()
                 envelope = checkpoints.seal(progress, job_id=self.assignment.job_id, key=self.key)
             except TooLarge as error:
-                # The job ends with what was written before; where that does not fit either, without any state.
-                progress.active_tools, self.state = (), self.state if write.state is not None else NO_ENTRIES
+                # The job ends with the state that was written last.
+                progress.active_tools = ()
                 # Raised, because the caller may hold a lock: the end of the job is written after it is released.
                 outcomes = StepWrite(outcomes=write.outcomes, results=write.results, stored=write.stored)
                 raise CheckpointTooLarge(error, outcomes) from error

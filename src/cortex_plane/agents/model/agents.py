@@ -173,10 +173,8 @@ def _settings_known(config: dict[str, Any]) -> dict[str, Any]:
         if value is not None and value not in choices:
             context = {"name": name, "choices": ", ".join(choices)}
             raise PydanticCustomError(name, "{name} must be one of {choices}", context)
-    if reserved := next((key for key in config if key.startswith("$")), None):
-        raise PydanticCustomError(
-            "reserved_key", "the key {key} is the plane's own: it starts with $", {"key": reserved}
-        )
+    if "$plane" in config:
+        raise PydanticCustomError("reserved_key", "$plane is a key of the plane's own")
     keys = config.get("context_in_prompt", False)
     if not (isinstance(keys, bool) or (isinstance(keys, list) and all(isinstance(key, str) for key in keys))):
         raise PydanticCustomError(

@@ -95,7 +95,7 @@ def _require_fit(step: PlannedStep, function: Callable[..., Any]) -> None:
     """A function that does not take the arguments is refused before anything is written: its call would be in doubt."""
     try:
         signature = inspect.signature(function)
-    except ValueError:
+    except (TypeError, ValueError):
         return  # a builtin that does not say what it takes
     try:
         signature.bind(*step.arguments, **dict.fromkeys(context_parameters(function)))
