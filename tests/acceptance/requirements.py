@@ -728,6 +728,12 @@ REQUIREMENTS = [
     _R("S5.29", "Custom triggers and validators are code that cannot hold up or open anything."),
     _R("S5.30", "Checkpoints are cheap: compiled once, looked up by what matches."),
     _R("S5.31", "Checkpoint flows can be tested: trigger, questions, validation, effects."),
+    _R("S5.230", "A card says why its policy asks, and what the agent answered to gates, on page, mail, API and terminal."),
+    _R("S5.231", "A model is shown the schema, limits and patterns of a question, and the names that it may request."),
+    _R("S5.232", "An accepted answer says how many gates still stand before the call, and which."),
+    _R("S5.233", "The receipt of an answer says which capabilities and actions it opened."),
+    _R("S5.234", "Answers in TRACE are whole or marked as cut."),
+    _R("S5.235", "Several contexts are requested at once."),
     # Nobody decides in another's name
     _R("D.461", "Ending a credential ends what came from it: sessions and links with their key, keys with the key that made them;"
        " of a deactivated member nothing comes back."),

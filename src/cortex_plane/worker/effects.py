@@ -24,7 +24,7 @@ from cortex_plane.agents.model.completions import AssistantTurn, UserTurn
 from cortex_plane.agents.model.tools import DidNotHappen, Happened, OnUncertain, ToolError
 from cortex_plane.approvals.model.approvals import NewRequest
 from cortex_plane.approvals.verbs.approval_requests import SETTLERS, Possible, feasible_terms, nobody_can, require_terms
-from cortex_plane.calls.rules.pipeline import call_fact, call_request, people_card, standing_fact
+from cortex_plane.calls.rules.pipeline import call_fact, call_request, standing_fact
 from cortex_plane.db.crash_points import reached
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus
 from cortex_plane.jobs.model.effects import MAX_SENDS, SETTLED, CallStatus, Settlement, doubt, settlement
@@ -112,7 +112,7 @@ class RequestCards:
         agent, demand = self._lease.assignment.agent, self._demands.get(call.id)
         summary = f"{agent} wants to call {call.name}" if demand is None else f"{agent} asks: {demand.action}"
         return self._request(
-            call, summary=summary, rule=call.rule, terms=possible.terms, question=people_card(call.ruling),
+            call, summary=summary, rule=call.rule, terms=possible.terms, ruling=call.ruling,
             changed_by=possible.changed_by,
         )  # fmt: skip
 

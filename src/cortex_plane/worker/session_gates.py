@@ -40,6 +40,7 @@ from cortex_plane.worker import gate_code
 from cortex_plane.worker.calls import Call, CallKind, storable
 from cortex_plane.worker.ends import Ended, JobFailed, JobHeld
 from cortex_plane.worker.lease import Lease
+from cortex_plane.worker.limits import ticks
 
 log = structlog.get_logger()
 
@@ -60,7 +61,7 @@ class AttemptGates:
 
     def __init__(self, atlases: CompiledAtlases, bound: dict[str, Any], now: Callable[[], datetime]) -> None:
         self._now = now
-        self.session = GateSession(atlases, bound, now)
+        self.session = GateSession(atlases, bound, now, ticks=ticks)
         self._due: dict[UUID, tuple[Call, gate_model.GatedCall]] = {}
         """Calls that were let through and are not charged yet."""
         self._states: dict[UUID, gate_model.GateState] = {}
@@ -109,10 +110,11 @@ class AttemptGates:
         state = self._after_due(session.before, call, now)
         if state is session.state:
             return session.judge(call)
-        ruling = judge(session.atlases, state, call, now)
+        elapsed = session.stopwatch()
+        ruling = judge(session.atlases, state, call, now, elapsed=elapsed)
 
         def change(atlases: CompiledAtlases, current: gate_model.GateState) -> gate_model.Ruling:
-            result = judge(atlases, current, call, now)
+            result = judge(atlases, current, call, now, elapsed=elapsed)
             # Open are the questions of the ruling: not those that this call would meet by what came after it.
             state = _opened(atlases, replace(result.state, open=current.open), ruling.asks, now)
             return replace(result, state=state, traces=ruling.traces)
@@ -197,15 +199,17 @@ class AttemptGates:
             return result.told
         return {**result.told, "shut": True, "reason": "; ".join(map(str, result.told.get("faults", {}).values()))}
 
-    def request_context(self, name: str) -> dict[str, Any]:
+    def request_context(self, names: Sequence[str]) -> dict[str, Any]:
         session = self.session
         earlier = set(session.state.contexts)
-        result = session.request(name)
+        result = session.request(names)
         contexts = session.atlases.contexts
-        names = [contexts[key].name for key in result.state.contexts if key not in earlier and key in contexts]
+        titles = [contexts[key].name for key in result.state.contexts if key not in earlier and key in contexts]
+        unknown = [name[:200] for name in names if not session.atlases.requested(name)]
+        missing = {"unknown": unknown} if unknown and len(names) > 1 else {}
         if result.fired:
-            return {"found": True, "given": names, "next": "It stands in your instructions from now on."}
-        return {"found": False, "next": "Nobody wrote anything down under this name; go on without it."}
+            return {"found": True, "given": titles, **missing, "next": "It stands in your instructions from now on."}
+        return {"found": False, **missing, "next": "Nobody wrote anything down under this name; go on without it."}
 
     def count_unanswered(self) -> None:
         """After a response: one that did not try to answer what stops the session counts as a wrong answer."""
@@ -469,7 +473,8 @@ class SessionGates:
             if call.name == gate_model.ANSWER:
                 reply = await self.bound.answer(call.values, self._lease.app.validators)
             else:
-                reply = self.bound.request_context(str(call.values["name"]))
+                name = call.values["name"]
+                reply = self.bound.request_context([name] if isinstance(name, str) else name)
             call.kind, call.status = CallKind.READ, CallStatus.COMPLETED
             call.result = canonical(reply)
 

@@ -101,6 +101,8 @@ def _answers_receipt(gates: GateSession, seen: Answered, *, shut: bool) -> Answe
         next=str(reply.get("next", "")),
         faults=dict(reply.get("faults", {})),
         warnings=list(reply.get("warning", ())),
+        opened_capabilities=list(reply.get("opened_capabilities", ())),
+        opened_actions=list(reply.get("opened_actions", ())),
         questions=gates.questions(gates.state.open),
         shut=shut,
     )

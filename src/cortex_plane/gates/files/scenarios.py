@@ -247,7 +247,7 @@ class _Session:
             case EventKind.TRIGGERED:
                 self._boundary(custom=frozenset(gate.key for gate in self.atlases.named(event.text)))
             case EventKind.REQUESTED:
-                self.state = requested(self.atlases, self.state, event.text, self.now).state
+                self.state = requested(self.atlases, self.state, [event.text], self.now).state
             case EventKind.IGNORED:
                 self.state = ignored(self.atlases, self.state, self.now).state
             case EventKind.ANSWERED:
