@@ -734,6 +734,8 @@ REQUIREMENTS = [
     _R("S5.233", "The receipt of an answer says which capabilities and actions it opened."),
     _R("S5.234", "Answers in TRACE are whole or marked as cut."),
     _R("S5.235", "Several contexts are requested at once."),
+    _R("S5.236", "A custom validator may be a signed callback to a steward's webhook connection, with a timeout, and fails closed."),
+    _R("S5.237", "max_checkpoint_time_ms counts the evaluation itself."),
     # Nobody decides in another's name
     _R("D.461", "Ending a credential ends what came from it: sessions and links with their key, keys with the key that made them;"
        " of a deactivated member nothing comes back."),

@@ -186,7 +186,8 @@ def test_expressions_that_cannot_be_linear_are_refused(pattern: str) -> None:
 @pytest.mark.proves("D.353")
 def test_validators_of_apps_and_what_holds_without_them() -> None:
     asked = one(TEXT, custom_validator="ticket-exists")
-    assert custom_checks(asked, {"q": "T-1"}) == [("q", "ticket-exists", "T-1")]
+    assert custom_checks(asked, {"q": "T-1"}) == [(asked.questions[0], "T-1")]
+    assert custom_checks(asked, {"q": 1}) == [], "what is wrong anyway needs no validator"
     assert custom_checks(asked, {"q": None}) == []
     assert fault(asked, "T-1", {"q": None}) is None
     assert fault(asked, "T-1", {"q": "no such ticket"}) == "no such ticket"

@@ -91,7 +91,8 @@ async def run_validators(
 ) -> dict[str, str | None]:
     """By question: the fault of its answer, None for a valid one. Answers that could not be checked are left out."""
     faults: dict[str, str | None] = {}
-    for question, name, value in custom_checks(gate, answers):
+    for question, value in custom_checks(gate, answers):
+        id, name = question.question_id, question.validation.custom_validator or ""
         function = validators.get(name)
         if function is None:
             continue
@@ -99,9 +100,9 @@ async def run_validators(
         if trouble is not None:
             continue
         if result is None:
-            faults[question] = None
+            faults[id] = None
         elif isinstance(result, str):
-            faults[question] = storable(result)[:MAX_FAULT] or f"the validator `{name}` refused it"
+            faults[id] = storable(result)[:MAX_FAULT] or f"the validator `{name}` refused it"
     return faults
 
 

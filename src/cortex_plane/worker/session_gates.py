@@ -26,6 +26,7 @@ from cortex_plane.gates.rules.evaluation import judge, ran
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.gates.rules.prompts import prompt_parts, questions
 from cortex_plane.gates.rules.session import GateChanges, GateSession, PendingEvaluation, same_question
+from cortex_plane.gates.verbs.answer_checks import ask_stewards
 from cortex_plane.gates.verbs.atlas_cache import book
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import Hold, JobKind
@@ -185,7 +186,7 @@ class AttemptGates:
             self._prompt = atlases, state, prompt_parts(atlases, state)
         return self._prompt[2]
 
-    async def answer(self, values: Mapping[str, Any], validators: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
+    async def answer(self, values: Mapping[str, Any], lease: Lease) -> dict[str, Any]:
         """The agent answers a gate: what it is sent back."""
         session, answers = self.session, values["answers"]
         target = session.answer_target(str(values["gate"]), values["call"])
@@ -193,7 +194,9 @@ class AttemptGates:
         if target.which is not None and not target.which.call:
             self._has_tried = True
         if target.gate is not None:
-            faults = await gate_code.run_validators(target.gate, validators, answers)
+            faults = await gate_code.run_validators(target.gate, lease.app.validators, answers)
+            callbacks, where = lease.worker.callbacks, lease.assignment
+            faults |= await ask_stewards(callbacks, where.org_id, where.session_id, target, answers)
         result = session.record_answer(target, answers, faults)
         if result.valid or target.which is None or same_question(session.state, target.which) is not None:
             return result.told
@@ -471,7 +474,7 @@ class SessionGates:
                 continue
             call.authorization = Authorization(BY_THE_PLANE)
             if call.name == gate_model.ANSWER:
-                reply = await self.bound.answer(call.values, self._lease.app.validators)
+                reply = await self.bound.answer(call.values, self._lease)
             else:
                 name = call.values["name"]
                 reply = self.bound.request_context([name] if isinstance(name, str) else name)

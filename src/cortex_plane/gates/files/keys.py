@@ -111,7 +111,12 @@ TRIGGER = Tagged(
     },
 )  # fmt: skip
 
-_VALIDATOR = Field(_ID, "The name under which an app registered a function that looks at the answer.")
+_VALIDATOR = Field(
+    Text(MAX_ID + len(atlas_model.BY_WEBHOOK), rf"(?:{atlas_model.BY_WEBHOOK})?[A-Za-z0-9][A-Za-z0-9._-]*",
+         "letters, digits, dots, dashes and underscores, maybe after `webhook:`"),
+    "Who looks at the answer: a function that an app registered under this name, or `webhook:` and the name of a webhook"
+    " connection of the org.",
+)  # fmt: skip
 _LENGTH = Amount(0, atlas_model.MAX_ANSWER, whole=True)
 _LIMIT = Amount(-1e15, 1e15)
 

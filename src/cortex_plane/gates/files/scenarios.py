@@ -258,7 +258,8 @@ class _Session:
     def _answer(self, event: ScenarioEvent) -> None:
         target = meant(self.atlases, self.state, event.text, None)
         checks = custom_checks(target.gate, event.answers) if target.gate is not None else []
-        custom = {id: event.objections.get(id) for id, _, _ in checks}
+        ids = [question.question_id for question, _ in checks]
+        custom = {id: event.objections.get(id) for id in ids}
         outcome = answer(self.atlases, self.state, target, event.answers, custom, self.now)
         self.state = outcome.state
         if outcome.valid is not event.accepted:

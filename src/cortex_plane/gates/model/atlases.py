@@ -25,6 +25,8 @@ MAX_CONTEXT = 1024 * 1024
 """Characters of one context block."""
 MAX_ANSWER = 20_000
 """Characters of a text that answers a question, where the question names no other limit."""
+BY_WEBHOOK = "webhook:"
+"""How the name of a validator begins that a webhook connection stands for."""
 MAX_ATTEMPTS = 3
 """How often a gate is answered wrongly before it stays shut, where it does not say so itself."""
 
@@ -129,7 +131,13 @@ class AnswerValidation:
     minimum: int | float | None = None
     maximum: int | float | None = None
     custom_validator: str | None = None
-    """The name under which an app registered it."""
+    """The name under which an app registered it, or `webhook:` and the name of a webhook connection."""
+
+    @property
+    def connection(self) -> str | None:
+        """The webhook connection that looks at the answer, where no app does."""
+        name = self.custom_validator or ""
+        return name.removeprefix(BY_WEBHOOK) if name.startswith(BY_WEBHOOK) else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

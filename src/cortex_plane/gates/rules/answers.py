@@ -40,17 +40,26 @@ class AnswerFault:
     on_invalid: OnInvalid
 
 
-def custom_checks(gate: Gate, answers: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
-    """What must be asked of code before the answers are judged: question, validator, answer."""
+class Unchecked(str):
+    """Why nobody could look at an answer. It is asked for again, whatever follows from a wrong one."""
+
+    __slots__ = ()
+
+
+def custom_checks(gate: Gate, answers: Mapping[str, Any]) -> list[tuple[GateQuestion, Any]]:
+    """What validators must look at before the answers are judged: only what is right apart from that."""
     return [
-        (question.question_id, question.validation.custom_validator, answers[question.question_id])
+        (question, value)
         for question in gate.questions
-        if question.validation.custom_validator is not None and answers.get(question.question_id) is not None
+        if question.validation.custom_validator is not None
+        and (value := answers.get(question.question_id)) is not None
+        and _plain_fault(question, value) is None
     ]
 
 
 def check(gate: Gate, answers: Mapping[str, Any], custom: Mapping[str, str | None]) -> list[AnswerFault]:
-    """Everything that is wrong. ``custom``: what validators said, None where they had nothing to object."""
+    """Everything that is wrong. ``custom``: what validators said, None where they had nothing to object; what is not there
+    nobody looked at."""
     names = [question.question_id for question in gate.questions]
     message = f"the gate asks no such question; it asks {', '.join(names)}"
     strangers = sorted(map(str, answers.keys() - set(names)))[:MAX_STRANGERS]
@@ -61,20 +70,24 @@ def check(gate: Gate, answers: Mapping[str, Any], custom: Mapping[str, str | Non
         if value is None and question.required:
             # A missing answer is not a wrong one: it is asked for again, whatever follows from a wrong one.
             wrong, on_invalid = "it must be answered", OnInvalid.RETRY
+        if isinstance(wrong, Unchecked):
+            wrong, on_invalid = str(wrong), OnInvalid.RETRY
         if wrong is not None:
             faults.append(AnswerFault(question_id=id, said=wrong, on_invalid=on_invalid))
     return faults
 
 
 def _wrong(question: GateQuestion, value: Any, custom: Mapping[str, str | None]) -> str | None:
+    message, name = _plain_fault(question, value), question.validation.custom_validator
+    if message is None and name is not None:
+        message = custom.get(question.question_id, Unchecked(f"the validator `{name}` could not look at it"))
+    return message
+
+
+def _plain_fault(question: GateQuestion, value: Any) -> str | None:
     text = _as_text(value)
     message = _too_long(question, text) or _CHECKS[question.response_type](question, value)
-    if message is None and text is not None:
-        message = _text_fault(question, text)
-    name = question.validation.custom_validator
-    if message is None and name is not None:
-        message = custom.get(question.question_id, f"the validator `{name}` could not look at it")
-    return message
+    return _text_fault(question, text) if message is None and text is not None else message
 
 
 def _as_text(value: Any) -> str | None:

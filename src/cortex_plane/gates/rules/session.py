@@ -17,7 +17,7 @@ from uuid import UUID
 
 from cortex_plane.gates.model import gates as gate_model
 from cortex_plane.gates.model.atlases import Gate
-from cortex_plane.gates.rules.answers import AnswerTarget, answer, meant
+from cortex_plane.gates.rules.answers import AnswerTarget, Unchecked, answer, meant
 from cortex_plane.gates.rules.effects import Elapsed, EvaluationRun, RanCall, minutes_of, notices
 from cortex_plane.gates.rules.evaluation import at_boundary, judge, judge_sent, ran, requested, shown
 from cortex_plane.gates.rules.index import CompiledAtlases
@@ -242,15 +242,15 @@ class GateSession:
         return replace(target, which=still_open)
 
     def record_answer(
-        self, target: AnswerTarget, answers: Mapping[str, Any], custom: Mapping[str, str | None]
+        self, target: AnswerTarget, answers: Mapping[str, Any], custom: dict[str, str | None]
     ) -> gate_model.Answered:
         """``custom``: the faults that validators reported."""
         now = self.now()
         if target.gate is not None and not self._loads_code:
-            custom = {
-                question.question_id: f"its validator `{question.validation.custom_validator}` {NOT_LOADED}"
+            custom = custom | {
+                question.question_id: Unchecked(f"its validator `{question.validation.custom_validator}` {NOT_LOADED}")
                 for question in target.gate.questions
-                if question.validation.custom_validator is not None
+                if question.validation.custom_validator is not None and question.validation.connection is None
             }
 
         def change(atlases: CompiledAtlases, state: gate_model.GateState) -> gate_model.Answered:

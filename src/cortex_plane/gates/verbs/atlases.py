@@ -71,6 +71,13 @@ async def _odd_here(tx: Transaction, atlas: atlas_model.Atlas) -> list[str]:
             f"steward.notifications: no enabled webhook connection of the org has the address {steward.webhook}, so nothing"
             " is sent; make one with `cortex connection create NAME --channel webhook --url …`"
         )
+    questions = (question for gate in atlas.gates for question in gate.questions)
+    validators = dict.fromkeys(name for question in questions if (name := question.validation.connection) is not None)
+    for name in await gates_store.missing_webhooks(tx, list(validators)) if validators else ():
+        odd.append(
+            f"custom_validator: the org has no enabled webhook connection `{name}`, so no answer is accepted; make one with"
+            f" `cortex connection create {name} --channel webhook --url …`"
+        )
     patterns = await gates_store.unmatched_keys(tx, steward.api_keys) if steward.api_keys else []
     if patterns:
         more = f" (and {len(patterns) - 1} more)" if len(patterns) > 1 else ""
