@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cortex_plane.kernel.documents import Faults, ListNode, MappingNode, Node, ScalarNode
+from cortex_plane.kernel.text import unseen_in
 
 _DIGITS = re.compile(r"[0-9]+")
 _INTEGER = re.compile(r"[-+]?[0-9]{1,20}")
@@ -81,6 +82,8 @@ class Text(Shape):
     allowed: str = "a text with something in it"
     name: str = ""
     """What faults call it, where that is not its key."""
+    visible: bool = False
+    """People decide by what it looks like: no character in it is hidden, or turns text around."""
     _compiled: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -96,6 +99,11 @@ class Text(Shape):
             return None
         if len(text) > self.longest:
             return reading.fault(node.line, f"`{key}` has {len(text)} characters; the limit is {self.longest}.")
+        if self.visible and (unseen := unseen_in(text)) is not None:
+            return reading.fault(
+                node.line,
+                f"{what} has a character that nobody sees (U+{ord(unseen):04X}) at position {text.index(unseen) + 1}: leave it out.",
+            )
         if not self._compiled.fullmatch(text):
             other = f", not `{text[:50]}`" if text.isprintable() and text.strip() else ""
             return reading.fault(node.line, f"{what} must be {self.allowed}{other}.")
