@@ -738,6 +738,8 @@ REQUIREMENTS = [
     _R("S5.237", "max_checkpoint_time_ms counts the evaluation itself."),
     _R("S5.238", "A manifest is queried for the gates, capabilities and policies of an action, and for the gates of a capability."),
     _R("S5.239", "A builder writes atlases from Python: the document that the reader of files accepts, checked by that alone."),
+    _R("S5.240", "Keys of policy files in an atlas are refused with the lines to write in a policy file."),
+    _R("S5.241", "Bidi and zero-width characters in names and questions are refused or shown."),
     # Nobody decides in another's name
     _R("D.461", "Ending a credential ends what came from it: sessions and links with their key, keys with the key that made them;"
        " of a deactivated member nothing comes back."),
