@@ -740,6 +740,7 @@ REQUIREMENTS = [
     _R("S5.239", "A builder writes atlases from Python: the document that the reader of files accepts, checked by that alone."),
     _R("S5.240", "Keys of policy files in an atlas are refused with the lines to write in a policy file."),
     _R("S5.241", "Bidi and zero-width characters in names and questions are refused or shown."),
+    _R("S5.242", "session_end fires however a session ends."),
     # Nobody decides in another's name
     _R("D.461", "Ending a credential ends what came from it: sessions and links with their key, keys with the key that made them;"
        " of a deactivated member nothing comes back."),

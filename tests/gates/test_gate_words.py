@@ -87,7 +87,8 @@ async def _asked(world: World, desk: Desk, manifest: str, *script: dict[str, Any
 
 
 async def _deletion(world: World) -> Approval:
-    manifest = atlas(PURPOSE, JUSTIFY, ADMIN, OTHER, policies=ASKS, capabilities=CAPABILITIES)
+    actions = [{"action_id": "ticket.delete", "risk_tier": "high"}]
+    manifest = atlas(PURPOSE, JUSTIFY, ADMIN, OTHER, policies=ASKS, capabilities=CAPABILITIES, actions=actions)
     return await _asked(
         world, Desk(), manifest, turn(say("purpose", goal="I tidy up.")), turn(delete()),
         turn(say("justify", why=WHY), say("admin-gate", token="Ada did.")), turn(delete()),
@@ -106,13 +107,17 @@ async def test_a_card_says_why_its_policy_asks_and_what_the_agent_answered(
     assert [(each["gate"].split("/")[1], each["question_id"], each["answer"]) for each in approval["gate_answers"]] == [
         ("purpose", "goal", "I tidy up."), ("justify", "why", WHY), ("admin-gate", "token", "Ada did."),
     ]  # fmt: skip
-    page = shown(await (await Visitor.log_in(http, world)).get(f"/approvals/{card.id}"))
+    visitor = await Visitor.log_in(http, world)
+    page, confirmation = await visitor.get(f"/approvals/{card.id}"), await visitor.decide(card.id, "approved")
     for text in (REASON, "What are you here for?", "I tidy up.", "which stays.", "U+202E"):
-        assert text in page, text
+        assert text in shown(page), text
+        assert text in shown(confirmation), text
 
 
 @pytest.mark.proves("S5.230")
-async def test_mails_say_the_same_and_hide_what_the_org_hides(world: World, admin: asyncpg.Connection) -> None:
+async def test_mails_say_the_same_and_hide_what_the_org_hides(
+    http: httpx.AsyncClient, world: World, admin: asyncpg.Connection
+) -> None:
     bea = await world.person(Role.APPROVER, name="Bea")
     await link(admin, world, await connect(world, "email", "post"), bea, "bea@example.com")
     await apply_policies(world.db, world.admin.actor, APPROVERS)
@@ -127,6 +132,11 @@ async def test_mails_say_the_same_and_hide_what_the_org_hides(world: World, admi
         assert text in mail.html, text
     assert "Ada did." not in mail.text, "an answer to `token` is redacted"
     assert REDACTED in mail.text
+    # So does the page behind its link.
+    link_page = shown(
+        await http.get(next(url for url in mail.urls if "sig=" in url).removeprefix("https://plane.example"))
+    )
+    assert [text in link_page for text in (REASON, "I tidy up.", "Ada did.")] == [True, True, False]
 
 
 @pytest.mark.proves("S5.230")

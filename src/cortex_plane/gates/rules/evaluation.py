@@ -39,7 +39,9 @@ def at_boundary(
         due: dict[str, dict[str, Any]] = {gate.key: {} for gate in atlases.of(TriggerType.SESSION_END)}
     else:
         due = _due(work, moment) if state.ended is None else {}
-    for gate in within_budget(work, sorted((atlases.gates[key] for key in due), key=rank)):
+    gates = sorted((atlases.gates[key] for key in due), key=rank)
+    # The end of a session is no input: its gates only record and advise, and fire whatever an input may cost.
+    for gate in gates[:MAX_FIRED] if moment.ends else within_budget(work, gates):
         work.fire(gate, due[gate.key])
     for key in sorted(moment.unknown & atlases.gates.keys()):
         work.restrict(atlases.gates[key])
