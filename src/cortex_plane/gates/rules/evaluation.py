@@ -150,7 +150,7 @@ def _judge(work: EvaluationRun, call: GatedCall, looking: bool) -> Ruling:
     return _ruling(
         work, risk, verdict, rule, reason, people=tuple(people), strict=strict,
         template=policy.template if policy else None, policy_reason=policy.reason if policy else "",
-        answers=tuple(_answers(work, call, rules)), overrides=policy is not None,
+        answers=tuple(_answers(work, call, rules)) if work.answers else (), overrides=policy is not None,
         limits=tuple(limits(work, rules)),
     )  # fmt: skip
 
@@ -396,7 +396,8 @@ def ran(
                 work.pass_gate(gate)
         work.people = [key for key in work.people if key not in on_card]
     work.passes = _without(work.passes, call)
-    work.answers = [entry for entry in work.answers if not (entry.action and _is_about(entry, call))]
+    if work.answers:
+        work.answers = [entry for entry in work.answers if not (entry.action and _is_about(entry, call))]
     work.spent.update(charged(rules, work.spent, now))
     # Counted only where somebody looks at it: otherwise most calls leave everything as it was, and nothing is written.
     after = work.state(executed=state.executed + 1) if atlases.counting else work.state()

@@ -18,7 +18,7 @@ from uuid import UUID
 from cortex_plane.gates.model import gates as gate_model
 from cortex_plane.gates.model.atlases import Gate
 from cortex_plane.gates.rules.answers import AnswerTarget, Unchecked, answer, meant
-from cortex_plane.gates.rules.effects import Elapsed, EvaluationRun, RanCall, minutes_of, notices
+from cortex_plane.gates.rules.effects import Elapsed, EvaluationRun, RanCall, minutes_of, no_time, notices
 from cortex_plane.gates.rules.evaluation import at_boundary, judge, judge_sent, ran, requested, shown
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.gates.rules.prompts import asked_of_all
@@ -169,6 +169,8 @@ class GateSession:
     def stopwatch(self, before_ms: float = 0.0) -> Elapsed:
         """The milliseconds of the evaluation that begins now, up to its first look at them: whoever evaluates it again, on top
         of another write, finds the same."""
+        if self.atlases.budget.max_checkpoint_time_ms is None:
+            return no_time
         start = self._ticks()
         return functools.cache(lambda: before_ms + 1000 * (self._ticks() - start))
 
