@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cortex_plane.client.client import Client as Client
     from cortex_plane.client.dialogue import ApprovalPending as ApprovalPending
     from cortex_plane.client.dialogue import Denied as Denied
+    from cortex_plane.gates.files.builder import AtlasBuilder as AtlasBuilder
     from cortex_plane.jobs.model.jobs import JobDraft as JobDraft
     from cortex_plane.jobs.model.journal import ContextMisused as ContextMisused
     from cortex_plane.jobs.model.journal import GateClosed as GateClosed
@@ -45,6 +46,7 @@ _MODULES = {
         "agents.model.tools": "DidNotHappen Happened ToolError UncertainOutcome",
         "client.client": "Client",
         "client.dialogue": "ApprovalPending Denied",
+        "gates.files.builder": "AtlasBuilder",
         "jobs.model.jobs": "JobDraft",
         "jobs.model.journal": "ContextMisused GateClosed StepFailed ToolDenied ToolFailed WaitTimeout",
         "kernel.errors": "CortexError",

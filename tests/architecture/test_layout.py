@@ -28,7 +28,7 @@ ALLOWED_IN = (
 @pytest.mark.proves("D.23")
 def test_the_public_names_are_these() -> None:
     assert sorted(cortex_plane.__all__) == [
-        "AgentDraft", "App", "ApprovalPending", "Client", "ConnectionDraft", "Context", "ContextMisused", "CortexError",
+        "AgentDraft", "App", "ApprovalPending", "AtlasBuilder", "Client", "ConnectionDraft", "Context", "ContextMisused", "CortexError",
         "Decision", "Denied", "DidNotHappen", "GateClosed", "Happened", "InboundMessage", "JobDraft", "KeyDraft", "ModelConfig",
         "Role", "Secret", "StepFailed", "ToolContext", "ToolDenied", "ToolError", "ToolFailed", "UncertainOutcome", "WaitTimeout",
         "__version__",

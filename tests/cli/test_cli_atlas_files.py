@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 
 from cortex_plane.gates.model.atlases import MAX_GATES, schema
 from cortex_plane.gates.rules.answers import MAX_MATCHED
+from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.main.main import app
+from cortex_plane.policies import files as policy_files
 from tests.fixtures.external_gates import desk, gate, governed, opened, question, sent
 from tests.fixtures.hostile import HOSTILE, INVISIBLE
 from tests.fixtures.people import World
@@ -218,3 +220,74 @@ def test_the_schema_is_printed() -> None:
     done = CliRunner().invoke(app, ["atlas", "schema"])
     assert done.exit_code == 0
     assert json.loads(done.stdout) == schema()
+
+
+@pytest.mark.proves("S5.240")
+def test_keys_of_policy_files_are_shown_as_the_lines_of_one(folder: Path) -> None:
+    (folder / "mixed.yaml").write_text(
+        HEAD
+        + """policies:
+  - policy_id: big-refunds
+    type: requires_approval
+    actions: [refund.pay, "refund.*"]
+    when: args.amount > 500
+    quorum: {votes: 2, roles: {admin: 1}}
+    approvers: {roles: [approver], members: ["Ada"]}
+checkpoints:
+  - {checkpoint_id: stop, trigger: {type: session_start}, mode: observational, when: 'args.a == "b"'}
+"""
+    )
+    done = CliRunner().invoke(app, ["atlas", "validate", "mixed.yaml"])
+    assert done.exit_code == 2
+    lines = done.stderr.splitlines()
+    where = "it belongs in a policy file (`cortex policy apply`, docs/guides/policies.md):"
+    assert lines[0] == f"mixed.yaml:10: `when` is not a key of a policy of the type requires_approval; {where}"
+    at = [number for number, line in enumerate(lines) if line.startswith("mixed.yaml")]
+    assert [lines[number].split(":")[1] for number in at] == ["10", "11", "12", "14"]
+    assert (
+        "it belongs in a policy file (`cortex policy apply`, docs/guides/policies.md), as `when` does." in lines[at[1]]
+    )
+    first, second = policy_files.read("\n".join(lines[1 : at[1]])).rows
+    assert (first.row.name, first.row.target, second.row.target) == ("big-refunds", "refund.pay", "refund.*")
+    assert (first.row.effect, first.members, first.row.quorum and first.row.quorum.votes) == (
+        "requires_approval",
+        ("Ada",),
+        2,
+    )
+    assert first.row.condition is not None
+    (third,) = policy_files.read("\n".join(lines[at[3] + 1 : at[3] + 6]).partition("Correct")[0]).rows
+    assert (third.row.name, third.row.target) == ("stop", "the.tool")
+
+
+@pytest.mark.proves("S5.241")
+@pytest.mark.parametrize("hidden", ["\u202e", "\u200b", "\u2066", "\ufeff", "\u00ad", "a\u200db", "\u3164"])
+@pytest.mark.parametrize("key", ["name", "question", "hint", "option"])
+def test_characters_that_nobody_sees_are_refused_in_names_and_questions(folder: Path, key: str, hidden: str) -> None:
+    texts = {"name": "Desk", "question": "Sure?", "hint": "Think.", "option": "no", key: f"Say yes{hidden}no"}
+    document = {
+        "atlas_version": "1.0", "atlas_id": "a.b", "version": "1", "name": "A", "steward": {"id": "s", "name": "S"},
+        "checkpoints": [{
+            "checkpoint_id": "g", "name": texts["name"], "mode": "blocking", "trigger": {"type": "session_start"},
+            "questions": [{
+                "question_id": "q", "question": texts["question"], "hint": texts["hint"], "response_type": "choice",
+                "options": ["yes", texts["option"]],
+            }],
+        }],
+    }  # fmt: skip
+    (folder / "hidden.json").write_text(json.dumps(document))
+    done = CliRunner().invoke(app, ["atlas", "validate", "hidden.json"])
+    assert done.exit_code == 2
+    point = ord(hidden.strip("ab"))
+    assert f"has a character that nobody sees (U+{point:04X}) at position" in done.stderr
+    # What scripts and emoji need is fine.
+    texts[key] = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 \u26a0\ufe0f \U0001f468\u200d\U0001f469"
+    (folder / "fine.json").write_text(
+        json.dumps(document).replace(json.dumps(f"Say yes{hidden}no"), json.dumps(texts[key]))
+    )
+    assert CliRunner().invoke(app, ["atlas", "validate", "fine.json"]).exit_code == 0
+
+
+@pytest.mark.proves("S5.241")
+def test_characters_that_nobody_sees_are_refused_in_targets_of_policies() -> None:
+    with pytest.raises(InvalidInput, match=r"nobody sees \(U\+202E\)"):
+        policy_files.read('policies: [{name: a, target: "pay\u202e*", effect: allow}]')

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -10,6 +13,7 @@ import asyncpg
 import httpx
 import pytest
 
+import cortex_plane
 from cortex_plane.approvals.model.approvals import Channel, EffectAnswer
 from cortex_plane.approvals.verbs import settlements
 from cortex_plane.calls.model import OutcomeDraft, OutcomeStatus
@@ -42,6 +46,8 @@ BOSS = gate(
 )  # fmt: skip
 CALL = {"tool": "wire.send", "arguments": {"cents": 5}}
 POSTED = gate("posted", {"type": "action_post", "patterns": ["wire.*"]}, questions=[question("why", "boolean")])
+SOURCE = Path(cortex_plane.__file__).parent
+ENDING = re.compile(r"set_session_status\([^)]*SessionStatus\.TERMINATED\)|complete_session\(|ends_session=True")
 ALLOWED = "policies: [{name: rest, target: '*', effect: allow}]"
 
 
@@ -300,3 +306,41 @@ async def test_an_outcome_costs_one_look_at_gates_where_there_are_some_and_none_
     assert await settled(OutcomeStatus.COMPLETED) == ["settle_call"] * 2
     assert await settled(OutcomeStatus.FAILED) == ["settle_call"] * 2
     assert ("checkpoint_triggered", "went-wrong") in await _fired(world, session)
+
+
+@pytest.mark.proves("S5.242")
+@pytest.mark.parametrize("how", ["complete", "fail", "terminate", "shut"])
+async def test_gates_of_the_end_fire_once_however_a_session_ends(
+    http: httpx.AsyncClient, world: World, how: str
+) -> None:
+    ends = [gate(f"goodbye-{n}", {"type": "session_end"}, "observational") for n in range(3)]
+    cheap = {"budget": {"max_checkpoints_per_input": 1}}
+    await governed(world, desk(gates=[ONBOARDING, *ends], checkpoint_config=cheap))
+    session = await opened(http, world.service, agrees=how != "shut")
+    for _ in range(3):
+        if how == "shut":
+            await sent(http, world.service, f"/sessions/{session}/answers", gate="onboarding", answers={"agree": False})
+        else:
+            await sent(http, world.admin, f"/sessions/{session}/{how}")
+    assert (await http.get(f"/v1/sessions/{session}", headers=world.admin.headers)).json()["status"] == "TERMINATED"
+    fired = await _fired(world, session)
+    assert [fired.count(("checkpoint_triggered", f"goodbye-{n}")) for n in range(3)] == [1, 1, 1]
+
+
+@pytest.mark.proves("S5.242")
+def test_whatever_ends_a_session_evaluates_the_gates_of_its_end() -> None:
+    """Also what is yet to be written, such as a scheduler that ends idle sessions: it calls `session_gates.end`."""
+    ends, forgotten = set[str](), set[str]()
+    for path in SOURCE.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        for function in ast.walk(tree):
+            if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            text = ast.unparse(function)
+            if not ENDING.search(text) or function.name in ("complete_session", "fail_job", "set_session_status"):
+                continue  # those two end a session for a caller, which evaluates the gates
+            ends.add(function.name)
+            if "session_gates.end(" not in text and "ends=True))" not in text:
+                forgotten.add(f"{path.name} {function.name}")
+    assert len(ends) >= 4, "the search finds what it looks for"
+    assert forgotten == set()

@@ -122,7 +122,7 @@ def test_out_of_time_what_restricts_still_holds() -> None:
     tells = gate("tells", START, mode=ADVISES, guidance=HI)
     denies = gate("denies", START, mode=ADVISES, deny_actions=("pay.*",))
     compiled = CompiledAtlases([atlas(tells, denies, budget=GateBudget(max_checkpoint_time_ms=1))])
-    late = at_boundary(compiled, NOTHING_YET, GateInput(now=NOON), elapsed_ms=2)
+    late = at_boundary(compiled, NOTHING_YET, GateInput(now=NOON), elapsed=lambda: 2.0)
     assert [each.gate_id for each in late.fired] == ["denies"]
     assert judge(compiled, late.state, call("pay.out"), NOON).verdict is D
 

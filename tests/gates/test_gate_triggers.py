@@ -347,12 +347,15 @@ def test_out_of_time_only_what_blocks_is_left() -> None:
         )
     )
     moment = GateInput(now=life.now, inputs=("x",))
-    late = at_boundary(life.atlases, life.state, moment, 501.0)
+    late = at_boundary(life.atlases, life.state, moment, lambda: 501.0)
     assert [each.gate_id for each in late.fired] == ["block"]
     assert [each.payload.get("reason") for each in late.traces if each.type is TraceType.SKIPPED] == [
         "max_checkpoint_time_ms"
     ]
-    assert [each.gate_id for each in at_boundary(life.atlases, life.state, moment, 499.0).fired] == ["block", "tell"]
+    assert [each.gate_id for each in at_boundary(life.atlases, life.state, moment, lambda: 499.0).fired] == [
+        "block",
+        "tell",
+    ]
 
 
 @pytest.mark.proves("D.342")

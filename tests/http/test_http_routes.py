@@ -184,7 +184,8 @@ class Stage:
         await keys.put_model_key(db, admin, Provider.ANTHROPIC, ModelKeyDraft(key="sk-ant-of-the-stage-0001"))
         atlas, versions = random_id(), [random_id(), random_id()]
         for version in versions:
-            await publish(world, plain(atlas, version))
+            desk = [{"capability_id": "desk", "actions": ["ticket.*"]}]
+            await publish(world, plain(atlas, version, capabilities=desk))
         await publish(world, plain("com.example.gated", random_id(), checkpoints=[HELLO]))
         gated = SessionDraft(agent="deployer", kind=SessionKind.EXTERNAL, atlases=["com.example.gated"])
         about = ResolutionRequest(action="ship.now", arguments={"version": "1"})
@@ -667,6 +668,8 @@ def examples(s: Stage) -> list[Example]:
             {"atlas_id": s.atlas},
             {"from": s.atlas_version, "to": s.next_atlas_version},
         ),
+        Example("GET /v1/atlases/{atlas_id}/versions/{version}/rules", atlas_version, {"action": "ticket.delete"}),
+        Example("GET /v1/atlases/{atlas_id}/versions/{version}/rules", atlas_version, {"capability": "desk"}),
         Example("POST /v1/atlases/{atlas_id}/versions/{version}/retire", atlas_version),
         Example(
             "PUT /v1/model-keys/{provider}", {"provider": "openai"}, body={"key": "sk-of-the-stage-0002"}

@@ -12,7 +12,7 @@ import pytest
 from cortex_plane.agents.model.agents import SkillSettings
 from cortex_plane.agents.model.completions import CallRequest, provider_name
 from cortex_plane.gates.model.atlases import Atlas, Mode, TriggerType
-from cortex_plane.gates.model.gates import GateInput, GateState, Pass, kept_state
+from cortex_plane.gates.model.gates import GateInput, GateState, Pass, ShownAnswer, kept_state
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.rules import StepWrite
@@ -201,6 +201,9 @@ def test_calls_join_one_request_only_where_people_read_the_same_question() -> No
     one = request_for(row())
     assert one.terms_hash() == replace(one, id=uuid4(), call_id=uuid4()).terms_hash()
     assert one.terms_hash() != replace(one, question="Does the boss know?").terms_hash()
+    answer = ShownAnswer(gate="com.acme/g", question_id="why", question="Why?", answer="A duplicate.")
+    assert one.terms_hash() != replace(one, gate_answers=[answer]).terms_hash()
+    assert one.terms_hash() != replace(one, rule_reason="Bans need a person.").terms_hash()
 
 
 @pytest.mark.proves("D.377")

@@ -149,6 +149,28 @@ async def test_an_answer_that_nobody_could_look_at_is_not_accepted(world: World,
     assert "could not look at it" in str(told[0]["faults"])
 
 
+@pytest.mark.proves("S5.237", "S5.10")
+async def test_the_time_budget_counts_the_evaluation_itself(world: World) -> None:
+    desk, words = Desk(), {"type": "keyword", "patterns": ["refund"]}
+    advises = gate("hint", words, mode="advisory", guidance={"content": "Be kind."})
+    asks = gate("asks", words)
+    manifest = atlas(advises, asks, checkpoint_config={"budget": {"max_checkpoint_time_ms": 1}})
+    # To read so many accents takes longer than a millisecond, on whatever machine.
+    job = await run(
+        world, desk, manifest, turn(say("asks", sure="understood")), turn(get()), payload={"text": "réfund refund " * 15_000}
+    )  # fmt: skip
+    assert desk.done == ["get 1"]
+    told = await traces(world, job)
+    assert [(kind, data["checkpoint_id"]) for kind, data in told][:2] == [("skipped", "hint"), ("triggered", "asks")]
+    assert told[0][1]["reason"] == "max_checkpoint_time_ms"
+    # A short text takes no time worth mention.
+    soon = await run(
+        world, desk, atlas(advises, version="2.0.0", checkpoint_config={"budget": {"max_checkpoint_time_ms": 60_000}}),
+        turn(get("2")), payload={"text": "refund"}, slug="soon",
+    )  # fmt: skip
+    assert ("triggered hint" in await traced(world, soon), desk.done) == (True, ["get 1", "get 2"])
+
+
 @pytest.mark.proves("D.374")
 def test_what_cannot_be_a_trigger_or_a_validator_is_refused_where_it_is_declared() -> None:
     app = App("tests")

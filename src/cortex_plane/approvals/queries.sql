@@ -155,14 +155,14 @@ with settled as (
     tool_digest, target, arguments, input_hash, risk, action_summary, agent_says, asked_for, question, rule,
     policy_version, template, required_clearance, timeout_seconds, approvers, on_deny, self_approval, owner_id, caused_by,
     causes, terms_hash, requested_at, deadline, remind_at, next_action_at, quorum, escalations, escalate_at, channels, standing,
-    action, details, caused, settles)
+    action, details, caused, settles, rule_reason, gate_answers)
   values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::jsonb, $13, $14, $15, $16, $17, $18, $19, $20, $21,
     coalesce((select s.required_clearance from settled s), $22), $23, coalesce((select s.approvers from settled s), $24), $25,
     coalesce((select s.self_approval from settled s), $26), $27, $28,
     array(select unnest($29::uuid[]) union select unnest(s.causes) from settled s), $30, $31::timestamptz, $32::timestamptz, $33::timestamptz,
     least($32::timestamptz, $33::timestamptz, ($37::timestamptz[])[1]),
     coalesce((select s.quorum from settled s), $35), $36, $37::timestamptz[], $38::text[], $39, $40,
-    $41, merge_caused($42, coalesce((select s.caused from settled s), '[]')), (select s.id from settled s))
+    $41, merge_caused($42, coalesce((select s.caused from settled s), '[]')), (select s.id from settled s), $43, $44)
   returning org_id, id, requested_at)
 , told as (
   insert into approval_event (org_id, approval_id, event_type, channel, payload, created_at)

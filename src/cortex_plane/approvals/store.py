@@ -13,6 +13,7 @@ from cortex_plane.approvals.model.approvals import Approval, Channel, StandingAp
 from cortex_plane.approvals.model.credentials import Token
 from cortex_plane.approvals.rules import ApprovalChange, Candidate, Edit, LockedApproval
 from cortex_plane.db.database import Database, Queries, Row, Transaction
+from cortex_plane.gates.model.gates import ShownAnswer
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT
 from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.policies.model.policies import Approvers, Quorum, Terms, independent
@@ -170,7 +171,8 @@ async def insert_approval(
         request.call_id, adapter(Quorum).dump_python(terms.quorum, mode="json"),
         [adapter(Approvers).dump_python(approvers, mode="json") for _, approvers in escalations],
         [at for at, _ in escalations], list(terms.channels) if terms.channels is not None else None, terms.standing,
-        terms.action, terms.details, attempt["caused"],
+        terms.action, terms.details, attempt["caused"], request.rule_reason,
+        adapter(list[ShownAnswer]).dump_python(list(request.gate_answers), mode="json"),
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from cortex_plane.agents.model.tools import UNDECLARED, OnUncertain, Risk, highest_risk, is_tool_name
 from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus
-from cortex_plane.gates.model.gates import Limit
+from cortex_plane.gates.model.gates import MAX_REQUESTED, Limit
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import TERMINAL, JobStatus
 from cortex_plane.kernel.canonical import canonical
@@ -359,6 +359,10 @@ class AnswerReceipt:
     faults: dict[str, str] = field(default_factory=dict)
     """By question: what is wrong."""
     warnings: list[str] = field(default_factory=list)
+    opened_capabilities: list[str] = field(default_factory=list)
+    """What is open from now on, as `atlas/capability`; the first fifty."""
+    opened_actions: list[str] = field(default_factory=list)
+    """What may be called from now on, with * for anything; the first fifty."""
     questions: list[dict[str, Any]] = field(default_factory=list)
     """What still waits for an answer."""
     shut: bool = False
@@ -411,7 +415,11 @@ class ResolutionRequest:
     goal: Note | None = None
     """In words; keyword gates read it."""
     request: (
-        Annotated[Name, Field(description="What the agent asks its stewards for: a context's id, or a word.")] | None
+        Annotated[
+            Name | Annotated[list[Name], Field(min_length=1, max_length=MAX_REQUESTED)],
+            Field(description="What the agent asks its stewards for: a context's id or a word, or a list of them."),
+        ]
+        | None
     ) = None
     """Contexts that are told on demand, by id; gates that fire on request, by whatever they listen for."""
     action: Annotated[str, Field(min_length=1, max_length=64)] | None = None
@@ -458,6 +466,8 @@ class Permissions:
     more_asking: int = 0
     """Gates whose questions are not listed: there is too much of them."""
     limits: list[Limit] = field(default_factory=list)
+    on_demand: dict[str, str] = field(default_factory=dict)
+    """Names that the agent may ask for (`request` of a resolution), with what stands behind each; the first hundred."""
     more_capabilities: int = 0
     more_actions: int = 0
     """Actions that are not listed: there are too many."""

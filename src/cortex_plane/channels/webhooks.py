@@ -15,7 +15,7 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
-from cortex_plane.channels.pinned_http import PinnedClient, Resolver, Unreachable
+from cortex_plane.channels.pinned_http import HttpAnswer, PinnedClient, Resolver, Unreachable
 from cortex_plane.kernel.addresses import Allowed, check_url
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.fields import adapter
@@ -37,6 +37,7 @@ _WHOLE: Final = frozenset(
     {"approval_id", "notification_id", "input_hash", "url", "recipient", "session_id", "trigger", "atlas_id"}
 )
 PINGS_AT_ONCE = 4
+QUESTIONS_AT_ONCE = 16
 PING_PATIENCE = 5.0
 """Seconds that a ping waits for its turn."""
 
@@ -63,6 +64,9 @@ class WebhookChannel:
         # With threads of its own, so that pings do not delay messages.
         self._trying = PinnedClient(self.allowed, resolver=resolver, timeout=timeout, ssl_context=ssl_context)
         self._pings = asyncio.Semaphore(PINGS_AT_ONCE)
+        # Somebody waits for these answers: they are asked with threads and turns of their own.
+        self._asking = PinnedClient(self.allowed, resolver=resolver, timeout=timeout, ssl_context=ssl_context)
+        self._questions = asyncio.Semaphore(QUESTIONS_AT_ONCE)
 
     def concerns(self, card: notify_model.Card, shown: Mapping[str, Any]) -> bool:  # noqa: ARG002 -- the port's
         """Always: a program wants every version."""
@@ -103,7 +107,21 @@ class WebhookChannel:
         finally:
             self._pings.release()
 
+    async def ask(
+        self, target: notify_model.Target, id: UUID, at: datetime, kind: str, data: Mapping[str, Any]
+    ) -> bytes:
+        """A question to the receiver, whole; returns the body of its answer."""
+        body = orjson.dumps({"type": kind, "timestamp": at.isoformat(), "data": data})
+        async with self._questions:
+            return (await self._exchange(target, f"msg_{id}", at, body, self._asking)).body
+
     async def _post(self, target: notify_model.Target, id: str, at: datetime, body: bytes, client: PinnedClient) -> str:
+        """The answer, if its status is a success."""
+        return _said(await self._exchange(target, id, at, body, client))
+
+    async def _exchange(
+        self, target: notify_model.Target, id: str, at: datetime, body: bytes, client: PinnedClient
+    ) -> HttpAnswer:
         """The answer, if its status is a success."""
         url = str(target.config.get("url", ""))
         headers = {
@@ -118,9 +136,9 @@ class WebhookChannel:
             raise notify_model.Undeliverable(error.message) from None
         except Unreachable as error:
             raise notify_model.TryAgain(error.message) from None
-        text = f"HTTP {answer.status}{_excerpt(answer.body)}"
         if 200 <= answer.status < 300:
-            return text
+            return answer
+        text = _said(answer)
         if answer.status == 410:
             raise notify_model.Undeliverable(f"The receiver wants nothing more: {text}", gone=True)
         if 300 <= answer.status < 400:
@@ -171,6 +189,10 @@ def _cut(value: Any, longest: int) -> Any:
         case list():
             return [_cut(part, longest) for part in value[: max(longest // 100, 1)]]
     return value
+
+
+def _said(answer: HttpAnswer) -> str:
+    return f"HTTP {answer.status}{_excerpt(answer.body)}"
 
 
 def _excerpt(body: bytes) -> str:

@@ -19,7 +19,7 @@ from cortex_plane.cli.plane import EXIT_CODES, harmless, run
 from cortex_plane.cli.terminal import AsJson, Limit, say, show_record, show_table
 from cortex_plane.client import Client
 from cortex_plane.gates import routes
-from cortex_plane.gates.model.atlases import AtlasDiff, AtlasFile, AtlasVersionDetails, Published, Retired
+from cortex_plane.gates.model.atlases import AtlasDiff, AtlasFile, AtlasRules, AtlasVersionDetails, Published, Retired
 from cortex_plane.gates.model.scenarios import ScenarioOutcome, ScenarioReport, ScenarioRun, ScenarioSetting
 from cortex_plane.kernel.errors import CortexError, InvalidInput
 
@@ -93,6 +93,25 @@ def diff_atlas(
     show_record(compare, as_json, _show_diff)
 
 
+@atlas_app.command("rules")
+def query_atlas(
+    atlas: AtlasId,
+    action: Annotated[str | None, Option(help="The name of a tool, such as ticket.delete.")] = None,
+    capability: Annotated[str | None, Option(help="The id of a capability.")] = None,
+    version: Annotated[str | None, Option(help="The one that holds if left out.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Which gates, capabilities and policies concern one action, or one capability."""
+    if (action is None) == (capability is None):
+        raise InvalidInput("Name --action or --capability.", hint="Exactly one of the two.")
+
+    async def query(plane: Client) -> AtlasRules:
+        name = version or await _current_version(plane, atlas)
+        return await plane.atlases.rules(atlas, name, action=action, capability=capability)
+
+    show_record(query, as_json, _show_rules)
+
+
 @atlas_app.command("retire")
 def retire_atlas(atlas: AtlasId, version: str, as_json: AsJson = False) -> None:
     """Bind no new session to a version. Those that are bound to it go on."""
@@ -127,6 +146,23 @@ def _show_retired(retirement: Retired) -> None:
     say("no version holds: agents that name the atlas take no new work until one is published")
     for slug in retirement.agents:
         terminal.print_line(f"  {harmless(slug)}")
+
+
+def _show_rules(rules: AtlasRules) -> None:
+    if rules.declared is not None:
+        terminal.print_line(f"action {rules.declared.action_id}: risk {rules.declared.risk_tier}")
+    for capability in rules.capabilities:
+        state = "locked at first" if capability.locked else "open"
+        terminal.print_line(f"capability {capability.capability_id} ({state}): {', '.join(capability.actions)}")
+    for gate in rules.gates:
+        tier = f" from {gate.min_tier}" if gate.min_tier is not None else ""
+        asks = f"; asks {', '.join(gate.questions)}" if gate.questions else ""
+        terminal.print_line(f"gate {gate.gate} ({gate.mode}, {gate.priority}): {', '.join(gate.relations)}{tier}{asks}")
+    for policy in rules.policies:
+        reason = f": {harmless(policy.reason)}" if policy.reason else ""
+        terminal.print_line(f"policy {policy.policy_id} ({policy.type}){reason}")
+    if not (rules.gates or rules.capabilities or rules.policies):
+        say("nothing in this atlas concerns it, so it is denied")
 
 
 def _show_diff(diff: AtlasDiff) -> None:

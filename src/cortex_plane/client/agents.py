@@ -116,6 +116,13 @@ class Atlases(Noun):
         """Play scenarios under the policies, tools and agents of the org."""
         return await self._plane.call(call_routes.PLAY_SCENARIOS, body=scenarios)
 
+    async def rules(
+        self, atlas_id: str, version: str, *, action: str | None = None, capability: str | None = None
+    ) -> atlases.AtlasRules:
+        """Which gates, capabilities and policies concern an action, or a capability; name one of the two."""
+        query = {"action": action} if action is not None else {"capability": capability}
+        return await self._plane.call(gate_routes.QUERY_ATLAS, atlas_id, version, query=query)
+
     async def retire(self, atlas_id: str, version: str) -> atlases.Retired:
         """New sessions are not bound to it any more."""
         return await self._plane.call(gate_routes.RETIRE_ATLAS_VERSION, atlas_id, version)

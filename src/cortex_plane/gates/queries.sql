@@ -116,6 +116,15 @@ select lock_gates($1, $2, plane_now())
 select record_gates($1, $2, $3, plane_now())
 
 
+-- name: missing_webhooks
+-- Which of these names no enabled webhook connection of the org has, by their places.
+select w.place from unnest($1::text[]) with ordinality w (name, place)
+where not exists (
+  select from channel_connection c
+  where c.channel_type = 'webhook' and c.disabled_at is null and (c.name = w.name or c.id::text = lower(w.name)))
+order by w.place
+
+
 -- name: require_atlas_access
 select require_atlas_access($1, $2, $3, $4)
 

@@ -23,6 +23,13 @@ class DiffQuery(Query):
     after: Annotated[AtlasVersionName, Field(alias="to")]
 
 
+class AtlasRulesQuery(Query):
+    action: Annotated[str | None, Field(max_length=64, pattern=r"^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$")] = None
+    """The name of a tool."""
+    capability: Annotated[str | None, Field(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = None
+    """Its id in the atlas."""
+
+
 PUBLISH_ATLAS = Route(
     "POST /v1/atlases",
     atlases.Published,
@@ -52,6 +59,13 @@ GET_ATLAS_VERSION = Route(
 )
 DIFF_ATLAS = Route("GET /v1/atlases/{atlas_id}/diff", atlases.AtlasDiff, query=DiffQuery)
 """What version `to` has otherwise than version `from`."""
+QUERY_ATLAS = Route(
+    "GET /v1/atlases/{atlas_id}/versions/{version}/rules",
+    atlases.AtlasRules,
+    query=AtlasRulesQuery,
+    path_types={"version": VersionPath},
+)
+"""Which gates, capabilities and policies concern one action, or one capability."""
 RETIRE_ATLAS_VERSION = Route(
     "POST /v1/atlases/{atlas_id}/versions/{version}/retire", atlases.Retired, path_types={"version": VersionPath}
 )

@@ -54,6 +54,11 @@ async def unmatched_keys(tx: Transaction, globs: Sequence[str]) -> list[str]:
     return [globs[row["place"] - 1] for row in await tx.rows(queries.unmatched_keys, list(globs))]
 
 
+async def missing_webhooks(tx: Transaction, names: Sequence[str]) -> list[str]:
+    """Those that no enabled webhook connection has."""
+    return [names[row["place"] - 1] for row in await tx.rows(queries.missing_webhooks, list(names))]
+
+
 async def bind_atlases(tx: Transaction, session_id: UUID, atlas_ids: Sequence[str], *, by_caller: bool) -> None:
     """To the newest version of each that holds; what the session is bound to already stays as it is. ``by_caller``:
     somebody who writes no atlases chose them."""

@@ -10,11 +10,12 @@ import difflib
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from cortex_plane.kernel.documents import Faults, ListNode, MappingNode, Node, ScalarNode
+from cortex_plane.kernel.text import unseen_in
 
 _DIGITS = re.compile(r"[0-9]+")
 _INTEGER = re.compile(r"[-+]?[0-9]{1,20}")
@@ -48,6 +49,8 @@ class Reading:
     faults: Faults
     instead: Mapping[str, str] | None = None
     """What to write for keys that others use; then a key that is not known is answered with all that are."""
+    misplaced: Callable[[str, MappingNode], str | None] | None = None
+    """Of a key that is not known, with the mapping that has it: where it belongs."""
 
     def fault(self, line: int, message: str) -> Any | None:
         """Adds a fault. None stands for the value that was not read."""
@@ -81,6 +84,8 @@ class Text(Shape):
     allowed: str = "a text with something in it"
     name: str = ""
     """What faults call it, where that is not its key."""
+    visible: bool = False
+    """People decide by what it looks like: no character in it is hidden, or turns text around."""
     _compiled: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -96,6 +101,11 @@ class Text(Shape):
             return None
         if len(text) > self.longest:
             return reading.fault(node.line, f"`{key}` has {len(text)} characters; the limit is {self.longest}.")
+        if self.visible and (unseen := unseen_in(text)) is not None:
+            return reading.fault(
+                node.line,
+                f"{what} has a character that nobody sees (U+{ord(unseen):04X}) at position {text.index(unseen) + 1}: leave it out.",
+            )
         if not self._compiled.fullmatch(text):
             other = f", not `{text[:50]}`" if text.isprintable() and text.strip() else ""
             return reading.fault(node.line, f"{what} must be {self.allowed}{other}.")
@@ -293,7 +303,7 @@ class Record(Shape):
         for name, item in node.items.items():
             spec = self.fields.get(name)
             if spec is None:
-                self._refuse(node.lines[name], name, reading)
+                self._refuse(node, name, reading)
             else:
                 values[name] = spec.shape.read(item, name, reading)
         for name, spec in self.fields.items():
@@ -301,10 +311,12 @@ class Record(Shape):
                 reading.fault(node.line, f"{self.what} needs `{name}`, and this one has none.")
         return values
 
-    def _refuse(self, line: int, name: str, reading: Reading) -> None:
-        fault, keys = f"`{name[:100]}` is not a key of {self.what}", ", ".join(self.fields)
+    def _refuse(self, node: MappingNode, name: str, reading: Reading) -> None:
+        line, fault, keys = node.lines[name], f"`{name[:100]}` is not a key of {self.what}", ", ".join(self.fields)
         if name in self.elsewhere:
             reading.fault(line, f"{fault}; it belongs to {self.elsewhere[name]}.")
+        elif reading.misplaced is not None and (place := reading.misplaced(name, node)) is not None:
+            reading.fault(line, f"{fault}; {place}")
         elif reading.instead is None:
             reading.fault(line, f"{fault}{nearest(name, self.fields, reading.faults) or '.'} Known are {keys}.")
         elif name in reading.instead:

@@ -103,6 +103,22 @@ def is_hidden(character: str) -> bool:
     return 0xFE00 <= point <= 0xFE0F or 0xE0100 <= point <= 0xE01EF or category == "Zs"
 
 
+_JOINERS = frozenset("\u200c\u200d")
+
+
+def unseen_in(text: str) -> str | None:
+    """The first character of a name or a question that nobody sees, or that turns text around. Joiners between letters that
+    are not ASCII belong to scripts and emoji, and variation selectors to signs: those are fine."""
+    for match in SUSPECT.finditer(text):
+        character, at = match.group(), match.start()
+        if unicodedata.category(character) not in ("Cf", "Co", "Cn", "Zl", "Zp") and character not in _BLANKS:
+            continue
+        around = text[max(0, at - 1) : at], text[at + 1 : at + 2]
+        if character not in _JOINERS or not all(side and not side.isascii() for side in around):
+            return character
+    return None
+
+
 def hidden_in(value: Any) -> bool:
     """Whether a JSON value has a hidden character anywhere, keys included."""
     return any(is_hidden(match.group()) for match in SUSPECT.finditer(json.dumps(value, ensure_ascii=False)))

@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 import structlog
 
+from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.db.pool import PoolPurpose, listen_for_hints
+from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.meters import metered
 from cortex_plane.main.databases import master_key, open_database
 from cortex_plane.main.settings import Settings
 from cortex_plane.main.supervisor import stop_without
+from cortex_plane.notify.verbs.answer_callbacks import AnswerCallbacks
 from cortex_plane.worker.scheduler import Scheduler, in_background
 from cortex_plane.worker.tools.app import App, load_app
 from cortex_plane.worker.worker import JobRunner, WorkerSettings
@@ -41,7 +44,8 @@ async def _run(
     async with open_database(settings, url) as db, contextlib.AsyncExitStack() as stack:
         names = {field.name for field in dataclasses.fields(WorkerSettings)}
         worker_settings = WorkerSettings(**settings.model_dump(include=names))
-        worker = JobRunner(db, apps, master_key(settings), worker_settings, name=name)
+        callbacks = AnswerCallbacks(db, WebhookChannel(Allowed.parse(settings.webhook_allow)))
+        worker = JobRunner(db, apps, master_key(settings), worker_settings, name=name, callbacks=callbacks)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, worker.stop)

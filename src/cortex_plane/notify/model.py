@@ -49,6 +49,15 @@ class CardVote:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CardAnswer:
+    """An answer of the agent to a question of a gate."""
+
+    gate: str
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Card:
     """What a person needs on any screen, from the very bytes that would be sent; redacted, cut and labelled already.
     Text in it is an agent's or a stranger's: a channel escapes it."""
@@ -80,6 +89,10 @@ class Card:
     asked_for: str | None
     question: str | None
     rule: str
+    rule_reason: str | None = None
+    """Why a policy of an atlas asks for approval, in its steward's words."""
+    gate_answers: tuple[CardAnswer, ...] = ()
+    """What the agent answered to gates before this call: its own words, which may mislead."""
     policy_version: str
     required_clearance: int
     deciders: tuple[str, ...]

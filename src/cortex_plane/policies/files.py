@@ -67,7 +67,7 @@ FILE = Record("file", "the file", {"policies": _NODE, "teams": _NODE})
 POLICY = Record("policy", "a policy", {
     "name": Field(Text(versions.MAX_NAME, r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits, dots, dashes and underscores")),
     "action": _NODE,
-    "target": Field(Text(versions.MAX_TARGET, r"[^\x00-\x20\x7f]+", "the name of a tool, with * for anything")),
+    "target": Field(Text(versions.MAX_TARGET, r"[^\x00-\x20\x7f]+", "the name of a tool, with * for anything", visible=True)),
     "when": _NODE,
     "effect": Field(OneOf(tuple(policy_model.PolicyVerdict))),
     "final": _FLAG,

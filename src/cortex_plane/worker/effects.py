@@ -25,7 +25,7 @@ from cortex_plane.agents.model.tools import DidNotHappen, Happened, OnUncertain,
 from cortex_plane.approvals.model.approvals import NewRequest
 from cortex_plane.approvals.model.questions import ASK_PERSON
 from cortex_plane.approvals.verbs.approval_requests import SETTLERS, Possible, feasible_terms, nobody_can, require_terms
-from cortex_plane.calls.rules.pipeline import call_fact, call_request, people_card, standing_fact
+from cortex_plane.calls.rules.pipeline import call_fact, call_request, standing_fact
 from cortex_plane.db.crash_points import reached
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus
 from cortex_plane.jobs.model.effects import MAX_SENDS, SETTLED, CallStatus, Settlement, doubt, settlement
@@ -114,7 +114,7 @@ class RequestCards:
         wish = f"{agent} wants to call {call.name}" if demand is None else f"{agent} asks: {demand.action}"
         summary = f"{agent} asks a question" if call.name == ASK_PERSON else wish
         return self._request(
-            call, summary=summary, rule=call.rule, terms=possible.terms, question=people_card(call.ruling),
+            call, summary=summary, rule=call.rule, terms=possible.terms, ruling=call.ruling,
             changed_by=possible.changed_by,
         )  # fmt: skip
 

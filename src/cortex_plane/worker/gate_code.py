@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import structlog
+from pydantic import Field
 
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model.atlases import Gate, Mode, TriggerType
-from cortex_plane.gates.model.gates import ANSWER, REQUEST_CONTEXT, Trace, skipped
+from cortex_plane.gates.model.gates import ANSWER, MAX_REQUESTED, REQUEST_CONTEXT, Trace, skipped
 from cortex_plane.gates.rules.answers import custom_checks
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.worker.calls import Toolbox, storable
@@ -90,7 +91,8 @@ async def run_validators(
 ) -> dict[str, str | None]:
     """By question: the fault of its answer, None for a valid one. Answers that could not be checked are left out."""
     faults: dict[str, str | None] = {}
-    for question, name, value in custom_checks(gate, answers):
+    for question, value in custom_checks(gate, answers):
+        id, name = question.question_id, question.validation.custom_validator or ""
         function = validators.get(name)
         if function is None:
             continue
@@ -98,9 +100,9 @@ async def run_validators(
         if trouble is not None:
             continue
         if result is None:
-            faults[question] = None
+            faults[id] = None
         elif isinstance(result, str):
-            faults[question] = storable(result)[:MAX_FAULT] or f"the validator `{name}` refused it"
+            faults[id] = storable(result)[:MAX_FAULT] or f"the validator `{name}` refused it"
     return faults
 
 
@@ -122,8 +124,8 @@ async def _answer(gate: str, answers: dict[str, Any], call: str | None = None) -
     raise AssertionError("the worker settles answers to gates itself")
 
 
-async def _request_context(name: str) -> dict[str, Any]:  # noqa: ARG001
-    """Ask for what was written down for you under this name."""
+async def _request_context(name: str | Annotated[list[str], Field(max_length=MAX_REQUESTED)]) -> dict[str, Any]:  # noqa: ARG001
+    """Ask for what was written down for you under this name, or under each of several names."""
     raise AssertionError("the worker settles requests to gates itself")
 
 

@@ -19,6 +19,7 @@ from cortex_plane.agents.model.agents import own_settings
 from cortex_plane.calls.verbs import steps
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
+from cortex_plane.gates.verbs.answer_checks import StewardCallbacks
 from cortex_plane.jobs.model import checkpoints
 from cortex_plane.jobs.model.checkpoints import Memory, Progress
 from cortex_plane.jobs.model.jobs import JobStatus
@@ -74,6 +75,8 @@ class WorkerContext:
     inline_result_bytes: int
     max_result_bytes: int
     stopping: asyncio.Event
+    callbacks: StewardCallbacks | None = None
+    """Asks webhook connections about answers to gates; None: those answers are not accepted."""
 
     @property
     def vault(self) -> Vault:

@@ -25,6 +25,7 @@ from cortex_plane.gates.rules.evaluation import judge, ran
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.gates.rules.prompts import prompt_parts, questions
 from cortex_plane.gates.rules.session import GateChanges, GateSession, PendingEvaluation, same_question
+from cortex_plane.gates.verbs.answer_checks import ask_stewards
 from cortex_plane.gates.verbs.atlas_cache import book
 from cortex_plane.gates.verbs.session_gates import search_texts
 from cortex_plane.jobs.model.effects import CallStatus
@@ -40,6 +41,7 @@ from cortex_plane.worker import gate_code
 from cortex_plane.worker.calls import Call, CallKind, storable
 from cortex_plane.worker.ends import Ended, JobFailed, JobHeld
 from cortex_plane.worker.lease import Lease
+from cortex_plane.worker.limits import ticks
 
 log = structlog.get_logger()
 
@@ -60,7 +62,7 @@ class AttemptGates:
 
     def __init__(self, atlases: CompiledAtlases, bound: dict[str, Any], now: Callable[[], datetime]) -> None:
         self._now = now
-        self.session = GateSession(atlases, bound, now)
+        self.session = GateSession(atlases, bound, now, ticks=ticks)
         self._due: dict[UUID, tuple[Call, gate_model.GatedCall]] = {}
         """Calls that were let through and are not charged yet."""
         self._states: dict[UUID, gate_model.GateState] = {}
@@ -109,10 +111,11 @@ class AttemptGates:
         state = self._after_due(session.before, call, now)
         if state is session.state:
             return session.judge(call)
-        ruling = judge(session.atlases, state, call, now)
+        elapsed = session.stopwatch()
+        ruling = judge(session.atlases, state, call, now, elapsed=elapsed)
 
         def change(atlases: CompiledAtlases, current: gate_model.GateState) -> gate_model.Ruling:
-            result = judge(atlases, current, call, now)
+            result = judge(atlases, current, call, now, elapsed=elapsed)
             # Open are the questions of the ruling: not those that this call would meet by what came after it.
             state = _opened(atlases, replace(result.state, open=current.open), ruling.asks, now)
             return replace(result, state=state, traces=ruling.traces)
@@ -183,7 +186,7 @@ class AttemptGates:
             self._prompt = atlases, state, prompt_parts(atlases, state)
         return self._prompt[2]
 
-    async def answer(self, values: Mapping[str, Any], validators: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
+    async def answer(self, values: Mapping[str, Any], lease: Lease) -> dict[str, Any]:
         """The agent answers a gate: what it is sent back."""
         session, answers = self.session, values["answers"]
         target = session.answer_target(str(values["gate"]), values["call"])
@@ -191,21 +194,25 @@ class AttemptGates:
         if target.which is not None and not target.which.call:
             self._has_tried = True
         if target.gate is not None:
-            faults = await gate_code.run_validators(target.gate, validators, answers)
+            faults = await gate_code.run_validators(target.gate, lease.app.validators, answers)
+            callbacks, where = lease.worker.callbacks, lease.assignment
+            faults |= await ask_stewards(callbacks, where.org_id, where.session_id, target, answers)
         result = session.record_answer(target, answers, faults)
         if result.valid or target.which is None or same_question(session.state, target.which) is not None:
             return result.told
         return {**result.told, "shut": True, "reason": "; ".join(map(str, result.told.get("faults", {}).values()))}
 
-    def request_context(self, name: str) -> dict[str, Any]:
+    def request_context(self, names: Sequence[str]) -> dict[str, Any]:
         session = self.session
         earlier = set(session.state.contexts)
-        result = session.request(name)
+        result = session.request(names)
         contexts = session.atlases.contexts
-        names = [contexts[key].name for key in result.state.contexts if key not in earlier and key in contexts]
+        titles = [contexts[key].name for key in result.state.contexts if key not in earlier and key in contexts]
+        unknown = [name[:200] for name in names if not session.atlases.requested(name)]
+        missing = {"unknown": unknown} if unknown and len(names) > 1 else {}
         if result.fired:
-            return {"found": True, "given": names, "next": "It stands in your instructions from now on."}
-        return {"found": False, "next": "Nobody wrote anything down under this name; go on without it."}
+            return {"found": True, "given": titles, **missing, "next": "It stands in your instructions from now on."}
+        return {"found": False, **missing, "next": "Nobody wrote anything down under this name; go on without it."}
 
     def count_unanswered(self) -> None:
         """After a response: one that did not try to answer what stops the session counts as a wrong answer."""
@@ -472,9 +479,10 @@ class SessionGates:
                 continue
             call.authorization = Authorization(BY_THE_PLANE)
             if call.name == gate_model.ANSWER:
-                reply = await self.bound.answer(call.values, self._lease.app.validators)
+                reply = await self.bound.answer(call.values, self._lease)
             else:
-                reply = self.bound.request_context(str(call.values["name"]))
+                name = call.values["name"]
+                reply = self.bound.request_context([name] if isinstance(name, str) else name)
             call.kind, call.status = CallKind.READ, CallStatus.COMPLETED
             call.result = canonical(reply)
 

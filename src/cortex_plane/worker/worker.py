@@ -21,6 +21,7 @@ from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.agents import DEFAULT_APP
 from cortex_plane.db.database import NOBODY, Database
 from cortex_plane.db.vault import Vault
+from cortex_plane.gates.verbs.answer_checks import StewardCallbacks
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.rules import Assignment, SlotShares
 from cortex_plane.jobs.verbs import workers
@@ -105,6 +106,7 @@ class JobRunner:
         settings: WorkerSettings | None = None,
         backends: Backends | None = None,
         name: str | None = None,
+        callbacks: StewardCallbacks | None = None,
     ) -> None:
         self.db = db
         self.settings = settings or WorkerSettings()
@@ -142,6 +144,7 @@ class JobRunner:
             inline_result_bytes=self.settings.inline_result_bytes,
             max_result_bytes=self.settings.max_result_bytes,
             stopping=self.stopping,
+            callbacks=callbacks,
         )
 
     def stop(self) -> None:

@@ -13,6 +13,7 @@ from uuid import UUID
 from pydantic import Field, StrictBool
 from pydantic.dataclasses import dataclass as draft
 
+from cortex_plane.gates.model.gates import ShownAnswer
 from cortex_plane.jobs.model.effects import Verdict
 from cortex_plane.kernel.fields import DRAFT, JsonObject, JsonValue, Note, adapter
 from cortex_plane.policies.model.policies import Approvers, OnDeny, Quorum, Template, Terms
@@ -144,13 +145,17 @@ class NewRequest:
     rule: str
     policy_version: str
     terms: Terms
+    rule_reason: str | None = None
+    gate_answers: Sequence[ShownAnswer] = ()
     changed_by: Sequence[Cause] = ()
     """Who changed the rules since the call was asked for before, where its terms are others now."""
 
     def terms_hash(self, *, apart: bool = False) -> bytes:
         """Calls join one request only where all of this is the same for them. ``apart``: this one joins none."""
         question = hashlib.sha256(self.question.encode()).hexdigest() if self.question is not None else ""
-        parts = (self.tool_digest or "", question, *([str(self.id)] if apart else []))
+        words = (self.rule_reason, *self.gate_answers)
+        shown = [hashlib.sha256(repr(words).encode()).hexdigest()] if any(words) else []
+        parts = (self.tool_digest or "", question, *shown, *([str(self.id)] if apart else []))
         return hashlib.sha256(adapter(Terms).dump_json(self.terms) + "|".join(parts).encode()).digest()
 
 
@@ -243,6 +248,10 @@ class Approval:
     question: str | None
     """For an uncertain effect: what is asked."""
     rule: str
+    rule_reason: str | None = None
+    """Why a policy of an atlas asks for approval, in its steward's words. Lists leave it out."""
+    gate_answers: list[ShownAnswer] = field(default_factory=list)
+    """What the agent answered to gates before this call. Its own words: they may mislead. Lists leave it out."""
     policy_version: str
     template: Template
     required_clearance: int

@@ -129,7 +129,7 @@ class BenchSession:
                 self._answer(gates, event)
             case EventKind.REQUESTED if gates is not None:
                 gates.begin_response()
-                gates.request(event.text)
+                gates.request([event.text])
                 self._end_response(gates)
             case EventKind.IGNORED if gates is not None:
                 gates.begin_response()
@@ -146,7 +146,11 @@ class BenchSession:
         gates.begin_response()
         target = gates.answer_target(event.text, None)
         checks = custom_checks(target.gate, event.answers) if target.gate is not None else []
-        outcome = gates.record_answer(target, event.answers, {id: event.objections.get(id) for id, _, _ in checks})
+        outcome = gates.record_answer(
+            target,
+            event.answers,
+            {question.question_id: event.objections.get(question.question_id) for question, _ in checks},
+        )
         self._end_response(gates, has_tried=target.which is not None and not target.which.call)
         if outcome.valid is not event.accepted:
             wrong = outcome.told.get("error") or "; ".join(

@@ -17,7 +17,14 @@ from cortex_plane.gates.model.gates import OF_THE_PLANE, GatedCall, GateState, L
 from cortex_plane.gates.rules.authorization import time_limits
 from cortex_plane.gates.rules.evaluation import judge
 from cortex_plane.gates.rules.index import CompiledAtlases
-from cortex_plane.gates.rules.prompts import asked_of_all, blocks_of, guides_of, questions_of
+from cortex_plane.gates.rules.prompts import (
+    MAX_REQUESTABLE,
+    asked_of_all,
+    blocks_of,
+    guides_of,
+    questions_of,
+    requestable,
+)
 from cortex_plane.gates.rules.session import GateSession
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.policies.model.policies import PolicyDecision, PolicyRow, PolicyVerdict
@@ -319,6 +326,7 @@ def permissions_of(atlases: CompiledAtlases | None, state: GateState | None) -> 
         guidance=[_without(each, "content", "kind") for each in blocks if each["kind"] == "guidance"],
         waiting=asked_of_all(atlases, state.open),
         passed=dict(state.passed),
+        on_demand=dict(islice(requestable(atlases, state).items(), MAX_REQUESTABLE)),
         shut=[{"gate": each.gate, "reason": each.reason, "action": each.action or None} for each in state.shut],
     )
 

@@ -235,9 +235,10 @@ def standing_columns(use: StandingUse) -> dict[str, Any]:
 def call_request(
     id: UUID, call: UnsentCall, step: int, *, summary: str, rule: str, policies: str, terms: Terms,
     question: str | None = None, is_doubt: bool = False, says: str | None = None, asked_for: str | None = None,
-    changed_by: Sequence[Cause] = (),
+    changed_by: Sequence[Cause] = (), ruling: Ruling | None = None,
 ) -> NewRequest:  # fmt: skip
-    """The card by which people are asked whether a call may be sent, or to answer a question. ``is_doubt``: whether it happened."""
+    """The card by which people are asked whether a call may be sent, or to answer a question. ``is_doubt``: whether it happened.
+    ``ruling``: of the gates before it, which say what people confirm, why a policy asks them, and what the agent answered."""
     if (
         call.name == ASK_PERSON
         and not is_doubt
@@ -257,8 +258,10 @@ def call_request(
         summary=summary,
         agent_says=says,
         asked_for=asked_for,
-        question=question,
+        question=people_card(ruling) if question is None else question,
         rule=rule,
+        rule_reason=(ruling.policy_reason or None) if ruling is not None else None,
+        gate_answers=ruling.answers if ruling is not None else (),
         policy_version=policies,
         terms=terms,
         changed_by=changed_by,

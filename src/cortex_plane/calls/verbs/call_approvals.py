@@ -11,7 +11,7 @@ from cortex_plane.approvals.verbs import approval_requests
 from cortex_plane.approvals.verbs.approval_requests import SETTLERS, Possible, RequestOutcome
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import ExternalCall, RequestedCall
-from cortex_plane.calls.rules.pipeline import CallVerdict, call_request, people_card
+from cortex_plane.calls.rules.pipeline import CallVerdict, call_request
 from cortex_plane.calls.store import CallContext
 from cortex_plane.calls.verbs.earlier_approvals import receipt_fault
 from cortex_plane.db.database import Database, Row, Transaction
@@ -45,7 +45,7 @@ async def ask_people(
     request = call_request(
         new_id(), verdict.with_risk(call), job["step_index"] if step_index is None else step_index,
         summary=f"{context.agent} wants to call {call.name}, elsewhere", rule=verdict.answer.decision.rule,
-        policies=context.policies, terms=possible.terms, question=people_card(verdict.ruling), says=call.says,
+        policies=context.policies, terms=possible.terms, ruling=verdict.ruling, says=call.says,
         changed_by=possible.changed_by,
     )  # fmt: skip
     outcome = await approval_requests.request(tx, actor, context, job, request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from uuid import UUID
 
 from cortex_plane.calls import store as calls_store
@@ -10,23 +11,45 @@ from cortex_plane.calls.store import CallContext
 from cortex_plane.calls.verbs.context import call_context, lock_session, retry_under_session_lock
 from cortex_plane.db.database import Database
 from cortex_plane.gates.model.gates import Answered, GatedCall, GateInput, Shut, call_name
+from cortex_plane.gates.rules.answers import AnswerTarget
 from cortex_plane.gates.rules.session import GateSession, record_of
 from cortex_plane.gates.verbs import session_gates
+from cortex_plane.gates.verbs.answer_checks import StewardCallbacks, ask_stewards
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import verb
 
 
+class NotChecked(Exception):
+    """Nobody is asked about an answer while something is locked: whoever decides begins again with what they said."""
+
+    def __init__(self, target: AnswerTarget) -> None:
+        super().__init__("a steward has not looked at these answers yet")
+        self.target = target
+
+
 @verb(Permission.JOB_SUBMIT)
-async def give_answers(db: Database, actor: Actor, session_id: UUID, draft: AnswerDraft) -> AnswerReceipt:
+async def give_answers(
+    db: Database, actor: Actor, session_id: UUID, draft: AnswerDraft, callbacks: StewardCallbacks | None = None
+) -> AnswerReceipt:
     """What holds counts from the next call on. A wrong answer is one try less; a gate that ran out of them stays shut."""
-    return await retry_under_session_lock(
-        db, actor, lambda db: _give_answers(db, actor, session_id, draft), session=session_id
-    )
+    faults: dict[str, dict[str, str | None]] = {}
+    while True:
+        try:
+            return await retry_under_session_lock(
+                db, actor, lambda db: _give_answers(db, actor, session_id, draft, faults), session=session_id
+            )
+        except NotChecked as missing:
+            if missing.target.gate is not None:
+                seen = await ask_stewards(callbacks, actor.org_id, session_id, missing.target, draft.answers)
+                faults[missing.target.gate.key] = seen
 
 
-async def _give_answers(db: Database, actor: Actor, session_id: UUID, draft: AnswerDraft) -> AnswerReceipt:
+async def _give_answers(
+    db: Database, actor: Actor, session_id: UUID, draft: AnswerDraft, faults: Mapping[str, dict[str, str | None]]
+) -> AnswerReceipt:
+    """``faults``: what stewards said of the answers, by gate and question."""
     context = await agent_context(db, actor, session_id)
     gates = await session_gates.of_agent(db, context.org_id, context.bound, context.at)
     if gates is None:
@@ -45,8 +68,10 @@ async def _give_answers(db: Database, actor: Actor, session_id: UUID, draft: Ans
                 hint="`GET /v1/sessions/{id}/permissions` shows what waits for an answer.",
             )
         return receipt
+    if which.gate.key not in faults and any(question.validation.connection for question in which.gate.questions):
+        raise NotChecked(which)
     shut_gate, waiting = gates.state.ended, len(gates.state.open)
-    seen = gates.record_answer(which, draft.answers, {})
+    seen = gates.record_answer(which, draft.answers, faults.get(which.gate.key, {}))
     await _write(db, actor, context, gates, shut_gate)
     # Whatever waits still takes answers; the same gate for another call does not count.
     return _answers_receipt(gates, seen, shut=not seen.valid and len(gates.state.open) < waiting)
@@ -101,6 +126,8 @@ def _answers_receipt(gates: GateSession, seen: Answered, *, shut: bool) -> Answe
         next=str(reply.get("next", "")),
         faults=dict(reply.get("faults", {})),
         warnings=list(reply.get("warning", ())),
+        opened_capabilities=list(reply.get("opened_capabilities", ())),
+        opened_actions=list(reply.get("opened_actions", ())),
         questions=gates.questions(gates.state.open),
         shut=shut,
     )

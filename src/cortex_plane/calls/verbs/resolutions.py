@@ -68,7 +68,7 @@ async def _resolve(db: Database, actor: Actor, session_id: UUID, request: Resolu
         db, context.org_id, context.bound, context.at, await _new_goal(db, context, request.goal, goal)
     )
     if gates is not None and request.request is not None:
-        gates.request(request.request)
+        gates.request([request.request] if isinstance(request.request, str) else request.request)
     if request.action is not None:
         looks = [await _look_at_call(db, actor, context, gates, call)]
         limits = rules.limits_of(gates.atlases, looks) if gates is not None else []

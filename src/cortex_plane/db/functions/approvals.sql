@@ -60,7 +60,7 @@ create view approval_shown with (security_invoker = true) as
   select r.org_id, r.id, r.kind, r.status, r.version, r.session_id, r.job_id, r.agent_id, f.agent, f.agent_name,
     r.step_index, r.action_type, r.tool_name, r.tool_digest, r.target, r.arguments,
     r.original_arguments, f.input_hash, r.invocations, r.risk, r.action_summary,
-    r.agent_says, r.asked_for, r.question, r.rule, r.policy_version, r.template, r.required_clearance, r.timeout_seconds,
+    r.agent_says, r.asked_for, r.question, r.rule, r.rule_reason, r.gate_answers, r.policy_version, r.template, r.required_clearance, r.timeout_seconds,
     r.approvers, r.on_deny, r.self_approval, r.owner_id, r.caused_by, r.causes, r.caused, r.escalation_level, r.channels_dispatched,
     r.requested_at, r.deadline, r.reminded_at, r.resolved_at, r.resolved_by, r.resolved_by_name, r.resolution_reason,
     r.resolved_via, r.answer, f.created_at, r.quorum, r.delegated, r.standing, r.action, r.details, r.settles,

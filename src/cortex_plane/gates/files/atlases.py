@@ -25,7 +25,16 @@ from cortex_plane.gates.files.keys import ATLAS
 from cortex_plane.gates.model import atlases as atlas_model
 from cortex_plane.gates.rules.reachability import unreachable_actions
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.documents import Bounds, Faults, Node, looks_like_json, read_document
+from cortex_plane.kernel.documents import (
+    Bounds,
+    Faults,
+    ListNode,
+    MappingNode,
+    Node,
+    ScalarNode,
+    looks_like_json,
+    read_document,
+)
 from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.kernel.globs import STAR, GlobIndex
 from cortex_plane.kernel.shapes import Reading
@@ -54,13 +63,70 @@ def read(text: str, *, name: str = "atlas.yaml") -> Read:
     root = read_document(
         text, faults, BOUNDS, f"an atlas is a mapping with {', '.join(ATLAS.fields)}.", is_json=is_json
     )
-    plain = ATLAS.read(root, "atlas", Reading(faults)) or {}
+    plain = ATLAS.read(root, "atlas", Reading(faults, misplaced=policy_file_lines)) or {}
     faults.raise_any()
     Checks(plain, root, faults).run()
     faults.raise_any()
     manifest = orjson.dumps(plain, option=orjson.OPT_SORT_KEYS)
     atlas = compiled(manifest)
     return Read(atlas=atlas, warnings=warnings_of(plain, atlas, root, faults), manifest=manifest)
+
+
+_OF_POLICY_FILES = frozenset(
+    [
+        "when",
+        "quorum",
+        "approvers",
+        "clearance",
+        "timeout",
+        "remind_before",
+        "escalate_before",
+        "escalate_to",
+        "on_deny",
+        "self_approval",
+        "standing",
+        "final",
+        "target",
+        "effect",
+    ]
+)
+"""Keys of policy files, which hold for the org and not for an atlas."""
+_EFFECTS = ("allow", "deny", "requires_approval")
+MAX_SHOWN_TARGETS = 3
+MAX_SHOWN_VALUE = 200
+
+
+def policy_file_lines(key: str, node: MappingNode) -> str | None:
+    """Where a key of policy files belongs that stands in an atlas, with the lines to write there."""
+    keys = [name for name in node.items if name in _OF_POLICY_FILES]
+    if key not in keys:
+        return None
+    where = "it belongs in a policy file (`cortex policy apply`, docs/guides/policies.md)"
+    if key != keys[0]:
+        return f"{where}, as `{keys[0]}` does."
+    name = next((value for id in ("policy_id", "checkpoint_id", "action_id") if (value := node.items.get(id))), None)
+    kind, actions = node.items.get("type"), node.items.get("actions")
+    effect = kind.text if isinstance(kind, ScalarNode) and kind.text in _EFFECTS else "requires_approval"
+    targets = [_flow(each) for each in actions.items] if isinstance(actions, ListNode) else ["the.tool"]
+    own = {"target": "", "effect": effect, **{each: _flow(node.items[each]) for each in keys}}
+    lines = ["policies:"]
+    for number, target in enumerate(targets[:MAX_SHOWN_TARGETS]):
+        suffix = f"-{number + 1}" if number else ""
+        lines.append(f"  - name: {(_flow(name) if name is not None else 'a-name') + suffix}")
+        lines += [f"    {each}: {value or target}" for each, value in own.items()]
+    return "\n  ".join([f"{where}:", *lines])
+
+
+def _flow(node: Node) -> str:
+    """A value as one line of YAML."""
+    match node:
+        case ScalarNode():
+            text = node.text if node.plain else orjson.dumps(node.text).decode()
+        case ListNode():
+            text = f"[{', '.join(map(_flow, node.items))}]"
+        case MappingNode():
+            text = f"{{{', '.join(f'{key}: {_flow(value)}' for key, value in node.items.items())}}}"
+    return text if len(text) <= MAX_SHOWN_VALUE else f"{text[:MAX_SHOWN_VALUE]}…"
 
 
 def compiled(manifest: bytes) -> atlas_model.Atlas:

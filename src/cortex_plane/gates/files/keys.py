@@ -7,12 +7,19 @@ from typing import Any
 
 from cortex_plane.agents.model.tools import MAX_NAME, Risk
 from cortex_plane.gates.model import atlases as atlas_model
-from cortex_plane.gates.model.atlases import AccessType, AtlasPolicyType, InjectMode, Mode, ResponseType, TriggerType
+from cortex_plane.gates.model.atlases import (
+    ATLAS_VERSION,
+    AccessType,
+    AtlasPolicyType,
+    InjectMode,
+    Mode,
+    ResponseType,
+    TriggerType,
+)
 from cortex_plane.kernel import shapes
 from cortex_plane.kernel.shapes import Amount, Defs, Field, Flag, JsonObject, ListOf, MapOf, OneOf, Record, Tagged, Text
 from cortex_plane.policies.model.policies import Template
 
-ATLAS_VERSION = "1.0"
 SCHEMA_ID = "https://cortex-plane.dev/schemas/atlas/v1.json"
 MAX_ID = 100
 MAX_PATTERN = 1000
@@ -21,7 +28,7 @@ MAX_WEBHOOK = 2000
 MONTH_SECONDS = 30 * 86_400
 
 _ID = Text(MAX_ID, r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits, dots, dashes and underscores")
-_NAME = Text(200, shapes.LINE, "one line of text")
+_NAME = Text(200, shapes.LINE, "one line of text", visible=True)
 _LONG = Text(10_000)
 _ACTION = Text(
     MAX_NAME,
@@ -46,7 +53,7 @@ STEWARD = Record("steward", "a steward", {
     "contact": Field(_NAME, "Where to write to."),
     "access": Field(Record("access", "`access`", {
         "type": Field(OneOf(tuple(AccessType)), "`authenticated` refuses guests. Left out: public."),
-        "api_keys": Field(ListOf(Text(MAX_ID, r"[^\x00-\x20\x7f]+", "the name of a key, with * for anything")),
+        "api_keys": Field(ListOf(Text(MAX_ID, r"[^\x00-\x20\x7f]+", "the name of a key, with * for anything", visible=True)),
                           "Names of keys, with * for anything, that may use the atlas. Left out: every key."),
         "rate_limit": Field(Record("access_rate_limit", "`rate_limit`", {
             "requests_per_minute": Field(_CALLS, "Calls that run under the atlas in a minute, in the whole org.",
@@ -111,7 +118,12 @@ TRIGGER = Tagged(
     },
 )  # fmt: skip
 
-_VALIDATOR = Field(_ID, "The name under which an app registered a function that looks at the answer.")
+_VALIDATOR = Field(
+    Text(MAX_ID + len(atlas_model.BY_WEBHOOK), rf"(?:{atlas_model.BY_WEBHOOK})?[A-Za-z0-9][A-Za-z0-9._-]*",
+         "letters, digits, dots, dashes and underscores, maybe after `webhook:`"),
+    "Who looks at the answer: a function that an app registered under this name, or `webhook:` and the name of a webhook"
+    " connection of the org.",
+)  # fmt: skip
 _EQUALS = {"equals_argument": Field(
     Text(MAX_ID, r"[A-Za-z_][A-Za-z0-9_-]*", "the name of an argument, such as order_id"),
     "The argument of the stopped call whose value the answer must be; of action_pre and risk_threshold alone.",
@@ -133,9 +145,9 @@ QUESTION = Tagged(
     "question", "a question", "response_type", description="How it is answered.",
     common={
         "question_id": Field(_ID, "Unique in its checkpoint.", required=True),
-        "question": Field(Text(5_000), "What the agent reads.", required=True),
+        "question": Field(Text(5_000, visible=True), "What the agent reads.", required=True),
         "required": Field(Flag(), "Whether it must be answered. Left out: true."),
-        "hint": Field(Text(1_000), "Help with the answer."),
+        "hint": Field(Text(1_000, visible=True), "Help with the answer."),
         "on_invalid": Field(OneOf(tuple(atlas_model.OnInvalid)), "What follows from a wrong answer. Left out: retry."),
     },
     kinds={

@@ -19,12 +19,16 @@ from cortex_plane.kernel.fields import DRAFT, refused_as
 from cortex_plane.policies.model.policies import Template
 from cortex_plane.policies.model.versions import FieldChange
 
+ATLAS_VERSION = "1.0"
+"""Of the file format."""
 MAX_ATLAS_BYTES = 4 * 1024 * 1024
 MAX_GATES = 2_000
 MAX_CONTEXT = 1024 * 1024
 """Characters of one context block."""
 MAX_ANSWER = 20_000
 """Characters of a text that answers a question, where the question names no other limit."""
+BY_WEBHOOK = "webhook:"
+"""How the name of a validator begins that a webhook connection stands for."""
 MAX_ATTEMPTS = 3
 """How often a gate is answered wrongly before it stays shut, where it does not say so itself."""
 
@@ -129,9 +133,15 @@ class AnswerValidation:
     minimum: int | float | None = None
     maximum: int | float | None = None
     custom_validator: str | None = None
-    """The name under which an app registered it."""
+    """The name under which an app registered it, or `webhook:` and the name of a webhook connection."""
     equals_argument: str | None = None
     """The argument of the stopped call whose value it must be."""
+
+    @property
+    def connection(self) -> str | None:
+        """The webhook connection that looks at the answer, where no app does."""
+        name = self.custom_validator or ""
+        return name.removeprefix(BY_WEBHOOK) if name.startswith(BY_WEBHOOK) else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -444,6 +454,55 @@ class AtlasDiff:
     changed: int
     changes: list[AtlasChange]
     """In the order of the kinds and of the ids, the first ``MAX_CHANGES`` of them."""
+
+
+class GateRelation(StrEnum):
+    """What a gate has to do with an action, or with a capability."""
+
+    BEFORE = "before"
+    """It fires before each call of the action."""
+    RISK = "risk"
+    """It fires before the call where the higher of the tool's and the atlas's risk reaches its `min_tier`."""
+    AFTER = "after"
+    GUARDS = "guards"
+    """It stands before the capability while that is locked."""
+    UNLOCKS = "unlocks"
+    LOCKS = "locks"
+    ALLOWS = "allows"
+    DENIES = "denies"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GateRule:
+    gate: str
+    name: str
+    mode: Mode
+    audience: Audience
+    trigger: TriggerType
+    priority: int
+    min_tier: Risk | None
+    relations: list[GateRelation]
+    questions: list[str]
+    """By their ids."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AtlasRules:
+    """What an atlas says about an action or a capability. Gates of the whole session (its start, keywords, intervals) are
+    left out: they stop whatever comes."""
+
+    atlas_id: str
+    version: str
+    action: str | None
+    capability: str | None
+    gates: list[GateRule]
+    """The highest priority first."""
+    capabilities: list[Capability]
+    """Those that hold the action, or the one that was asked about."""
+    policies: list[AtlasPolicy]
+    """In the order in which they are evaluated; of an action alone."""
+    declared: Action | None
+    """The action, where the atlas declares it."""
 
 
 SCHEMA_VERSION = 1

@@ -29,6 +29,10 @@ MAX_OPEN = 50
 """Questions about calls that wait at the same time."""
 MAX_CARDS = 100
 """What people were shown of the newest calls; whoever approves an older one is asked again."""
+MAX_ANSWERED = 20
+"""Gates whose answers are remembered for people, the newest."""
+MAX_REQUESTED = 20
+"""Names that an agent asks for at once."""
 MAX_MISSED = 50
 MAX_TASKS = 50
 MAX_SHUT = 20
@@ -91,6 +95,34 @@ class Shut:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class GateAnswers:
+    """What the agent answered to a gate that it passed, for people who decide about its calls."""
+
+    gate: str
+    """Its key."""
+    action: str = ""
+    """Of a gate that is passed for one call: that call."""
+    input_hash: str = ""
+    answers: dict[str, Any]
+    """By question."""
+    cut: dict[str, int] = field(default_factory=dict)
+    """By question: how many characters an answer had of which only the beginning is here."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShownAnswer:
+    """One answer, as people see it."""
+
+    gate: str
+    """Its key."""
+    question_id: str
+    question: str
+    answer: Any
+    cut: int | None = None
+    """How many characters it had, where only its beginning is here; the whole is on the audit trail."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class UnseenCall:
     """A call that ended while its gates could not be read."""
 
@@ -147,6 +179,7 @@ class GateState:
     """Gates of the session that a person must pass before the agent acts."""
     cards: tuple[GateCard, ...] = ()
     passes: tuple[Pass, ...] = ()
+    answers: tuple[GateAnswers, ...] = ()
     shut: tuple[Shut, ...] = ()
     tried: dict[str, int] = field(default_factory=dict)
     """By gate: wrong answers about calls that no right one followed."""
@@ -279,6 +312,10 @@ class Ruling:
     """Gates that a person passes by approving it."""
     template: Template | None = None
     """Who approves, where a policy of an atlas demands it."""
+    policy_reason: str = ""
+    """Why that policy demands it, in its steward's words."""
+    answers: tuple[ShownAnswer, ...] = ()
+    """What the agent answered to the gates before it."""
     strict: bool = False
     """Policies judge it as a call that changes something."""
     overrides: bool = False

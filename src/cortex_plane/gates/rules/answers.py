@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 from cortex_plane.gates.model import gates as gate_model
@@ -43,20 +43,28 @@ class AnswerFault:
     on_invalid: OnInvalid
 
 
-def custom_checks(gate: Gate, answers: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
-    """What must be asked of code before the answers are judged: question, validator, answer."""
+class Unchecked(str):
+    """Why nobody could look at an answer. It is asked for again, whatever follows from a wrong one."""
+
+    __slots__ = ()
+
+
+def custom_checks(gate: Gate, answers: Mapping[str, Any]) -> list[tuple[GateQuestion, Any]]:
+    """What validators must look at before the answers are judged: only what is right apart from that."""
     return [
-        (question.question_id, question.validation.custom_validator, answers[question.question_id])
+        (question, value)
         for question in gate.questions
-        if question.validation.custom_validator is not None and answers.get(question.question_id) is not None
+        if question.validation.custom_validator is not None
+        and (value := answers.get(question.question_id)) is not None
+        and _plain_fault(question, value) is None
     ]
 
 
 def check(
     gate: Gate, answers: Mapping[str, Any], custom: Mapping[str, str | None], arguments: Mapping[str, str] = NO_ARGUMENTS
 ) -> list[AnswerFault]:  # fmt: skip
-    """Everything that is wrong. ``custom``: what validators said, None where they had nothing to object. ``arguments``: digests
-    of the arguments of the stopped call."""
+    """Everything that is wrong. ``custom``: what validators said, None where they had nothing to object; what is not there nobody
+    looked at. ``arguments``: digests of the arguments of the stopped call."""
     names = [question.question_id for question in gate.questions]
     message = f"the gate asks no such question; it asks {', '.join(names)}"
     strangers = sorted(map(str, answers.keys() - set(names)))[:MAX_STRANGERS]
@@ -67,6 +75,8 @@ def check(
         if value is None and question.required:
             # A missing answer is not a wrong one: it is asked for again, whatever follows from a wrong one.
             wrong, on_invalid = "it must be answered", OnInvalid.RETRY
+        if isinstance(wrong, Unchecked):
+            wrong, on_invalid = str(wrong), OnInvalid.RETRY
         if wrong is not None:
             faults.append(AnswerFault(question_id=id, said=wrong, on_invalid=on_invalid))
     return faults
@@ -75,15 +85,17 @@ def check(
 def _wrong(
     question: GateQuestion, value: Any, custom: Mapping[str, str | None], arguments: Mapping[str, str]
 ) -> str | None:
-    text = _as_text(value)
-    message = _too_long(question, text) or _CHECKS[question.response_type](question, value)
-    if message is None and text is not None:
-        message = _text_fault(question, text)
-    message = message or _unequal(question.validation.equals_argument, value, arguments)
+    message = _plain_fault(question, value) or _unequal(question.validation.equals_argument, value, arguments)
     name = question.validation.custom_validator
     if message is None and name is not None:
-        message = custom.get(question.question_id, f"the validator `{name}` could not look at it")
+        message = custom.get(question.question_id, Unchecked(f"the validator `{name}` could not look at it"))
     return message
+
+
+def _plain_fault(question: GateQuestion, value: Any) -> str | None:
+    text = _as_text(value)
+    message = _too_long(question, text) or _CHECKS[question.response_type](question, value)
+    return _text_fault(question, text) if message is None and text is not None else message
 
 
 def _unequal(argument: str | None, value: Any, arguments: Mapping[str, str]) -> str | None:
@@ -217,8 +229,11 @@ _CHECKS = {
 }
 
 
-SHOWN_ANSWER = 2000
-"""Characters of an answer that the trail keeps."""
+MAX_TRACED = 100_000
+"""Characters of the answers to one gate that the trail keeps, and at most `MAX_ANSWER` of each. What is cut is marked."""
+MAX_TRACED_ANSWERS = 100
+MAX_REMEMBERED = 4_000
+"""Characters of the answers to one gate that people see with the calls it stood before."""
 GOES_ON = (OnInvalid.WARN_AND_CONTINUE, OnInvalid.LOG_AND_CONTINUE)
 
 
@@ -267,9 +282,8 @@ def answer(
     wrong = check(gate, answers, custom, which.arguments)
     stops = [fault for fault in wrong if fault.on_invalid not in GOES_ON]
     result = "valid" if not wrong else "invalid" if stops else "accepted_with_faults"
-    short_answers = {str(key)[:200]: _cut(value) for key, value in list(answers.items())[:100]}
     work.trace(
-        TraceType.RESPONSE, gate, answers=short_answers, validation_result=result,
+        TraceType.RESPONSE, gate, **_traced(answers), validation_result=result,
         **({"faults": {fault.question_id: fault.said for fault in wrong}} if wrong else {}),
         **({"action_id": which.action} if which.action else {}),
     )  # fmt: skip
@@ -278,13 +292,35 @@ def answer(
     work.open.remove(which)
     _forget_tries(work, gate, which)
     work.pass_gate(gate, guided=True)
-    if which.call and gate.trigger.type in gate_model.FOR_ONE_CALL:
-        new = gate_model.Pass(gate=gate.key, action=which.action, input_hash=which.input_hash)
-        work.passes = [*work.passes, new][-gate_model.MAX_PASSES :]
+    is_for_one = bool(which.call) and gate.trigger.type in gate_model.FOR_ONE_CALL
+    about = {"action": which.action, "input_hash": which.input_hash} if is_for_one else {}
+    if is_for_one:
+        work.passes = [*work.passes, gate_model.Pass(gate=gate.key, **about)][-gate_model.MAX_PASSES :]
+    own = {
+        question.question_id: answers[question.question_id]
+        for question in gate.questions
+        if question.question_id in answers
+    }
+    kept, cut = shorten(own, MAX_REMEMBERED, MAX_REMEMBERED)
+    work.remember_answers(gate_model.GateAnswers(gate=gate.key, answers=kept, cut=cut, **about))
     warnings = [fault.said for fault in wrong if fault.on_invalid is OnInvalid.WARN_AND_CONTINUE]
-    reply = {"passed": True, "gate": gate.gate_id, **({"warning": warnings} if warnings else {})}
-    reply["next"] = f"Now call `{which.action}` again with the same arguments." if which.call else "Go on."
+    reply = {"passed": True, "gate": gate.gate_id, **({"warning": warnings} if warnings else {}), **work.opened}
+    reply["next"] = _next(work, which)
     return gate_model.Answered(state=work.state(), valid=True, gate=gate.gate_id, told=reply, traces=tuple(work.traces))
+
+
+def _next(work: EvaluationRun, which: gate_model.Open) -> str:
+    """What the agent does now: the gates that still stand before the call, or before the session, are named."""
+    same = [entry for entry in work.open if (entry.call, entry.action) == (which.call, which.action)]
+    waiting = [name_of(work.atlases, entry.gate) for entry in same if entry.gate in work.atlases.gates]
+    if not waiting:
+        return f"Now call `{which.action}` again with the same arguments." if which.call else "Go on."
+    gates = f"{len(waiting)} more gate{'s' if len(waiting) > 1 else ''}"
+    names = ", ".join(f"`{name}`" for name in waiting)
+    verb = "stand" if len(waiting) > 1 else "stands"
+    if which.call:
+        return f"{gates} {verb} before `{which.action}`: {names}. Answer first, then call it again with the same arguments."
+    return f"{gates} {'wait' if len(waiting) > 1 else 'waits'} for your answer before anything else: {names}."
 
 
 def _refused(work: EvaluationRun, gate: Gate, which: gate_model.Open, stops: list[AnswerFault]) -> gate_model.Answered:
@@ -362,6 +398,21 @@ def ignored(atlases: CompiledAtlases, state: gate_model.GateState, now: datetime
     return gate_model.Evaluation(state=work.state(), traces=tuple(work.traces))
 
 
-def _cut(value: Any) -> Any:
-    text = _as_text(value)
-    return value if text is None or len(text) <= SHOWN_ANSWER else text[:SHOWN_ANSWER]
+def _traced(answers: Mapping[str, Any]) -> dict[str, Any]:
+    """Answers as the trail keeps them: whole, or marked as cut."""
+    kept, cut = shorten(dict(islice(answers.items(), MAX_TRACED_ANSWERS)), MAX_ANSWER, MAX_TRACED)
+    more = len(answers) - len(kept)
+    return {"answers": kept, **({"cut": cut} if cut else {}), **({"more_answers": more} if more else {})}
+
+
+def shorten(answers: Mapping[str, Any], longest: int, room: int) -> tuple[dict[str, Any], dict[str, int]]:
+    """Answers with at most so many characters each and together; and of those that were cut, how many they had."""
+    kept, cut = dict[str, Any](), dict[str, int]()
+    for id, value in answers.items():
+        name, text, most = str(id)[:200], _as_text(value), min(longest, room)
+        if text is None or len(text) <= most:
+            kept[name] = value
+        else:
+            kept[name], cut[name] = text[:most], len(text)
+        room -= min(len(text or ""), most)
+    return kept, cut

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -38,8 +38,8 @@ _PLAIN_FIELDS = ("started", "heard", "executed", "since")
 _CHANGING = {
     name: name
     for name in (
-        "passed", "open", "people", "cards", "passes", "shut", "tried", "capabilities", "actions", "contexts", "guidance",
-        "counted", "spent",
+        "passed", "open", "people", "cards", "passes", "answers", "shut", "tried", "capabilities", "actions", "contexts",
+        "guidance", "counted", "spent",
     )
 } | {"fired_at": "fired"}  # fmt: skip
 """What an evaluation may change, and the field of the state that it is."""
@@ -51,16 +51,28 @@ def seconds_of(text: str) -> int | None:
     return int(match[1]) * _SECONDS[match[2]] if match else None
 
 
+Elapsed = Callable[[], float]
+"""Milliseconds that an evaluation took up to now."""
+
+
+def no_time() -> float:
+    return 0.0
+
+
 class EvaluationRun:
     """One evaluation. Everything that happens in it is traced; not where somebody is only ``looking``, who wants a verdict."""
 
-    def __init__(self, atlases: CompiledAtlases, state: GateState, now: datetime, *, looking: bool = False) -> None:
-        self.atlases, self.now, self.looking, self._state = atlases, now, looking, state
+    def __init__(
+        self, atlases: CompiledAtlases, state: GateState, now: datetime, *, looking: bool = False,
+        elapsed: Elapsed = no_time,
+    ) -> None:  # fmt: skip
+        self.atlases, self.now, self.looking, self._state, self.elapsed = atlases, now, looking, state, elapsed
         self.passed = dict(state.passed)
         self.open = list(state.open)
         self.people = list(state.people)
         self.cards = list(state.cards)
         self.passes = list(state.passes)
+        self.answers = list(state.answers)
         self.shut = list(state.shut)
         self.tried = dict(state.tried)
         self.capabilities = dict(state.capabilities)
@@ -138,6 +150,23 @@ class EvaluationRun:
         locks = {"locked_capabilities": gate.lock_capabilities} if gate.lock_capabilities else {}
         lists = _named(unlocked_capabilities=capabilities, injected_contexts=contexts, **locks)
         self.trace(TraceType.PASSED, gate, **lists)
+
+    def remember_answers(self, answers: gates.GateAnswers) -> None:
+        """In the place of earlier ones to the same gate about the same call."""
+        about = (answers.gate, answers.action, answers.input_hash)
+        others = [entry for entry in self.answers if (entry.gate, entry.action, entry.input_hash) != about]
+        self.answers = [*others, answers][-gates.MAX_ANSWERED :]
+
+    @property
+    def opened(self) -> dict[str, Any]:
+        """What is open now and was not before: capabilities, and actions by their globs."""
+        before, capabilities = EvaluationRun(self.atlases, self._state, self.now), self.atlases.capabilities
+        keys = [
+            key for key in self.capabilities if key in capabilities and self.is_open(key) and not before.is_open(key)
+        ]
+        own = [rule for rule, state in self.actions.items() if state.allow and rule not in before.actions]
+        actions = dict.fromkeys([*(action for key in keys for action in capabilities[key].actions), *own])
+        return _named(opened_capabilities=keys, opened_actions=list(actions)) if actions else {}
 
     def grant(self, gate: Gate) -> list[str]:
         """What it opens and allows; the capabilities, by name."""

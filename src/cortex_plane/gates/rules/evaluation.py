@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -12,7 +12,7 @@ from cortex_plane.gates.model import gates as gate_model
 from cortex_plane.gates.model.atlases import AtlasPolicyType, Gate, Mode, TriggerType
 from cortex_plane.gates.model.gates import Evaluation, GateCard, GatedCall, GateInput, GateState, Open, Pass, Ruling
 from cortex_plane.gates.rules.authorization import by_policies, charged, last_round, limits
-from cortex_plane.gates.rules.effects import AT_ONCE, MAX_FIRED, EvaluationRun
+from cortex_plane.gates.rules.effects import AT_ONCE, MAX_FIRED, Elapsed, EvaluationRun, no_time
 from cortex_plane.gates.rules.index import CompiledAtlases, OfAction, rank
 from cortex_plane.gates.rules.prompts import MAX_CARD, card
 from cortex_plane.kernel.globs import glob
@@ -22,11 +22,13 @@ from cortex_plane.policies.model.policies import PolicyVerdict
 TOO_LONG = "more gates ask a person about it than one request can show in full; it waits until fewer of them do"
 
 
-def at_boundary(atlases: CompiledAtlases, state: GateState, moment: GateInput, elapsed_ms: float = 0.0) -> Evaluation:
-    """What fires before the agent goes on: the start, what was said, what came round, what happened. ``elapsed_ms``:
-    what was spent on custom triggers."""
+def at_boundary(
+    atlases: CompiledAtlases, state: GateState, moment: GateInput, elapsed: Elapsed = no_time
+) -> Evaluation:
+    """What fires before the agent goes on: the start, what was said, what came round, what happened. ``elapsed``: the time
+    that this took, custom triggers included."""
     moment = _complete(state, moment)
-    work = EvaluationRun(atlases, state, moment.now)
+    work = EvaluationRun(atlases, state, moment.now, elapsed=elapsed)
     if work.guidance:
         work.drop_expired()
     if work.open or work.people:
@@ -37,7 +39,9 @@ def at_boundary(atlases: CompiledAtlases, state: GateState, moment: GateInput, e
         due: dict[str, dict[str, Any]] = {gate.key: {} for gate in atlases.of(TriggerType.SESSION_END)}
     else:
         due = _due(work, moment) if state.ended is None else {}
-    for gate in within_budget(work, sorted((atlases.gates[key] for key in due), key=rank), elapsed_ms):
+    gates = sorted((atlases.gates[key] for key in due), key=rank)
+    # The end of a session is no input: its gates only record and advise, and fire whatever an input may cost.
+    for gate in gates[:MAX_FIRED] if moment.ends else within_budget(work, gates):
         work.fire(gate, due[gate.key])
     for key in sorted(moment.unknown & atlases.gates.keys()):
         work.restrict(atlases.gates[key])
@@ -106,26 +110,28 @@ def _leave_unread(work: EvaluationRun, due: dict[str, dict[str, Any]], text: str
             work.restrict(gate)
 
 
-def requested(atlases: CompiledAtlases, state: GateState, what: str, now: datetime) -> Evaluation:
-    """The agent asks for what its stewards wrote down: by the id of a context, or whatever a gate listens for. Nothing
+def requested(atlases: CompiledAtlases, state: GateState, names: Sequence[str], now: datetime) -> Evaluation:
+    """The agent asks for what its stewards wrote down: by the ids of contexts, or whatever gates listen for. Nothing
     fires while the session waits for an answer, or is shut: who has not agreed is not told."""
     work = EvaluationRun(atlases, state, now)
     waiting = [gate for question in state.asks if (gate := atlases.gates.get(question.gate)) is not None]
     for gate in waiting:
         work.blocked(gate, gate_model.UNANSWERED)
     if not waiting and state.ended is None:
-        for gate in within_budget(work, sorted(atlases.requested(what), key=rank)):
-            work.fire(gate, {"requested": what[:200]})
+        wanted = {gate.key: (gate, name) for name in reversed(names) for gate in atlases.requested(name)}
+        for gate in within_budget(work, sorted((gate for gate, _ in wanted.values()), key=rank)):
+            work.fire(gate, {"requested": wanted[gate.key][1][:200]})
     return Evaluation(state=work.state(), traces=tuple(work.traces), fired=tuple(work.fired))
 
 
 def judge(
-    atlases: CompiledAtlases, state: GateState, call: GatedCall, now: datetime, *, looking: bool = False
-) -> Ruling:
+    atlases: CompiledAtlases, state: GateState, call: GatedCall, now: datetime, *, looking: bool = False,
+    elapsed: Elapsed = no_time,
+) -> Ruling:  # fmt: skip
     """deny → gates → approval → rate limit → budget → allow → deny. Questions are opened, and nothing is used up. What
     people see is not recorded here: `shown` does, in the commit that asks them. ``looking``: somebody wants to know
     about the action, whatever its arguments; nothing is recorded at all."""
-    ruling = _judge(EvaluationRun(atlases, state, now, looking=looking), call, looking)
+    ruling = _judge(EvaluationRun(atlases, state, now, looking=looking, elapsed=elapsed), call, looking)
     return replace(ruling, state=state, traces=()) if looking else ruling
 
 
@@ -159,9 +165,27 @@ def _judge(work: EvaluationRun, call: GatedCall, looking: bool) -> Ruling:
         reason = "a person must pass its gate"
     return _ruling(
         work, risk, verdict, rule, reason, people=tuple(people), strict=strict,
-        template=policy.template if policy else None, overrides=policy is not None,
+        template=policy.template if policy else None, policy_reason=policy.reason if policy else "",
+        answers=tuple(_answers(work, call, rules)) if work.answers else (), overrides=policy is not None,
         limits=tuple(limits(work, rules)),
     )  # fmt: skip
+
+
+def _answers(work: EvaluationRun, call: GatedCall, rules: OfAction) -> Iterator[gate_model.ShownAnswer]:
+    """What the agent answered to the gates that it passed for this call, or before it."""
+    gates = work.atlases.gates
+    guards = {gate.key for capability in rules.capabilities for gate in work.atlases.guards(capability)}
+    for entry in work.answers:
+        gate = gates.get(entry.gate)
+        is_other = not _is_about(entry, call) if entry.action else entry.gate not in work.passed
+        if gate is None or is_other or (gate.of_a_call and not entry.action and entry.gate not in guards):
+            continue
+        for question in gate.questions:
+            if (id := question.question_id) in entry.answers:
+                yield gate_model.ShownAnswer(
+                    gate=entry.gate, question_id=id, question=question.question, answer=entry.answers[id],
+                    cut=entry.cut.get(id),
+                )  # fmt: skip
 
 
 def _ruling(work: EvaluationRun, risk: Risk, verdict: PolicyVerdict, rule: str, reason: str, **more: Any) -> Ruling:
@@ -307,7 +331,7 @@ def _opens_for_one(gate: Gate) -> bool:
     return gate.trigger.type in gate_model.FOR_ONE_CALL and not asks and gate.mode is not Mode.OBSERVATIONAL
 
 
-def _is_about(entry: Pass | Open | gate_model.Shut, call: GatedCall) -> bool:
+def _is_about(entry: Pass | Open | gate_model.Shut | gate_model.GateAnswers, call: GatedCall) -> bool:
     return entry.action == call.action and entry.input_hash == call.input_hash
 
 
@@ -400,6 +424,8 @@ def ran(
                 work.pass_gate(gate)
         work.people = [key for key in work.people if key not in on_card]
     work.passes = _without(work.passes, call)
+    if work.answers:
+        work.answers = [entry for entry in work.answers if not (entry.action and _is_about(entry, call))]
     work.spent.update(charged(rules, work.spent, now))
     # Counted only where somebody looks at it: otherwise most calls leave everything as it was, and nothing is written.
     after = work.state(executed=state.executed + 1) if atlases.counting else work.state()
@@ -417,16 +443,14 @@ def _without(passes: Sequence[Pass], call: GatedCall) -> list[Pass]:
     return remaining
 
 
-def within_budget(
-    work: EvaluationRun, gates: Sequence[Gate], elapsed_ms: float = 0.0, *, silent: bool = False
-) -> Sequence[Gate]:
+def within_budget(work: EvaluationRun, gates: Sequence[Gate], *, silent: bool = False) -> Sequence[Gate]:
     """The most important first. What blocks or restricts is never left out; what is left out is traced, unless it was
     ``told`` before."""
     budget = work.atlases.budget
     most, time = budget.max_checkpoints_per_input, budget.max_checkpoint_time_ms
     if most is None and time is None and len(gates) <= MAX_FIRED:
         return gates
-    late = time is not None and elapsed_ms > time
+    late = time is not None and work.elapsed() > time
     reason = "max_checkpoint_time_ms" if late else "max_checkpoints_per_input"
     if most is None or most > MAX_FIRED:
         most, reason = MAX_FIRED, reason if late else AT_ONCE

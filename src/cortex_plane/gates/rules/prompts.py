@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -14,6 +15,7 @@ from cortex_plane.agents.model.completions import provider_name
 from cortex_plane.gates.model import atlases as atlas_model
 from cortex_plane.gates.model import gates as gate_model
 from cortex_plane.gates.rules.index import CompiledAtlases
+from cortex_plane.kernel.fields import adapter
 from cortex_plane.sessions.model.events import TraceType
 
 _EXPECTED = {
@@ -21,12 +23,16 @@ _EXPECTED = {
     atlas_model.ResponseType.BOOLEAN: "true or false",
     atlas_model.ResponseType.ACKNOWLEDGMENT: "the word `understood`, if that is so",
     atlas_model.ResponseType.NUMBER: "a number",
-    atlas_model.ResponseType.JSON: "an object",
+    atlas_model.ResponseType.JSON: "JSON: an object or a list",
 }
+MAX_SCHEMA = 20_000
+"""Characters of a JSON Schema that the model is shown; of a larger one it reads only what is wrong with its answer."""
 
 MAX_CARD = 4000
 """Characters of what people are asked by gates about one call. Nothing of it is ever cut: who approves has read all of it."""
 
+MAX_REQUESTABLE = 100
+"""Names that the agent may ask for, as the model is shown them."""
 MAX_ASKED = 200_000
 """Bytes of the questions that programs are told at once, besides those of the first gate."""
 
@@ -81,9 +87,33 @@ def prompt_parts(atlases: CompiledAtlases, state: gate_model.GateState) -> gate_
     contexts = [f"## {each.name}\n{each.content}" for _, each, _ in blocks_of(atlases, state)]
     return gate_model.PromptParts(
         instructions="\n\n".join(high),
-        knowledge="\n\n".join([*contexts, *rest]),
+        knowledge="\n\n".join(part for part in (*contexts, *rest, _on_demand(atlases, state)) if part),
         questions=questions(atlases, state.asks),
     )
+
+
+def requestable(atlases: CompiledAtlases, state: gate_model.GateState) -> dict[str, str]:
+    """What the agent may ask for, each name with what stands behind it: contexts that it was not told yet, and gates."""
+    names = dict[str, str]()
+    for gate in atlases.of(atlas_model.TriggerType.EXPLICIT_REQUEST):
+        if gate.mode is atlas_model.Mode.OBSERVATIONAL:
+            continue
+        contexts = [f"{gate.atlas_id}/{id}" for id in gate.contexts]
+        if contexts and not gate.decides and gate.guidance is None and all(key in state.contexts for key in contexts):
+            continue
+        for pattern in gate.trigger.patterns or ("*",):
+            names.setdefault(pattern, gate.name)
+    return names
+
+
+def _on_demand(atlases: CompiledAtlases, state: gate_model.GateState) -> str:
+    names = requestable(atlases, state)
+    if not names:
+        return ""
+    lines = [f"- {name} ({title})" for name, title in islice(names.items(), MAX_REQUESTABLE)]
+    more = [f"- and {len(names) - MAX_REQUESTABLE} more"] if len(names) > MAX_REQUESTABLE else []
+    how = f"You may ask for these with `{provider_name(gate_model.REQUEST_CONTEXT)}`, several at once; * stands for anything:"
+    return "\n".join([how, *lines, *more])
 
 
 def questions(atlases: CompiledAtlases, waiting: Iterable[gate_model.Open]) -> str:
@@ -110,11 +140,36 @@ def _asked(gate: atlas_model.Gate, name: str, which: gate_model.Open) -> str:
 
 def _line(question: atlas_model.GateQuestion) -> str:
     answer_format = _EXPECTED.get(question.response_type) or f"one of {', '.join(question.options)}"
-    optional = "" if question.required else ", optional"
-    argument = question.validation.equals_argument
-    equal = "" if argument is None else f", equal to the argument `{argument}` of the call"
+    if question.schema is not None:
+        text = orjson.dumps(question.schema).decode()
+        is_small = len(text) <= MAX_SCHEMA
+        answer_format = (
+            f"JSON that fits this JSON Schema: {text}" if is_small else "JSON that fits a schema too large to show"
+        )
+    optional = [] if question.required else ["optional"]
     question_text = hinted(question.question, question.hint)
-    return f"- {question.question_id}: {question_text} [{answer_format}{optional}{equal}]"
+    return f"- {question.question_id}: {question_text} [{', '.join([answer_format, *_limits(question), *optional])}]"
+
+
+def _limits(question: atlas_model.GateQuestion) -> Iterator[str]:
+    """What a valid answer must fulfil besides its type, as the model reads it."""
+    rules = question.validation
+    for words, value in (
+        ("at least {} characters", rules.min_length),
+        ("at most {} characters", rules.max_length),
+        ("with a match of the regular expression {}", rules.pattern),
+        ("at least {:g}", rules.minimum),
+        ("at most {:g}", rules.maximum),
+    ):
+        if value is not None:
+            yield words.format(value)
+    for words, texts in (("it must contain", rules.must_contain), ("it must not contain", rules.must_not_contain)):
+        if texts:
+            yield f"{words} {', '.join(f'`{text}`' for text in texts)}"
+    if rules.equals_argument is not None:
+        yield f"equal to the argument `{rules.equals_argument}` of the call"
+    if rules.custom_validator is not None:
+        yield f"checked by {rules.custom_validator}"
 
 
 def asked_of(gate: atlas_model.Gate, which: gate_model.Open) -> dict[str, Any]:
@@ -127,12 +182,19 @@ def asked_of(gate: atlas_model.Gate, which: gate_model.Open) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def validation_of(question: atlas_model.GateQuestion) -> dict[str, Any]:
+    """What a valid answer must fulfil, by the keys of the atlas."""
+    rules: dict[str, Any] = adapter(atlas_model.AnswerValidation).dump_python(question.validation, mode="json")
+    return {name: value for name, value in rules.items() if value not in (None, [])}
+
+
 def questions_of(gate: atlas_model.Gate) -> list[dict[str, Any]]:
     return [
         {
             "question_id": question.question_id, "question": question.question, "response_type": question.response_type,
             "required": question.required, "hint": question.hint, "options": list(question.options), "schema": question.schema,
             "equals_argument": question.validation.equals_argument,
+            "validation": validation_of(question),
         }
         for question in gate.questions
     ]  # fmt: skip
@@ -244,8 +306,9 @@ def _response(data: Mapping[str, Any]) -> tuple[NewsKind, str]:
     answers_field = data.get("answers")
     answers = list(answers_field.items()) if isinstance(answers_field, Mapping) else []
     parts = [f"{_text(key)} = {_text(value)}" for key, value in answers[:SHOWN_ANSWERS]]
-    if len(answers) > SHOWN_ANSWERS:
-        parts.append(f"and {len(answers) - SHOWN_ANSWERS} more")
+    more = data.get("more_answers")
+    if remaining := max(0, len(answers) - SHOWN_ANSWERS) + (more if isinstance(more, int) else 0):
+        parts.append(f"and {remaining} more")
     about = f" for {_text(data['action_id'])}" if data.get("action_id") else ""
     message = f"is answered{about}: {', '.join(parts) or 'nothing'}"
     wrong = _faults(data.get("faults"))

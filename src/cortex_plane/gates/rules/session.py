@@ -7,6 +7,8 @@ another writer of the same session was first, everything that is not written is 
 
 from __future__ import annotations
 
+import functools
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -15,8 +17,8 @@ from uuid import UUID
 
 from cortex_plane.gates.model import gates as gate_model
 from cortex_plane.gates.model.atlases import Gate
-from cortex_plane.gates.rules.answers import AnswerTarget, answer, ignored, meant
-from cortex_plane.gates.rules.effects import EvaluationRun, RanCall, minutes_of, notices
+from cortex_plane.gates.rules.answers import AnswerTarget, Unchecked, answer, ignored, meant
+from cortex_plane.gates.rules.effects import Elapsed, EvaluationRun, RanCall, minutes_of, no_time, notices
 from cortex_plane.gates.rules.evaluation import at_boundary, judge, judge_sent, ran, requested, shown
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.gates.rules.prompts import asked_of_all
@@ -68,10 +70,11 @@ class GateSession:
     """The state of a session's gates: as it is written, and as the evaluations since the last write leave it."""
 
     def __init__(
-        self, atlases: CompiledAtlases, bound: dict[str, Any], now: Callable[[], datetime], *, loads_code: bool = True
-    ) -> None:
-        """``loads_code``: triggers and validators of the app run in this process."""
-        self.now, self._loads_code = now, loads_code
+        self, atlases: CompiledAtlases, bound: dict[str, Any], now: Callable[[], datetime], *, loads_code: bool = True,
+        ticks: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        """``loads_code``: triggers and validators of the app run in this process. ``ticks``: seconds, for the time budget."""
+        self.now, self._loads_code, self._ticks = now, loads_code, ticks
         self.evaluations: list[PendingEvaluation] = []
         """Since the last write."""
         self._response: list[PendingEvaluation] = []
@@ -159,18 +162,29 @@ class GateSession:
             moment = replace(moment, unknown=frozenset(gate.key for gate in custom))
             why = "is code that only workers load"
             traces = [gate_model.skipped(gate, f"the trigger `{gate.trigger.trigger_id}` {why}") for gate in custom]
-        self.evaluate(lambda atlases, state: at_boundary(atlases, state, moment, elapsed_ms))
+        elapsed = self.stopwatch(elapsed_ms)
+        self.evaluate(lambda atlases, state: at_boundary(atlases, state, moment, elapsed))
         self.add(None, traces)
 
-    def request(self, name: str) -> gate_model.Evaluation:
+    def stopwatch(self, before_ms: float = 0.0) -> Elapsed:
+        """The milliseconds of the evaluation that begins now, up to its first look at them: whoever evaluates it again, on top
+        of another write, finds the same."""
+        if self.atlases.budget.max_checkpoint_time_ms is None:
+            return no_time
+        start = self._ticks()
+        return functools.cache(lambda: before_ms + 1000 * (self._ticks() - start))
+
+    def request(self, names: Sequence[str]) -> gate_model.Evaluation:
         """The agent asks for what its stewards wrote down."""
         now = self.now()
-        return self.evaluate(lambda atlases, state: requested(atlases, state, name, now))
+        return self.evaluate(lambda atlases, state: requested(atlases, state, names, now))
 
     def judge(self, call: gate_model.GatedCall) -> gate_model.Ruling:
         """A call that was not sent yet; its questions are opened."""
-        now, refusal = self.now(), self.unloaded(call)
-        return self.evaluate(lambda atlases, state: refusal or judge(atlases, state, call, now), call.call_id)
+        now, refusal, elapsed = self.now(), self.unloaded(call), self.stopwatch()
+        return self.evaluate(
+            lambda atlases, state: refusal or judge(atlases, state, call, now, elapsed=elapsed), call.call_id
+        )
 
     def judge_sent(self, call: gate_model.GatedCall, *, records: bool) -> gate_model.Ruling:
         """A call that was sent before. ``records``: the question of a capability that was locked since is opened."""
@@ -230,15 +244,15 @@ class GateSession:
         return replace(target, which=still_open)
 
     def record_answer(
-        self, target: AnswerTarget, answers: Mapping[str, Any], custom: Mapping[str, str | None]
+        self, target: AnswerTarget, answers: Mapping[str, Any], custom: dict[str, str | None]
     ) -> gate_model.Answered:
         """``custom``: the faults that validators reported."""
         now = self.now()
         if target.gate is not None and not self._loads_code:
-            custom = {
-                question.question_id: f"its validator `{question.validation.custom_validator}` {NOT_LOADED}"
+            custom = custom | {
+                question.question_id: Unchecked(f"its validator `{question.validation.custom_validator}` {NOT_LOADED}")
                 for question in target.gate.questions
-                if question.validation.custom_validator is not None
+                if question.validation.custom_validator is not None and question.validation.connection is None
             }
 
         def change(atlases: CompiledAtlases, state: gate_model.GateState) -> gate_model.Answered:

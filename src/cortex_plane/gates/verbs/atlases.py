@@ -8,6 +8,7 @@ from cortex_plane.db.database import Database, Transaction, many
 from cortex_plane.gates import store as gates_store
 from cortex_plane.gates.files.atlases import Read, difference, read
 from cortex_plane.gates.model import atlases as atlas_model
+from cortex_plane.gates.rules.manifest_queries import rules_of
 from cortex_plane.gates.store import queries
 from cortex_plane.gates.verbs.atlas_cache import manifest_of, read_back
 from cortex_plane.kernel.errors import Conflict
@@ -71,6 +72,13 @@ async def _odd_here(tx: Transaction, atlas: atlas_model.Atlas) -> list[str]:
             f"steward.notifications: no enabled webhook connection of the org has the address {steward.webhook}, so nothing"
             " is sent; make one with `cortex connection create NAME --channel webhook --url …`"
         )
+    questions = (question for gate in atlas.gates for question in gate.questions)
+    validators = dict.fromkeys(name for question in questions if (name := question.validation.connection) is not None)
+    for name in await gates_store.missing_webhooks(tx, list(validators)) if validators else ():
+        odd.append(
+            f"custom_validator: the org has no enabled webhook connection `{name}`, so no answer is accepted; make one with"
+            f" `cortex connection create {name} --channel webhook --url …`"
+        )
     patterns = await gates_store.unmatched_keys(tx, steward.api_keys) if steward.api_keys else []
     if patterns:
         more = f" (and {len(patterns) - 1} more)" if len(patterns) > 1 else ""
@@ -133,6 +141,15 @@ async def diff_atlases(db: Database, actor: Actor, atlas_id: str, before: str, a
         manifests = [await manifest_of(tx, atlas_id, version) for version in (before, after)]
     names = [f"{atlas_id} {version}" for version in (before, after)]
     return await reading.run(lambda: difference(*map(read_back, manifests, digests, names)))
+
+
+@verb(Permission.ATLAS_READ)
+async def query_atlas(
+    db: Database, actor: Actor, atlas_id: str, version: str, *, action: str | None = None, capability: str | None = None
+) -> atlas_model.AtlasRules:
+    """Which gates, capabilities and policies of a version concern an action, or a capability."""
+    atlas = await atlas_contents(db, actor, atlas_id, version)
+    return await loading.run(rules_of, atlas, action, capability)
 
 
 @verb(Permission.ATLAS_READ)

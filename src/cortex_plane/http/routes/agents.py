@@ -52,5 +52,6 @@ BINDINGS: tuple[Binding, ...] = (
     ),
     answer(gate_routes.GET_ATLAS_VERSION, atlases.get_atlas_version),
     answer(gate_routes.DIFF_ATLAS, atlases.diff_atlases),
+    answer(gate_routes.QUERY_ATLAS, atlases.query_atlas),
     answer(gate_routes.RETIRE_ATLAS_VERSION, atlases.retire_atlas),
 )

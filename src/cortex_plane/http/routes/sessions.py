@@ -22,6 +22,7 @@ from cortex_plane.jobs.model.usage import Grouping
 from cortex_plane.jobs.verbs import jobs, steering, workers
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.pages import decode_number, decode_text
+from cortex_plane.notify.verbs.answer_callbacks import AnswerCallbacks
 from cortex_plane.sessions import routes
 from cortex_plane.sessions.model.sessions import InboundMessage, IngestedMessage, MessageDraft
 from cortex_plane.sessions.verbs import events, sessions
@@ -186,7 +187,11 @@ BINDINGS: tuple[exchanges.Binding, ...] = (
     answer(call_routes.GET_RESOLUTION, resolutions.get_resolution),
     answer(call_routes.EXECUTE_RESOLUTION, resolutions.execute_resolution),
     answer(call_routes.REPORT_RESOLUTION, resolutions.report_resolution),
-    answer(call_routes.ANSWER_GATE, gate_answers.give_answers),
+    answer(
+        call_routes.ANSWER_GATE,
+        gate_answers.give_answers,
+        lambda exchange: {"callbacks": AnswerCallbacks(exchange.db, exchange.state.webhooks)},
+    ),
     answer(call_routes.GET_PERMISSIONS, permissions.get_permissions),
     answer(call_routes.PLAY_SCENARIOS, bench.play_scenarios),
 )

@@ -17,8 +17,9 @@ from cortex_plane.approvals.model.questions import ASK_PERSON
 from cortex_plane.approvals.store import TokenRow, insert_tokens
 from cortex_plane.approvals.verbs import credentials
 from cortex_plane.db.database import Database, Transaction
+from cortex_plane.gates.model.gates import ShownAnswer
 from cortex_plane.kernel.text import escaped_json, marked, redact, redact_text
-from cortex_plane.notify.model import Card, CardVote, Occasion
+from cortex_plane.notify.model import Card, CardAnswer, CardVote, Occasion
 
 LONGEST_ARGUMENTS = 4000
 LONGEST_TEXT = 1000
@@ -45,7 +46,7 @@ _SAME = (
     "kind", "status", "version", "input_hash", "risk", "template", "invocations", "policy_version", "required_clearance",
     "escalation_level", "requested_at", "deadline", "resolved_at",
 )  # fmt: skip
-_WORDS = ("agent_says", "asked_for", "question", "resolution_reason")
+_WORDS = ("agent_says", "asked_for", "question", "rule_reason", "resolution_reason")
 """What a card takes over from its request: as it is, and as text that is redacted and cut."""
 
 
@@ -68,6 +69,7 @@ def card(source: CardSource, occasion: Occasion, public_url: str) -> Card:
         truncated=False,
         original_arguments=None if approval.original_arguments is None else pen.arguments(approval.original_arguments),
         rule=pen.line(approval.rule),
+        gate_answers=tuple(map(pen.gate_answer, approval.gate_answers)),
         deciders=tuple(map(pen.line, source.deciders)),
         shaped_by=pen.text(approval_model.shaped_by(approval)),
         votes=tuple(
@@ -128,6 +130,10 @@ def redacted(details: ApprovalDetails, names: Sequence[str]) -> ApprovalDetails:
     approval = details.approval
     fields: dict[str, Any] = {name: _hidden(getattr(approval, name)) for name in _TEXTS}
     fields |= {name: redact(getattr(approval, name), names) for name in _VALUES}
+    fields["gate_answers"] = [
+        replace(answer, answer=redact({answer.question_id: answer.answer}, names)[answer.question_id])
+        for answer in approval.gate_answers
+    ]
     return replace(
         details,
         approval=replace(approval, **fields),
@@ -139,7 +145,7 @@ def redacted(details: ApprovalDetails, names: Sequence[str]) -> ApprovalDetails:
 _VALUES = ("arguments", "original_arguments", "details", "answer")
 _TEXTS = (
     "agent_name", "tool_name", "target", "action", "action_summary", "agent_says", "asked_for", "question", "rule",
-    "resolution_reason",
+    "rule_reason", "resolution_reason",
 )  # fmt: skip
 
 
@@ -174,6 +180,15 @@ class _Pen:
         if value is None or isinstance(value, bool | int | float):
             return value
         return self._cut(marked(value) if isinstance(value, str) else escaped_json(value), LONGEST_DETAIL)
+
+    def gate_answer(self, answer: ShownAnswer) -> CardAnswer:
+        # By its question's id, so that a name that the org hides hides it too.
+        value = self._redacted({answer.question_id: answer.answer})[answer.question_id]
+        text = marked(value) if isinstance(value, str) else escaped_json(value)
+        short = self._cut(text, LONGEST_TEXT)
+        if answer.cut is not None and short == text:
+            self.cut, short = True, text + MORE
+        return CardAnswer(gate=self.line(answer.gate), question=self.text(answer.question) or "", answer=short)
 
     def text(self, text: str | None) -> str | None:
         return None if text is None else self._cut(marked(self._redacted(text)), LONGEST_TEXT)

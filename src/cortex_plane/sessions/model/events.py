@@ -140,7 +140,7 @@ class EventType(StrEnum):
     CHECKPOINT_RESPONSE = (
         "checkpoint_response",
         "The agent answered a gate: `valid`, `invalid` or `accepted_with_faults`.",
-        "atlas_id checkpoint_id answers validation_result faults? action_id?",
+        "atlas_id checkpoint_id answers validation_result cut? more_answers? faults? action_id?",
     )
     CHECKPOINT_PASSED = (
         "checkpoint_passed",
