@@ -45,6 +45,31 @@ CREATE TYPE public.outcome_record AS (
 	settled_by text
 );
 
+CREATE FUNCTION public.add_operator_words(p_org uuid, p_job uuid, p_text text, p_author uuid, p_key uuid) RETURNS bigint
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  the_session uuid;
+  number bigint;
+  data jsonb;
+begin
+  select j.session_id into the_session
+  from job j join agent_version v on v.org_id = j.org_id and v.agent_id = j.agent_id and v.version = j.agent_version
+  where j.org_id = p_org and j.id = p_job and j.kind <> 'external' and not v.skill_config ? 'run';
+  if not found then
+    return null;
+  end if;
+  select h.message_seq + 1 into strict number from session_head h
+  where h.org_id = p_org and h.session_id = the_session for update;
+  insert into message (org_id, session_id, seq, role, text, author_id, key_id, job_id)
+  values (p_org, the_session, number, 'system', p_text, p_author, p_key, p_job);
+  data := jsonb_build_object('seq', number, 'role', 'system');
+  perform session_append(p_org, the_session, 1, array['message'], array[p_job], array[data], '{}', '{}');
+  return number;
+end
+$$;
+
 CREATE FUNCTION public.adopt_job(p_org uuid, p_job uuid, p_worker uuid, p_epoch bigint, p_cancelled boolean, p_held boolean, p_status text, p_error text, p_action text, p_body bytea) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -55,9 +80,10 @@ declare
   at timestamptz;
   kinds text[] := array['worker_lost', 'status'];
   told jsonb[];
+  pauses record;
 begin
   perform set_config('app.org_id', p_org::text, true);
-  select j.session_id, j.leased_at, j.status into the_job from job j
+  select j.session_id, j.leased_at, j.status, j.holds, j.pause, j.checkpoint into the_job from job j
   where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
     and (j.cancel_requested_at is not null) = p_cancelled and (j.holds <> '{}') = p_held
   for no key update skip locked;
@@ -94,6 +120,11 @@ begin
     kinds := array['worker_lost', 'error', 'status'];
     told := array[told[1], jsonb_build_object('message', left(p_error, 500)),
       told[2] || jsonb_build_object('error', left(p_error, 500))];
+  elsif p_status = 'PAUSED' then
+    select f.* into pauses from pause_events(kinds, told, p_status, the_job.holds, the_job.pause, the_job.checkpoint, at) f;
+    kinds := pauses.types;
+    told := pauses.data;
+    update job set pause = pauses.pause where org_id = p_org and id = p_job;
   end if;
   perform session_append(p_org, the_job.session_id, 0, kinds, array_fill(p_job, array[cardinality(kinds)]), told,
     array[p_action], array[p_body], array[p_job]);
@@ -118,6 +149,7 @@ declare
   answer jsonb;
   done boolean;
   atlases bigint;
+  pauses record;
 begin
   -- Assignments, not queries: an expression without tables needs no executor.
   status := set_config('app.org_id', p_org::text, true);
@@ -140,7 +172,7 @@ begin
     now := the_job.at;
   else
     select j.session_id, j.agent_id, j.kind, j.holds, j.held_at, j.cancel_requested_at is not null as cancelled,
-      j.cancel_reason, j.leased_at
+      j.cancel_reason, j.leased_at, j.pause
     into the_job
     from job j
     where j.org_id = p_org and j.id = p_job and j.worker_id is not distinct from p_worker and j.epoch = p_epoch
@@ -228,6 +260,17 @@ begin
     if ends_as in ('COMPLETED', 'FAILED', 'CANCELLED') then
       new_holds := '{}';
     end if;
+    if p_more ? 'corruption' then
+      done := report_corruption(p_org, p_job, p_more #>> '{corruption,type}', p_error);
+    end if;
+    if new_holds <> '{}' or 'session_paused' = any (p_event_types) then
+      select f.* into pauses
+      from pause_events(p_event_types, p_event_data, ends_as, new_holds, the_job.pause,
+        coalesce(p_checkpoint::jsonb, (select j.checkpoint from job j where j.org_id = p_org and j.id = p_job)), now) f;
+      p_event_types := pauses.types;
+      p_event_data := pauses.data;
+      the_job.pause := pauses.pause;
+    end if;
     if ends_as = 'RUNNING' then
       update job j
       set checkpoint = coalesce(p_checkpoint::jsonb, j.checkpoint), memory = coalesce(p_memory::jsonb, j.memory),
@@ -254,6 +297,7 @@ begin
         retry_count = j.retry_count + (ends_as = 'RETRY')::integer,
         open_approvals = case when ends_as = 'WAITING_FOR_APPROVAL' then p_open_approvals else 0 end,
         holds = new_holds, held_at = case when new_holds <> '{}' then coalesce(j.held_at, now) end,
+        pause = case when new_holds <> '{}' then the_job.pause end,
         error_message = case when ends_as = 'CANCELLED' then coalesce(the_job.cancel_reason, p_error, 'cancelled')
           when ends_as = 'COMPLETED' then null
           when ends_as = p_status then coalesce(p_error, j.error_message)
@@ -438,6 +482,7 @@ CREATE TABLE public.agent (
     revision integer DEFAULT 1 NOT NULL,
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    repeats_steps boolean DEFAULT true NOT NULL,
     CONSTRAINT chk_agent_name_not_empty CHECK ((length(TRIM(BOTH FROM name)) > 0)),
     CONSTRAINT chk_agent_role_not_empty CHECK ((length(TRIM(BOTH FROM role)) > 0)),
     CONSTRAINT chk_agent_slug_format CHECK (((slug ~ '^[a-z0-9][a-z0-9-]*[a-z0-9]$'::text) AND (length(slug) >= 2))),
@@ -504,14 +549,23 @@ CREATE TABLE public.approval_request (
     details jsonb,
     caused jsonb DEFAULT '[]'::jsonb NOT NULL,
     settles uuid,
+    rule_reason text,
+    gate_answers jsonb DEFAULT '[]'::jsonb NOT NULL,
+    answer jsonb,
+    CONSTRAINT chk_approval_request_answer CHECK (
+CASE status
+    WHEN 'responded'::text THEN (answer IS NOT NULL)
+    WHEN 'expired'::text THEN true
+    ELSE (answer IS NULL)
+END),
     CONSTRAINT chk_approval_request_deadline CHECK (((kind <> 'call'::text) OR ((deadline IS NOT NULL) AND ((status = 'pending'::text) = (next_action_at IS NOT NULL))))),
-    CONSTRAINT chk_approval_request_decider CHECK (((status <> ALL (ARRAY['approved'::text, 'denied'::text])) OR (resolved_by_name IS NOT NULL))),
+    CONSTRAINT chk_approval_request_decider CHECK (((status <> ALL (ARRAY['approved'::text, 'denied'::text, 'responded'::text])) OR (resolved_by_name IS NOT NULL))),
     CONSTRAINT chk_approval_request_end CHECK (((status = 'pending'::text) = (resolved_at IS NULL))),
     CONSTRAINT chk_approval_request_escalations CHECK (((jsonb_array_length(escalations) = cardinality(escalate_at)) AND (escalation_level <= cardinality(escalate_at)))),
     CONSTRAINT chk_approval_request_hashes CHECK (((length(input_hash) = 32) AND (length(terms_hash) = 32))),
     CONSTRAINT chk_approval_request_kind CHECK ((kind = ANY (ARRAY['call'::text, 'uncertain_effect'::text]))),
     CONSTRAINT chk_approval_request_on_deny CHECK ((on_deny = ANY (ARRAY['fail'::text, 'continue'::text]))),
-    CONSTRAINT chk_approval_request_status CHECK ((status = ANY (ARRAY['pending'::text, 'approved'::text, 'denied'::text, 'expired'::text, 'cancelled'::text]))),
+    CONSTRAINT chk_approval_request_status CHECK ((status = ANY (ARRAY['pending'::text, 'approved'::text, 'denied'::text, 'responded'::text, 'expired'::text, 'cancelled'::text]))),
     CONSTRAINT chk_approval_request_summary CHECK ((length(TRIM(BOTH FROM action_summary)) > 0)),
     CONSTRAINT chk_approval_request_template CHECK ((template = ANY (ARRAY['dev_only'::text, 'dev_review'::text, 'full_pipeline'::text, 'critical_path'::text])))
 )
@@ -537,6 +591,9 @@ CREATE TABLE public.session (
     hold_reason text,
     idle_check_at timestamp with time zone,
     context_by uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    held_by text[] DEFAULT '{}'::text[] NOT NULL,
+    paused_at timestamp with time zone,
+    end_reason text,
     CONSTRAINT chk_session_conversation_has_person CHECK (((kind <> 'conversation'::text) OR (user_account_id IS NOT NULL))),
     CONSTRAINT chk_session_kind CHECK ((kind = ANY (ARRAY['conversation'::text, 'programmatic'::text, 'external'::text]))),
     CONSTRAINT chk_session_status CHECK ((status = ANY (ARRAY['CREATED'::text, 'ACTIVE'::text, 'PAUSED'::text, 'TERMINATED'::text])))
@@ -584,7 +641,7 @@ $$;
 
 CREATE FUNCTION public.approval_may_move(old_status text, new_status text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN ((old_status = 'pending'::text) AND (new_status = ANY (ARRAY['approved'::text, 'denied'::text, 'expired'::text, 'cancelled'::text])));
+    RETURN ((old_status = 'pending'::text) AND (new_status = ANY (ARRAY['approved'::text, 'denied'::text, 'responded'::text, 'expired'::text, 'cancelled'::text])));
 
 CREATE FUNCTION public.approval_next_action(r public.approval_request) RETURNS timestamp with time zone
     LANGUAGE sql STABLE
@@ -598,7 +655,7 @@ CREATE FUNCTION public.approval_over() RETURNS trigger
 begin
   insert into notification (org_id, id, kind, approval_id, call_id, connection_id, channel_type, address, data,
     next_attempt_at, created_at)
-  select x.org_id, gen_random_uuid(), 'callback', new.id, x.call_id, c.id, c.channel_type, x.call_id::text,
+  select x.org_id, new_id(), 'callback', new.id, x.call_id, c.id, c.channel_type, x.call_id::text,
     jsonb_build_object('agent', a.slug), t.at, t.at
   from (select plane_now() as at) t cross join approval_invocation i
   join external_call x on x.org_id = i.org_id and x.call_id = i.call_id
@@ -651,6 +708,18 @@ begin
   perform raise_notifications(new.org_id, new.approval_id);
   return null;
 end
+$$;
+
+CREATE FUNCTION public.approvals_in_history(p_org uuid, p_ids uuid[]) RETURNS jsonb
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select jsonb_agg(
+    jsonb_build_object('id', r.id, 'tool', r.tool_name) || case when r.status = 'pending' then '{}'
+      else jsonb_build_object('status', r.status, 'decided_by', r.resolved_by_name, 'decided_by_id', r.resolved_by,
+        'via', r.resolved_via) end
+    order by r.tool_name, r.id)
+  from approval_request r where r.org_id = p_org and r.id = any (p_ids)
 $$;
 
 CREATE FUNCTION public.ask_again(p_org uuid, p_job uuid, p_session uuid, p_call jsonb, p_arguments text, p_policies text, p_approval uuid) RETURNS void
@@ -780,7 +849,7 @@ begin
   perform set_config('app.org_id', p_org::text, true);
   select * into strict declared from jsonb_to_record(p_declared) d (
     key text, asked_hash text, sender text, parameters text, read_only boolean, risk text, timeout_seconds double precision,
-    policies text, says text, approval_id uuid, callback_id uuid, asker uuid, caused_by uuid);
+    declares_risk boolean, policies text, says text, approval_id uuid, callback_id uuid, asker uuid, caused_by uuid);
   the_job := lock_external(p_org, p_job, false);
   select coalesce(s.user_account_id, s.opened_by) into strict whose
   from session s where s.org_id = p_org and s.id = the_job.session_id;
@@ -813,10 +882,10 @@ begin
     p_org, p_job, the_job.session_id, jsonb_build_array(p_call || jsonb_build_object('step', step_index)), array[p_arguments],
     null, dispatch_before, at);
   insert into external_call (org_id, call_id, session_id, job_id, agent_id, opener, key, asker, begun_by, caused_by,
-    asked_hash, risk, claims_read_only, timeout_seconds, policies, sender, settle_at, callback_id, created_at)
+    asked_hash, risk, declares_risk, claims_read_only, timeout_seconds, policies, sender, settle_at, callback_id, created_at)
   values (p_org, id, the_job.session_id, p_job, the_job.agent_id, whose, declared.key, declared.asker,
     case when dispatch_before is not null then declared.asker end, declared.caused_by, decode(declared.asked_hash, 'hex'),
-    declared.risk, declared.read_only, declared.timeout_seconds, declared.policies, declared.sender, settle_after,
+    declared.risk, coalesce(declared.declares_risk, false), declared.read_only, declared.timeout_seconds, declared.policies, declared.sender, settle_after,
     declared.callback_id, at);
   if declared.approval_id is not null then
     perform wait_external(p_org, p_job, declared.approval_id, id);
@@ -836,7 +905,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.beat(p_worker uuid, p_lease interval) RETURNS TABLE(expires_at timestamp with time zone, cancelled uuid[])
+CREATE FUNCTION public.beat(p_worker uuid, p_lease interval) RETURNS TABLE(expires_at timestamp with time zone, cancelled uuid[], overdue uuid[])
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -847,6 +916,7 @@ begin
     return;
   end if;
   select coalesce(array_agg(c.id), '{}') into cancelled from find_cancelled(p_worker) c;
+  select coalesce(array_agg(o.id), '{}') into overdue from find_overdue(p_worker) o;
   return next;
 end
 $$;
@@ -899,10 +969,11 @@ begin
     union all
     select c.caused_by, 'submitted the job', null from chain c where c.caused_by is not null
     union all
-    (select distinct i.identity, 'wrote or brought a message that it has read', null
+    (select distinct i.identity, case m.role when 'system' then 'told it, as an operator, what it has read'
+      else 'wrote or brought a message that it has read' end, null
     from job j
-    join message m on m.org_id = p_org and m.session_id = j.session_id and m.role = 'user'
-      and (j.kind = 'task' or m.seq <= p_read_to)
+    join message m on m.org_id = p_org and m.session_id = j.session_id
+      and (m.role = 'user' and (j.kind = 'task' or m.seq <= p_read_to) or m.role = 'system' and m.job_id = p_job)
     cross join lateral (values (m.author_id), (m.key_id)) i (identity)
     where j.org_id = p_org and j.id = p_job and j.kind <> 'external' and i.identity is not null)
     union all
@@ -913,11 +984,14 @@ begin
     from job j join agent_version v on v.org_id = p_org and v.agent_id = j.agent_id and v.version = j.agent_version
     where j.org_id = p_org and j.id = p_job
     union all
-    select r.resolved_by, case r.kind when 'call' then 'gave a reason that it has read' else 'answered whether a call happened' end,
+    select r.resolved_by,
+      case when r.status = 'responded' then 'gave an answer that it has read'
+        when r.kind = 'call' then 'gave a reason that it has read' else 'answered whether a call happened' end,
       r.resolved_by_name
     from approval_invocation i join approval_request r on r.org_id = p_org and r.id = i.approval_id
     where i.org_id = p_org and i.job_id = p_job and r.resolved_by_name is not null
-      and case r.kind when 'call' then r.status = 'denied' and r.on_deny = 'continue' and r.resolution_reason is not null
+      and case r.kind when 'call' then r.status = 'responded' or (
+          r.status = 'denied' and r.on_deny = 'continue' and r.resolution_reason is not null)
         else r.status in ('approved', 'denied') end
     union all
     select v.user_account_id, 'answered whether a call happened', v.member
@@ -925,13 +999,15 @@ begin
     join approval_vote v on v.org_id = p_org and v.approval_id = r.id
     where i.org_id = p_org and i.job_id = p_job and r.kind = 'uncertain_effect' and r.status in ('approved', 'denied')
     union all
-    select a.identity, 'set up the webhook through which a reason came that it has read', null
+    select a.identity,
+      case r.status when 'responded' then 'set up the webhook through which an answer came that it has read'
+        else 'set up the webhook through which a reason came that it has read' end, null
     from approval_invocation i join approval_request r on r.org_id = p_org and r.id = i.approval_id
     join channel_mapping m on m.org_id = p_org and m.user_account_id = r.resolved_by
     join channel_connection c on c.org_id = p_org and c.id = m.connection_id and c.channel_type = 'webhook'
     cross join lateral unnest(c.set_up_by) a (identity)
-    where i.org_id = p_org and i.job_id = p_job and r.kind = 'call' and r.status = 'denied' and r.on_deny = 'continue'
-      and r.resolution_reason is not null and r.resolved_via = 'webhook'
+    where i.org_id = p_org and i.job_id = p_job and r.kind = 'call' and r.resolved_via = 'webhook'
+      and (r.status = 'responded' or (r.status = 'denied' and r.on_deny = 'continue' and r.resolution_reason is not null))
     union all
     select e.actor_member_id, 'edited the arguments of a call', e.actor
     from approval_invocation i join approval_event e on e.org_id = p_org and e.approval_id = i.approval_id
@@ -1068,7 +1144,8 @@ begin
     resolved_by = case when p_status <> 'pending' then decider end,
     resolved_by_name = case when p_status <> 'pending' then decider_name end,
     resolution_reason = case when p_status <> 'pending' then p_reason end,
-    resolved_via = case when p_status <> 'pending' then via end
+    resolved_via = case when p_status <> 'pending' then via end,
+    answer = nullif(p_calls #> '{0,result}', 'null')
   where r.org_id = p_org and r.id = p_approval and r.status = 'pending' and r.version = p_seen
   returning * into the_approval;
   if not found then
@@ -1088,13 +1165,14 @@ begin
       perform raise_notifications(p_org, p_approval);
     end if;
   end if;
-  for given in select * from jsonb_to_recordset(p_calls) c (id uuid, status text, error text) loop
+  for given in select * from jsonb_to_recordset(p_calls) c (id uuid, status text, error text, result jsonb) loop
     update tool_call c
     set status = given.status, error = given.error, edited = c.edited or p_arguments is not null,
       arguments = coalesce(p_arguments::jsonb, c.arguments), input_hash = coalesce(p_input_hash, c.input_hash),
-      settled_by = case when given.status = 'rejected' then p_status end,
+      settled_by = case when given.status in ('rejected', 'answered') then p_status end,
+      result = case when given.status = 'answered' then given.result else c.result end,
       turned_down = given.status = 'rejected' and p_status in ('denied', 'expired'),
-      finished_at = case when given.status = 'rejected' then at end
+      finished_at = case when given.status in ('rejected', 'answered') then at end
     where c.org_id = p_org and c.id = given.id and c.status = 'awaiting';
     if given.status = 'approved' then
       insert into approval_grant (org_id, call_id, approval_id, tool_digest, input_hash, created_at, expires_at)
@@ -1149,7 +1227,7 @@ CREATE FUNCTION public.claim_jobs(p_worker uuid, p_apps text[], p_wanted integer
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET enable_material TO 'off'
-    AS $$
+    AS $_$
 #variable_conflict use_column
 declare
   at_once constant integer := greatest(p_wanted, 64);
@@ -1230,7 +1308,11 @@ begin
           returning j.*, f.waited, f.number)
         select j.org_id, j.id, j.session_id, j.agent_id, j.agent_version, j.kind, j.app, j.payload,
           whole_checkpoint(j.checkpoint, j.memory)::text, j.checkpoint_mac, j.epoch, j.write_seq, j.retry_count, j.max_retries,
-          j.running_seconds, v.model_config, v.skill_config, v.resource_limits, h.message_seq, now,
+          j.running_seconds, v.model_config,
+          -- Beside the settings, so that a worker of the release before reads the rest as it is.
+          case when s.context <> '{}' or a.repeats_steps then v.skill_config || jsonb_build_object('$plane',
+            jsonb_build_object('session_context', s.context, 'repeats_steps', a.repeats_steps)) else v.skill_config end,
+          v.resource_limits, h.message_seq, now,
           a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, claim_jobs.policies, j.policies, j.waited,
           case when exists (select from session_atlas b where b.org_id = j.org_id and b.session_id = j.session_id)
             then session_bound(j.org_id, j.session_id) end, j.hand_backs
@@ -1263,7 +1345,7 @@ begin
     perform sessions_append(org, new_sessions, new_jobs, 'status', '{"status": "RUNNING"}');
   end loop;
 end
-$$;
+$_$;
 
 CREATE FUNCTION public.claim_notifications(p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval) RETURNS TABLE(org_id uuid, lane bigint, ids uuid[])
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1672,7 +1754,8 @@ begin
        order by c.seq limit p_limit)
       order by seq limit p_limit)
     select h.seq, h.type, h.job_id,
-      case when said.text is null then h.data
+      case when input.value is not null then h.data || jsonb_build_object('input', input.value)
+        when said.text is null then h.data
         when length(said.text) <= 8000 then h.data || jsonb_build_object('text', said.text)
         else h.data || jsonb_build_object('text', left(said.text, 8000), 'truncated', true) end,
       h.created_at
@@ -1685,6 +1768,13 @@ begin
       where h.type in ('message', 'completion') and h.data ? 'step' and not h.data ? 'seq'
         and s.job_id = h.job_id and s.step_index = (h.data ->> 'step')::integer
       limit 1) said on true
+    -- The input of a call is kept once too: in its row, or, before it has one, in the response.
+    left join lateral (
+      select coalesce(
+        (select c.arguments from tool_call c where c.job_id = h.job_id and c.id = (h.data ->> 'id')::uuid),
+        (select s.response #> array['calls', coalesce(h.data ->> 'position', '0'), 'arguments'] from step s
+         where s.job_id = h.job_id and s.step_index = (h.data ->> 'step')::integer)) as value
+      where h.type = 'tool_call') input on true
     order by h.seq;
 end
 $$;
@@ -1929,6 +2019,14 @@ CREATE FUNCTION public.find_orphans(p_limit integer) RETURNS TABLE(org_id uuid, 
   from worker w join job j on j.worker_id = w.id
   where w.expires_at < (select plane_now())
   limit p_limit
+$$;
+
+CREATE FUNCTION public.find_overdue(p_worker uuid) RETURNS TABLE(org_id uuid, id uuid)
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select j.org_id, j.id from job j
+  where j.worker_id = p_worker and j.holds <> '{}' and (j.pause ->> 'hold_by')::timestamptz <= (select plane_now())
 $$;
 
 CREATE FUNCTION public.find_unrooted(p_seconds double precision, p_after uuid, p_limit integer) RETURNS TABLE(org_id uuid)
@@ -2366,6 +2464,15 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.is_linked(s public.session, p_service uuid) RETURNS boolean
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select exists (
+    select from message m
+    where m.org_id = s.org_id and m.session_id = s.id and m.key_id = p_service and m.channel_mapping_id is not null)
+$$;
+
 CREATE FUNCTION public.job_binds() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -2498,8 +2605,8 @@ begin
     where m.org_id = p_org and m.session_id = p_session order by m.number desc limit 1;
     p_window_seq := coalesce((memory ->> 'message_seq')::bigint, p_window_seq);
   end if;
-  select coalesce(jsonb_agg(jsonb_build_object('seq', m.seq, 'role', m.role, 'text', m.text, 'job_id', m.job_id)
-    order by m.seq), '[]')
+  select coalesce(jsonb_agg(jsonb_build_object('seq', m.seq, 'role', m.role, 'text', m.text, 'job_id', m.job_id,
+    'by', case when m.role = 'system' then message_author(m) end) order by m.seq), '[]')
   into said from message m
   where m.org_id = p_org and m.session_id = p_session and m.seq > p_window_seq and m.seq <= p_read_to;
   if p_window_seq > 0 then
@@ -2555,6 +2662,7 @@ CREATE FUNCTION public.job_record() RETURNS trigger
     AS $$
 declare
   facts jsonb := '{}';
+  more text := current_setting('app.job_change', true);
 begin
   if tg_op = 'UPDATE' and old.status = new.status then
     return null;
@@ -2564,11 +2672,36 @@ begin
   elsif new.status = 'RETRY' then
     facts := jsonb_build_object('retry_count', new.retry_count, 'next_retry_at', new.next_retry_at);
   elsif new.status = 'WAITING_FOR_APPROVAL' then
-    facts := jsonb_build_object('open_approvals', new.open_approvals);
+    facts := jsonb_build_object('open_approvals', new.open_approvals) || jsonb_strip_nulls(jsonb_build_object('approvals',
+      approvals_in_history(new.org_id, array(
+        select i.approval_id from approval_invocation i
+        join approval_request r on r.org_id = i.org_id and r.id = i.approval_id and r.status = 'pending' and r.kind = 'call'
+        where i.org_id = new.org_id and i.job_id = new.id))));
+  end if;
+  if tg_op = 'UPDATE' and old.status = 'WAITING_FOR_APPROVAL' then
+    facts := facts || jsonb_strip_nulls(jsonb_build_object('approvals', approvals_in_history(new.org_id, array(
+      select (a ->> 'id')::uuid
+      from (select h.metadata from job_history h
+        where h.org_id = new.org_id and h.job_id = new.id and h.new_status = 'WAITING_FOR_APPROVAL'
+        order by h.id desc limit 1) h, jsonb_array_elements(h.metadata -> 'approvals') a))));
+  end if;
+  if more <> '' then
+    facts := facts || more::jsonb;
+    perform set_config('app.job_change', '', true);
   end if;
   insert into job_history (org_id, job_id, previous_status, new_status, metadata)
   values (new.org_id, new.id, case when tg_op = 'UPDATE' then old.status end, new.status, facts);
   return null;
+end
+$$;
+
+CREATE FUNCTION public.job_touched() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  new.updated_at := plane_now();
+  return new;
 end
 $$;
 
@@ -2673,6 +2806,7 @@ END) STORED NOT NULL,
     submitted_by uuid,
     hand_backs integer DEFAULT 0 NOT NULL,
     memory jsonb,
+    pause jsonb,
     CONSTRAINT chk_job_checkpoint_is_signed CHECK (((checkpoint IS NULL) = (checkpoint_mac IS NULL))),
     CONSTRAINT chk_job_hand_backs CHECK ((hand_backs >= 0))
 )
@@ -2785,6 +2919,31 @@ CREATE FUNCTION public.merge_caused(p_one jsonb, p_other jsonb) RETURNS jsonb
   from (select distinct e as cause from jsonb_array_elements(p_one || p_other) e) c
 $$;
 
+CREATE TABLE public.message (
+    org_id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    seq bigint NOT NULL,
+    role text NOT NULL,
+    text text NOT NULL,
+    author_id uuid,
+    channel_mapping_id uuid,
+    job_id uuid,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    key_id uuid,
+    CONSTRAINT chk_message_role CHECK ((role = ANY (ARRAY['user'::text, 'assistant'::text, 'system'::text, 'tool'::text])))
+);
+
+ALTER TABLE ONLY public.message FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION public.message_author(m public.message) RETURNS text
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select coalesce(
+    (select u.display_name from user_account u where u.org_id = m.org_id and u.id = m.author_id),
+    (select k.name from api_key k where k.org_id = m.org_id and k.id = m.key_id))
+$$;
+
 CREATE FUNCTION public.more_waiters(p_org uuid, p_id uuid, p_limit integer) RETURNS TABLE(waits jsonb, more boolean)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -2800,6 +2959,16 @@ begin
   perform lock_signals(p_org, array[sent.name], array[sent.key]);
   return query select w.waits, w.more from lock_waiters(p_org, sent.name, sent.key, p_limit) w;
 end
+$$;
+
+CREATE FUNCTION public.new_id() RETURNS uuid
+    LANGUAGE sql PARALLEL SAFE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select encode(set_bit(set_bit(
+    overlay(uuid_send(gen_random_uuid())
+      placing substring(int8send((extract(epoch from plane_now()) * 1000)::bigint) from 3) from 1 for 6),
+    52, 1), 53, 1), 'hex')::uuid
 $$;
 
 CREATE FUNCTION public.next_deadline() RETURNS double precision
@@ -2838,14 +3007,14 @@ begin
     join channel_connection c on c.org_id = p_org and c.id = m.connection_id
     where m.verified_at is not null and m.suppressed_at is null and c.disabled_at is null
       and c.channel_type = any (deliverable_channels())
-      and (r.channels is null or c.channel_type = any (r.channels))),
+      and (r.channels is null or c.channel_type = any (r.channels)) and uses_channel(p_org, c.channel_type)),
   people as (
     select w.member_id,
       row_number() over (order by bool_or(w.known) desc, bool_or(w.owner) desc, bool_or(w.named) desc, w.member_id) as place
     from ways w group by w.member_id)
   insert into notification (org_id, id, kind, approval_id, connection_id, channel_type, mapping_id, user_account_id, address,
     data, next_attempt_at, created_at)
-  select p_org, gen_random_uuid(), 'approval', p_approval, w.connection_id, w.channel_type, w.mapping_id, w.member_id,
+  select p_org, new_id(), 'approval', p_approval, w.connection_id, w.channel_type, w.mapping_id, w.member_id,
     w.channel_user_id, jsonb_build_object('level', (select r.escalation_level from request r)), t.at, t.at
   from (select plane_now() as at) t cross join ways w join people p on p.member_id = w.member_id and p.place <= 100
   on conflict (org_id, approval_id, mapping_id) where approval_id is not null do nothing;
@@ -2864,7 +3033,7 @@ begin
   with way as (
     select m.* from channel_mapping m join channel_connection c on c.org_id = p_org and c.id = m.connection_id
     where m.org_id = p_org and m.id = p_mapping and m.verified_at is not null and m.suppressed_at is null
-      and c.disabled_at is null and c.channel_type = any (deliverable_channels())),
+      and c.disabled_at is null and c.channel_type = any (deliverable_channels()) and uses_channel(p_org, c.channel_type)),
   open as (
     select r.id, r.channels, r.escalation_level from approval_request r
     where r.org_id = p_org and r.status = 'pending' and exists (select from way)
@@ -2881,7 +3050,7 @@ begin
           where n.org_id = p_org and n.approval_id = o.id) < 100))
   insert into notification (org_id, id, kind, approval_id, connection_id, channel_type, mapping_id, user_account_id, address,
     data, next_attempt_at, created_at)
-  select p_org, gen_random_uuid(), 'approval', o.approval_id, o.connection_id, o.channel_type, p_mapping, o.user_account_id,
+  select p_org, new_id(), 'approval', o.approval_id, o.connection_id, o.channel_type, p_mapping, o.user_account_id,
     o.channel_user_id, jsonb_build_object('level', o.escalation_level), t.at, t.at
   from (select plane_now() as at) t cross join theirs o
   on conflict (org_id, approval_id, mapping_id) where approval_id is not null do nothing;
@@ -2896,7 +3065,7 @@ CREATE FUNCTION public.notify_stewards(p_org uuid, p_session uuid, p_notices jso
     AS $$
 begin
   insert into notification (org_id, id, kind, connection_id, channel_type, address, data, next_attempt_at, created_at)
-  select p_org, gen_random_uuid(), 'notice', c.id, c.channel_type, p_session::text,
+  select p_org, new_id(), 'notice', c.id, c.channel_type, p_session::text,
     (n.notice - 'url') || jsonb_build_object('session_id', p_session), p_now, p_now
   from jsonb_array_elements(p_notices) with ordinality n (notice, number)
   cross join lateral (
@@ -2935,13 +3104,18 @@ begin
   from approval_invocation i where i.org_id = p_org and i.approval_id = p_approval;
   select coalesce(jsonb_agg(jsonb_build_object(
       'id', j.id, 'status', j.status, 'holds', j.holds, 'open_approvals', j.open_approvals, 'agent_version', j.agent_version,
+      -- As it stands there: whoever decides checks it.
       'checkpoint', jsonb_build_object('job', j.id,
-        'step_index', (j.checkpoint #>> '{memory_context,working_data,$plane,step}')::integer,
-        'crc32', (j.checkpoint ->> 'crc32')::bigint, 'mac', encode(j.checkpoint_mac, 'hex'))) order by j.id), '[]'),
+        'step_index', j.checkpoint #> '{memory_context,working_data,$plane,step}',
+        'crc32', j.checkpoint -> 'crc32', 'mac', encode(j.checkpoint_mac, 'hex')),
+      'sealed', case when j.kind <> 'external' and j.status = 'WAITING_FOR_APPROVAL' then
+        coalesce(whole_checkpoint(j.checkpoint, j.memory)::text, case when j.write_seq > 0 then '' end) end)
+      order by j.id), '[]'),
     coalesce(bool_or(j.open_approvals > 1), false)
   into jobs, with_others
   from (
-    select j.id, j.status, j.holds, j.open_approvals, j.agent_version, j.checkpoint, j.checkpoint_mac
+    select j.id, j.kind, j.status, j.holds, j.open_approvals, j.agent_version, j.checkpoint, j.memory, j.checkpoint_mac,
+      j.write_seq
     from job j where j.org_id = p_org and j.id = any (own_jobs) order by j.id for no key update) j;
   -- Jobs that wait for this one alone have no others to look for.
   for other in select * from lock_approvals(p_org, case when with_others then own_jobs else '{}' end, p_approval) loop
@@ -3091,6 +3265,41 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.pause_data(p_pause jsonb, p_checkpoint jsonb, p_at timestamp with time zone) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (jsonb_strip_nulls(((COALESCE(p_pause, '{}'::jsonb) || jsonb_build_object('checkpoint_key', (p_checkpoint ->> 'checkpoint_id'::text))) || CASE WHEN (p_at IS NULL) THEN '{}'::jsonb ELSE jsonb_build_object('paused_at', p_at) END)) - CASE WHEN ((p_pause ? 'paused_at'::text) OR (p_at IS NOT NULL)) THEN 'hold_by'::text ELSE ''::text END);
+
+CREATE FUNCTION public.pause_events(p_types text[], p_data jsonb[], p_status text, p_holds text[], p_pause jsonb, p_checkpoint jsonb, p_at timestamp with time zone, OUT types text[], OUT data jsonb[], OUT pause jsonb) RETURNS record
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  is_over constant boolean := p_status not in ('PAUSED', 'WAITING_FOR_APPROVAL', 'SLEEPING', 'RETRY');
+  asked jsonb := case when p_pause ->> 'paused_at' is null then p_pause - 'hold_by' end;
+begin
+  types := '{}';
+  data := '{}';
+  for i in 1 .. coalesce(cardinality(p_types), 0) loop
+    continue when p_types[i] = 'session_paused' and is_over;
+    types := types || p_types[i];
+    if p_types[i] <> 'session_paused' then
+      data := data || p_data[i];
+    elsif p_data[i] ->> 'pause_source' = 'approval' then
+      data := data || pause_data(p_data[i], p_checkpoint, p_at);
+    else
+      pause := p_data[i] || coalesce(asked, '{}') || jsonb_build_object('paused_at', p_at);
+      data := data || pause_data(pause, p_checkpoint, p_at);
+    end if;
+  end loop;
+  if pause is null and p_holds <> '{}' and not is_over and (asked is not null or p_pause is null) then
+    pause := coalesce(asked, '{"pause_source": "operator"}') || jsonb_build_object('paused_at', p_at);
+    types := types || 'session_paused'::text;
+    data := data || pause_data(pause, p_checkpoint, p_at);
+  end if;
+  pause := coalesce(pause, p_pause);
+end
+$$;
+
 CREATE FUNCTION public.person_behind(p_org uuid, p_identity uuid) RETURNS uuid
     LANGUAGE plpgsql STABLE
     SET search_path TO 'public', 'pg_temp'
@@ -3156,6 +3365,14 @@ begin
     raise exception using errcode = 'CX409', detail = 'external_session',
       message = 'The agent of this session runs elsewhere: nobody here reads messages to it.',
       hint = 'Open a session of another kind.';
+  end if;
+  if exists (
+    select from agent a
+    where a.org_id = p_org and a.id = the_session.agent_id and a.channel_permissions <> '{}'
+      and not 'api' = any (a.channel_permissions)) then
+    raise exception using errcode = 'CX403', detail = 'channel_not_permitted',
+      message = 'This agent may not be reached over api.',
+      hint = 'Add the channel to the agent''s channel_permissions, or use a permitted channel.';
   end if;
   if the_session.title is null and p_title <> '' then
     update session s set title = p_title, revision = s.revision + 1 where s.org_id = p_org and s.id = p_session;
@@ -3301,13 +3518,14 @@ CREATE FUNCTION public.tool_call_is_sound(status text, has_end boolean, hash_len
     AS $$
 declare
   broken text := case
-    when status not in ('awaiting', 'allowed', 'approved', 'intended', 'uncertain', 'cleared', 'completed', 'failed', 'rejected')
+    when status not in ('awaiting', 'allowed', 'approved', 'intended', 'uncertain', 'cleared', 'completed', 'failed', 'rejected',
+        'answered')
       then 'chk_tool_call_status'
-    when (status in ('completed', 'failed', 'rejected')) <> has_end then 'chk_tool_call_end'
+    when (status in ('completed', 'failed', 'rejected', 'answered')) <> has_end then 'chk_tool_call_end'
     when hash_length <> 32 then 'chk_tool_call_hash'
     when verdict not in ('allow', 'deny', 'requires_approval') then 'chk_tool_call_verdict'
     when on_uncertain not in ('retry_with_key', 'probe', 'ask_human', 'fail') then 'chk_tool_call_on_uncertain'
-    when not (read_only or status = 'rejected' or (verdict is not null and has_rule and (
+    when not (read_only or status in ('rejected', 'answered') or (verdict is not null and has_rule and (
         status in ('awaiting', 'allowed', 'approved')
         or (has_window and on_uncertain is not null and (status <> 'intended' or verdict = 'allow' or granted)))))
       then 'chk_tool_call_intent' end;
@@ -3349,6 +3567,7 @@ CREATE TABLE public.external_call (
     settle_at timestamp with time zone,
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     callback_id uuid,
+    declares_risk boolean DEFAULT false NOT NULL,
     CONSTRAINT chk_external_call_hash CHECK ((length(asked_hash) = 32)),
     CONSTRAINT chk_external_call_key CHECK (((length(key) >= 1) AND (length(key) <= 255)))
 )
@@ -3417,6 +3636,7 @@ CREATE VIEW public.external_call_shown WITH (security_invoker='true') AS
     c.edited,
     x.claims_read_only AS read_only,
     x.risk,
+    x.declares_risk,
     c.on_uncertain,
     x.timeout_seconds,
     x.key,
@@ -3772,6 +3992,10 @@ begin
   if p_more ? 'journal' then
     perform record_journal(p_org, p_job, p_more -> 'journal', p_now);
   end if;
+  if p_more ? 'end_session' then
+    update session s set end_reason = coalesce(s.end_reason, p_more ->> 'end_session'), idle_check_at = p_now
+    where s.org_id = p_org and s.id = p_session and s.status <> 'TERMINATED';
+  end if;
   -- Last, because it may append to the session, whose head is locked after everything else.
   if p_more ? 'waits' then
     perform record_waits(p_org, p_job, p_session, p_more -> 'waits', p_now);
@@ -3888,9 +4112,10 @@ declare
   ends_as text;
   kinds text[] := '{}';
   events jsonb[] := '{}';
+  pauses record;
 begin
   perform set_config('app.org_id', p_org::text, true);
-  select j.session_id, j.leased_at, j.holds, j.cancel_requested_at is not null as cancelled, j.cancel_reason
+  select j.session_id, j.leased_at, j.holds, j.pause, j.checkpoint, j.cancel_requested_at is not null as cancelled, j.cancel_reason
   into the_job from job j
   where j.org_id = p_org and j.id = p_job and j.worker_id = p_worker and j.epoch = p_epoch
   for no key update;
@@ -3922,8 +4147,42 @@ begin
       'reason', case when ends_as = 'CANCELLED' then the_job.cancel_reason end,
       'error', case when ends_as = 'FAILED' then left(p_error, 500) end));
   end if;
+  if ends_as = 'PAUSED' then
+    select f.* into pauses from pause_events(kinds, events, ends_as, the_job.holds, the_job.pause, the_job.checkpoint, at) f;
+    kinds := pauses.types;
+    events := pauses.data;
+    update job set pause = pauses.pause where org_id = p_org and id = p_job;
+  end if;
   perform session_append(p_org, the_job.session_id, 0, kinds, array_fill(p_job, array[cardinality(events)]), events,
     array[p_action], array[p_body], array[p_job]);
+  return true;
+end
+$$;
+
+CREATE FUNCTION public.report_corruption(p_org uuid, p_job uuid, p_type text, p_error text) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  at timestamptz := plane_now();
+begin
+  perform set_config('app.job_change',
+    jsonb_build_object('corruption_detected', true, 'corruption_type', p_type)::text, true);
+  insert into notification (org_id, id, kind, connection_id, channel_type, mapping_id, user_account_id, address, data,
+    next_attempt_at, created_at)
+  select p_org, new_id(), 'alert', m.connection_id, m.channel_type, m.id, u.id, m.channel_user_id,
+    jsonb_build_object('alert', 'checkpoint_corrupt', 'job_id', j.id, 'session_id', j.session_id, 'agent_id', j.agent_id,
+      'agent', a.slug, 'corruption_type', p_type, 'message', left(p_error, 500)), at, at
+  from job j
+  join agent a on a.org_id = j.org_id and a.id = j.agent_id
+  cross join lateral (
+    select p.id from user_account p
+    where p.org_id = p_org and p.deactivated_at is null and p.roles && array['operator', 'admin']
+    order by p.id limit 100) u
+  join channel_mapping m on m.org_id = p_org and m.user_account_id = u.id
+  join channel_connection c on c.org_id = p_org and c.id = m.connection_id
+  where j.org_id = p_org and j.id = p_job and m.verified_at is not null and m.suppressed_at is null and c.disabled_at is null
+    and c.channel_type = any (deliverable_channels());
   return true;
 end
 $$;
@@ -4111,6 +4370,26 @@ CREATE FUNCTION public.resolve_orgs(p_before timestamp with time zone, p_before_
   limit p_limit
 $$;
 
+CREATE FUNCTION public.runtime_status(s public.session) RETURNS text
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select case when s.status = 'TERMINATED' then 'TERMINATED'
+    when s.held_at is not null then 'SUSPENDED'
+    when s.status = 'CREATED' then 'INITIALIZING'
+    else coalesce((
+      select case
+        when bool_or(j.open and not j.suspended) then 'ACTIVE'
+        when bool_or(j.suspended) then 'SUSPENDED'
+        when (array_agg(j.status order by j.created_at desc, j.id desc))[1] = 'FAILED' then 'ERROR'
+        else 'ACTIVE' end
+      from (
+        select k.id, k.created_at, k.status, k.status not in ('COMPLETED', 'FAILED', 'CANCELLED') as open,
+          k.status in ('WAITING_FOR_APPROVAL', 'PAUSED') or (k.holds <> '{}' and k.worker_id is null) as suspended
+        from job k where k.org_id = s.org_id and k.session_id = s.id
+        order by k.created_at desc, k.id desc limit 20) j), 'ACTIVE') end
+$$;
+
 CREATE FUNCTION public.sees_approval(p_sees uuid, p_roles text[], p_owner uuid, p_opener uuid, p_approvers jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (((p_sees IS NULL) OR (p_sees = ANY (ARRAY[p_owner, p_opener])) OR ((p_approvers -> 'members'::text) ? (p_sees)::text) OR ((p_approvers -> 'roles'::text) ?| p_roles)) IS TRUE);
@@ -4221,6 +4500,10 @@ begin
         hint = 'Read the session again; its status may have changed.';
     end if;
     new.updated_at := plane_now();
+    new.paused_at := case when new.status = 'PAUSED' then new.updated_at end;
+  end if;
+  if new.end_reason is not null and new.status <> 'TERMINATED' then
+    return new;  -- a scheduler ends it, and looks at its own time
   end if;
   -- A conversation may go idle while it is active. Activity is not written here: a scheduler looks, and looks again.
   new.idle_check_at := case when new.status = 'ACTIVE' and new.kind = 'conversation' then (
@@ -4289,7 +4572,7 @@ begin
       and was.result is not distinct from p_result::jsonb and was.error is not distinct from p_outcome ->> 'error' then
     return;
   end if;
-  if was.status in ('completed', 'failed', 'rejected') then
+  if was.status in ('completed', 'failed', 'rejected', 'answered') then
     raise exception using errcode = 'CX409', detail = 'call_settled',
       message = format('This call is %s already.', was.status), hint = 'The first outcome stands; read it with `cortex call show`.';
   end if;
@@ -4544,6 +4827,15 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.uses_channel(p_org uuid, p_channel text) RETURNS boolean
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select coalesce(
+    (select o.settings -> 'approval_channels' = '[]' or o.settings -> 'approval_channels' ? p_channel from org o where o.id = p_org),
+    true)
+$$;
+
 CREATE FUNCTION public.verified_mapping(p_org uuid, p_connection uuid, p_sender text) RETURNS TABLE(org_id uuid, id uuid, connection_id uuid, channel_user_id text, user_account_id uuid, verified boolean, mac bytea)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -4626,7 +4918,7 @@ $$;
 
 CREATE FUNCTION public.whole_checkpoint(p_checkpoint jsonb, p_memory jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN CASE WHEN ((p_memory IS NULL) OR (jsonb_typeof((p_checkpoint #> '{memory_context,working_data}'::text[])) IS DISTINCT FROM 'object'::text)) THEN p_checkpoint ELSE jsonb_set(p_checkpoint, '{memory_context}'::text[], (((p_checkpoint -> 'memory_context'::text) || p_memory) || jsonb_build_object('working_data', ((p_checkpoint #> '{memory_context,working_data}'::text[]) || (p_memory -> 'working_data'::text))))) END;
+    RETURN CASE WHEN ((p_memory IS NULL) OR (jsonb_typeof((p_checkpoint #> '{memory_context,working_data}'::text[])) IS DISTINCT FROM 'object'::text) OR (jsonb_typeof((p_memory -> 'working_data'::text)) IS DISTINCT FROM 'object'::text)) THEN p_checkpoint ELSE jsonb_set(p_checkpoint, '{memory_context}'::text[], (((p_checkpoint -> 'memory_context'::text) || p_memory) || jsonb_build_object('working_data', ((p_checkpoint #> '{memory_context,working_data}'::text[]) || (p_memory -> 'working_data'::text))))) END;
 
 CREATE TABLE public.agent_version (
     org_id uuid NOT NULL,
@@ -4707,7 +4999,7 @@ CREATE TABLE public.approval_event (
     created_at timestamp with time zone NOT NULL,
     times integer DEFAULT 1 NOT NULL,
     CONSTRAINT chk_approval_event_times CHECK ((times >= 1)),
-    CONSTRAINT chk_approval_event_type CHECK ((event_type = ANY (ARRAY['requested'::text, 'joined'::text, 'dispatched'::text, 'delegated'::text, 'voted'::text, 'edited'::text, 'approved'::text, 'denied'::text, 'expired'::text, 'cancelled'::text, 'reminded'::text, 'escalated'::text, 'answered'::text, 'refused'::text, 'undeliverable'::text, 'channel_duplicate'::text, 'channel_conflict'::text])))
+    CONSTRAINT chk_approval_event_type CHECK ((event_type = ANY (ARRAY['requested'::text, 'joined'::text, 'dispatched'::text, 'delegated'::text, 'voted'::text, 'edited'::text, 'approved'::text, 'denied'::text, 'responded'::text, 'expired'::text, 'cancelled'::text, 'reminded'::text, 'escalated'::text, 'answered'::text, 'refused'::text, 'undeliverable'::text, 'channel_duplicate'::text, 'channel_conflict'::text])))
 );
 
 ALTER TABLE ONLY public.approval_event FORCE ROW LEVEL SECURITY;
@@ -4757,7 +5049,7 @@ CREATE TABLE public.approval_vote (
     channel text NOT NULL,
     created_at timestamp with time zone NOT NULL,
     answer text,
-    CONSTRAINT chk_approval_vote_decision CHECK ((decision = ANY (ARRAY['approved'::text, 'denied'::text])))
+    CONSTRAINT chk_approval_vote_decision CHECK ((decision = ANY (ARRAY['approved'::text, 'denied'::text, 'responded'::text])))
 );
 
 ALTER TABLE ONLY public.approval_vote FORCE ROW LEVEL SECURITY;
@@ -4788,6 +5080,8 @@ CREATE VIEW public.approval_shown WITH (security_invoker='true') AS
     r.asked_for,
     r.question,
     r.rule,
+    r.rule_reason,
+    r.gate_answers,
     r.policy_version,
     r.template,
     r.required_clearance,
@@ -4809,6 +5103,7 @@ CREATE VIEW public.approval_shown WITH (security_invoker='true') AS
     r.resolved_by_name,
     r.resolution_reason,
     r.resolved_via,
+    r.answer,
     f.created_at,
     r.quorum,
     r.delegated,
@@ -5192,13 +5487,17 @@ CREATE VIEW public.journal_shown WITH (security_invoker='true') AS
         CASE
             WHEN ((e.status <> 'open'::text) OR (c.id IS NULL)) THEN e.status
             WHEN (c.finished_at IS NULL) THEN 'open'::text
-            WHEN ((e.kind = 'approval'::text) OR (c.status = 'completed'::text)) THEN 'done'::text
+            WHEN ((e.kind = 'approval'::text) OR (c.status = 'completed'::text) OR ((c.status = 'answered'::text) AND (c.error IS NULL))) THEN 'done'::text
             ELSE 'failed'::text
         END AS status,
         CASE
             WHEN ((e.kind = 'model'::text) AND (e.status = 'done'::text)) THEN (s.response -> 'text'::text)
-            WHEN ((e.kind = 'approval'::text) AND (e.status = 'open'::text) AND ((c.finished_at IS NOT NULL) OR (c.status = 'approved'::text))) THEN jsonb_build_object('approved', (c.status = ANY (ARRAY['approved'::text, 'completed'::text])), 'by', r.resolved_by_name, 'reason', COALESCE(r.resolution_reason, c.error))
-            WHEN ((e.kind = 'tool'::text) AND (c.status = 'completed'::text)) THEN c.result
+            WHEN ((e.kind = 'approval'::text) AND (e.status = 'open'::text) AND ((c.finished_at IS NOT NULL) OR (c.status = 'approved'::text))) THEN jsonb_build_object('approved', (c.status = ANY (ARRAY['approved'::text, 'completed'::text])), 'by', r.resolved_by_name, 'reason', COALESCE(
+            CASE
+                WHEN (c.status = 'answered'::text) THEN (c.result #>> '{}'::text[])
+                ELSE NULL::text
+            END, r.resolution_reason, c.error))
+            WHEN ((e.kind = ANY (ARRAY['tool'::text, 'step'::text])) AND ((c.status = 'completed'::text) OR ((c.status = 'answered'::text) AND (c.error IS NULL)))) THEN c.result
             ELSE e.result
         END AS result,
     COALESCE(e.result_id,
@@ -5207,17 +5506,19 @@ CREATE VIEW public.journal_shown WITH (security_invoker='true') AS
             ELSE NULL::uuid
         END) AS result_id,
         CASE
-            WHEN ((e.error IS NOT NULL) OR (e.kind <> 'tool'::text) OR (c.status <> ALL (ARRAY['failed'::text, 'rejected'::text]))) THEN e.error
-            ELSE jsonb_build_object('type',
-            CASE c.status
-                WHEN 'rejected'::text THEN 'ToolDenied'::text
+            WHEN ((e.error IS NOT NULL) OR (e.kind <> ALL (ARRAY['tool'::text, 'step'::text])) OR (c.error IS NULL) OR (c.status <> ALL (ARRAY['failed'::text, 'rejected'::text, 'answered'::text]))) THEN e.error
+            WHEN (c.status = 'answered'::text) THEN jsonb_build_object('type', 'ToolDenied', 'message', c.error, 'code', 'tool_answered', 'answer', c.result)
+            ELSE jsonb_build_object('message', c.error, 'type',
+            CASE
+                WHEN (e.kind = 'step'::text) THEN 'StepNotDone'::text
+                WHEN (c.status = 'rejected'::text) THEN 'ToolDenied'::text
                 ELSE 'ToolFailed'::text
-            END, 'message', c.error)
+            END)
         END AS error,
     e.created_at,
     COALESCE(e.finished_at, c.finished_at) AS finished_at
    FROM (((public.journal_entry e
-     LEFT JOIN public.tool_call c ON (((e.kind = ANY (ARRAY['tool'::text, 'approval'::text])) AND (c.org_id = e.org_id) AND (c.job_id = e.job_id) AND (c.step_index = e."position") AND (c."position" = 0))))
+     LEFT JOIN public.tool_call c ON ((((e.kind = ANY (ARRAY['tool'::text, 'approval'::text])) OR ((e.kind = 'step'::text) AND (e.status = 'open'::text))) AND (c.org_id = e.org_id) AND (c.job_id = e.job_id) AND (c.step_index = e."position") AND (c."position" = 0))))
      LEFT JOIN public.step s ON (((e.kind = 'model'::text) AND (s.org_id = e.org_id) AND (s.job_id = e.job_id) AND (s.step_index = e."position"))))
      LEFT JOIN LATERAL ( SELECT a.resolved_by_name,
             a.resolution_reason
@@ -5259,22 +5560,6 @@ CREATE TABLE public.member_absence (
 );
 
 ALTER TABLE ONLY public.member_absence FORCE ROW LEVEL SECURITY;
-
-CREATE TABLE public.message (
-    org_id uuid NOT NULL,
-    session_id uuid NOT NULL,
-    seq bigint NOT NULL,
-    role text NOT NULL,
-    text text NOT NULL,
-    author_id uuid,
-    channel_mapping_id uuid,
-    job_id uuid,
-    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    key_id uuid,
-    CONSTRAINT chk_message_role CHECK ((role = ANY (ARRAY['user'::text, 'assistant'::text, 'system'::text, 'tool'::text])))
-);
-
-ALTER TABLE ONLY public.message FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE public.model_call (
     org_id uuid NOT NULL,
@@ -5387,7 +5672,7 @@ CREATE TABLE public.notification (
     CONSTRAINT chk_notification_callback CHECK ((((kind = 'callback'::text) = (call_id IS NOT NULL)) AND ((kind = ANY (ARRAY['callback'::text, 'notice'::text])) = (user_account_id IS NULL)) AND ((kind <> ALL (ARRAY['callback'::text, 'notice'::text])) OR ((mapping_id IS NULL) AND (channel_type = 'webhook'::text))))),
     CONSTRAINT chk_notification_dead CHECK (((status <> 'dead'::text) OR (last_error IS NOT NULL))),
     CONSTRAINT chk_notification_delivered CHECK (((status <> 'delivered'::text) OR (rendered_version = desired_version))),
-    CONSTRAINT chk_notification_kind CHECK ((kind = ANY (ARRAY['approval'::text, 'invitation'::text, 'callback'::text, 'notice'::text]))),
+    CONSTRAINT chk_notification_kind CHECK ((kind = ANY (ARRAY['approval'::text, 'invitation'::text, 'callback'::text, 'notice'::text, 'alert'::text]))),
     CONSTRAINT chk_notification_mapping CHECK (((kind <> 'approval'::text) OR (mapping_id IS NOT NULL))),
     CONSTRAINT chk_notification_sent CHECK (((sent_at IS NULL) OR (tried_at IS NOT NULL))),
     CONSTRAINT chk_notification_status CHECK ((status = ANY (ARRAY['pending'::text, 'delivered'::text, 'dead'::text]))),
@@ -5779,6 +6064,7 @@ CREATE TABLE public.tool_version (
     remote_name text,
     implementation text,
     hints jsonb,
+    declares_risk boolean DEFAULT false NOT NULL,
     CONSTRAINT chk_tool_version_digest CHECK ((digest ~ '^[a-f0-9]{64}$'::text))
 );
 
@@ -6251,6 +6537,8 @@ CREATE INDEX idx_session_opened_by ON public.session USING btree (org_id, opened
 
 CREATE INDEX idx_session_origin ON public.session USING btree (org_id, origin_channel_mapping_id) WHERE (origin_channel_mapping_id IS NOT NULL);
 
+CREATE INDEX idx_session_paused ON public.session USING btree (org_id, paused_at) WHERE (paused_at IS NOT NULL);
+
 CREATE INDEX idx_session_status ON public.session USING btree (org_id, status, created_at DESC, id DESC);
 
 CREATE INDEX idx_session_user ON public.session USING btree (org_id, user_account_id, created_at DESC, id DESC) WHERE (user_account_id IS NOT NULL);
@@ -6352,6 +6640,8 @@ CREATE TRIGGER job_guard BEFORE UPDATE OF status ON public.job FOR EACH ROW EXEC
 CREATE TRIGGER job_invariants BEFORE INSERT OR UPDATE OF status, kind, worker_id, leased_at, runnable_at, holds, held_at, error_message, finished_at, retry_count, max_retries, next_retry_at, open_approvals ON public.job FOR EACH ROW EXECUTE FUNCTION public.job_invariants();
 
 CREATE TRIGGER job_record AFTER INSERT OR UPDATE OF status ON public.job FOR EACH ROW EXECUTE FUNCTION public.job_record();
+
+CREATE TRIGGER job_touched BEFORE UPDATE ON public.job FOR EACH ROW WHEN ((new.updated_at = old.updated_at)) EXECUTE FUNCTION public.job_touched();
 
 CREATE TRIGGER keep_credentials_converted BEFORE UPDATE ON public.credential_key FOR EACH ROW EXECUTE FUNCTION public.keep_credentials_converted();
 
@@ -7040,6 +7330,8 @@ GRANT UPDATE(delegated) ON TABLE public.approval_request TO cortex_app;
 
 GRANT UPDATE(caused) ON TABLE public.approval_request TO cortex_app;
 
+GRANT UPDATE(answer) ON TABLE public.approval_request TO cortex_app;
+
 GRANT SELECT,INSERT,UPDATE ON TABLE public.session TO cortex_app;
 
 GRANT SELECT(org_id) ON TABLE public.session TO cortex_scheduler;
@@ -7085,6 +7377,9 @@ GRANT ALL ON FUNCTION public.find_orgs_in_turn(p_apps text[], p_due timestamp wi
 
 REVOKE ALL ON FUNCTION public.find_orphans(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_orphans(p_limit integer) TO cortex_app;
+
+REVOKE ALL ON FUNCTION public.find_overdue(p_worker uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.find_overdue(p_worker uuid) TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.find_unrooted(p_seconds double precision, p_after uuid, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_unrooted(p_seconds double precision, p_after uuid, p_limit integer) TO cortex_app;
@@ -7197,6 +7492,11 @@ GRANT UPDATE(hand_backs) ON TABLE public.job TO cortex_app;
 GRANT SELECT(hand_backs) ON TABLE public.job TO cortex_claimer;
 
 GRANT UPDATE(memory) ON TABLE public.job TO cortex_app;
+
+GRANT UPDATE(pause) ON TABLE public.job TO cortex_app;
+GRANT SELECT(pause) ON TABLE public.job TO cortex_claimer;
+
+GRANT SELECT,INSERT ON TABLE public.message TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.next_deadline() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.next_deadline() TO cortex_app;
@@ -7536,8 +7836,6 @@ GRANT SELECT,INSERT ON TABLE public.member_absence TO cortex_app;
 
 GRANT UPDATE(cancelled_at) ON TABLE public.member_absence TO cortex_app;
 
-GRANT SELECT,INSERT ON TABLE public.message TO cortex_app;
-
 GRANT SELECT,INSERT ON TABLE public.model_call TO cortex_app;
 
 GRANT SELECT,INSERT,DELETE ON TABLE public.model_key TO cortex_app;
@@ -7740,6 +8038,8 @@ GRANT UPDATE(tools) ON TABLE public.tool_server TO cortex_app;
 GRANT SELECT,INSERT ON TABLE public.tool_version TO cortex_app;
 
 GRANT UPDATE(published_at) ON TABLE public.tool_version TO cortex_app;
+
+GRANT UPDATE(declares_risk) ON TABLE public.tool_version TO cortex_app;
 
 GRANT SELECT,INSERT,DELETE ON TABLE public.worker TO cortex_app;
 GRANT SELECT ON TABLE public.worker TO cortex_claimer;
