@@ -13,7 +13,7 @@ from cortex_plane.approvals.model import approvals as approval_model
 from cortex_plane.approvals.model.approvals import Approval, ApprovalDecision, Cause
 from cortex_plane.approvals.rules import ApprovalChange, Edit, LockedApproval, decision_change, is_vote
 from cortex_plane.approvals.store import person_of, queries
-from cortex_plane.approvals.verbs import corrupt_jobs, edits, standing_approvals
+from cortex_plane.approvals.verbs import corrupt_jobs, edits, operator_words, standing_approvals
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.jobs.model.jobs import JobStatus
@@ -25,7 +25,6 @@ from cortex_plane.kernel.meters import meters
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact, SessionEvent, SignedReceipt
 from cortex_plane.proof.verbs import receipts
-from cortex_plane.sessions import store as sessions_store
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb
 
@@ -232,23 +231,11 @@ async def _write(
         receipt=receipt,
     )  # fmt: skip
     if change.status is approval_model.ApprovalStatus.APPROVED and (decision.reason or "").strip():
-        for job in change.jobs:
-            await sessions_store.add_operator_words(tx, job.id, _words_of_approval(after, actor, row), actor)
+        await operator_words.add_reason(tx, row, change, after, actor)
     if changed is None:
         return after
     causes = adapter(list[Cause]).validate_python(changed["caused"])
     return replace(after, **changed | {"causes": list(map(UUID, changed["causes"])), "caused": causes})
-
-
-def _words_of_approval(approval: Approval, actor: Actor, row: LockedApproval) -> str:
-    """What the model of a job is told of a yes with a reason."""
-    hops = row.receipt.delegations if row.receipt is not None else ()
-    words = {
-        "approval_id": str(approval.id), "decision": approval.status, "tool": approval.tool_name,
-        "operator": actor.name, "operator_id": str(actor.user_account_id), "reason": approval.resolution_reason,
-        **({"delegated_from": hops[-1].from_member} if hops and hops[-1].to_member_id == actor.user_account_id else {}),
-    }  # fmt: skip
-    return canonical(words).decode()
 
 
 async def write_change(

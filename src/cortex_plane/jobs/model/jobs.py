@@ -185,6 +185,15 @@ class Job:
     finished_at: datetime | None
 
 
+def runtime_status(job: Job) -> RuntimeStatus:
+    """What its agent does, as far as this job goes; `runtime_status` of the database says it of a session."""
+    if job.status in (JobStatus.WAITING_FOR_APPROVAL, JobStatus.PAUSED) or (job.holds and not job.pending_pause):
+        return RuntimeStatus.SUSPENDED
+    if job.status is JobStatus.FAILED:
+        return RuntimeStatus.ERROR
+    return RuntimeStatus.TERMINATED if job.status is JobStatus.CANCELLED else RuntimeStatus.ACTIVE
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobChange:
     """One line of a job's history, written by the database itself."""
@@ -241,7 +250,7 @@ class SteeringResult:
     status: RuntimeStatus | None = None
     """Of the agent: `SUSPENDED` once the job holds."""
     checkpoint_key: str | None = None
-    """The `checkpoint_id` of the checkpoint that it goes on from. Null where it has none yet."""
+    """The id of the checkpoint that it goes on from. Null where it has none yet."""
     paused_at: datetime | None = None
     """Since when it holds. Null where nothing holds it, or not yet."""
     hold_by: datetime | None = None
