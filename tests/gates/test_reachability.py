@@ -140,6 +140,22 @@ async def test_dead_ends_are_named_with_their_lines_by_whoever_reads_or_publishe
     assert not any("no sequence" in warning for warning in read(SPEC.read_text()).warnings)
 
 
+@pytest.mark.proves("S5.203")
+def test_an_atlas_that_is_too_large_is_not_searched_for_ever() -> None:
+    """Each action stands behind each gate, and each gate unlocks the capability of another action."""
+
+    def ring(size: int) -> Atlas:
+        own = [capability(f"c{n}", f"x.a{n}", locked=True) for n in range(size)]
+        unlocking = [
+            gate(f"g{n}", PRE, mode=Mode.ADVISORY, on_patterns=("*",), unlock_capabilities=(f"c{n}",))
+            for n in range(size)
+        ]
+        return atlas(*unlocking, policies=(), capabilities=tuple(own))
+
+    assert unreachable_actions(ring(700)) is None
+    assert unreachable_actions(ring(20)) == {}
+
+
 KINDS = (
     TriggerType.SESSION_START,
     TriggerType.KEYWORD,
@@ -169,7 +185,7 @@ def gates(draw: Any, number: int, *, restricts: bool) -> Gate:
         on["on_capability_ids"] = (draw(st.sampled_from(CAPABILITIES)),)
     elif kind is TriggerType.COUNT_INTERVAL:
         on["on_actions"] = 1
-    make = draw(st.sampled_from((gate, human)))
+    make: Callable[..., Gate] = draw(st.sampled_from((gate, human)))
     if make is gate:
         on["mode"] = draw(st.sampled_from((Mode.BLOCKING, Mode.ADVISORY)))
     unlocks, allows = draw(IDS), draw(st.lists(patterns, max_size=1).map(tuple))
@@ -230,6 +246,7 @@ def all_that_run(manifest: Atlas, rounds: int = 6) -> set[str]:
 def test_what_is_named_never_runs_and_where_nothing_is_forbidden_all_else_does(case: tuple[Atlas, bool]) -> None:
     manifest, restricts = case
     named, ran = unreachable_actions(manifest), all_that_run(manifest)
+    assert named is not None
     assert not ran & named.keys()
     if restricts:
         return

@@ -289,6 +289,9 @@ def _actions(atlas: Plain) -> Warnings:
 def _dead_ends(plain: Plain, atlas: atlas_model.Atlas) -> Warnings:
     """Each action where it is named first."""
     reasons = unreachable_actions(atlas)
+    if reasons is None:
+        yield (), "it is too large to be searched for actions that no sequence of answers lets run."
+        return
     for path, action in named_actions(plain) if reasons else ():
         if "trigger" not in path and (reason := reasons.pop(action, None)) is not None:
             what = "actions" if STAR in action else "action"

@@ -7,11 +7,11 @@ before the action itself. So an action that can run is never named.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model.atlases import Atlas, AtlasPolicyType, Gate, Mode, TriggerType
-from cortex_plane.gates.rules.index import CompiledAtlases
+from cortex_plane.gates.rules.index import CompiledAtlases, OfAction
 from cortex_plane.kernel.globs import STAR, GlobIndex, glob
 
 _AT_START = (TriggerType.SESSION_START, TriggerType.INTERACTIVE)
@@ -25,10 +25,19 @@ _FOR_CALLS = (
 _ALLOWING = (AtlasPolicyType.ALLOW, AtlasPolicyType.REQUIRES_APPROVAL)
 
 
-def unreachable_actions(atlas: Atlas) -> dict[str, str]:
-    """Of the actions, and patterns of actions, that the atlas allows somewhere: those that never run, and why."""
-    search = _Search(atlas)
-    search.run()
+MAX_WORK = 200_000
+"""Gates, capabilities and policies of actions that are looked at: about two seconds, and far more than an atlas that people wrote
+needs."""
+
+
+def unreachable_actions(atlas: Atlas) -> dict[str, str] | None:
+    """Of the actions, and patterns of actions, that the atlas allows somewhere: those that never run, and why. None: it is too
+    large to be searched."""
+    try:
+        search = _Search(atlas)
+        search.run()
+    except _TooLarge:
+        return None
     names = dict.fromkeys(_allowed_names(atlas))
     return {name: reason for name in names if (reason := search.obstacle(name)) is not None}
 
@@ -43,8 +52,14 @@ def _allowed_names(atlas: Atlas) -> Iterator[str]:
         yield from gate.allow_actions
 
 
+class _TooLarge(Exception):
+    pass
+
+
 class _Search:
     def __init__(self, atlas: Atlas) -> None:
+        self._work = 0
+        self._rules: dict[str, OfAction] = {}
         self._atlases = CompiledAtlases([atlas])
         self._gates = [gate for gate in atlas.gates if gate.mode is not Mode.OBSERVATIONAL]
         # What people pass takes effect once the call that they approved runs.
@@ -73,8 +88,10 @@ class _Search:
         self._waiting: dict[str, list[str]] = {}
         """By the key of a capability or a gate: actions that may run once it is open or passed."""
         for name in self._queue:
-            capabilities = self._atlases.of_action(name).capabilities
+            rules = self._rules[name] = self._atlases.of_action(name)
+            capabilities = rules.capabilities
             unlockers = {gate for key in capabilities for gate in self._unlockers.get(key, ())}
+            self._count(rules.before, capabilities, rules.policies, unlockers)
             for key in {*capabilities, *unlockers, *self._allowing.find(name)}:
                 self._waiting.setdefault(key, []).append(name)
         self._after = [
@@ -95,13 +112,18 @@ class _Search:
         while self._queue:
             self._look_at(self._queue.pop())
 
+    def _count(self, *parts: Sized) -> None:
+        self._work += 1 + sum(map(len, parts))
+        if self._work > MAX_WORK:
+            raise _TooLarge
+
     def obstacle(self, name: str) -> str | None:
         """Why it never runs; None where it does, or where a policy denies it: then that is what was written."""
         if name in self._runnable or self._is_denied_by_policy(name):
             return None
         if (denial := self._denial(name)) is not None:
             return f"the checkpoint `{denial.gate_id}` denies it before it could"
-        capabilities = [key.rpartition("/")[2] for key in self._atlases.of_action(name).capabilities]
+        capabilities = [key.rpartition("/")[2] for key in self._rules[name].capabilities]
         if not capabilities:
             return "nothing that can be reached allows it"
         names = ", ".join(f"`{id}`" for id in capabilities[:3])
@@ -134,10 +156,11 @@ class _Search:
     def _look_at(self, name: str) -> None:
         if name in self._runnable or self._is_denied_by_policy(name):
             return
-        rules, atlases = self._atlases.of_action(name), self._atlases
+        rules, atlases = self._rules[name], self._atlases
         met = [*rules.before, *atlases.risky(Risk.CRITICAL)]
         shut = [key for key in rules.capabilities if key not in self._always_open]
         guards = [gate for key in shut for gate in atlases.gates_of_capability(key)]
+        self._count(met, guards, rules.policies)
         if name not in self._approached:
             keys = {*self._people, *(gate.key for gate in met)}
             if rules.capabilities and not any(
@@ -180,7 +203,7 @@ class _Search:
                     self._fire(gate)
 
     def _is_denied_by_policy(self, name: str) -> bool:
-        return any(policy.type is AtlasPolicyType.DENY for _, policy in self._atlases.of_action(name).policies)
+        return any(policy.type is AtlasPolicyType.DENY for _, policy in self._rules[name].policies)
 
     def _denial(self, name: str) -> Gate | None:
         """A gate that nobody who calls it gets around, and that forbids it."""
@@ -193,7 +216,7 @@ class _Search:
 
     def _forbidding(self, name: str) -> Iterator[Gate]:
         """Gates before the action whose effects hold before it runs."""
-        before = self._atlases.of_action(name).before
+        before = self._rules[name].before
         return (gate for gate in before if gate.mode is not Mode.OBSERVATIONAL and not gate.asks_people)
 
     def _closes(self, name: str, capability: str) -> bool:
@@ -201,7 +224,7 @@ class _Search:
         that asks locks it when it is answered, and another may unlock it before the call is made again."""
         forbidding = [gate for gate in self._forbidding(name) if not gate.asks]
         locks = any(capability in _keys(gate, gate.lock_capabilities) for gate in forbidding)
-        met = (*self._atlases.of_action(name).before, *self._atlases.risky(Risk.CRITICAL))
+        met = (*self._rules[name].before, *self._atlases.risky(Risk.CRITICAL))
         return locks and not self._atlases.guards(capability) and not any(gate.unlocks(capability) for gate in met)
 
 
