@@ -17,6 +17,8 @@ Picture = Callable[[Page, str], None]
 DEMO = "support-demo"
 MESSAGE = "Ticket 7 wants its money back, and ticket 8 is its double."
 EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>\u202egnp.exe\u200b <b>bold</b> " + "long" * 60
+ODD = EVIL.replace("\u202e", "").replace("\u200b", "")
+"""The same without what no name and no question of an atlas may have."""
 
 
 @pytest.mark.proves("D.397", "D.398", "D.399")
@@ -65,23 +67,23 @@ def test_pass_a_gate_on_a_phone_and_see_what_gates_did(stage: Stage, people: Peo
 
 
 def manifest(atlas_id: str, version: str, **more: Any) -> str:
-    asks = {"question_id": "why", "question": EVIL, "response_type": "text"}
+    asks = {"question_id": "why", "question": ODD, "response_type": "text"}
     made: dict[str, Any] = {
-        "atlas_version": "1.0", "atlas_id": atlas_id, "version": version, "name": EVIL[:200], "description": EVIL,
+        "atlas_version": "1.0", "atlas_id": atlas_id, "version": version, "name": ODD[:200], "description": EVIL,
         "steward": {"id": "evil", "name": "Evil"},
-        "capabilities": [{"capability_id": "desk", "name": EVIL[:200], "actions": ["ticket.get"]}],
+        "capabilities": [{"capability_id": "desk", "name": ODD[:200], "actions": ["ticket.get"]}],
         "checkpoints": [
             {
-                "checkpoint_id": "start", "name": EVIL[:200], "trigger": {"type": "session_start"}, "mode": "blocking",
+                "checkpoint_id": "start", "name": ODD[:200], "trigger": {"type": "session_start"}, "mode": "blocking",
                 "questions": [asks], "guidance": {"format": "markdown", "content": EVIL}, "inject_contexts": ["intro"],
             },
             {
-                "checkpoint_id": "mine", "name": EVIL[:200], "mode": "blocking", "audience": "human",
+                "checkpoint_id": "mine", "name": ODD[:200], "mode": "blocking", "audience": "human",
                 "trigger": {"type": "action_pre", "patterns": ["ticket.get"]},
-                "questions": [{"question_id": "sure", "question": EVIL, "response_type": "boolean"}],
+                "questions": [{"question_id": "sure", "question": ODD, "response_type": "boolean"}],
             },
         ],
-        "context_blocks": [{"context_id": "intro", "name": EVIL[:200], "content": EVIL}],
+        "context_blocks": [{"context_id": "intro", "name": ODD[:200], "content": EVIL}],
         "actions": [{"action_id": "ticket.get", "name": "Get", "risk_tier": "low"}],
     }  # fmt: skip
     return json.dumps(made | more)

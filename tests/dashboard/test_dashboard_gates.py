@@ -29,6 +29,8 @@ from tests.fixtures.visitors import Visitor
 from tests.fixtures.workers import call, ended, make_agent, submit, turn, until, working
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)> \u202eevil"
+ODD = EVIL.replace("\u202e", "")
+"""The same without what no name and no question of an atlas may have."""
 
 
 @pytest.fixture
@@ -193,23 +195,23 @@ async def test_an_ungoverned_job_has_no_gates_on_its_page(http: httpx.AsyncClien
 
 
 def hostile_gates() -> str:
-    asks = {"question_id": "why", "question": EVIL, "response_type": "text"}
+    asks = {"question_id": "why", "question": ODD, "response_type": "text"}
     return manifest(
-        name=EVIL, description=EVIL,
-        capabilities=[{"capability_id": "desk", "name": EVIL, "actions": ["ticket.get"]}],
+        name=ODD, description=EVIL,
+        capabilities=[{"capability_id": "desk", "name": ODD, "actions": ["ticket.get"]}],
         checkpoints=[
             {
-                "checkpoint_id": "start", "name": EVIL, "trigger": {"type": "session_start"}, "mode": "blocking",
+                "checkpoint_id": "start", "name": ODD, "trigger": {"type": "session_start"}, "mode": "blocking",
                 "questions": [asks], "guidance": {"format": "text", "content": EVIL}, "inject_contexts": ["intro"],
             },
             {
-                "checkpoint_id": "mine", "name": EVIL, "trigger": {"type": "action_pre", "patterns": ["ticket.get"]},
+                "checkpoint_id": "mine", "name": ODD, "trigger": {"type": "action_pre", "patterns": ["ticket.get"]},
                 "mode": "blocking", "audience": "human",
-                "questions": [{"question_id": "sure", "question": EVIL, "response_type": "boolean"}],
+                "questions": [{"question_id": "sure", "question": ODD, "response_type": "boolean"}],
             },
         ],
-        context_blocks=[{"context_id": "intro", "name": EVIL, "content": EVIL}],
-        policies=[], actions=[{"action_id": "ticket.get", "name": EVIL, "risk_tier": "low"}],
+        context_blocks=[{"context_id": "intro", "name": ODD, "content": EVIL}],
+        policies=[], actions=[{"action_id": "ticket.get", "name": ODD, "risk_tier": "low"}],
     )  # fmt: skip
 
 
