@@ -106,7 +106,7 @@ def try_client(folder: Path) -> None:
     with plane(str(Path(sys.executable).parent / "cortex"), folder / "plane") as access:
         (client.folder / "policies.yaml").write_text(POLICY)
         client.run("cortex", "agent", "create", "support", "--model", "scripted", variables=access)
-        client.run("cortex", "policy", "apply", "policies.yaml", variables=access)
+        client.run("cortex", "policy", "apply", "policies.yaml", "--yes", variables=access)
         text = (ROOT / "docs" / "guides" / "external-agents.md").read_text()
         example = re.search(r"```python\n(.*?)```", text, re.DOTALL)
         assert example is not None

@@ -458,7 +458,7 @@ _APPROVERS = st.builds(
     Approvers, owner=st.booleans(), roles=st.sampled_from([(), (Role.ADMIN,), (Role.APPROVER, Role.ADMIN)]),
     members=st.sampled_from([(), (ADA.id,)]),
 ).filter(lambda some: some.owner or some.roles or some.members)  # fmt: skip
-_TIMES = st.none() | st.sampled_from([60, 3600, 90_061])
+_TIMES = st.none() | st.sampled_from([60, 3600, 5400])
 _TERMS: dict[str, st.SearchStrategy[object]] = {
     "required_clearance": st.none() | st.integers(0, 1000), "template": st.none() | st.sampled_from(Template),
     "timeout_seconds": st.none() | st.just(7 * 86_400), "reminder_seconds": _TIMES | st.just(0),
