@@ -806,6 +806,8 @@ def test_what_is_not_in_the_document_is_an_alias_of_what_is(db: Database) -> Non
     }
     # A token in a path is refused: there is nothing to document.
     aliases |= {("POST", f"/api/approvals/{{token}}/{verdict}") for verdict in ("approve", "deny")}
+    # Spec 1's paths for deciding by a token.
+    aliases |= {("POST", f"/api/approvals/{verdict}") for verdict in ("approve", "deny")}
     # What is signed and has no key: nothing that a document could describe would be accepted there.
     aliases |= {("POST", "/v1/webhooks/{connection_id}")}
     pages = {(method, route.path) for each in PAGES for route in each.router for method in route.methods}

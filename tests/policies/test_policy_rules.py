@@ -85,7 +85,9 @@ def terms(decision: PolicyDecision) -> Terms:
 @pytest.mark.proves("D.50")
 def test_without_a_match_reading_is_allowed_and_the_owner_decides_the_rest() -> None:
     assert decide(call(read_only=True)) == PolicyDecision(verdict=ALLOW, rule="default:read_only")
-    assert decide(call()) == PolicyDecision(verdict=ASK, rule="default:owner", terms=OWNER_DECIDES)
+    assert decide(call()) == PolicyDecision(
+        verdict=ASK, rule="default:owner", terms=OWNER_DECIDES, own_time_limit=MAX_TIMEOUT_SECONDS
+    )
 
 
 @pytest.mark.proves("D.50")

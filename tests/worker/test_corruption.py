@@ -190,7 +190,8 @@ async def test_a_decision_on_a_corrupt_job_says_what_happened(
 ) -> None:
     shipping, door = Shipping(), Door(http, strict.admin)
     agent = await make_agent(strict, [turn(ship())], slug="shipper")
-    ids = {name: await submit(strict, agent) for name in DAMAGE}
+    # Whether somebody forged one is found by the worker, which has the key for certain.
+    ids = {name: await submit(strict, agent) for name in DAMAGE if name != "another mac"}
     async with working(strict.db, shipping.app):
         for id in ids.values():
             await until(strict, id, S.WAITING_FOR_APPROVAL)

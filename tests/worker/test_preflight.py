@@ -16,6 +16,7 @@ import pytest
 
 from cortex_plane.agents import store as agents_store
 from cortex_plane.db.database import Database
+from cortex_plane.jobs.model.checkpoints import CheckpointCorrupt
 from cortex_plane.jobs.model.jobs import Finding, Hold, JobStatus, PreflightOutcome, Reason, Severity
 from cortex_plane.jobs.verbs.workers import list_every_parked
 from cortex_plane.worker.models.backends import Backends
@@ -116,7 +117,10 @@ async def test_what_it_says_is_what_becomes_of_them(strict: World, admin: asyncp
     outcomes = {name: {finding.outcome for finding in said[id]} for name, id in parked.items()}
     for name in parked:
         for asked in await pending(strict, parked[name]):
-            if asked.kind == "call":
+            if asked.kind == "call" and name in ("flipped", "checkpoint-gone"):
+                with pytest.raises(CheckpointCorrupt):
+                    await decide(strict, asked)
+            elif asked.kind == "call":
                 await decide(strict, asked)
     async with working(strict.db, today):
         for name in ("fine", "fine-approved"):
@@ -133,7 +137,7 @@ async def test_what_it_says_is_what_becomes_of_them(strict: World, admin: asyncp
             assert outcomes[name] == {PreflightOutcome.HELD}
             held = await until(strict, parked[name], JobStatus.PAUSED)
             assert held.holds == [Hold.PROMPT_CHANGED if name == "prompt-held" else Hold.CODE_CHANGED]
-        for name in ("newer", "flipped", "forged", "prompt-fails"):
+        for name in ("newer", "flipped", "forged", "checkpoint-gone", "prompt-fails"):
             assert outcomes[name] == {PreflightOutcome.FAILS}
             assert (await ended(strict, parked[name])).status is JobStatus.FAILED
     assert outcomes["elsewhere"] == {PreflightOutcome.WAITS}

@@ -7,18 +7,16 @@ from uuid import UUID
 
 from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals.rules import LockedApproval
-from cortex_plane.db.database import Database, Transaction
+from cortex_plane.db.database import Transaction
 from cortex_plane.jobs.model.checkpoints import CheckpointCorrupt
 from cortex_plane.jobs.verbs import corruption
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.tenancy.model.access import Actor
 
 
-async def fail_corrupt_jobs(
-    db: Database, tx: Transaction, row: LockedApproval, actor: Actor
-) -> dict[UUID, CheckpointCorrupt]:
+async def fail_corrupt_jobs(tx: Transaction, row: LockedApproval, actor: Actor) -> dict[UUID, CheckpointCorrupt]:
     """They fail before anything is decided for them. A request that nobody else waits for is cancelled."""
-    corrupt = approval_rules.corrupt_jobs(row, db.vault.checkpoint_key(tx.org))
+    corrupt = approval_rules.corrupt_jobs(row)
     for job_id, fault in corrupt.items():
         await corruption.fail_corrupt_job(tx, actor, row.approval.session_id, job_id, fault)
     return corrupt

@@ -102,7 +102,7 @@ async def _decide(
         approval = row.approval
         error = await _refusal(tx, row, actor, decision, edit)
         is_open = row.earlier is None and approval.status is approval_model.ApprovalStatus.PENDING
-        corrupt = await corrupt_jobs.fail_corrupt_jobs(db, tx, row, actor) if error is None and is_open else {}
+        corrupt = await corrupt_jobs.fail_corrupt_jobs(tx, row, actor) if error is None and is_open else {}
         change = decision_change(row, actor, decision, edit) if error is None and not corrupt else None
         if change is not None:
             approval = await _write(db, tx, row, change, actor, decision, edit, channel, key)
