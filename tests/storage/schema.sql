@@ -1160,6 +1160,10 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.checkpoint_key(p_checkpoint jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (p_checkpoint ->> 'checkpoint_id'::text);
+
 CREATE FUNCTION public.claim_jobs(p_worker uuid, p_apps text[], p_wanted integer, p_after uuid, p_held uuid[], p_share integer, p_reserve integer, p_org_jobs integer) RETURNS TABLE(org_id uuid, job_id uuid, session_id uuid, agent_id uuid, agent_version integer, kind text, app text, payload jsonb, checkpoint text, checkpoint_mac bytea, epoch bigint, write_seq bigint, retry_count integer, max_retries integer, running_seconds double precision, model_config jsonb, skill_config jsonb, resource_limits jsonb, message_seq bigint, now timestamp with time zone, agent text, teams uuid[], session_kind text, policies text, request_policies jsonb, waited_seconds double precision, bound jsonb, hand_backs integer)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -3162,7 +3166,7 @@ $$;
 
 CREATE FUNCTION public.pause_data(p_pause jsonb, p_checkpoint jsonb, p_at timestamp with time zone) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN (jsonb_strip_nulls(((COALESCE(p_pause, '{}'::jsonb) || jsonb_build_object('checkpoint_key', (p_checkpoint ->> 'checkpoint_id'::text))) || CASE WHEN (p_at IS NULL) THEN '{}'::jsonb ELSE jsonb_build_object('paused_at', p_at) END)) - CASE WHEN ((p_pause ? 'paused_at'::text) OR (p_at IS NOT NULL)) THEN 'hold_by'::text ELSE ''::text END);
+    RETURN (jsonb_strip_nulls(((COALESCE(p_pause, '{}'::jsonb) || jsonb_build_object('checkpoint_key', public.checkpoint_key(p_checkpoint))) || CASE WHEN (p_at IS NULL) THEN '{}'::jsonb ELSE jsonb_build_object('paused_at', p_at) END)) - CASE WHEN ((p_pause ? 'paused_at'::text) OR (p_at IS NOT NULL)) THEN 'hold_by'::text ELSE ''::text END);
 
 CREATE FUNCTION public.pause_events(p_types text[], p_data jsonb[], p_status text, p_holds text[], p_pause jsonb, p_checkpoint jsonb, p_at timestamp with time zone, OUT types text[], OUT data jsonb[], OUT pause jsonb) RETURNS record
     LANGUAGE plpgsql IMMUTABLE

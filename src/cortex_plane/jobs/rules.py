@@ -9,9 +9,8 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.approvals.model.approvals import NewRequest
-from cortex_plane.jobs.model.jobs import Job, JobKind, JobStatus
+from cortex_plane.jobs.model.jobs import JobKind, JobStatus
 from cortex_plane.proof.model import Fact
-from cortex_plane.sessions.model.sessions import RuntimeStatus
 from cortex_plane.tenancy.model.access import Actor
 
 
@@ -174,15 +173,6 @@ class Orphan:
     held: bool
     stopped: bool = False
     """Its worker ended as it should, and could only not hand it back in time: that is no death."""
-
-
-def runtime_status(job: Job) -> RuntimeStatus:
-    """What its agent does, as far as this job goes; `runtime_status` of the database says it of a session."""
-    if job.status in (JobStatus.WAITING_FOR_APPROVAL, JobStatus.PAUSED) or (job.holds and not job.pending_pause):
-        return RuntimeStatus.SUSPENDED
-    if job.status is JobStatus.FAILED:
-        return RuntimeStatus.ERROR
-    return RuntimeStatus.TERMINATED if job.status is JobStatus.CANCELLED else RuntimeStatus.ACTIVE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,7 +17,6 @@ from cortex_plane.approvals.verbs import edits, standing_approvals
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.kernel.ids import IdempotencyKey
@@ -25,7 +24,6 @@ from cortex_plane.kernel.meters import meters
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact, SessionEvent, SignedReceipt
 from cortex_plane.proof.verbs import receipts
-from cortex_plane.sessions import store as sessions_store
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb
 
@@ -224,24 +222,12 @@ async def _write(
         choice=decision.decision if counts else None, reason=decision.reason, channel=channel, key=key,
         receipt=receipt,
     )  # fmt: skip
-    if change.status is approval_model.ApprovalStatus.APPROVED and (decision.reason or "").strip():
-        for job in change.jobs:
-            await sessions_store.add_operator_words(tx, job.id, _words_of_approval(after, actor, row), actor)
+    if decision.reason and change.status is approval_model.ApprovalStatus.APPROVED:
+        await approvals_store.add_words(tx, [job.id for job in change.jobs], after, actor, row)
     if changed is None:
         return after
     causes = adapter(list[Cause]).validate_python(changed["caused"])
     return replace(after, **changed | {"causes": list(map(UUID, changed["causes"])), "caused": causes})
-
-
-def _words_of_approval(approval: Approval, actor: Actor, row: LockedApproval) -> str:
-    """What the model of a job is told of a yes with a reason."""
-    hops = row.receipt.delegations if row.receipt is not None else ()
-    words = {
-        "approval_id": str(approval.id), "decision": approval.status, "tool": approval.tool_name,
-        "operator": actor.name, "operator_id": str(actor.user_account_id), "reason": approval.resolution_reason,
-        **({"delegated_from": hops[-1].from_member} if hops and hops[-1].to_member_id == actor.user_account_id else {}),
-    }  # fmt: skip
-    return canonical(words).decode()
 
 
 async def write_change(
@@ -262,7 +248,7 @@ async def write_change(
             facts.append(Fact.of(actor, "job_failed", job=str(job.id), error=job.error))
             events.append(("error", job.id, {"message": job.error}))
         else:
-            step = next((call.step_index for call in row.calls if call.job_id == job.id), 0)
+            step = next(call.step_index for call in row.calls if call.job_id == job.id)
             reason_to_resume = {"approval_id": approval_id, "resumed_by_approval": True, "resumed_at_loop": step}
             held = job.status is JobStatus.PAUSED
             facts.append(Fact.of(actor, "session_resumed", job=str(job.id), held=held, **reason_to_resume))

@@ -184,6 +184,15 @@ class Job:
     updated_at: datetime
     finished_at: datetime | None
 
+    @property
+    def runtime_status(self) -> RuntimeStatus:
+        """What its agent does, as far as this job goes; the function of this name in the database says it of a session."""
+        if self.status in (JobStatus.WAITING_FOR_APPROVAL, JobStatus.PAUSED) or (self.holds and not self.pending_pause):
+            return RuntimeStatus.SUSPENDED
+        if self.status is JobStatus.FAILED:
+            return RuntimeStatus.ERROR
+        return RuntimeStatus.TERMINATED if self.status is JobStatus.CANCELLED else RuntimeStatus.ACTIVE
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobChange:
@@ -241,7 +250,7 @@ class SteeringResult:
     status: RuntimeStatus | None = None
     """Of the agent: `SUSPENDED` once the job holds."""
     checkpoint_key: str | None = None
-    """The `checkpoint_id` of the checkpoint that it goes on from. Null where it has none yet."""
+    """The id of the checkpoint that it goes on from. Null where it has none yet."""
     paused_at: datetime | None = None
     """Since when it holds. Null where nothing holds it, or not yet."""
     hold_by: datetime | None = None

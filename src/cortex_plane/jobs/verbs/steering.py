@@ -15,7 +15,6 @@ from cortex_plane.jobs.model.checkpoints import with_log
 from cortex_plane.jobs.model.effects import IN_DOUBT, CallStatus, Question, ToolCall, question
 from cortex_plane.jobs.model.jobs import Hold, JobStatus, PauseSource, SessionReceipt, SteeringResult
 from cortex_plane.jobs.model.journal import AT_ONCE, KEPT, Signal, SignalDraft, SignalReceipt, taken
-from cortex_plane.jobs.rules import runtime_status
 from cortex_plane.jobs.store import ReachedWaiters, queries
 from cortex_plane.jobs.verbs.jobs import job_reader
 from cortex_plane.kernel.canonical import canonical
@@ -341,7 +340,7 @@ async def steering_result(tx: Transaction, id: UUID, did_change: bool) -> Steeri
         pending=job.pending_pause or job.pending_cancel,
         settled=[call.id for call in calls if call.finished_at is not None],
         uncertain=[call.id for call in calls if call.status in IN_DOUBT],
-        status=runtime_status(job),
+        status=job.runtime_status,
         **require_found(await tx.row(queries.pause_of_job, id), "job"),
     )
 
