@@ -21,7 +21,7 @@ SPEC_5_WORDS = re.compile(
 # The spec-1 checkpoint of a job has an id of its own; nothing else may use these words.
 ALLOWED_IN = (
     "gates/files/", "sessions/model/events.py", "gates/model/gates.py", "jobs/model/checkpoint", "jobs/rules/recovery",
-    "worker/lease.py", "jobs/queries.sql", "db/functions/pauses.sql",
+    "worker/lease.py", "db/functions/checkpoints.sql",
 )  # fmt: skip
 
 

@@ -327,7 +327,10 @@ def examples(s: Stage) -> list[Example]:
         Example("POST /v1/orgs", body={"slug": "third", "name": "Third", "admin_name": "Tia"}),
         Example("GET /v1/orgs", query=limit),
         Example("GET /v1/org"),
-        Example("PATCH /v1/org", body={"name": "Renamed", "settings": {"guests_may_chat": True, "redact": ["*iban*"]}}),
+        Example("PATCH /v1/org", body={"name": "Renamed", "settings": {
+            "guests_may_chat": True, "redact": ["*iban*"], "end_paused_after_seconds": 86_400,
+            "approval_channels": ["email", "webhook"],
+        }}),
         Example("POST /v1/org/signing-secret", body={"forget": True}),
         Example("POST /v1/teams", body={"slug": "ops", "name": "Ops", "parent": s.team}),
         Example("GET /v1/teams", query=limit),
@@ -529,8 +532,10 @@ def examples(s: Stage) -> list[Example]:
         ),
         Example("POST /v1/sessions/{session_id}/fail", {"session_id": s.elsewhere_ending}, body={"error": "gone", "result": None}),
         Example("GET /v1/sessions/{session_id}/events", session, {**limit, "after": "1"}),
-        Example("POST /v1/sessions/{session_id}/pause", session, body={"reason": "lunch"}),
-        Example("POST /v1/sessions/{session_id}/resume", session, body={"note": "back"}),
+        Example("POST /v1/sessions/{session_id}/pause", session, body={
+            "reason": "lunch", "correlation_id": "calendar-12", "within_seconds": 60,
+        }),
+        Example("POST /v1/sessions/{session_id}/resume", session, body={"note": "back", "operator_input": None}),
         Example(
             "POST /v1/sessions/{session_id}/terminate",
             {"session_id": s.ending_session},
@@ -611,8 +616,10 @@ def examples(s: Stage) -> list[Example]:
             {"approval_id": s.card},
             body={"verdict": "happened", "result": {"receipt": 8}, "note": "I called the bank"},
         ),
-        Example("POST /v1/jobs/{job_id}/pause", job, body={"reason": "let me look"}),
-        Example("POST /v1/jobs/{job_id}/resume", job, body={"note": "it is fine"}),
+        Example("POST /v1/jobs/{job_id}/pause", job, body={
+            "reason": "let me look", "correlation_id": "incident-7", "within_seconds": 60,
+        }),
+        Example("POST /v1/jobs/{job_id}/resume", job, body={"note": "it is fine", "operator_input": "Go on."}),
         Example("POST /v1/jobs/{job_id}/cancel", job, body={"reason": "no longer needed"}),
         Example("POST /v1/jobs/{job_id}/resubmit", {"job_id": s.cancelled_job}),
         Example("GET /v1/audit", query={**limit, "session_id": s.session}),

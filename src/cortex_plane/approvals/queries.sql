@@ -45,7 +45,8 @@ for no key update of r
 
 -- name: call_origin
 -- Whose session a job belongs to, and who shaped what it asks for, with those who ask now.
-select j.caused_by, c.causes, c.caused, s.user_account_id as owner_id
+select j.caused_by, c.causes, c.caused, s.user_account_id as owner_id,
+  (select u.roles = '{guest}' from user_account u where u.org_id = s.org_id and u.id = s.user_account_id) as is_guests
 from job j join session s on s.org_id = j.org_id and s.id = j.session_id
 cross join lateral call_causes(j.org_id, j.id, $2, $3::uuid[]) c
 where j.id = $1
@@ -270,12 +271,12 @@ order by u.display_name
 select uses_channel($1, $2)
 
 
--- name: team_approvers_for_guest
--- None where the owner of the session is no guest. The team before its parent.
+-- name: team_approvers
+-- The team before its parent.
 with teams as (
   select t.id, t.parent_id
   from agent a join team t on t.org_id = a.org_id and t.id = a.team_id
-  where a.id = $1 and exists (select from user_account o where o.id = $2 and o.roles = '{guest}')),
+  where a.id = $1),
 approvers as (
   select u.id, m.team_id <> t.id as is_above
   from teams t

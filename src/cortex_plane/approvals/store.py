@@ -15,9 +15,11 @@ from cortex_plane.approvals.rules import ApprovalChange, Candidate, Edit, Locked
 from cortex_plane.db.database import Database, Queries, Row, Transaction
 from cortex_plane.gates.model.gates import ShownAnswer
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT
+from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.policies.model.policies import Approvers, Quorum, Terms, independent
 from cortex_plane.proof.model import Fact, SessionEvent, SignedReceipt
+from cortex_plane.sessions import store as sessions_store
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, ActorKind, MacKind, Permission
 from cortex_plane.tenancy.model.orgs import Role
@@ -105,9 +107,9 @@ async def list_deciders(tx: Transaction, terms: Terms, owner_id: UUID | None, ca
     ]
 
 
-async def team_approvers_for_guest(tx: Transaction, agent_id: UUID, owner_id: UUID | None) -> list[UUID]:
-    """Where the owner of a session is a guest: the approvers in the agent's team, or in its parent where the team has none."""
-    return [row["id"] for row in await tx.rows(queries.team_approvers_for_guest, agent_id, owner_id)]
+async def team_approvers(tx: Transaction, agent_id: UUID) -> list[UUID]:
+    """The approvers in the agent's team, or in its parent where the team has none."""
+    return [row["id"] for row in await tx.rows(queries.team_approvers, agent_id)]
 
 
 async def deciders_of_approval(tx: Transaction, id: UUID, limit: int | None = None) -> list[Decider]:
@@ -228,6 +230,21 @@ async def change_approval(
         *((receipt.key_id, receipt.body, receipt.signature) if receipt else (None, None, None)),
     )  # fmt: skip
     return changed
+
+
+async def add_words(
+    tx: Transaction, job_ids: Sequence[UUID], approval: Approval, actor: Actor, row: LockedApproval
+) -> None:
+    """What the models of these jobs are told of a yes with a reason."""
+    hops = row.receipt.delegations if row.receipt is not None else []
+    delegated = bool(hops) and hops[-1].to_member_id == actor.user_account_id
+    words = {
+        "approval_id": str(approval.id), "decision": approval.status, "tool": approval.tool_name,
+        "operator": actor.name, "operator_id": str(actor.user_account_id), "reason": approval.resolution_reason,
+        **({"delegated_from": hops[-1].from_member} if delegated else {}),
+    }  # fmt: skip
+    for id in job_ids:
+        await sessions_store.add_operator_words(tx, id, canonical(words).decode(), actor)
 
 
 async def escalate_approval(tx: Transaction, id: UUID, approvers: Approvers) -> int:

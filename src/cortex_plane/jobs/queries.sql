@@ -184,7 +184,7 @@ where session_id = $1 and kind = 'conversation' and status not in ('COMPLETED', 
 
 -- name: pause_of_job
 -- What its pause receipt says: the checkpoint that it goes on from, since when it holds, and by when it will.
-select j.checkpoint ->> 'checkpoint_id' as checkpoint_key, (j.pause ->> 'paused_at')::timestamptz as paused_at,
+select checkpoint_key(j.checkpoint) as checkpoint_key, (j.pause ->> 'paused_at')::timestamptz as paused_at,
   case when j.worker_id is not null then (j.pause ->> 'hold_by')::timestamptz end as hold_by
 from job j where j.id = $1
 

@@ -133,9 +133,9 @@ async def feasible_terms(
         causes = origin["causes"]
         if changed_by:
             causes = [*causes, *(cause.member_id for cause in changed_by if cause.member_id)]
-        if decision.rule.startswith("default:") and terms.approvers == Approvers(owner=True):
+        if origin["is_guests"] and decision.rule.startswith("default:") and terms.approvers == Approvers(owner=True):
             # A guest decides nothing: where nobody names approvers, their agent's team has some.
-            team = await approvals_store.team_approvers_for_guest(tx, job.agent_id, origin["owner_id"])
+            team = await approvals_store.team_approvers(tx, job.agent_id)
             terms = replace(terms, approvers=Approvers(members=tuple(team))) if team else terms
         members = await approvals_store.list_deciders(tx, terms, origin["owner_id"], causes)
     if terms.named is not None:

@@ -13,11 +13,10 @@ from cortex_plane.approvals.model import approvals as approval_model
 from cortex_plane.approvals.model.approvals import Approval, ApprovalDecision, Cause
 from cortex_plane.approvals.rules import ApprovalChange, Edit, LockedApproval, decision_change, is_vote
 from cortex_plane.approvals.store import person_of, queries
-from cortex_plane.approvals.verbs import corrupt_jobs, edits, operator_words, standing_approvals
+from cortex_plane.approvals.verbs import corrupt_jobs, edits, standing_approvals
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.kernel.ids import IdempotencyKey
@@ -230,8 +229,8 @@ async def _write(
         choice=decision.decision if counts else None, reason=decision.reason, channel=channel, key=key,
         receipt=receipt,
     )  # fmt: skip
-    if change.status is approval_model.ApprovalStatus.APPROVED and (decision.reason or "").strip():
-        await operator_words.add_reason(tx, row, change, after, actor)
+    if decision.reason and change.status is approval_model.ApprovalStatus.APPROVED:
+        await approvals_store.add_words(tx, [job.id for job in change.jobs], after, actor, row)
     if changed is None:
         return after
     causes = adapter(list[Cause]).validate_python(changed["caused"])
@@ -256,7 +255,7 @@ async def write_change(
             facts.append(Fact.of(actor, "job_failed", job=str(job.id), error=job.error))
             events.append(("error", job.id, {"message": job.error}))
         else:
-            step = next((call.step_index for call in row.calls if call.job_id == job.id), 0)
+            step = next(call.step_index for call in row.calls if call.job_id == job.id)
             reason_to_resume = {"approval_id": approval_id, "resumed_by_approval": True, "resumed_at_loop": step}
             held = job.status is JobStatus.PAUSED
             facts.append(Fact.of(actor, "session_resumed", job=str(job.id), held=held, **reason_to_resume))

@@ -4,7 +4,7 @@
 -- The data of a pause event: what was asked, the checkpoint that the job goes on from, and since when it holds.
 create or replace function pause_data(p_pause jsonb, p_checkpoint jsonb, p_at timestamptz) returns jsonb
   language sql immutable parallel safe
-  return jsonb_strip_nulls(coalesce(p_pause, '{}') || jsonb_build_object('checkpoint_key', p_checkpoint ->> 'checkpoint_id')
+  return jsonb_strip_nulls(coalesce(p_pause, '{}') || jsonb_build_object('checkpoint_key', checkpoint_key(p_checkpoint))
     || case when p_at is null then '{}' else jsonb_build_object('paused_at', p_at) end)
     - case when p_pause ? 'paused_at' or p_at is not null then 'hold_by' else '' end;
 

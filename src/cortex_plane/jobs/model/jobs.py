@@ -184,14 +184,14 @@ class Job:
     updated_at: datetime
     finished_at: datetime | None
 
-
-def runtime_status(job: Job) -> RuntimeStatus:
-    """What its agent does, as far as this job goes; `runtime_status` of the database says it of a session."""
-    if job.status in (JobStatus.WAITING_FOR_APPROVAL, JobStatus.PAUSED) or (job.holds and not job.pending_pause):
-        return RuntimeStatus.SUSPENDED
-    if job.status is JobStatus.FAILED:
-        return RuntimeStatus.ERROR
-    return RuntimeStatus.TERMINATED if job.status is JobStatus.CANCELLED else RuntimeStatus.ACTIVE
+    @property
+    def runtime_status(self) -> RuntimeStatus:
+        """What its agent does, as far as this job goes; the function of this name in the database says it of a session."""
+        if self.status in (JobStatus.WAITING_FOR_APPROVAL, JobStatus.PAUSED) or (self.holds and not self.pending_pause):
+            return RuntimeStatus.SUSPENDED
+        if self.status is JobStatus.FAILED:
+            return RuntimeStatus.ERROR
+        return RuntimeStatus.TERMINATED if self.status is JobStatus.CANCELLED else RuntimeStatus.ACTIVE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -350,7 +350,7 @@ async def steering_result(tx: Transaction, id: UUID, did_change: bool) -> Steeri
         pending=job.pending_pause or job.pending_cancel,
         settled=[call.id for call in calls if call.finished_at is not None],
         uncertain=[call.id for call in calls if call.status in IN_DOUBT],
-        status=job_model.runtime_status(job),
+        status=job.runtime_status,
         **require_found(await tx.row(queries.pause_of_job, id), "job"),
     )
 

@@ -81,8 +81,8 @@ class EventType(StrEnum):
         "session_paused",
         (
             "Nothing runs any more, until somebody resumes it or answers. `pause_source` is `operator`, `owner`, `approval`,"
-            " `policy` or `idle`; `correlation_id` is that of the pause, or the approval; `checkpoint_key` is the"
-            " `checkpoint_id` of the checkpoint that it goes on from."
+            " `policy` or `idle`; `correlation_id` is that of the pause, or the approval; `checkpoint_key` is the id of the"
+            " checkpoint that it goes on from."
         ),
         "pause_source? reason? by? correlation_id? checkpoint_key? paused_at? tools? calls? call? tool? prompt? why?",
     )
