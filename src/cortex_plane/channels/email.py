@@ -328,7 +328,7 @@ def _subject(outgoing: Outgoing) -> str:
         return f"Confirm your address for {content.org}"
     if isinstance(content, Alert):
         return f"Job of {content.agent} failed: its checkpoint is corrupt"
-    return f"{_heading(outgoing, content)}: {content.tool} {content.target}".rstrip()
+    return f"{_heading(outgoing, content)}: {content.subject}"
 
 
 def _heading(outgoing: Outgoing, card: Card) -> str:

@@ -199,17 +199,6 @@ def absence(away: Absence) -> str:
     return "Out of office" if away.status == "current" else away.status.capitalize()
 
 
-def afterwards(approval: approval_model.Approval) -> str:
-    """What happens when nobody decides, or somebody says no."""
-    if approval.kind is approval_model.ApprovalKind.UNCERTAIN_EFFECT:
-        return "It waits until somebody knows; nothing expires."
-    if (question := question_of(approval)) is not None:
-        return "If nobody answers by then, " + (
-            "the agent is told so." if question.default is None else "its default is the answer."
-        )
-    return "If nobody decides by then, the call is not sent and the job fails."
-
-
 def on_deny(approval: approval_model.Approval) -> str:
     if approval.on_deny is OnDeny.CONTINUE:
         return "The agent is told your reason and goes another way."
@@ -338,7 +327,7 @@ FILTERS: dict[str, Any] = {
     for function in (
         happened, plain_reason, channel, delivery, tries, votes, quorum_roles, escalation, people, gate,
         standing_offer, standing_scope, standing_count, absence, risk, job_status, call_status, door, event,
-        approvers, approval_model.shaped_by, repeats, afterwards, on_deny, outcome, aftermath, what_went_wrong, short_id,
+        approvers, approval_model.shaped_by, approval_model.if_nobody_decides, repeats, on_deny, outcome, aftermath, what_went_wrong, short_id,
         gate_word, may_words, rule_words, own_name, trigger_words,
     )
 }  # fmt: skip

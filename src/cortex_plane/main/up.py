@@ -69,7 +69,8 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
                 references = (demo.REFERENCE, demo.GATES_REFERENCE, *apps)
                 arguments = [*(f"--app={reference}" for reference in references), "--processes=1"]
                 log_file = settings.home / WORKER_LOG
-                welcome = functools.partial(_welcome, settings.home, url, link, time.monotonic() - start)
+                has_demos = settings.database_url is None
+                welcome = functools.partial(_welcome, settings.home, url, link, time.monotonic() - start, has_demos)
                 worker = keep_process("worker", arguments, environment, WORKER_GRACE_SECONDS, log_file=log_file)
                 async with in_background(worker):
                     await api_process.serve(settings, db, app_url, listener, welcome, sink)
@@ -111,8 +112,13 @@ def _step(phrase: str) -> None:
     console.print(f"  {phrase} …", style="dim")
 
 
-def _welcome(home: Path, url: str, link: str, seconds: float) -> None:
+def _welcome(home: Path, url: str, link: str, seconds: float, has_demos: bool) -> None:
     cortex = _program()
+    demos = (
+        f"  {cortex} demo run     [dim]an agent ships a release, and stops before it deploys: approve it in the inbox[/]\n"
+        f"  {cortex} demo crash   [dim]its worker is killed in the middle of a side effect[/]\n"
+        f"  {cortex} demo gates   [dim]gates ask an agent, advise it, look on, and call you[/]\n"
+    )
     # Outside of the frame, which would break a long line.
     console.print(f"\nyour inbox, once, within 15 minutes:  [bold]{url}{link}[/]", soft_wrap=True)
     console.print(f"[dim]`{cortex} member login-link` makes another link[/]\n", soft_wrap=True)
@@ -121,9 +127,7 @@ def _welcome(home: Path, url: str, link: str, seconds: float) -> None:
             f"[bold]{url}[/]\n"
             f"key   kept in {home / ACCESS_FILE}, for you alone\n\n"
             "[dim]Try in another terminal:[/]\n"
-            f"  {cortex} demo run     [dim]an agent ships a release, and stops before it deploys: approve it in the inbox[/]\n"
-            f"  {cortex} demo crash   [dim]its worker is killed in the middle of a side effect[/]\n"
-            f"  {cortex} demo gates   [dim]gates ask an agent, advise it, look on, and call you[/]\n"
+            f"{demos if has_demos else ''}"
             f"  {cortex} job list\n"
             f"  {cortex} audit verify\n\n"
             f"[dim]API document: {url}/openapi.json · ready after {seconds:.1f} s · Ctrl-C stops it[/]",

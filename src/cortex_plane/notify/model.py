@@ -73,6 +73,7 @@ class Card:
     agent: str
     tool: str
     target: str
+    """What it is about; the tool again where the call names nothing."""
     risk: str
     template: Template
     action: str
@@ -112,6 +113,8 @@ class Card:
     """The whole card in the dashboard."""
     redacted: bool = False
     """Something of it is hidden by the org's rules: the whole is behind ``url``, too."""
+    if_nobody: str
+    """What happens where nobody decides."""
     is_question: bool = False
     """It waits for an answer: there is nothing to approve."""
     answer: str | None = None
@@ -124,6 +127,11 @@ class Card:
     token: str | None = None
     """Decides over REST, once, as this person. None where this card does not show all that it would decide, and where only
     the dashboard may."""
+
+    @property
+    def subject(self) -> str:
+        """The tool, and what it is about."""
+        return self.tool if self.target in ("", self.tool) else f"{self.tool} {self.target}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -548,7 +548,7 @@ def _of_approvals(
     for channel in row.channels or ():
         if channel not in KNOWN_CHANNELS:
             yield f"there is no channel `{channel}` so far; known are {', '.join(KNOWN_CHANNELS)}."
-    if row.escalate_to is not None and not terms.escalation_seconds:
+    if row.escalate_to is not None and not (row.escalation_seconds or terms.escalation_seconds):
         yield "`escalate_to` does nothing here without `escalate_before`."
     elif row.escalation_seconds and not widens(one, terms):
         yield "`escalate_before` does nothing here: no later step asks anybody who is not asked at first."

@@ -13,6 +13,7 @@ from uuid import UUID
 from pydantic import Field, StrictBool
 from pydantic.dataclasses import dataclass as draft
 
+from cortex_plane.approvals.model.questions import form_of
 from cortex_plane.gates.model.gates import ShownAnswer
 from cortex_plane.jobs.model.effects import Verdict
 from cortex_plane.kernel.fields import DRAFT, JsonObject, JsonValue, Note, adapter
@@ -313,6 +314,16 @@ class Approval:
     """With the code `one_human`: the name of the cause who could be the same human."""
     created_at: datetime
     """The same as ``requested_at``; lists are ordered by it."""
+
+
+def if_nobody_decides(approval: Approval) -> str:
+    if approval.kind is ApprovalKind.UNCERTAIN_EFFECT:
+        return "It waits until somebody knows; nothing expires."
+    if (question := form_of(approval.tool_name, approval.arguments)) is not None:
+        what = "the agent is told so" if question.default is None else "its default is the answer"
+        return f"If nobody answers by then, {what}."
+    then = "the agent is told so" if approval.on_deny is OnDeny.CONTINUE else "the job fails"
+    return f"If nobody decides by then, the call is not sent and {then}."
 
 
 def shaped_by(approval: Approval) -> str:

@@ -63,6 +63,7 @@ def card(source: CardSource, occasion: Occasion, public_url: str) -> Card:
         agent=pen.line(approval.agent_name),
         tool=pen.line(approval.tool_name),
         target=pen.line(approval.target),
+        if_nobody=approval_model.if_nobody_decides(approval),
         action=pen.line(approval.action or approval.action_summary),
         details=pen.details(approval.details),
         arguments=pen.arguments(approval.arguments),
