@@ -20,7 +20,15 @@ from cortex_plane.tenancy import routes
 from cortex_plane.tenancy.model import identities
 from cortex_plane.tenancy.model.access import Grantable, KeyDraft, OwnKeyDraft, Provider
 from cortex_plane.tenancy.model.identities import Connection, ConnectionChange
-from cortex_plane.tenancy.model.orgs import OrgChange, OrgDraft, OrgSettingsChange, Role, TeamChange, TeamDraft
+from cortex_plane.tenancy.model.orgs import (
+    OrgChange,
+    OrgDraft,
+    OrgSettingsChange,
+    PolicyChanges,
+    Role,
+    TeamChange,
+    TeamDraft,
+)
 
 org_app = typer.Typer(no_args_is_help=True, help="Orgs: the tenants of a plane.")
 
@@ -56,11 +64,17 @@ def update_org(
             help="A glob of names of arguments that no mail shows the values of, besides the plane's own; repeat it."
         ),
     ] = None,
+    policy_changes: Annotated[
+        PolicyChanges | None,
+        Option(help="Whether a policy file holds as soon as it is applied, or once somebody approves it."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Change the org of the key. What is left out stays as it is."""
-    change = OrgSettingsChange(guests_may_chat=guests_may_chat, redact=tuple(redact) if redact else None)
-    settings = change if guests_may_chat is not None or redact else None
+    change = OrgSettingsChange(
+        guests_may_chat=guests_may_chat, redact=tuple(redact) if redact else None, policy_changes=policy_changes
+    )
+    settings = change if guests_may_chat is not None or redact or policy_changes else None
     show_record(lambda plane: plane.orgs.update(OrgChange(name=name, settings=settings)), as_json)
 
 

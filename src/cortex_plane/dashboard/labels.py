@@ -201,10 +201,14 @@ def afterwards(approval: approval_model.Approval) -> str:
     """What happens when nobody decides, or somebody says no."""
     if approval.kind is approval_model.ApprovalKind.UNCERTAIN_EFFECT:
         return "It waits until somebody knows; nothing expires."
+    if approval.kind is approval_model.ApprovalKind.CHANGE:
+        return "If nobody decides by then, nothing changes."
     return "If nobody decides by then, the call is not sent and the job fails."
 
 
 def on_deny(approval: approval_model.Approval) -> str:
+    if approval.kind is approval_model.ApprovalKind.CHANGE:
+        return "Nothing changes."
     if approval.on_deny is OnDeny.CONTINUE:
         return "The agent is told your reason and goes another way."
     return "The job fails and its other open requests are cancelled. The session stays open."
@@ -224,6 +228,8 @@ def outcome(approval: approval_model.Approval) -> str:
 
 def aftermath(approval: approval_model.Approval) -> str:
     """What an end that nobody decided means."""
+    if approval.kind is approval_model.ApprovalKind.CHANGE:
+        return "" if approval.status is approval_model.ApprovalStatus.APPROVED else "Nothing changed."
     if approval.status is approval_model.ApprovalStatus.EXPIRED:
         return "Nobody decided in time, so the call was not sent."
     if approval.status is approval_model.ApprovalStatus.CANCELLED:

@@ -34,7 +34,7 @@ TRANSITIONS: dict[ApprovalStatus, dict[ApprovalStatus, str]] = {
         _S.APPROVED: "an approver approves",
         _S.DENIED: "an approver denies",
         _S.EXPIRED: "its deadline passes",
-        _S.CANCELLED: "its job or session ends",
+        _S.CANCELLED: "its job or session ends, or another version holds",
     },
     _S.APPROVED: {},
     _S.DENIED: {},
@@ -48,6 +48,8 @@ class ApprovalKind(StrEnum):
     """A call that was not sent: may it be?"""
     UNCERTAIN_EFFECT = "uncertain_effect"
     """A call that may have been sent: did it happen?"""
+    CHANGE = "change"
+    """A version of an atlas or of the policies that does not hold yet: may it? It belongs to no job."""
 
 
 class Choice(StrEnum):
@@ -208,12 +210,14 @@ class Approval:
     status: ApprovalStatus
     version: int
     """Rises when an identical call joins, and with every edit."""
-    session_id: UUID
-    job_id: UUID
-    agent_id: UUID
+    session_id: UUID | None
+    """Null where a change of rules is asked for, and so are job and agent."""
+    job_id: UUID | None
+    agent_id: UUID | None
     agent: str
-    """Its slug."""
+    """Its slug; empty for a change."""
     agent_name: str
+    """Of a change: who proposed it."""
     step_index: int
     action_type: str
     tool_name: str

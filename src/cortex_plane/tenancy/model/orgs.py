@@ -21,12 +21,22 @@ KeyGlobs = Annotated[
 ]
 
 
+class PolicyChanges(StrEnum):
+    """How a policy file comes into force."""
+
+    DIRECT = "direct"
+    """As soon as it is applied."""
+    APPROVAL = "approval"
+    """Once another steward or admin approves it."""
+
+
 @draft(config=DRAFT, frozen=True, kw_only=True)
 class OrgSettings:
     guests_may_chat: StrictBool = True
     """Whether a person whom nobody invited may talk with agents over a channel."""
     redact: KeyGlobs | None = None
     """Names of arguments whose values no mail and no webhook shows, besides those that the plane knows itself."""
+    policy_changes: PolicyChanges = PolicyChanges.DIRECT
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -35,6 +45,7 @@ class OrgSettingsChange:
 
     guests_may_chat: StrictBool | None = None
     redact: KeyGlobs | None = None
+    policy_changes: PolicyChanges | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
