@@ -833,6 +833,15 @@ REQUIREMENTS = [
        " exceptions are listed and only become fewer."),
     _R("D.720", "The outcome of a call that policy alone allowed and that may be repeated with its key goes with the next intent in one commit"
        " where the model answers in time; else it is written by itself. A held or cancelled job stops between the two."),
+    _R("D.800", "An atlas belongs to whoever published it first, or to the member or team that it was handed over to; only they and admins"
+       " retire its versions and hand it over."),
+    _R("D.801", "A version of somebody else's atlas is a request for approval with the diff: it holds in the transaction in which its owner or"
+       " an admin approves it, never by its proposer's own yes, and a no or the end of its time leaves the old one."),
+    _R("D.802", "A proposal that another version overtook is cancelled and never put in force, whoever decides and publishes at the same instant."),
+    _R("D.803", "Where the org's setting policy_changes is approval, a policy file waits with its simulation for another steward or admin, and"
+       " holds exactly as it was shown."),
+    _R("D.804", "The platform's policies are applied as a file with a platform key alone; the trail of every org says so."),
+    _R("D.805", "The card of a proposed version shows what it would have changed about the calls of the last week, and what that leaves out."),
 ]  # fmt: skip
 
 

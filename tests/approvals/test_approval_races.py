@@ -411,7 +411,7 @@ async def _pairs(urls: Urls, world: World, admin: asyncpg.Connection, count: int
         for begun in range(0, count, 100):
             jobs = [await submit(world, agent) for _ in range(min(100, count - begun))]
             await _all_wait(world, jobs, outside)
-            asked: dict[UUID, list[Approval]] = defaultdict(list)
+            asked: dict[UUID | None, list[Approval]] = defaultdict(list)
             for approval in (await approvals.list_approvals(world.db, world.admin.actor, None, 200)).items:
                 asked[approval.job_id].append(approval)
             turns = asyncio.Semaphore(4)

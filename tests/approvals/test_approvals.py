@@ -229,6 +229,7 @@ async def test_until_the_last_moment_a_decision_counts(strict: World, admin: asy
 
 async def test_nothing_of_a_terminated_session_is_decided(strict: World, admin: asyncpg.Connection) -> None:
     _, (asked,) = await waiting(strict, Shipping())
+    assert asked.session_id is not None
     await session_lifecycle.terminate(strict.db, strict.admin.actor, asked.session_id, Termination())
     for choice in Choice:
         error = await refused(strict, admin, asked, "approval_conflict", choice=choice, event="channel_conflict")

@@ -290,6 +290,7 @@ async def _delegated(world: World, pat: Person, approval: Approval) -> None:
 
 
 async def _cancelled(world: World, pat: Person, approval: Approval) -> None:
+    assert approval.job_id is not None
     await steering.cancel(world.db, world.admin.actor, approval.job_id, Cancellation())
 
 

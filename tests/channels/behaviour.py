@@ -207,6 +207,7 @@ class ChannelSuite:
                 await Clock.install(admin, asked.deadline)
                 await deadlines.tick(strict.db, new_id(), "scheduler")
             case "cancelled":
+                assert asked.job_id is not None
                 await steering.cancel(strict.db, strict.admin.actor, asked.job_id, Cancellation())
         assert (await shown(strict, asked.id)).status == end
         await drain(notifier)

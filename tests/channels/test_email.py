@@ -40,7 +40,7 @@ CARD = Card(
     template=Template.DEV_ONLY,
     action="Ship 1.0 to production", details={"window": "tonight", "steps": [1, 2]}, arguments='{\n  "version": "1.0"\n}',
     truncated=False, original_arguments=None, invocations=1, agent_says="It is tested.", asked_for="Ship it, please",
-    question=None, rule="org/ship", policy_version="3", required_clearance=2, deciders=("Bea", "Cleo"), votes=(),
+    question=None, rule="org/ship", if_nobody="If nobody decides by then, the call is not sent and the job fails.", policy_version="3", required_clearance=2, deciders=("Bea", "Cleo"), votes=(),
     votes_needed=2, delegations=(("Ann", "Bea", "on leave"),), escalation_level=0, requested_at=NOW,
     deadline=NOW + timedelta(hours=3, minutes=20), resolved_at=None, resolved_by=None, resolution_reason=None,
     url="https://plane.example/approvals/1", approve_url=APPROVE, deny_url=APPROVE.replace("approved", "denied"),

@@ -53,7 +53,7 @@ def card(**change: Any) -> Card:
         occasion=Occasion.REQUESTED, org="Acme", agent="shipper", tool="ship", target="ship", risk="high",
         template=Template.DEV_REVIEW, action="Ship 1.0", details=None, arguments='{"version": "1.0"}', truncated=False,
         original_arguments=None, invocations=1, agent_says="I ship.", asked_for="Ship it", question=None, rule="default",
-        policy_version="1", required_clearance=0, deciders=("Ada",), votes=(), votes_needed=1, delegations=(),
+        if_nobody="If nobody decides by then, the call is not sent and the job fails.", policy_version="1", required_clearance=0, deciders=("Ada",), votes=(), votes_needed=1, delegations=(),
         escalation_level=0, requested_at=datetime(2030, 1, 1, tzinfo=UTC), deadline=None, resolved_at=None,
         resolved_by=None, resolution_reason=None, url="https://plane.example/approvals/7",
         approve_url="https://plane.example/a", deny_url="https://plane.example/d", token="cortex_apr_1_secret",

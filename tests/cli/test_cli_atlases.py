@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+from typing import Any
 
 import pytest
 
+from cortex_plane.tenancy.model.orgs import Role
 from tests.cli.test_cli_absences import live
 from tests.cli.test_cli_jobs import Live
 from tests.fixtures.atlases import ATLAS, manifest
@@ -100,3 +102,56 @@ def test_a_terminal_is_shown_a_published_file_without_what_it_would_obey(live: L
     assert live.shell.run(*show).stdout == text, "into a file as it was published"
     shown = live.shell.run(*show, out=Terminal()).stdout
     assert shown == text.replace("\u202e", "\\x202e")
+
+
+@pytest.mark.proves("D.800", "D.801", "D.803", "D.804")
+def test_changes_that_wait_are_announced_shown_and_decided(live: Live) -> None:
+    """An atlas of somebody else, policies where the org wants two people, and the platform's own."""
+    shell, world = live.shell, live.world
+    stella = live.begin(world.person(Role.STEWARD, name="Stella"))()
+    theirs: dict[str, Any] = {"CORTEX_KEY": stella.secret}
+    file = shell.folder / "atlas.json"
+    file.write_text(manifest())
+    shell.run("atlas", "publish", str(file))
+    file.write_text(manifest("2.0.0", policies=[]))
+    answer = words_of(shell.run("atlas", "publish", str(file), **theirs).stdout)
+    assert f"{ATLAS} 2.0.0 does not hold yet: the atlas belongs to somebody else" in answer
+    assert "it waits for approval" in answer
+    assert "Ada may decide it" in answer
+    proposal = shell.one("atlas", "publish", str(file), **theirs)["waits"]
+    assert isinstance(proposal, dict)
+    id = str(proposal["approval_id"])
+    assert proposal["created"] is False
+    card = words_of(shell.run("approval", "show", id).stdout)
+    for words in ("atlas.publish", "instead of version 1.0.0", "- policy ask-before-deleting", "0 looked at", "proposed by Stella",
+                  "not looked at:", "then nothing changes"):  # fmt: skip
+        assert words in card
+    assert "Stella (proposed it): none of them may approve it" in card
+    assert f"atlas.publish is approved; {ATLAS}" in words_of(
+        shell.run("approval", "approve", id, "--version", "1").stdout
+    )
+    (listed,) = shell.many("atlas", "list")
+    assert (listed["holds"], listed["owner"]) == ("2.0.0", "Ada")
+    said = shell.run("atlas", "hand-over", ATLAS, "--member", str(stella.member_id)).stdout
+    assert f"{ATLAS} belongs to Stella now" in words_of(said)
+    shell.run("atlas", "hand-over", ATLAS, expect=2)
+
+    shell.run("org", "update", "--policy-changes", "approval")
+    rules = shell.folder / "rules.yaml"
+    rules.write_text("policies: [{name: frozen, target: deploy*, effect: deny}]")
+    answer = words_of(shell.run("policy", "apply", str(rules), **theirs).stdout)
+    assert "version 0 holds until somebody approves this" in answer
+    waits = shell.one("policy", "apply", str(rules), **theirs)["waits"]
+    assert isinstance(waits, dict)
+    assert "+ org frozen" in words_of(shell.run("approval", "show", str(waits["approval_id"])).stdout)
+    shell.run("approval", "deny", str(waits["approval_id"]), "--version", "1", "--reason", "Not on a Friday")
+    assert "version 0:" in shell.run("policy", "show").stdout
+
+    platform = shell.folder / "platform.yaml"
+    platform.write_text("policies: [{name: no-rm, target: rm*, effect: deny}]")
+    assert "dry run: 1 added, 1 removed" in words_of(
+        shell.run("platform", "policy", "apply", str(platform), "--dry-run").stdout
+    )
+    shell.run("platform", "policy", "apply", str(platform), expect=5, **theirs)
+    assert "applied: 1 added, 1 removed" in words_of(shell.run("platform", "policy", "apply", str(platform)).stdout)
+    assert "no-rm" in shell.run("platform", "policy", "show").stdout

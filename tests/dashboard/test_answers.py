@@ -43,6 +43,7 @@ async def question(world: World, **arguments: Any) -> Approval:
 
 async def answer_read(world: World, approval: Approval) -> Any:
     """What the model got as the result of its call."""
+    assert approval.job_id is not None
     async with working(world.db, Shipping().app):
         assert (await ended(world, approval.job_id)).status is JobStatus.COMPLETED
     return (await steps_of(world, approval.job_id))[0].calls[0].result

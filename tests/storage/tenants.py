@@ -17,7 +17,8 @@ from cortex_plane.approvals.model.approvals import ApprovalDecision, Channel, Ch
 from cortex_plane.approvals.verbs import approvals, credentials, decisions
 from cortex_plane.calls.model import CallDraft, ResolutionRequest
 from cortex_plane.calls.verbs import calls, resolutions
-from cortex_plane.gates.verbs import session_lifecycle
+from cortex_plane.gates.model.atlases import AtlasHandover
+from cortex_plane.gates.verbs import atlas_owners, session_lifecycle
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus
 from cortex_plane.jobs.model.journal import SignalDraft
 from cortex_plane.jobs.model.usage import ModelCall
@@ -106,6 +107,10 @@ async def _signal(world: World) -> None:
 async def _govern(world: World) -> None:
     """An atlas, a session that is bound to it, what its gates remember, and a minute in which a call ran."""
     await publish(world, plain("com.example.governed", "1.0.0"))
+    handover = AtlasHandover(member_id=world.admin.member_id)
+    await atlas_owners.hand_over_atlas(world.db, world.admin.actor, "com.example.governed", handover)
+    other = await world.person(Role.STEWARD, name="Another steward")
+    assert (await publish(world, plain("com.example.governed", "2.0.0"), other.actor)).waits is not None
     draft = SessionDraft(agent=world.agent.slug, atlases=["com.example.governed"])
     session = await session_lifecycle.create(world.db, world.admin.actor, draft)
     gates = {"revision": 0, "state": {"executed": 1}, "minutes": {"com.example.governed": 9}}

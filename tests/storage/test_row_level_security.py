@@ -60,6 +60,8 @@ DEFINERS = {
     "forget_atlas_minutes": "cortex_scheduler",
     "forget_request_budgets": "cortex_scheduler",
     "forget_resolutions": "cortex_scheduler",
+    "lock_platform_policies": "cortex_scheduler",
+    "replace_platform_policies": "cortex_scheduler",
 }
 ROLES = ("cortex_app", "cortex_resolver", "cortex_claimer", "cortex_scheduler")
 

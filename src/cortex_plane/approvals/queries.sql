@@ -56,6 +56,10 @@ where j.id = $1
 select * from cancel_approvals($1, $2, $3)
 
 
+-- name: cancel_changes
+select cancel_changes($1, $2, $3, $4, $5) as id
+
+
 -- name: change_approval
 select change_approval($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
   $26)
@@ -94,6 +98,13 @@ limit $4
 select escalate_approval($1, $2, $3)
 
 
+-- name: find_change
+-- The same change of the same version, that waits already.
+select r.id as approval_id, r.deadline from approval_request r join rule_change c on c.org_id = r.org_id and c.approval_id = r.id
+where r.kind = 'change' and r.status = 'pending' and r.tool_name = $1 and r.target = $2 and c.digest = $3
+  and c.base is not distinct from $4::text and r.deadline > (select plane_now())
+
+
 -- name: find_joinable
 -- The same call under the same terms that somebody is being asked about already, unless its time is over.
 select id, causes from approval_request
@@ -127,8 +138,13 @@ delete from approval_token where expires_at <= (select plane_now()) - $1::interv
 
 -- name: get_approval
 select approval_record(a.org_id, a.id, $3) as approval, plane_now() as now
-from approval_request a join session s on s.org_id = a.org_id and s.id = a.session_id
-where a.id = $1 and sees_approval($2, (select u.roles from user_account u where u.id = $2), s.user_account_id, s.opened_by, a.approvers)
+from approval_request a left join session s on s.org_id = a.org_id and s.id = a.session_id
+where a.id = $1 and sees_approval($2, (select u.roles from user_account u where u.id = $2), s.user_account_id,
+  case when a.kind = 'change' then a.caused_by else s.opened_by end, a.approvers)
+
+
+-- name: get_change
+select source, name, digest, base, note, proposed_by, proposed_by_id from rule_change where approval_id = $1
 
 
 -- name: get_standing
@@ -170,6 +186,26 @@ with settled as (
   select org_id, id, kind, channel, '{}', requested_at
   from asked, (values ('requested', null), ('dispatched', 'dashboard')) v (kind, channel))
 insert into approval_invocation (org_id, approval_id, call_id, job_id) values ($1, $2, $34, $5)
+
+
+-- name: insert_change
+with asked as (
+  insert into approval_request (org_id, id, kind, step_index, action_type, tool_name, target, arguments, input_hash, risk,
+    action_summary, question, rule, policy_version, template, required_clearance, timeout_seconds, approvers, on_deny, self_approval,
+    caused_by, causes, caused, terms_hash, requested_at, deadline, remind_at, next_action_at)
+  select $1, $2, 'change', 0, $3, $4, $5, $6::text::jsonb, $7, $8, $9, $10, $11, policies_version($1), $12, $13, $14::integer, $15, 'continue',
+    false, $16, $17, $18, $7, t.at, t.at + make_interval(secs => $14::integer), t.at + make_interval(secs => $14::integer - $19::integer),
+    t.at + make_interval(secs => $14::integer - $19::integer)
+  from (select plane_now() as at) t
+  returning org_id, id, requested_at, deadline)
+, told as (
+  insert into approval_event (org_id, approval_id, event_type, channel, payload, created_at)
+  select org_id, id, kind, channel, '{}', requested_at
+  from asked, (values ('requested', null), ('dispatched', 'dashboard')) v (kind, channel))
+, kept as (
+  insert into rule_change (org_id, approval_id, source, name, digest, base, note, proposed_by, proposed_by_id)
+  select org_id, id, $20, $21, $22, $23, $24, $25, $26 from asked)
+select deadline from asked
 
 
 -- name: insert_delegation
@@ -242,8 +278,9 @@ with page as materialized (
   select r.org_id, r.id from approval_request r
   where (r.requested_at, r.id) < (coalesce($1::timestamptz, 'infinity'), coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
     and ($4::uuid is null or (
-      select sees_approval($4, (select u.roles from user_account u where u.id = $4), s.user_account_id, s.opened_by, r.approvers)
-      from session s where s.org_id = r.org_id and s.id = r.session_id))
+      select sees_approval($4, (select u.roles from user_account u where u.id = $4), s.user_account_id,
+        case when r.kind = 'change' then r.caused_by else s.opened_by end, r.approvers)
+      from (values (1)) one left join session s on s.org_id = r.org_id and s.id = r.session_id))
     and ($5::text is null or r.status = $5)
     and ($6::uuid is null or r.job_id = $6)
     and ($7::uuid is null or r.session_id = $7)
@@ -322,8 +359,8 @@ where s.id = any ($1::uuid[])
 with look as materialized (
   select r.id, r.requested_at, decider_refusal(r, $1, $2, $3, $4, null, null) is null as mine,
     $5::uuid is null or (
-      select sees_approval($5, $2, s.user_account_id, s.opened_by, r.approvers)
-      from session s where s.org_id = r.org_id and s.id = r.session_id) as seen,
+      select sees_approval($5, $2, s.user_account_id, case when r.kind = 'change' then r.caused_by else s.opened_by end, r.approvers)
+      from (values (1)) one left join session s on s.org_id = r.org_id and s.id = r.session_id) as seen,
     row_number() over (order by case when r.deadline is null then '-infinity' else r.deadline end, r.requested_at, r.id) as rank
   from approval_request r
   where r.status = 'pending' and r.requested_at > '-infinity' -- the condition of the index
@@ -433,6 +470,10 @@ select escalations -> escalation_level from approval_request where id = $1 and s
 
 -- name: open_approval
 select * from open_approval($1, $2, $3, $4)
+
+
+-- name: person_behind
+select person_behind($1, $2)
 
 
 -- name: read_again

@@ -138,6 +138,12 @@ def refusal(approval: Approval, actor: Actor, choice: Choice) -> CortexError | N
     """Why the actor may not decide so, in words; None where they may."""
     if choice is Choice.DENIED and approval.refusal in BARS_ONLY_YES:
         return None
+    if approval.refusal == "self_approval" and approval.kind is approval_model.ApprovalKind.CHANGE:
+        return Forbidden(
+            "You proposed this change, or the key of yours did, and somebody else approves it.",
+            code="self_approval",
+            hint="Ask one of the others who may decide it. You may deny it.",
+        )
     if approval.refusal == "one_human":
         whom = f"You and {approval.same_human_as}, who asked for this, count as one human"
         return Forbidden(
@@ -347,6 +353,12 @@ def decision_change(
     return ApprovalChange(status=ApprovalStatus.PENDING, calls=calls, jobs=[], cancelled=[])
 
 
+def changes_rules(approval: Approval, change: ApprovalChange) -> bool:
+    """Whether this decision puts a change of rules in force."""
+    is_change = approval.kind is approval_model.ApprovalKind.CHANGE
+    return is_change and change.status is ApprovalStatus.APPROVED
+
+
 def end_approved(row: LockedApproval) -> ApprovalChange:
     awaiting = _awaiting(row)
     calls = [(call.id, CallStatus.APPROVED, None) for call in awaiting]
@@ -536,6 +548,12 @@ def cannot_delegate(
     approval = row.approval
     if approval.status is not ApprovalStatus.PENDING:
         return already_decided(approval)
+    if approval.kind is approval_model.ApprovalKind.CHANGE:
+        return Conflict(
+            "A change of rules is decided by those whose rules they are; there is no part in it to hand on.",
+            code="not_a_call",
+            hint="An atlas is handed over as a whole: `cortex atlas hand-over`.",
+        )
     if approval.kind is not approval_model.ApprovalKind.CALL:
         return Conflict(
             "This asks whether a call happened; there is no part in it to hand on.",

@@ -8,15 +8,18 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from cortex_plane.agents.model.tools import Risk
 from cortex_plane.approvals.model import approvals as approval_model
 from cortex_plane.approvals.model.approvals import Approval, Channel, StandingApproval, Waiting
 from cortex_plane.approvals.model.credentials import Token
 from cortex_plane.approvals.rules import ApprovalChange, Candidate, Edit, LockedApproval
-from cortex_plane.db.database import Database, Queries, Row, Transaction
+from cortex_plane.db.database import Database, Queries, Row, Transaction, ids, one
 from cortex_plane.gates.model.gates import ShownAnswer
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.fields import adapter, parse
+from cortex_plane.kernel.ids import new_id
+from cortex_plane.policies.model.changes import ACTION_TYPES, ChangeAction, ChangeDraft, PendingChange, StoredChange
 from cortex_plane.policies.model.policies import Approvers, Quorum, Terms, independent
 from cortex_plane.proof.model import Fact, SessionEvent, SignedReceipt
 from cortex_plane.sessions import store as sessions_store
@@ -25,6 +28,8 @@ from cortex_plane.tenancy.model.access import Actor, ActorKind, MacKind, Permiss
 from cortex_plane.tenancy.model.orgs import Role
 
 queries = Queries("approvals")
+CHANGE_RISK = Risk.HIGH
+"""Of a change of rules: it decides about many calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +181,46 @@ async def insert_approval(
         terms.action, terms.details, attempt["caused"], request.rule_reason,
         adapter(list[ShownAnswer]).dump_python(list(request.gate_answers), mode="json"),
     )  # fmt: skip
+
+
+async def person_behind(tx: Transaction, identity: UUID) -> UUID | None:
+    """The member whom an identity stands for; None where that is not known."""
+    person: UUID | None = await tx.value(queries.person_behind, tx.org, identity)
+    return person
+
+
+async def find_change(tx: Transaction, draft: ChangeDraft) -> PendingChange | None:
+    """The same change, where it waits already; who may decide it is left out."""
+    row = await tx.row(queries.find_change, draft.action, draft.target, draft.digest, draft.base)
+    return None if row is None else PendingChange(**row, deciders=[], created=False)
+
+
+async def insert_change(
+    tx: Transaction, actor: Actor, draft: ChangeDraft, causes: Sequence[approval_model.Cause]
+) -> PendingChange:
+    """A request about a change, with its file; who may decide it is left out."""
+    terms, id = draft.terms, new_id()
+    deadline = await tx.value(
+        queries.insert_change, tx.org, id, ACTION_TYPES[draft.action], draft.action, draft.target,
+        canonical(draft.arguments).decode(), bytes.fromhex(draft.input_hash), CHANGE_RISK, draft.summary, draft.question, draft.rule,
+        terms.template, terms.required_clearance, terms.timeout_seconds,
+        adapter(Approvers).dump_python(terms.approvers, mode="json"), actor.identity,
+        [cause.member_id for cause in causes if cause.member_id is not None],
+        [adapter(approval_model.Cause).dump_python(cause, mode="json") for cause in causes], terms.reminder_seconds,
+        draft.source, draft.name, draft.digest, draft.base, draft.note, actor.name, actor.identity,
+    )  # fmt: skip
+    return PendingChange(approval_id=id, deciders=[], deadline=deadline, created=True)
+
+
+async def get_change(tx: Transaction, approval_id: UUID) -> StoredChange | None:
+    return one(StoredChange, await tx.row(queries.get_change, approval_id))
+
+
+async def cancel_changes(
+    tx: Transaction, action: ChangeAction, target: str, besides: UUID | None, reason: str
+) -> list[UUID]:
+    """Ends the open requests about changes of this target, but for one; their ids."""
+    return ids(await tx.rows(queries.cancel_changes, tx.org, action, target, besides, reason))
 
 
 def _escalations(terms: Terms, deadline: datetime | None) -> list[tuple[datetime, Approvers]]:

@@ -142,6 +142,7 @@ approval_app = typer.Typer(no_args_is_help=True, help="Approvals: what agents ma
 
 WATCH_SECONDS = 1.0
 WIDTH = 12
+_MARKS = {"added": "+", "removed": "-"}
 RISKS = {"low": "green", "medium": "yellow", "high": "red", "critical": "bold red"}
 
 
@@ -343,10 +344,16 @@ def _card_lines(details: model.ApprovalDetails) -> Iterator[str | Text]:
     approval = details.approval
     yield _head(approval)
     yield ""
-    yield from _block("arguments", approval.arguments)
+    if approval.kind is model.ApprovalKind.CHANGE:
+        yield from _change_lines(approval)
+    else:
+        yield from _block("arguments", approval.arguments)
     if approval.original_arguments is not None:
         yield from _block("the agent sent", approval.original_arguments)
-    yield _fact("agent", f"{approval.agent_name} ({approval.agent}), job {approval.job_id}")
+    if approval.job_id is not None:
+        yield _fact("agent", f"{approval.agent_name} ({approval.agent}), job {approval.job_id}")
+    else:
+        yield _fact("proposed by", approval.agent_name)
     quotes = (("was asked", approval.asked_for), ("agent says", approval.agent_says), ("job says", approval.action))
     yield from (_fact(name, terminal.short(text, 300)) for name, text in quotes if text)
     if approval.details:
@@ -380,6 +387,33 @@ def _card_lines(details: model.ApprovalDetails) -> Iterator[str | Text]:
         repeats = f"{event.times} times" if event.times > 1 else None
         parts = (event.event_type, event.actor, repeats, event.channel)
         yield _fact(f"{event.created_at:%H:%M:%S}", " · ".join(part for part in parts if part))
+
+
+def _change_lines(approval: model.Approval) -> Iterator[str | Text]:
+    """How a change differs from what holds, and what it would have changed about the calls of the last week."""
+    change = approval.arguments
+    diff, effect = change["diff"], change["effect"]
+    yield Text(f"instead of version {harmless(str(change['instead_of'] or '–'))}", style="dim")
+    for part in diff["changes"]:
+        name = part.get("id") or part["name"]
+        where = part.get("kind") or (f"team {part['team']}" if part["team"] else "org")
+        yield f"  {_MARKS.get(part['change'], '~')} {harmless(where)} {harmless(name)}"
+        for field in part["fields"]:
+            before, after = (terminal.short(field[side], 80) for side in ("before", "after"))
+            yield f"      {harmless(field['field'])}: {before} → {after}"
+    yield f"  {diff['added']} added, {diff['removed']} removed, {diff['changed']} changed"
+    yield ""
+    counts = effect.get("totals") or effect
+    yield Text("of the calls of the last week", style="dim")
+    for group in effect["groups"]:
+        before, after = (f"{group[side]['verdict']} by {group[side]['rule']}" for side in ("before", "after"))
+        yield f"  {group['calls']} × {harmless(group['tool'])} of {harmless(group['agent'])}: {harmless(before)} → {harmless(after)}"
+    yield (
+        f"  {counts['looked_at']} looked at, {counts['changed']} would change:"
+        f" {counts['stricter']} stricter, {counts['looser']} looser"
+    )
+    yield from (f"  not looked at: {text}" for text in effect.get("left_out", ()))
+    yield ""
 
 
 def _reason(text: str | None) -> str:
@@ -433,6 +467,8 @@ def _deadline(approval: model.Approval, now: datetime) -> str:
         return "none"
     at = approval.deadline.strftime("%Y-%m-%d %H:%M:%S UTC")
     then = "the job fails" if approval.on_deny == "fail" else "the agent is told"
+    if approval.kind is model.ApprovalKind.CHANGE:
+        then = "nothing changes"
     seconds = int((approval.deadline - now).total_seconds())
     if approval.resolved_at is not None or seconds <= 0:
         return at
@@ -455,4 +491,5 @@ def _show_decision(receipt: model.DecisionReceipt) -> None:
     approval = receipt.approval
     again = " (it was before)" if receipt.result == "DUPLICATE" else ""
     others = ": others are still to decide" if approval.status is model.ApprovalStatus.PENDING else ""
-    say(f"{approval.tool_name} is {approval.status}{again}{others}; job {approval.job_id}")
+    where = f"job {approval.job_id}" if approval.job_id is not None else approval.target
+    say(f"{approval.tool_name} is {approval.status}{again}{others}; {where}")

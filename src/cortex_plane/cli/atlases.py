@@ -19,7 +19,16 @@ from cortex_plane.cli.plane import EXIT_CODES, harmless, run
 from cortex_plane.cli.terminal import AsJson, Limit, say, show_record, show_table
 from cortex_plane.client import Client
 from cortex_plane.gates import routes
-from cortex_plane.gates.model.atlases import AtlasDiff, AtlasFile, AtlasRules, AtlasVersionDetails, Published, Retired
+from cortex_plane.gates.model.atlases import (
+    AtlasDiff,
+    AtlasFile,
+    AtlasHandover,
+    AtlasRules,
+    AtlasSummary,
+    AtlasVersionDetails,
+    Published,
+    Retired,
+)
 from cortex_plane.gates.model.scenarios import ScenarioOutcome, ScenarioReport, ScenarioRun, ScenarioSetting
 from cortex_plane.kernel.errors import CortexError, InvalidInput
 
@@ -118,6 +127,27 @@ def retire_atlas(atlas: AtlasId, version: str, as_json: AsJson = False) -> None:
     show_record(lambda plane: plane.atlases.retire(atlas, version), as_json, _show_retired)
 
 
+@atlas_app.command("hand-over")
+def hand_over_atlas(
+    atlas: AtlasId,
+    member: Annotated[UUID | None, Option(help="The id of a member.")] = None,
+    team: Annotated[str | None, Option(help="The slug of a team.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let an atlas belong to another member or to a team. For its owner and admins."""
+    if (member is None) == (team is None):
+        raise InvalidInput(
+            "Say --member or --team.", hint="`cortex member list` and `cortex team list` have their ids."
+        )
+    handover = AtlasHandover(member_id=member, team=team)
+
+    def show(summary: AtlasSummary) -> None:
+        owner = f"the team {summary.team}" if summary.team else harmless(summary.owner or "nobody")
+        say(f"{summary.atlas_id} belongs to {owner} now")
+
+    show_record(lambda plane: plane.atlases.hand_over(atlas, handover), as_json, show)
+
+
 async def _current_version(plane: Client, atlas: str) -> str:
     """The version that new sessions are bound to; where none is, the newest."""
     summary = await plane.atlases.get(atlas)
@@ -128,7 +158,10 @@ def _show_published(publication: Published) -> None:
     terminal.print_warnings(publication.warnings)
     version = publication.version
     name = f"{version.atlas_id} {version.version}"
-    if publication.created:
+    if publication.waits is not None:
+        say(f"{name} does not hold yet: the atlas belongs to somebody else")
+        terminal.print_waiting(publication.waits)
+    elif publication.created:
         digest = version.digest[:12]
         say(f"published {name} with {version.gates} gates, digest {digest}; new sessions are bound to it")
     else:

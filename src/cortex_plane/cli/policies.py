@@ -142,12 +142,44 @@ def explain_call(
     show_record(lambda plane: plane.policies.explain(request), as_json, _show_explanation)
 
 
+platform_app = typer.Typer(no_args_is_help=True, help="What holds for every org of the plane. Needs a platform key.")
+platform_policy_app = typer.Typer(no_args_is_help=True, help="The policies that limit every org.")
+platform_app.add_typer(platform_policy_app, name="policy")
+
+
+@platform_policy_app.command("apply")
+def apply_platform_policies(
+    file: File,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only say what would change.")] = False,
+    note: Annotated[str | None, Option(help="For the audit trail of every org.")] = None,
+    expect: Annotated[int | None, Option(min=0, help="Refuse if another version holds by now.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make the platform's policies those of a file. What is not in the file is gone, in every org."""
+    draft = versions.PolicyFile(text=terminal.read_text(file), dry_run=dry_run, note=note, expected_version=expect)
+    show_record(lambda plane: plane.platform.apply_policies(draft), as_json, _show_applied)
+
+
+@platform_policy_app.command("show")
+def show_platform_policies(as_json: AsJson = False) -> None:
+    """The policies that limit every org, in the order in which they are tried."""
+
+    def show(policies: versions.PlatformPolicies) -> None:
+        say(f"version {policies.version}: {len(policies.rows)} policies")
+        terminal.print_table([_policy_row("platform", row) for row in policies.rows])
+
+    show_record(lambda plane: plane.platform.get_policies(), as_json, show)
+
+
 def _show_applied(result: versions.Applied) -> None:
     diff = result.diff
     terminal.print_warnings(result.warnings)
     terminal.print_changes(diff, _change_line)
     counts = f"{diff.added} added, {diff.removed} removed, {diff.changed} changed"
-    if not result.changed:
+    if result.waits is not None:
+        say(f"{counts}; version {result.version} holds until somebody approves this")
+        terminal.print_waiting(result.waits)
+    elif not result.changed:
         say(f"nothing changes: version {result.version} holds")
     elif result.dry_run:
         say(f"dry run: {counts}; it would become version {result.version}")

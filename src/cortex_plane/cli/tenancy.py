@@ -20,7 +20,15 @@ from cortex_plane.tenancy import routes
 from cortex_plane.tenancy.model import identities
 from cortex_plane.tenancy.model.access import Grantable, KeyDraft, OwnKeyDraft, Provider
 from cortex_plane.tenancy.model.identities import Connection, ConnectionChange
-from cortex_plane.tenancy.model.orgs import OrgChange, OrgDraft, OrgSettingsChange, Role, TeamChange, TeamDraft
+from cortex_plane.tenancy.model.orgs import (
+    OrgChange,
+    OrgDraft,
+    OrgSettingsChange,
+    PolicyChanges,
+    Role,
+    TeamChange,
+    TeamDraft,
+)
 
 org_app = typer.Typer(no_args_is_help=True, help="Orgs: the tenants of a plane.")
 
@@ -63,6 +71,10 @@ def update_org(
         list[str] | None,
         Option(help="A channel over which the org asks for approvals; repeat it. `all`: every one that is connected."),
     ] = None,
+    policy_changes: Annotated[
+        PolicyChanges | None,
+        Option(help="Whether a policy file holds as soon as it is applied, or once somebody approves it."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Change the org of the key. What is left out stays as it is."""
@@ -72,6 +84,7 @@ def update_org(
         redact=tuple(redact) if redact else None,
         end_paused_after_seconds=end_paused_after,
         approval_channels=channels,
+        policy_changes=policy_changes,
     )
     settings = None if change == OrgSettingsChange() else change
     show_record(lambda plane: plane.orgs.update(OrgChange(name=name, settings=settings)), as_json)

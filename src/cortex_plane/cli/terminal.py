@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from cortex_plane.client import Client
     from cortex_plane.jobs.model.jobs import Job, SessionReceipt, SteeringResult
+    from cortex_plane.policies.model.changes import PendingChange
 
 T = TypeVar("T")
 
@@ -274,6 +275,15 @@ def print_changes(diff: Any, headline: Callable[[Any], str]) -> None:
     hidden = diff.added + diff.removed + diff.changed - len(diff.changes)
     if hidden > 0:
         print_line(f"… and {hidden} more changes")
+
+
+def print_waiting(change: PendingChange) -> None:
+    """A change that waits for a person, and for whom."""
+    again = "" if change.created else " (it was proposed before)"
+    say(f"it waits for approval {change.approval_id}{again}, until {utc_text(change.deadline)}")
+    print_line(
+        f"  {harmless(', '.join(change.deciders) or 'nobody')} may decide it: cortex approval show {change.approval_id}"
+    )
 
 
 def show_receipt(receipt: SteeringResult) -> None:

@@ -69,7 +69,8 @@ class ToolConfirmations(Noun):
 
 class Policies(Noun):
     async def apply(self, file: policies.PolicyFile, *, idempotency_key: str | None = None) -> policies.Applied:
-        """The org's rows become those of the file; with ``dry_run`` nothing is changed."""
+        """The org's rows become those of the file; with ``dry_run`` nothing is changed. Where the org wants a second person to approve it,
+        it waits: see ``waits`` of the answer."""
         return await self._plane.call(policy_routes.APPLY_POLICIES, body=file, idempotency_key=idempotency_key)
 
     async def get(self, version: int | None = None) -> policies.PolicyVersionDetails:
@@ -89,9 +90,20 @@ class Policies(Noun):
         return await self._plane.call(policy_routes.SIMULATE_POLICIES, body=asked)
 
 
+class Platform(Noun):
+    """For platform keys."""
+
+    async def apply_policies(self, file: policies.PolicyFile) -> policies.Applied:
+        """The rows that limit every org become those of the file; with ``dry_run`` nothing is changed."""
+        return await self._plane.call(policy_routes.APPLY_PLATFORM_POLICIES, body=file)
+
+    async def get_policies(self) -> policies.PlatformPolicies:
+        return await self._plane.call(policy_routes.GET_PLATFORM_POLICIES)
+
+
 class Atlases(Noun):
     async def publish(self, file: atlases.AtlasFile) -> atlases.Published:
-        """A new version; the same content again changes nothing."""
+        """A new version; the same content again changes nothing. Of somebody else's atlas it waits: see ``waits`` of the answer."""
         return await self._plane.call(gate_routes.PUBLISH_ATLAS, body=file)
 
     def list(self, limit: int | None = None) -> AsyncIterator[atlases.AtlasSummary]:
@@ -122,6 +134,10 @@ class Atlases(Noun):
         """Which gates, capabilities and policies concern an action, or a capability; name one of the two."""
         query = {"action": action} if action is not None else {"capability": capability}
         return await self._plane.call(gate_routes.QUERY_ATLAS, atlas_id, version, query=query)
+
+    async def hand_over(self, atlas_id: str, handover: atlases.AtlasHandover) -> atlases.AtlasSummary:
+        """From now on it belongs to another member or team."""
+        return await self._plane.call(gate_routes.HAND_OVER_ATLAS, atlas_id, body=handover)
 
     async def retire(self, atlas_id: str, version: str) -> atlases.Retired:
         """New sessions are not bound to it any more."""

@@ -17,7 +17,7 @@ from cortex_plane.client.transport import Plane, Transport
 from cortex_plane.kernel.errors import Unavailable
 
 if TYPE_CHECKING:
-    from cortex_plane.client.agents import Agents, Atlases, Policies, ToolConfirmations, Tools
+    from cortex_plane.client.agents import Agents, Atlases, Platform, Policies, ToolConfirmations, Tools
     from cortex_plane.client.approvals import Approvals, Audit, Deliveries, StandingApprovals
     from cortex_plane.client.guarding import Answers, F, Lines, OnGate
     from cortex_plane.client.jobs import Jobs, Signals, Usage, Workers
@@ -58,6 +58,7 @@ class Client:
     standing_approvals: StandingApprovals = _noun("approvals", "StandingApprovals")
     deliveries: Deliveries = _noun("approvals", "Deliveries")
     policies: Policies = _noun("agents", "Policies")
+    platform: Platform = _noun("agents", "Platform")
     atlases: Atlases = _noun("agents", "Atlases")
     audit: Audit = _noun("approvals", "Audit")
     workers: Workers = _noun("jobs", "Workers")

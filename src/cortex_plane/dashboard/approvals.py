@@ -46,7 +46,8 @@ def card_context(details: model.ApprovalDetails, tool: ToolVersion | None, actor
         "may_resend": actor.may(Permission.DELIVERY_WRITE),
         "asked_twice": approval.risk in ASKED_TWICE,
         # The person who caused a call may always deny it, even where somebody else must approve it.
-        "may_deny": is_call and refusal(approval, actor, model.Choice.DENIED) is None,
+        "may_deny": approval.kind is not model.ApprovalKind.UNCERTAIN_EFFECT
+        and refusal(approval, actor, model.Choice.DENIED) is None,
         # A vote that adds nothing can be repeated, once its voter has proven a channel.
         "voted": own_vote if own_vote is not None and own_vote.counts_with is None else None,
         "may_delegate": approval.may_decide and is_call and own_vote is None,

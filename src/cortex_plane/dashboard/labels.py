@@ -200,6 +200,8 @@ def absence(away: Absence) -> str:
 
 
 def on_deny(approval: approval_model.Approval) -> str:
+    if approval.kind is approval_model.ApprovalKind.CHANGE:
+        return "Nothing changes."
     if approval.on_deny is OnDeny.CONTINUE:
         return "The agent is told your reason and goes another way."
     return "The job fails and its other open requests are cancelled. The session stays open."
@@ -221,6 +223,8 @@ def outcome(approval: approval_model.Approval) -> str:
 
 def aftermath(approval: approval_model.Approval) -> str:
     """What an end that nobody decided means."""
+    if approval.kind is approval_model.ApprovalKind.CHANGE:
+        return "" if approval.status is approval_model.ApprovalStatus.APPROVED else "Nothing changed."
     if approval.status is approval_model.ApprovalStatus.EXPIRED and question_of(approval) is not None:
         return "Nobody answered in time" + (", so its default is the answer." if approval.answer is not None else ".")
     if approval.status is approval_model.ApprovalStatus.EXPIRED:

@@ -27,6 +27,10 @@ where not exists (select from atlas_version a where a.atlas_id = w.id and a.reti
 order by w.place
 
 
+-- name: could_own
+select exists (select from user_account where id = $1 and deactivated_at is null and roles && array['admin', 'steward'])
+
+
 -- name: count_atlas_sessions
 -- Open ones, up to a number: who asks wants to know whether there are any.
 select count(*) from (
@@ -38,8 +42,12 @@ select count(*) from (
 select a.atlas_id, a.name, a.version as newest, a.published_by, a.published_at,
   (select h.version from atlas_version h
    where h.org_id = a.org_id and h.atlas_id = a.atlas_id and h.retired_at is null order by h.number desc limit 1) as holds,
-  (select count(*) from atlas_version v where v.org_id = a.org_id and v.atlas_id = a.atlas_id) as versions
+  (select count(*) from atlas_version v where v.org_id = a.org_id and v.atlas_id = a.atlas_id) as versions,
+  o.owner_id, u.display_name as owner, t.slug as team
 from atlas_version a
+cross join lateral atlas_owner(a.org_id, a.atlas_id) o
+left join user_account u on u.org_id = a.org_id and u.id = o.owner_id
+left join team t on t.org_id = a.org_id and t.id = o.team_id
 where a.atlas_id = $1
 order by a.number desc
 limit 1
@@ -61,6 +69,23 @@ select a.atlas_id, a.version, a.number, a.digest, a.name, a.description, a.gates
     where n.org_id = a.org_id and n.atlas_id = a.atlas_id and n.retired_at is null and n.number > a.number) as holds
 from atlas_version a
 where a.atlas_id = $1 and a.version = $2
+
+
+-- name: get_ownership
+-- No row: there is no such atlas yet. Of a team's atlas its stewards and admins say yes, and whoever of the team may publish does.
+select coalesce(p.person = o.owner_id or exists (
+    select from team_member m where m.org_id = $1 and m.team_id = o.team_id and m.user_account_id = p.person), false) as is_own,
+  case when o.team_id is null then array_remove(array[o.owner_id], null) else array(
+    select u.id from team_member m join user_account u on u.org_id = m.org_id and u.id = m.user_account_id
+    where m.org_id = $1 and m.team_id = o.team_id and u.deactivated_at is null and u.roles && array['admin', 'steward']
+    order by u.id) end as stewards
+from atlas_owner($1, $2) o cross join (select person_behind($1, $3) as person) p
+
+
+-- name: hand_over_atlas
+insert into atlas_handover (org_id, atlas_id, owner_id, team_id) values ($1, $2, $3, $4)
+on conflict (org_id, atlas_id) do update
+set owner_id = excluded.owner_id, team_id = excluded.team_id, handed_over_at = excluded.handed_over_at
 
 
 -- name: has_webhook
@@ -89,13 +114,32 @@ order by a.number desc
 limit $3
 
 
+-- name: list_governed_calls
+-- The calls of a time span in sessions that are bound to an atlas, newest first, with the risk of the tool as it was published for the
+-- call.
+select c.id, c.tool_name, c.arguments, a.slug as agent, coalesce(x.risk, v.risk) as risk
+from tool_call c
+join job j on j.org_id = c.org_id and j.id = c.job_id
+join session_atlas b on b.org_id = j.org_id and b.session_id = j.session_id and b.atlas_id = $1
+join agent a on a.org_id = j.org_id and a.id = j.agent_id
+left join tool_version v on v.app = j.app and v.name = c.tool_name and v.digest = c.tool_digest
+left join external_call x on x.org_id = c.org_id and x.call_id = c.id
+where c.created_at >= $2 and c.created_at < $3 and c.created_at > '-infinity' -- its index
+order by c.created_at desc, c.id desc
+limit $4
+
+
 -- name: list_atlases
 -- One row for each atlas, as its newest version has it.
 select distinct on (a.atlas_id) a.atlas_id, a.name, a.version as newest, a.published_by, a.published_at,
   (select h.version from atlas_version h
    where h.org_id = a.org_id and h.atlas_id = a.atlas_id and h.retired_at is null order by h.number desc limit 1) as holds,
-  (select count(*) from atlas_version v where v.org_id = a.org_id and v.atlas_id = a.atlas_id) as versions
+  (select count(*) from atlas_version v where v.org_id = a.org_id and v.atlas_id = a.atlas_id) as versions,
+  o.owner_id, u.display_name as owner, t.slug as team
 from atlas_version a
+cross join lateral atlas_owner(a.org_id, a.atlas_id) o
+left join user_account u on u.org_id = a.org_id and u.id = o.owner_id
+left join team t on t.org_id = a.org_id and t.id = o.team_id
 where $1::text is null or a.atlas_id > $1
 order by a.atlas_id, a.number desc
 limit $2
@@ -103,7 +147,7 @@ limit $2
 
 -- name: lock_atlas
 -- Those who change one atlas take turns, and nobody else waits.
-select pg_advisory_xact_lock(hashtextextended('atlas ' || $1::uuid::text || ' ' || $2, 0))
+select lock_atlas($1, $2)
 
 
 -- name: lock_gates
@@ -123,6 +167,10 @@ where not exists (
   select from channel_connection c
   where c.channel_type = 'webhook' and c.disabled_at is null and (c.name = w.name or c.id::text = lower(w.name)))
 order by w.place
+
+
+-- name: replay_start
+select plane_now()
 
 
 -- name: require_atlas_access

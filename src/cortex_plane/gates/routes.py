@@ -36,12 +36,16 @@ PUBLISH_ATLAS = Route(
     body=atlases.AtlasFile,
     status=201,
     status_again="It was published before, as it is.",
+    status_waits="The atlas belongs to somebody else: it waits for a person.",
     max_body=atlases.MAX_ATLAS_BYTES * 3 // 2,  # a whole file in a JSON string, in which some characters are two,
 )
 """A manifest becomes a version, which new sessions are bound to. The same version with the same content again is
-answered with 200 and changes nothing; with other content it is refused."""
+answered with 200 and changes nothing; with other content it is refused.
+
+A version of somebody else's atlas is answered with 202: `waits` names the approval that its owner or an admin decides, and
+until they approve it nothing changes."""
 LIST_ATLASES = ListRoute(
-    "GET /v1/atlases", atlases.AtlasSummary, columns="atlas_id name holds newest versions published_at"
+    "GET /v1/atlases", atlases.AtlasSummary, columns="atlas_id name holds newest versions owner team published_at"
 )
 """By id, one entry for each."""
 GET_ATLAS = Route("GET /v1/atlases/{atlas_id}", atlases.AtlasSummary)
@@ -66,6 +70,8 @@ QUERY_ATLAS = Route(
     path_types={"version": VersionPath},
 )
 """Which gates, capabilities and policies concern one action, or one capability."""
+HAND_OVER_ATLAS = Route("POST /v1/atlases/{atlas_id}/owner", atlases.AtlasSummary, body=atlases.AtlasHandover)
+"""From now on it belongs to another member or team. For its owner and admins; what waits for the owner before is cancelled."""
 RETIRE_ATLAS_VERSION = Route(
     "POST /v1/atlases/{atlas_id}/versions/{version}/retire", atlases.Retired, path_types={"version": VersionPath}
 )

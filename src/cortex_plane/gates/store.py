@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.db.database import Database, Queries, Transaction, many, one
+from cortex_plane.db.database import Database, Queries, Row, Transaction, many, one
 from cortex_plane.gates.model.atlases import AtlasSummary, NumberedVersion
-from cortex_plane.tenancy.model.access import Forged, MacKind
+from cortex_plane.gates.rules.replays import GovernedCall
+from cortex_plane.tenancy.model.access import Actor, Forged, MacKind
 
 queries = Queries("gates")
+CALLS_AT_ONCE = 100
 
 
 async def sign_atlas_version(tx: Transaction, version: NumberedVersion) -> None:
@@ -38,6 +41,35 @@ async def get_atlas(tx: Transaction, atlas_id: str) -> AtlasSummary | None:
 
 async def list_atlases(tx: Transaction, above: str | None, limit: int) -> list[AtlasSummary]:
     return many(AtlasSummary, await tx.rows(queries.list_atlases, above, limit))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ownership:
+    """Whose an atlas is, as far as somebody's new version is concerned."""
+
+    is_own: bool
+    """It is theirs or their team's, or there is no such atlas yet."""
+    stewards: list[UUID]
+    """The members who say yes to somebody else's version, beside admins."""
+
+
+async def get_ownership(tx: Transaction, atlas_id: str, actor: Actor) -> Ownership:
+    row = one(Ownership, await tx.row(queries.get_ownership, tx.org, atlas_id, actor.identity))
+    return row or Ownership(is_own=True, stewards=[])
+
+
+async def list_governed_calls(
+    tx: Transaction, atlas_id: str, since: datetime, until: datetime, limit: int
+) -> AsyncGenerator[list[GovernedCall], None]:
+    """The calls of sessions that are bound to an atlas, newest first, a few at a time."""
+    rows: list[Row] = []
+    async for row in tx.stream(queries.list_governed_calls, atlas_id, since, until, limit, batch=CALLS_AT_ONCE):
+        rows.append(row)
+        if len(rows) == CALLS_AT_ONCE:
+            yield many(GovernedCall, rows)
+            rows = []
+    if rows:
+        yield many(GovernedCall, rows)
 
 
 async def get_atlas_version(tx: Transaction, atlas_id: str, version: str) -> NumberedVersion | None:

@@ -152,6 +152,8 @@ def _responses(route: Route[Any], name: str, schemas: _Schemas) -> dict[str, Any
     responses = {str(route.status): success}
     if route.status_again is not None:
         responses["200"] = success | {"description": route.status_again}
+    if route.status_waits is not None:
+        responses["202"] = success | {"description": route.status_waits}
     problem = {"content": {MEDIA_TYPE: {"schema": {"$ref": _REF.format(model="Problem")}}}}
     return responses | {str(status): {"description": TITLES[status], **problem} for status in route.errors}
 

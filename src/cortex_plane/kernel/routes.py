@@ -69,6 +69,8 @@ class Route(Generic[T]):
     status: int = 200
     status_again: str | None = None
     """When the status is 200 although `status` says otherwise."""
+    status_waits: str | None = None
+    """When the status is 202, because what was asked for waits for a person."""
     once: bool = False
     """Takes an `Idempotency-Key`."""
     revision: bool = False

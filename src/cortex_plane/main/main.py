@@ -51,6 +51,7 @@ NOUNS = {
     "atlas": "cortex_plane.cli.atlases:atlas_app",
     "tool": "cortex_plane.cli.agents:tool_app",
     "workers": "cortex_plane.cli.jobs:workers_app",
+    "platform": "cortex_plane.cli.policies:platform_app",
     "audit": "cortex_plane.main.commands:audit_app",
     "db": "cortex_plane.main.commands:db_app",
     "doctor": "cortex_plane.main.commands:doctor_app",

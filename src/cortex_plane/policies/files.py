@@ -253,6 +253,22 @@ def _stand_in(name: str) -> UUID:
     return uuid5(NAMESPACE_OID, name)
 
 
+def place_for_platform(draft: Draft) -> tuple[list[versions.PlacedRow], list[str]]:
+    """The rows of a file for the platform, and what seems odd about them. It names nothing that belongs to one org."""
+    faults = policy_faults()
+    for slug, line in draft.team_lines.items():
+        faults.add(
+            line,
+            f"`{slug}` is a team of an org, and the platform's policies hold in every org: `teams` has no place here.",
+        )
+    for entry in draft.rows:
+        if entry.members or any(entry.steps):
+            faults.add(entry.line, "the platform's policies name no members: say `roles`, or `owner`.")
+    faults.raise_any()
+    rows = versions.of_platform([entry.row for entry in draft.rows])
+    return rows, [f"line {draft.rows[place].line}: {message}" for place, message in _shadowed(rows)]
+
+
 class _Directory:
     """The active members, by id and by name."""
 

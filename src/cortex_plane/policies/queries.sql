@@ -1,3 +1,7 @@
+-- name: changes_need_approval
+select settings ->> 'policy_changes' = 'approval' from org where id = $1
+
+
 -- name: current_version
 select policies_version($1)
 
@@ -75,6 +79,10 @@ order by position
 limit $2
 
 
+-- name: lock_platform_policies
+select lock_platform_policies()
+
+
 -- name: lock_policy_version
 -- The org stands still while its rows are replaced.
 select o.policy_version, (select coalesce(max(v.version), 0) from policy_version v where v.org_id = o.id) as newest
@@ -90,6 +98,10 @@ order by position
 
 -- name: policies_in_force
 select id as org_id, policy_version, policy_mac from org where id = $1
+
+
+-- name: replace_platform_policies
+select replace_platform_policies($1)
 
 
 -- name: set_policy_version

@@ -15,9 +15,23 @@ POLICY_BODY_BYTES = 2 * versions.MAX_FILE_BYTES
 PolicyVersionPath = Annotated[int, Field(ge=0, le=2**62, description="0 is the org before its first file.")]
 
 APPLY_POLICIES = Route(
-    "POST /v1/policies", versions.Applied, body=versions.PolicyFile, once=True, max_body=POLICY_BODY_BYTES
+    "POST /v1/policies",
+    versions.Applied,
+    body=versions.PolicyFile,
+    once=True,
+    max_body=POLICY_BODY_BYTES,
+    status_waits="Changes of policies need approval in this org: it waits for a person.",
 )
-"""The org's rows become those of the file. With `dry_run` nothing is changed, and the answer says what would be."""
+"""The org's rows become those of the file. With `dry_run` nothing is changed, and the answer says what would be.
+
+Where the org's setting `policy_changes` is `approval`, a change is answered with 202: `waits` names the approval that another steward or
+admin decides, and until they approve it nothing changes."""
+APPLY_PLATFORM_POLICIES = Route(
+    "POST /v1/platform/policies", versions.Applied, body=versions.PolicyFile, max_body=POLICY_BODY_BYTES
+)
+"""The rows that limit every org become those of the file. Needs a platform key; the trail of every org says so."""
+GET_PLATFORM_POLICIES = Route("GET /v1/platform/policies", versions.PlatformPolicies)
+"""The rows that limit every org. Needs a platform key."""
 GET_POLICIES = Route("GET /v1/policies", versions.PolicyVersionDetails)
 """The version that holds now."""
 LIST_POLICY_VERSIONS = ListRoute(

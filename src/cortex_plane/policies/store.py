@@ -22,6 +22,11 @@ async def current_version(tx: Transaction) -> str | None:
     return version
 
 
+async def changes_need_approval(tx: Transaction) -> bool:
+    """Whether the org wants a second person to approve changes of its policies."""
+    return bool(await tx.value(queries.changes_need_approval, tx.org))
+
+
 @dataclass(frozen=True, slots=True)
 class InForce:
     version: int

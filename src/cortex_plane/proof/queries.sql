@@ -90,7 +90,7 @@ with decided as (
   where e.action = 'approval_decision' and id_in(b #>> '{data,approval}') is not null
   order by 1, e.seq desc),
 known as (
-  select coalesce(r.id, d.id) as id, r.session_id,
+  select coalesce(r.id, d.id) as id, coalesce(r.session_id, r.org_id) as chain_id, r.id is null as is_gone,
     case when r.id is null then 'the trail decided it, and it is gone'
       when d.id is null then 'it is ' || r.status || ', and no entry of the trail decided it'
       when r.status <> d.decision then 'it is ' || r.status || ', and the trail says ' || coalesce(d.decision, 'nothing')
@@ -107,10 +107,10 @@ known as (
 select 'approval ' || k.id as subject,
   -- Whatever has another status is not among the decided ones.
   coalesce((select 'it is ' || o.status || ', and the trail decided it' from approval_request o
-    where o.id = k.id and k.session_id is null), k.reason) as reason
+    where o.id = k.id and k.is_gone), k.reason) as reason
 from known k
 where k.reason is not null and (k.reason not like '%no entry%' or not exists (
-  select from audit_entry e where e.chain_id = k.session_id and e.action = 'approval_decision' and e.body is null))
+  select from audit_entry e where e.chain_id = k.chain_id and e.action = 'approval_decision' and e.body is null))
 order by k.id
 limit $1
 
@@ -220,7 +220,7 @@ where e.action in ('call_settled', 'effect_settled', 'step_completed') and said.
 -- name: vote_faults
 -- Votes that are not in the trail, and votes of the trail that are not here. `$1`: at most so many.
 with entries as (
-  select e.session_id, e.seq, e.body is null as is_blank, id_in(b #>> '{data,approval}') as approval_id,
+  select e.chain_id, e.seq, e.body is null as is_blank, id_in(b #>> '{data,approval}') as approval_id,
     b #>> '{data,version}' as version, id_in(b #>> '{actor,account}') as member_id, b #>> '{data,decision}' as decision,
     b #>> '{data,answer}' as answer
   from audit_entry e cross join lateral entry_body(e.body) b
@@ -250,7 +250,7 @@ faults as (
 select 'approval ' || f.approval_id || ', vote of ' || f.member as subject, f.reason
 from faults f
 where f.reason not like '%no entry%' or not exists (
-  select from entries e join approval_request r on r.session_id = e.session_id
+  select from entries e join approval_request r on coalesce(r.session_id, r.org_id) = e.chain_id
   where r.id = f.approval_id and e.is_blank)
 order by 1
 limit $1

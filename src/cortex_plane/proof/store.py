@@ -19,13 +19,17 @@ queries = Queries("proof")
 
 async def append_to_session(
     tx: Transaction,
-    session_id: UUID,
+    session_id: UUID | None,
     facts: Sequence[Fact],
     events: Sequence[SessionEvent] = (),
     *,
     job: UUID | None = None,
 ) -> None:
-    """The last statement of a verb on a session: its events and its audit entries; ``job`` is of those that name none."""
+    """The last statement of a verb on a session: its events and its audit entries; ``job`` is of those that name none. None: of a
+    request that belongs to no session, whose entries are the org's."""
+    if session_id is None:
+        await append_to_org(tx, *facts)
+        return
     tx.has_events = tx.has_events or bool(events)
     await tx.rows(
         queries.append_to_session,
@@ -43,6 +47,11 @@ async def append_to_session(
 async def append_to_org(tx: Transaction, *facts: Fact) -> None:
     """The last statement of a verb on the org: its audit entries."""
     await tx.rows(queries.append_to_org, tx.org, [fact.action for fact in facts], [fact.body for fact in facts])
+
+
+async def append_to_every_org(tx: Transaction, fact: Fact) -> None:
+    """The last statement of a verb of the platform: an audit entry for each org. No query of an org reaches another, so it is a call."""
+    await tx.call("append_to_every_org", None, fact.action, fact.body)
 
 
 async def was_rotated_to(tx: Transaction, fingerprint: bytes) -> bool:

@@ -38,7 +38,7 @@ TRANSITIONS: dict[ApprovalStatus, dict[ApprovalStatus, str]] = {
         _S.DENIED: "an approver denies",
         _S.RESPONDED: "an approver answers in the place of the call",
         _S.EXPIRED: "its deadline passes",
-        _S.CANCELLED: "its job or session ends",
+        _S.CANCELLED: "its job or session ends, or another version holds",
     },
     _S.APPROVED: {},
     _S.DENIED: {},
@@ -53,6 +53,8 @@ class ApprovalKind(StrEnum):
     """A call that was not sent: may it be?"""
     UNCERTAIN_EFFECT = "uncertain_effect"
     """A call that may have been sent: did it happen?"""
+    CHANGE = "change"
+    """A version of an atlas or of the policies that does not hold yet: may it? It belongs to no job."""
 
 
 class Choice(StrEnum):
@@ -222,12 +224,14 @@ class Approval:
     status: ApprovalStatus
     version: int
     """Rises when an identical call joins, and with every edit."""
-    session_id: UUID
-    job_id: UUID
-    agent_id: UUID
+    session_id: UUID | None
+    """Null where a change of rules is asked for, and so are job and agent."""
+    job_id: UUID | None
+    agent_id: UUID | None
     agent: str
-    """Its slug."""
+    """Its slug; empty for a change."""
     agent_name: str
+    """Of a change: who proposed it."""
     step_index: int
     action_type: str
     tool_name: str
@@ -319,6 +323,8 @@ class Approval:
 def if_nobody_decides(approval: Approval) -> str:
     if approval.kind is ApprovalKind.UNCERTAIN_EFFECT:
         return "It waits until somebody knows; nothing expires."
+    if approval.kind is ApprovalKind.CHANGE:
+        return "If nobody decides by then, nothing changes."
     if (question := form_of(approval.tool_name, approval.arguments)) is not None:
         what = "the agent is told so" if question.default is None else "its default is the answer"
         return f"If nobody answers by then, {what}."

@@ -16,14 +16,17 @@ from cortex_plane.tenancy.model.access import Actor
 
 async def fail_corrupt_jobs(tx: Transaction, row: LockedApproval, actor: Actor) -> dict[UUID, CheckpointCorrupt]:
     """They fail before anything is decided for them. A request that nobody else waits for is cancelled."""
-    corrupt = approval_rules.corrupt_jobs(row)
+    corrupt, session_id = approval_rules.corrupt_jobs(row), row.approval.session_id
     for job_id, fault in corrupt.items():
-        await corruption.fail_corrupt_job(tx, actor, row.approval.session_id, job_id, fault)
+        if session_id is not None:  # a change of rules has neither session nor jobs
+            await corruption.fail_corrupt_job(tx, actor, session_id, job_id, fault)
     return corrupt
 
 
 def refuse_decision(org_id: UUID, row: LockedApproval, corrupt: Mapping[UUID, CheckpointCorrupt]) -> CortexError | None:
     """After the commit: log them. Why nothing was decided; None where no job was corrupt."""
+    agent_id = row.approval.agent_id
     for job_id, fault in corrupt.items():
-        corruption.log_corruption(org_id, job_id, row.approval.agent_id, fault)
+        if agent_id is not None:
+            corruption.log_corruption(org_id, job_id, agent_id, fault)
     return approval_rules.corruption_refusal(row, corrupt)

@@ -13,10 +13,12 @@ from cortex_plane.approvals.model import approvals as approval_model
 from cortex_plane.approvals.model.approvals import Approval, ApprovalDecision, Cause
 from cortex_plane.approvals.rules import ApprovalChange, Edit, LockedApproval, decision_change, is_vote
 from cortex_plane.approvals.store import person_of, queries
-from cortex_plane.approvals.verbs import corrupt_jobs, edits, standing_approvals
+from cortex_plane.approvals.verbs import changes, corrupt_jobs, edits, standing_approvals
+from cortex_plane.approvals.verbs.changes import ChangeFile
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.kernel.ids import IdempotencyKey
@@ -93,6 +95,21 @@ async def _decide(
     db: Database, actor: Actor, id: UUID, decision: ApprovalDecision, channel: approval_model.Channel, key: str | None
 ) -> tuple[approval_model.DecisionReceipt, ApprovalChange | None]:
     """With what it changed; None where it was there before."""
+    result = await _decide_once(db, actor, id, decision, channel, key)
+    if isinstance(result, Approval):
+        # A yes to a change puts its file in force. It is read before the locks are taken again.
+        file = await changes.read_change(db, actor, id, result.tool_name)
+        result = await _decide_once(db, actor, id, decision, channel, key, file)
+    if isinstance(result, Approval):
+        raise AssertionError("the file of the change was read")
+    return result
+
+
+async def _decide_once(
+    db: Database, actor: Actor, id: UUID, decision: ApprovalDecision, channel: approval_model.Channel, key: str | None,
+    file: ChangeFile | None = None,
+) -> tuple[approval_model.DecisionReceipt, ApprovalChange | None] | Approval:  # fmt: skip
+    """The approval alone, and nothing written, where it needs the file of its change."""
     edit = await edits.prepare_edit(db, actor, id, decision) if decision.arguments is not None else None
     if decision.standing is not None:
         await standing_approvals.prepare(decision.standing)
@@ -104,7 +121,9 @@ async def _decide(
         corrupt = await corrupt_jobs.fail_corrupt_jobs(tx, row, actor) if error is None and is_open else {}
         change = decision_change(row, actor, decision, edit) if error is None and not corrupt else None
         if change is not None:
-            approval = await _write(db, tx, row, change, actor, decision, edit, channel, key)
+            if file is None and approval_rules.changes_rules(approval, change):
+                return approval
+            approval = await _write(db, tx, row, change, actor, decision, edit, channel, key, file)
         elif not corrupt and (error is not None or row.earlier is None):
             await note_refused_decision(tx, row, actor, channel, decision.decision, decision.version, error)
     error = error or corrupt_jobs.refuse_decision(actor.org_id, row, corrupt)
@@ -139,7 +158,13 @@ async def _refusal(
 
 def _decision_refusal(row: LockedApproval, actor: Actor, decision: ApprovalDecision) -> CortexError | None:
     approval = row.approval
-    if approval.kind is not approval_model.ApprovalKind.CALL:
+    if approval.kind is approval_model.ApprovalKind.CHANGE and decision.arguments is not None:
+        return InvalidInput(
+            "A change of rules is approved as it is.",
+            code="change_not_editable",
+            hint="Deny it with what should be otherwise, or propose a file of your own.",
+        )
+    if approval.kind is approval_model.ApprovalKind.UNCERTAIN_EFFECT:
         return Conflict(
             "This asks whether a call happened; there is nothing to approve.",
             code="not_a_call",
@@ -184,7 +209,7 @@ async def note_refused_decision(
 
 async def _write(
     db: Database, tx: Transaction, row: LockedApproval, change: ApprovalChange, actor: Actor, decision: ApprovalDecision,
-    edit: Edit | None, channel: approval_model.Channel, key: str | None,
+    edit: Edit | None, channel: approval_model.Channel, key: str | None, file: ChangeFile | None = None,
 ) -> Approval:  # fmt: skip
     """A vote, an edit, or the decision that ends a request, with its receipt. Returns the approval as it is now."""
     approval = row.approval
@@ -221,6 +246,8 @@ async def _write(
                 tx, actor, person, after, decision.standing, reason=decision.reason, now=row.now
             )
             facts.append(granted)
+        if file is not None and approval_rules.changes_rules(approval, change):
+            facts += await changes.put_in_force(tx, actor, after, file)
         statement = approval_rules.receipt_facts(row, row.receipt, change, person, actor.name, decision, edit, channel)
         receipt = await receipts.sign_receipt(db, tx, after, statement, calls, standing)
     changed = await write_change(

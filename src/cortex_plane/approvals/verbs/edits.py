@@ -11,7 +11,7 @@ import orjson
 
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.approvals import store as approvals_store
-from cortex_plane.approvals.model.approvals import ApprovalDecision, Choice
+from cortex_plane.approvals.model.approvals import ApprovalDecision, ApprovalKind, Choice
 from cortex_plane.approvals.rules import Edit, LockedApproval, describe_refusal, ends_it, is_vote, refusal
 from cortex_plane.approvals.store import queries
 from cortex_plane.db.database import Database, Transaction
@@ -36,6 +36,8 @@ async def prepare_edit(db: Database, actor: Actor, id: UUID, decision: ApprovalD
     async with db.transaction(actor.org_id) as tx:
         approval, _ = require_found(await approvals_store.get_approval(tx, id, actor), "approval")
         error = refusal(approval, actor, Choice.APPROVED)
+        if approval.kind is not ApprovalKind.CALL:
+            return None  # it is refused whatever the arguments are
         if error is not None:
             # Whoever may not approve it does not have it checked either.
             return Edit(arguments, digest, version, [], error)

@@ -57,7 +57,7 @@ async def answer(
             approval = card.approval
             error = _no_question(approval)
             if error is None:
-                job_id, call_id = approval.job_id, card.calls[0].id
+                job_id, call_id = card.calls[0].job_id, card.calls[0].id
                 error = await settle_call(tx, actor, job_id, call_id, verdict, channel, unread, card=card)
             else:
                 await decisions.note_refused_decision(tx, card, actor, channel, answer.verdict, approval.version, error)

@@ -54,7 +54,7 @@ async def grant(
 ) -> tuple[StandingApproval, Fact]:  # fmt: skip
     """In the transaction that approves ``approval``, after `standing_refusal` found nothing against it. With what the trail says of it.
     ``approval`` is as it is approved, edits included."""
-    if approval.tool_digest is None:
+    if approval.tool_digest is None or approval.session_id is None or approval.agent_id is None:
         raise AssertionError("`standing_refusal` refuses what is no call of a tool")
     standing = StandingApproval(
         id=new_id(), session_id=approval.session_id, agent=approval.agent, tool_name=approval.tool_name,

@@ -43,21 +43,22 @@ create or replace trigger tool_call_guard before update of arguments, input_hash
 
 drop view if exists approval_shown;
 
+drop function if exists approval_fields(approval_request);
+
 -- What surfaces show of an approval besides its row. Without `set`, so that the planner expands it.
 create or replace function approval_fields(r approval_request)
-  returns table (agent text, agent_name text, input_hash text, created_at timestamptz, levels jsonb, level_times timestamptz[],
-    escalations integer, escalate_at timestamptz, user_account_id uuid, opened_by uuid, session_kind text)
+  returns table (input_hash text, created_at timestamptz, levels jsonb, level_times timestamptz[], escalations integer,
+    escalate_at timestamptz)
   language sql stable
 begin atomic
-  select a.slug, a.name, encode(r.input_hash, 'hex'), r.requested_at, r.escalations, r.escalate_at, jsonb_array_length(r.escalations),
-    case when r.status = 'pending' then r.escalate_at[r.escalation_level + 1] end, s.user_account_id, s.opened_by, s.kind
-  from agent a join session s on s.org_id = a.org_id
-  where a.org_id = r.org_id and a.id = r.agent_id and s.id = r.session_id;
+  select encode(r.input_hash, 'hex'), r.requested_at, r.escalations, r.escalate_at, jsonb_array_length(r.escalations),
+    case when r.status = 'pending' then r.escalate_at[r.escalation_level + 1] end;
 end;
 
--- An approval as surfaces show it.
+-- An approval as surfaces show it. A change belongs to no agent and no session: whoever proposed it asks.
 create view approval_shown with (security_invoker = true) as
-  select r.org_id, r.id, r.kind, r.status, r.version, r.session_id, r.job_id, r.agent_id, f.agent, f.agent_name,
+  select r.org_id, r.id, r.kind, r.status, r.version, r.session_id, r.job_id, r.agent_id, coalesce(a.slug, '') as agent,
+    coalesce(a.name, r.caused #>> '{0,name}', '') as agent_name,
     r.step_index, r.action_type, r.tool_name, r.tool_digest, r.target, r.arguments,
     r.original_arguments, f.input_hash, r.invocations, r.risk, r.action_summary,
     r.agent_says, r.asked_for, r.question, r.rule, r.rule_reason, r.gate_answers, r.policy_version, r.template, r.required_clearance, r.timeout_seconds,
@@ -73,8 +74,10 @@ create view approval_shown with (security_invoker = true) as
       else (select count(*) from approval_vote v
         where v.org_id = r.org_id and v.approval_id = r.id and v.version = r.version and v.decision = 'approved')
     end as votes_for,
-    f.user_account_id, f.opened_by, f.session_kind
-  from approval_request r cross join lateral approval_fields(r) f;
+    s.user_account_id, case when r.kind = 'change' then r.caused_by else s.opened_by end as opened_by, s.kind as session_kind
+  from approval_request r cross join lateral approval_fields(r) f
+  left join agent a on a.org_id = r.org_id and a.id = r.agent_id
+  left join session s on s.org_id = r.org_id and s.id = r.session_id;
 grant select on approval_shown to cortex_app;
 
 -- Whoever is not staff (p_sees) sees requests of their own sessions, and those that name them or a role of theirs.
@@ -243,6 +246,10 @@ begin
     select j.id, j.kind, j.status, j.holds, j.open_approvals, j.agent_version, j.checkpoint, j.memory, j.checkpoint_mac,
       j.write_seq
     from job j where j.org_id = p_org and j.id = any (own_jobs) order by j.id for no key update) j;
+  -- Only a change has no calls.
+  if cardinality(own_calls) = 0 then
+    perform lock_change(p_org, p_approval);
+  end if;
   -- Jobs that wait for this one alone have no others to look for.
   for other in select * from lock_approvals(p_org, case when with_others then own_jobs else '{}' end, p_approval) loop
     if other.id = p_approval then
@@ -254,10 +261,18 @@ begin
   if asked.id is null then
     return;
   end if;
-  if asked.invocations <> cardinality(own_calls) then
+  if asked.invocations <> cardinality(own_calls) and asked.kind <> 'change' then
     raise serialization_failure using message = 'another job joined this approval meanwhile';
   end if;
-  select to_jsonb(f) into fields from approval_fields(asked) f;
+  select to_jsonb(f) || jsonb_build_object('agent', a.slug, 'agent_name', a.name, 'user_account_id', s.user_account_id,
+    'opened_by', s.opened_by, 'session_kind', s.kind)
+  into fields
+  from agent a join session s on s.org_id = a.org_id cross join lateral approval_fields(asked) f
+  where a.org_id = p_org and a.id = asked.agent_id and s.id = asked.session_id;
+  if not found then
+    select to_jsonb(f) || jsonb_build_object('agent', '', 'agent_name', coalesce(asked.caused #>> '{0,name}', ''), 'opened_by', asked.caused_by)
+    into fields from approval_fields(asked) f;
+  end if;
   visible := sees_approval((p_person ->> 'sees')::uuid, roles, (fields ->> 'user_account_id')::uuid, (fields ->> 'opened_by')::uuid,
     asked.approvers);
   -- Only what was sent before can have been asked about.
@@ -422,8 +437,12 @@ begin
     insert into approval_receipt (org_id, approval_id, key_id, body, signature, created_at)
     values (p_org, p_approval, p_key_id, p_receipt, p_signature, at);
   end if;
-  perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies,
-    p_fact_jobs);
+  if the_approval.session_id is null then
+    perform org_append(p_org, p_actions, p_bodies);
+  else
+    perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies,
+      p_fact_jobs);
+  end if;
   return case when p_arguments is not null then jsonb_build_object('causes', the_approval.causes, 'caused', the_approval.caused) || (
     select jsonb_build_object('refusal', d.refusal, 'same_human_as', d.shaped_by)
     from refusal_of(the_approval, p_person, shapers_of(the_approval), voters_of(p_org, decider, via, 'infinity')) d) end;

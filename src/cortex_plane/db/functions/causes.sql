@@ -134,6 +134,6 @@ create or replace function program_changes(p_org uuid, p_approval uuid) returns 
   select programs_behind(r, j.agent_version, (
     select p.applied_by_id from policy_version p
     where p.org_id = r.org_id and p.version = split_part(r.policy_version, '.', 1)::bigint))
-  from approval_request r join job j on j.org_id = r.org_id and j.id = r.job_id
+  from approval_request r left join job j on j.org_id = r.org_id and j.id = r.job_id
   where r.org_id = p_org and r.id = p_approval
 $$;

@@ -251,14 +251,14 @@ declare
   -- What is changed: messages, with the number of the item that was sent, null where the message is begun.
   messages uuid[] := '{}';
   numbers integer[] := '{}';
-  -- What is told: of each item its number, request, channel, session and job.
+  -- What is told: of each item its number, request, channel, chain (of its session; of the org, where it has none) and job.
   trail integer[] := '{}';
   requests uuid[] := '{}';
   ways text[] := '{}';
-  sessions uuid[] := '{}';
+  chains uuid[] := '{}';
   jobs uuid[] := '{}';
   news uuid[] := '{}';
-  the_session uuid;
+  the_chain uuid;
 begin
   perform set_config('app.org_id', p_org::text, true);
   for i in 1 .. cardinality(p_ids) loop
@@ -272,7 +272,7 @@ begin
     -- In the order of everybody who changes a request: the request, its messages, and the head of its session at last.
     if p_wait then
       if p_actions[i] is not null then
-        select r.session_id, r.job_id, r.status, r.channels_dispatched into request
+        select coalesce(r.session_id, p_org) as chain, r.job_id, r.status, r.channels_dispatched into request
         from approval_request r where r.org_id = p_org and r.id = kept.approval_id for no key update;
       end if;
       perform from notification n where n.org_id = p_org and n.id = p_ids[i] and n.taken_by = p_claims[i] for no key update;
@@ -287,13 +287,17 @@ begin
       -- A connection that comes back is told so, for which it is locked.
       continue when p_sent[i] and kept.failing;
       if p_actions[i] is not null then
-        select r.session_id, r.job_id, r.status, r.channels_dispatched into request
+        select coalesce(r.session_id, p_org) as chain, r.job_id, r.status, r.channels_dispatched into request
         from approval_request r where r.org_id = p_org and r.id = kept.approval_id for no key update skip locked;
         continue when not found;
-        if not request.session_id = any (heads) then
-          perform from session_head h where h.org_id = p_org and h.session_id = request.session_id for update skip locked;
+        if not request.chain = any (heads) then
+          if request.chain = p_org then
+            perform from org_head h where h.org_id = p_org for update skip locked;
+          else
+            perform from session_head h where h.org_id = p_org and h.session_id = request.chain for update skip locked;
+          end if;
           continue when not found;
-          heads := heads || request.session_id;
+          heads := heads || request.chain;
         end if;
       end if;
       perform from notification n
@@ -324,7 +328,7 @@ begin
       trail := trail || i;
       requests := requests || kept.approval_id;
       ways := ways || kept.channel_type;
-      sessions := sessions || request.session_id;
+      chains := chains || request.chain;
       jobs := jobs || request.job_id;
       if request.status = 'pending' and not kept.channel_type = any (request.channels_dispatched) then
         news := news || kept.approval_id;
@@ -357,11 +361,17 @@ begin
     select p_org, t.request, 'dispatched', t.channel, p_payloads[t.i], at
     from unnest(trail, requests, ways) t (i, request, channel);
   end if;
-  foreach the_session in array array(select distinct unnest(sessions)) loop
-    perform session_append(p_org, the_session, 0, '{}', '{}', '{}',
-      array(select p_actions[t.i] from unnest(trail, sessions) t (i, session) where t.session = the_session),
-      array(select p_bodies[t.i] from unnest(trail, sessions) t (i, session) where t.session = the_session),
-      array(select t.job from unnest(jobs, sessions) t (job, session) where t.session = the_session));
+  -- The chain of the org comes last, as everywhere.
+  for the_chain in select d.c from (select distinct c from unnest(chains) c) d order by d.c = p_org, d.c loop
+    if the_chain = p_org then
+      perform org_append(p_org, array(select p_actions[t.i] from unnest(trail, chains) t (i, chain) where t.chain = the_chain),
+        array(select p_bodies[t.i] from unnest(trail, chains) t (i, chain) where t.chain = the_chain));
+    else
+      perform session_append(p_org, the_chain, 0, '{}', '{}', '{}',
+        array(select p_actions[t.i] from unnest(trail, chains) t (i, chain) where t.chain = the_chain),
+        array(select p_bodies[t.i] from unnest(trail, chains) t (i, chain) where t.chain = the_chain),
+        array(select t.job from unnest(jobs, chains) t (job, chain) where t.chain = the_chain));
+    end if;
   end loop;
   return query select * from unnest(records, starts);
 end

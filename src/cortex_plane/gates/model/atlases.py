@@ -8,16 +8,19 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal
+from uuid import UUID
 
 import orjson
 from pydantic import Field, StringConstraints
 from pydantic.dataclasses import dataclass as draft
+from pydantic_core import PydanticCustomError
 
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.kernel.canonical import check_text
-from cortex_plane.kernel.fields import DRAFT, refused_as
-from cortex_plane.policies.model.policies import Template
-from cortex_plane.policies.model.versions import FieldChange
+from cortex_plane.kernel.fields import DRAFT, Ref, refused_as
+from cortex_plane.policies.model.changes import PendingChange
+from cortex_plane.policies.model.policies import PolicyVerdict, Template
+from cortex_plane.policies.model.versions import Direction, FieldChange
 
 ATLAS_VERSION = "1.0"
 """Of the file format."""
@@ -365,6 +368,23 @@ class AtlasSummary:
     versions: int
     published_by: str
     published_at: datetime
+    owner_id: UUID | None = None
+    """The member whom it belongs to: somebody else's version waits for their yes, or for an admin's."""
+    owner: str | None = None
+    team: str | None = None
+    """The slug of the team that it belongs to, in the place of a member. Without both, admins decide about new versions."""
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class AtlasHandover:
+    """To whom an atlas belongs from now on: a member or a team."""
+
+    member_id: UUID | None = None
+    team: Ref | None = None
+
+    def __post_init__(self) -> None:
+        if (self.member_id is None) == (self.team is None):
+            raise PydanticCustomError("one_of", "say `member_id` or `team`")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -406,8 +426,10 @@ class Published:
 
     version: NumberedVersion
     created: bool
-    """False: this version was published before, with the same content."""
+    """False: this version was published before, with the same content; or it waits."""
     warnings: list[str]
+    waits: PendingChange | None = None
+    """The atlas belongs to somebody else: this version, as it would become, holds once they or an admin approve it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -503,6 +525,50 @@ class AtlasRules:
     """In the order in which they are evaluated; of an action alone."""
     declared: Action | None
     """The action, where the atlas declares it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AtlasJudged:
+    """What an atlas says of a call."""
+
+    verdict: PolicyVerdict
+    rule: str
+    gates: list[str]
+    """The gates that ask the agent before it; the verdict is then `deny`, until they are answered."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AtlasChangeGroup:
+    """Calls of the past that another version of their atlas would judge otherwise, in the same way."""
+
+    tool: str
+    agent: str
+    direction: Direction
+    before: AtlasJudged
+    after: AtlasJudged
+    calls: int
+    examples: list[UUID]
+    """Ids of calls, the newest first; at most three."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AtlasEffect:
+    """What a version would have changed about the calls of a time span, each judged as the first one of its session."""
+
+    since: datetime
+    until: datetime
+    looked_at: int
+    changed: int
+    stricter: int
+    looser: int
+    unknown: int
+    """Calls whose tool or arguments are not known."""
+    stopped: bool
+    """There are more calls in this time: only the newest were looked at."""
+    groups: list[AtlasChangeGroup]
+    """The largest fifty."""
+    left_out: list[str]
+    """What this does not look at."""
 
 
 SCHEMA_VERSION = 1

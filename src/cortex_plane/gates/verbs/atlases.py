@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from uuid import UUID
+
+import orjson
 
 from cortex_plane.db.database import Database, Transaction, many
 from cortex_plane.gates import store as gates_store
@@ -11,9 +14,18 @@ from cortex_plane.gates.model import atlases as atlas_model
 from cortex_plane.gates.rules.manifest_queries import rules_of
 from cortex_plane.gates.store import queries
 from cortex_plane.gates.verbs.atlas_cache import manifest_of, read_back
-from cortex_plane.kernel.errors import Conflict
+from cortex_plane.gates.verbs.atlas_comparisons import compare_draft
+from cortex_plane.gates.verbs.atlas_owners import cancel_proposals, require_owner
+from cortex_plane.kernel.errors import Conflict, Stale
+from cortex_plane.kernel.fields import to_json
 from cortex_plane.kernel.shares import loading, reading
+from cortex_plane.policies.model.changes import Author, ChangeAction, ChangeDraft, StoredChange
+from cortex_plane.policies.model.policies import Approvers
+from cortex_plane.policies.verbs.changes import overtaken, propose
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import frame
 from cortex_plane.tenancy.verbs.frame import require_found, verb
 
@@ -22,7 +34,8 @@ MAX_AGENTS = 100
 
 @verb(Permission.ATLAS_WRITE)
 async def publish_atlas(db: Database, actor: Actor, file: atlas_model.AtlasFile) -> atlas_model.Published:
-    """A new version, which new sessions are bound to from now on. The same content again is answered as it was."""
+    """A new version, which new sessions are bound to from now on; of somebody else's atlas, once they or an admin approve it. The same
+    content again is answered as it was."""
     # A large file takes seconds to read: nobody waits for it with a lock, and nothing else stands still.
     draft = await reading.run(read, file.manifest, name=file.name)
     atlas = draft.atlas
@@ -30,24 +43,88 @@ async def publish_atlas(db: Database, actor: Actor, file: atlas_model.AtlasFile)
         await tx.rows(queries.lock_atlas, tx.org, atlas.atlas_id)
         if (earlier := await gates_store.get_atlas_version(tx, atlas.atlas_id, atlas.version)) is not None:
             return atlas_model.Published(version=_same(earlier, atlas), created=False, warnings=earlier.warnings)
-        version = await _insert_version(tx, actor, file, draft)
-        await frame.record(
-            tx, actor, "atlas_published", atlas_id=atlas.atlas_id, version=atlas.version, number=version.number,
-            digest=atlas.digest, gates=len(atlas.gates), steward=atlas.steward.id,
+        if (await gates_store.get_ownership(tx, atlas.atlas_id, actor)).is_own:
+            author = Author(actor.name, actor.identity)
+            version, facts = await _publish(tx, actor, author, file.manifest, draft)
+            await proof_store.append_to_org(tx, *facts)
+            return atlas_model.Published(version=version, created=True, warnings=version.warnings)
+    return await _propose(db, actor, file, draft)
+
+
+async def _publish(
+    tx: Transaction, actor: Actor, author: Author, source: str, draft: Read, *, approval_id: UUID | None = None
+) -> tuple[atlas_model.NumberedVersion, list[Fact]]:
+    """Under the atlas's lock. What others proposed on top of the version before is over."""
+    atlas = draft.atlas
+    version = await _insert_version(tx, author, source, draft)
+    approved = {} if approval_id is None else {"author": author.name, "approval": str(approval_id)}
+    published = Fact.of(
+        actor, "atlas_published", atlas_id=atlas.atlas_id, version=atlas.version, number=version.number, digest=atlas.digest,
+        gates=len(atlas.gates), steward=atlas.steward.id, **approved,
+    )  # fmt: skip
+    reason = f"version {atlas.version} was published meanwhile"
+    return version, [published, *await cancel_proposals(tx, actor, atlas.atlas_id, reason, besides=approval_id)]
+
+
+async def _propose(db: Database, actor: Actor, file: atlas_model.AtlasFile, draft: Read) -> atlas_model.Published:
+    """A version of somebody else's atlas: it waits for them or for an admin, who see how it differs and what it would have changed."""
+    atlas = draft.atlas
+    with db.heavy_read(actor.org_id):
+        base, diff, effect = await compare_draft(db, actor, draft)
+    arguments = {
+        "atlas_id": atlas.atlas_id, "version": atlas.version, "digest": atlas.digest, "name": atlas.name, "gates": len(atlas.gates),
+        "instead_of": base, "diff": orjson.loads(to_json(diff)), "effect": orjson.loads(to_json(effect)),
+    }  # fmt: skip
+    async with db.transaction(actor.org_id) as tx:
+        await tx.rows(queries.lock_atlas, tx.org, atlas.atlas_id)
+        summary = require_found(await gates_store.get_atlas(tx, atlas.atlas_id), "atlas")
+        if summary.holds != base:
+            raise Stale(
+                f"Another version of {atlas.atlas_id} holds by now.",
+                hint="Compare your file with it, and publish again.",
+            )
+        ownership = await gates_store.get_ownership(tx, atlas.atlas_id, actor)
+        warnings = [*draft.warnings, *await _odd_here(tx, atlas)]
+        owner = summary.owner or (f"the team {summary.team}" if summary.team else "nobody who is known")
+        waits = await propose(tx, actor, ChangeDraft(
+            action=ChangeAction.PUBLISH_ATLAS, target=atlas.atlas_id, summary=f"Publish version {atlas.version} of {atlas.atlas_id}",
+            question=f"May this version of {atlas.atlas_id} hold? The atlas belongs to {owner}.",
+            rule=f"owner:{atlas.atlas_id}", approvers=Approvers(roles=(Role.ADMIN,), members=tuple(ownership.stewards)),
+            arguments=arguments, source=file.manifest, name=file.name, digest=atlas.digest, base=base,
+        ))  # fmt: skip
+        version = atlas_model.NumberedVersion(
+            atlas_id=atlas.atlas_id, version=atlas.version, digest=atlas.digest, name=atlas.name, description=atlas.description,
+            gates=len(atlas.gates), warnings=warnings, published_by=actor.name, published_at=effect.until, retired_at=None,
+            retired_by=None, number=summary.versions + 1, holds=False, access=atlas.steward.access,
+            api_keys=list(atlas.steward.api_keys),
         )  # fmt: skip
-    return atlas_model.Published(version=version, created=True, warnings=version.warnings)
+    return atlas_model.Published(version=version, created=False, warnings=warnings, waits=waits)
 
 
-async def _insert_version(
-    tx: Transaction, actor: Actor, file: atlas_model.AtlasFile, draft: Read
-) -> atlas_model.NumberedVersion:
+async def publish_proposed(
+    tx: Transaction, actor: Actor, approval_id: UUID, change: StoredChange, draft: Read
+) -> list[Fact]:
+    """Somebody approved it: it holds from now on. Under the atlas's lock. Raises ``Conflict`` where another version holds by now."""
+    atlas = draft.atlas
+    summary = require_found(await gates_store.get_atlas(tx, atlas.atlas_id), "atlas")
+    if (
+        summary.holds != change.base
+        or await gates_store.get_atlas_version(tx, atlas.atlas_id, atlas.version) is not None
+    ):
+        raise overtaken(f"The versions of {atlas.atlas_id} changed")
+    author = Author(change.proposed_by, change.proposed_by_id)
+    _, facts = await _publish(tx, actor, author, change.source, draft, approval_id=approval_id)
+    return facts
+
+
+async def _insert_version(tx: Transaction, author: Author, source: str, draft: Read) -> atlas_model.NumberedVersion:
     """Under the atlas's lock: its number is one more than the last."""
     atlas, steward = draft.atlas, draft.atlas.steward
     warnings = [*draft.warnings, *await _odd_here(tx, atlas)]
     await tx.rows(
         queries.insert_atlas_version, tx.org, atlas.atlas_id, atlas.version, atlas.digest, atlas.name, atlas.description,
-        len(atlas.gates), file.manifest, draft.manifest.decode(), warnings, steward.access, list(steward.api_keys),
-        actor.name, actor.identity,
+        len(atlas.gates), source, draft.manifest.decode(), warnings, steward.access, list(steward.api_keys),
+        author.name, author.identity,
     )  # fmt: skip
     version = require_found(await gates_store.get_atlas_version(tx, atlas.atlas_id, atlas.version), "atlas_version")
     await gates_store.sign_atlas_version(tx, version)
@@ -88,18 +165,19 @@ async def _odd_here(tx: Transaction, atlas: atlas_model.Atlas) -> list[str]:
 
 @frame.transaction_verb(Permission.ATLAS_WRITE)
 async def retire_atlas(tx: Transaction, actor: Actor, atlas_id: str, version: str) -> atlas_model.Retired:
-    """No new session is bound to it any more; those that are go on with it. Retiring twice changes nothing."""
+    """No new session is bound to it any more; those that are go on with it. Retiring twice changes nothing. For its owner and admins."""
     await tx.rows(queries.lock_atlas, tx.org, atlas_id)
     require_found(await gates_store.get_atlas_version(tx, atlas_id, version), "atlas_version")
+    await require_owner(tx, actor, atlas_id, "retires its versions")
     is_first = await tx.value(queries.retire_atlas, atlas_id, version, actor.name) is not None
     after = require_found(await gates_store.get_atlas_version(tx, atlas_id, version), "atlas_version")
     holds = require_found(await gates_store.get_atlas(tx, atlas_id), "atlas").holds
     agents = await tx.rows(queries.agents_naming, atlas_id, MAX_AGENTS) if holds is None else []
     if is_first:
         await gates_store.sign_atlas_version(tx, after)
-        await frame.record(
-            tx, actor, "atlas_retired", atlas_id=atlas_id, version=version, digest=after.digest, holds=holds
-        )
+        fact = Fact.of(actor, "atlas_retired", atlas_id=atlas_id, version=version, digest=after.digest, holds=holds)
+        reason = f"version {version} was retired meanwhile"
+        await proof_store.append_to_org(tx, fact, *await cancel_proposals(tx, actor, atlas_id, reason))
     return atlas_model.Retired(version=after, changed=is_first, holds=holds, agents=[row["slug"] for row in agents])
 
 

@@ -100,7 +100,11 @@ class DecidingCards:
     async def make(self, card: Card, *, member_id: UUID, notification_id: UUID | None, channel: str) -> Card:
         """With links and a token for this one person, where a request can be decided from outside at all. A token decides
         without another look, so it goes only where the card shows all that it would decide."""
-        if card.status is not ApprovalStatus.PENDING or card.kind is not ApprovalKind.CALL or card.deadline is None:
+        if (
+            card.status is not ApprovalStatus.PENDING
+            or card.kind is ApprovalKind.UNCERTAIN_EFFECT
+            or card.deadline is None
+        ):
             return card
         if self._secret is None:
             self._secret = await credentials.signing_secret(self._db, self._tx)

@@ -23,6 +23,7 @@ from cortex_plane.kernel.conditions import MAX_LENGTH, Condition
 from cortex_plane.kernel.errors import MissingExtra
 from cortex_plane.kernel.fields import DRAFT, ChannelType, Clearance, JsonObject, Moment, Name, Note, Ref, adapter
 from cortex_plane.policies.model import policies as policy_model
+from cortex_plane.policies.model.changes import PendingChange
 from cortex_plane.tenancy.model.orgs import Role
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
@@ -70,6 +71,14 @@ class PolicyVersionDetails:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PlatformPolicies:
+    """The rows that limit every org, and their version: the second number of a version of policies."""
+
+    version: int
+    rows: list[policy_model.PolicyRow]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FieldChange:
     field: str
     before: Any
@@ -105,6 +114,8 @@ class Applied:
     rows: int
     diff: PolicyDiff
     warnings: list[str]
+    waits: PendingChange | None = None
+    """Changes of policies need approval in this org: nothing changed yet, and the file holds once somebody else approves it."""
 
 
 PolicyText = Annotated[str, StringConstraints(max_length=MAX_FILE_BYTES)]
@@ -149,6 +160,13 @@ class Explained:
     published: bool
     """Whether a worker has published this tool; where none has, the strictest is assumed."""
     explanation: policy_model.Explanation
+
+
+def of_platform(rows: Sequence[policy_model.PolicyRow]) -> list[PlacedRow]:
+    level = policy_model.Level.PLATFORM
+    return [
+        PlacedRow(level=level, team_id=None, team=None, position=place, row=row) for place, row in enumerate(rows, 1)
+    ]
 
 
 def row_as_json(row: policy_model.PolicyRow) -> dict[str, Any]:

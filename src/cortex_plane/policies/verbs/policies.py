@@ -6,10 +6,12 @@ import asyncio
 import hashlib
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 import orjson
 
+from cortex_plane.approvals.model.approvals import Approval
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.kernel.errors import Conflict, Stale
 from cortex_plane.kernel.fields import adapter, parse, to_json
@@ -29,11 +31,24 @@ from cortex_plane.policies.files import (
     write,
 )
 from cortex_plane.policies.model import versions
-from cortex_plane.policies.model.policies import PolicyRow
+from cortex_plane.policies.model.changes import POLICIES, Author, ChangeAction, ChangeDraft, PendingChange, StoredChange
+from cortex_plane.policies.model.policies import Approvers, PolicyRow
 from cortex_plane.policies.store import InForce, queries
+from cortex_plane.policies.verbs.changes import cancel_overtaken, overtaken, propose
+from cortex_plane.policies.verbs.replays import simulate_rows
+from cortex_plane.proof import store as proof_store
+from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, Forged, Permission
-from cortex_plane.tenancy.verbs.frame import every_org, read_verb, record, require_found, verb
+from cortex_plane.tenancy.model.orgs import Role
+from cortex_plane.tenancy.verbs.frame import every_org, read_verb, require_found, verb
+
+MAX_SHOWN_GROUPS = 50
+"""Kinds of changed calls that a request for approval shows."""
+
+
+def digest_of(source: str) -> str:
+    return hashlib.sha256(source.encode()).hexdigest()
 
 
 async def read_file(text: str) -> Draft:
@@ -45,8 +60,15 @@ async def read_file(text: str) -> Draft:
 async def apply_policies(
     db: Database, actor: Actor, file: versions.PolicyFile, once: IdempotencyKey | None = None
 ) -> versions.Applied:
-    """The org's rows become those of the file, all or none. What is refused changes nothing and leaves no trace."""
+    """The org's rows become those of the file, all or none; where the org says so, once somebody else approves it. What is refused
+    changes nothing and leaves no trace."""
     draft = await read_file(file.text)
+    simulation = None
+    if not file.dry_run:
+        async with db.transaction(actor.org_id) as tx:
+            asks = await policies_store.changes_need_approval(tx)
+        if asks:
+            simulation = await _simulate(db, actor, draft, merge=file.merge)
     async with db.transaction(actor.org_id) as tx:
         if once is not None and not file.dry_run:
             earlier = await tenancy_store.claim_idempotency_key(tx, actor.key_id, "policies.apply", once)
@@ -59,7 +81,17 @@ async def apply_policies(
                 hint="Look at what changed with `cortex policy show`, then apply your file again.",
                 current_version=now.version,
             )
-        result = await _apply_policies(tx, actor, file, draft, now)
+        change = await _compare(tx, draft, now, merge=file.merge)
+        if change.differs and simulation is not None:
+            waits = await _propose(tx, actor, file, change, simulation)
+            result = _applied(file, change, now.version, changed=False, waits=waits)
+        elif change.differs and not file.dry_run:
+            author = Author(actor.name, actor.identity)
+            facts = await _put_in_force(tx, actor, author, change.text or file.text, file.note, change)
+            await proof_store.append_to_org(tx, *facts)
+            result = _applied(file, change, change.version, changed=True)
+        else:
+            result = _applied(file, change, change.version, changed=change.differs)
         if once is not None and not file.dry_run:
             await tenancy_store.settle_idempotency_key(
                 tx, actor.key_id, "policies.apply", once, orjson.loads(to_json(result))
@@ -67,37 +99,116 @@ async def apply_policies(
         return result
 
 
-async def _apply_policies(
-    tx: Transaction, actor: Actor, file: versions.PolicyFile, draft: Draft, now: InForce
-) -> versions.Applied:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyChange:
+    """What a file would change, under the lock of the org's policies."""
+
+    base: int
+    """The version that holds."""
+    version: int
+    """The version that it would become; the one that holds, where nothing differs."""
+    differs: bool
+    rows: list[versions.PlacedRow]
+    rows_digest: str
+    diff: versions.PolicyDiff
+    warnings: list[str]
+    text: str | None
+    """The whole file, where the one that was sent is merged with what holds."""
+
+
+async def _compare(tx: Transaction, draft: Draft, now: InForce, *, merge: bool = False) -> PolicyChange:
     # What somebody put in force by hand counts for nothing: applying a file is how it is repaired.
     before = await policies_store.list_rows(tx, now.version) if now.version and now.true else []
-    if file.merge and not now.true:
+    if merge and not now.true:
         raise Conflict(
             "The policies in force were not applied by the plane: none of them can be kept.",
             code="policy_corrupt",
             hint="Look at `cortex audit verify`, then apply a whole file without `merge`.",
         )
-    rows, warnings = await examine(tx, draft, before if file.merge else ())
+    rows, warnings = await examine(tx, draft, before if merge else ())
     diff = await asyncio.to_thread(versions.difference, before, rows)
     differs = bool(diff.added or diff.removed or diff.changed) or not now.true
-    version = now.newest + 1 if differs else now.version
-    text = await asyncio.to_thread(write, rows) if file.merge else file.text
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    if differs and not file.dry_run:
-        about = (text, digest, len(rows), file.note, actor.name, actor.identity)
-        await tx.rows(queries.insert_policy_version, tx.org, version, *about)
-        await tx.rows(queries.insert_rows, tx.org, version, [versions.placed_as_json(row) for row in rows])
-        await policies_store.sign_policy_version(tx, version)
-        await policies_store.set_policy_version(tx, version)
-        await record(
-            tx, actor, "policy_applied", version=version, digest=digest, rows=len(rows),
-            rows_digest=await asyncio.to_thread(versions.rows_digest, rows), added=diff.added,
-            removed=diff.removed, changed=diff.changed, note=file.note,
-        )  # fmt: skip
+    return PolicyChange(
+        base=now.version, version=now.newest + 1 if differs else now.version, differs=differs, rows=rows,
+        rows_digest=await asyncio.to_thread(versions.rows_digest, rows), diff=diff, warnings=warnings,
+        text=await asyncio.to_thread(write, rows) if merge else None,
+    )  # fmt: skip
+
+
+def _applied(
+    file: versions.PolicyFile, change: PolicyChange, version: int, *, changed: bool, waits: PendingChange | None = None
+) -> versions.Applied:
     return versions.Applied(
-        version=version, changed=differs, dry_run=file.dry_run, rows=len(rows), diff=diff, warnings=warnings
-    )
+        version=version, changed=changed, dry_run=file.dry_run, rows=len(change.rows), diff=change.diff,
+        warnings=change.warnings, waits=waits,
+    )  # fmt: skip
+
+
+async def _put_in_force(
+    tx: Transaction, actor: Actor, author: Author, source: str, note: str | None, change: PolicyChange, *,
+    approval_id: UUID | None = None,
+) -> list[Fact]:  # fmt: skip
+    """Under the lock of the org's policies. What others proposed on top of the version before is over."""
+    version, digest = change.version, digest_of(source)
+    about = (source, digest, len(change.rows), note, author.name, author.identity)
+    await tx.rows(queries.insert_policy_version, tx.org, version, *about)
+    await tx.rows(queries.insert_rows, tx.org, version, [versions.placed_as_json(row) for row in change.rows])
+    await policies_store.sign_policy_version(tx, version)
+    await policies_store.set_policy_version(tx, version)
+    approved = {} if approval_id is None else {"author": author.name, "approval": str(approval_id)}
+    diff = change.diff
+    fact = Fact.of(
+        actor, "policy_applied", version=version, digest=digest, rows=len(change.rows), rows_digest=change.rows_digest,
+        added=diff.added, removed=diff.removed, changed=diff.changed, note=note, **approved,
+    )  # fmt: skip
+    reason = f"version {version} of the policies was applied meanwhile"
+    action = ChangeAction.APPLY_POLICIES
+    return [fact, *await cancel_overtaken(tx, actor, action, POLICIES, reason, besides=approval_id)]
+
+
+async def _simulate(db: Database, actor: Actor, draft: Draft, *, merge: bool) -> versions.Simulation:
+    """What it would have changed about the calls of the last week."""
+    with db.heavy_read(actor.org_id):
+        async with db.transaction(actor.org_id, snapshot=True) as tx:
+            version = await policies_store.policies_in_force(tx) if merge else None
+            keep = await policies_store.list_rows(tx, version) if version else ()
+            rows, warnings = await examine(tx, draft, keep)
+            return await simulate_rows(tx, rows, warnings, None, None, versions.DEFAULT_CALLS)
+
+
+async def _propose(
+    tx: Transaction, actor: Actor, file: versions.PolicyFile, change: PolicyChange, simulation: versions.Simulation
+) -> PendingChange:  # fmt: skip
+    source = change.text or file.text
+    digest = digest_of(source)
+    if simulation.version.partition(".")[0] != str(change.base):
+        raise Stale(f"Version {change.base} holds by now.", hint="Look at what changed, then apply your file again.")
+    effect = orjson.loads(to_json(replace(simulation, groups=simulation.groups[:MAX_SHOWN_GROUPS])))
+    arguments = {
+        "digest": digest, "rows": len(change.rows), "rows_digest": change.rows_digest, "instead_of": change.base, "note": file.note,
+        "diff": orjson.loads(to_json(change.diff)), "effect": effect,
+    }  # fmt: skip
+    return await propose(tx, actor, ChangeDraft(
+        action=ChangeAction.APPLY_POLICIES, target=POLICIES, summary="Apply policies",
+        question="May these policies hold? Changes of policies need a second person in this org.",
+        rule="org setting policy_changes", approvers=Approvers(roles=(Role.ADMIN, Role.STEWARD)), arguments=arguments,
+        source=source, name="policies.yaml", digest=digest, base=str(change.base), note=file.note,
+    ))  # fmt: skip
+
+
+async def apply_proposed(
+    tx: Transaction, actor: Actor, approval: Approval, stored: StoredChange, draft: Draft
+) -> list[Fact]:
+    """Somebody approved it: it holds from now on. Raises ``Conflict`` where another version holds by now, or where the names in the
+    file stand for others than those that its approvers saw."""
+    now = require_found(await policies_store.lock_policy_version(tx), "org")
+    change = await _compare(tx, draft, now)
+    if str(now.version) != stored.base:
+        raise overtaken("Another version of the policies was applied")
+    if change.rows_digest != approval.arguments["rows_digest"]:
+        raise overtaken("A name in the file came to stand for somebody else")
+    author = Author(stored.proposed_by, stored.proposed_by_id)
+    return await _put_in_force(tx, actor, author, stored.source, stored.note, change, approval_id=approval.id)
 
 
 async def examine(

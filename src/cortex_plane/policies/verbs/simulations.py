@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import aclosing
-from datetime import datetime, timedelta
-
 from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.agents import SkillSettings
 from cortex_plane.agents.model.tools import Confirmed, Risk, ToolVersion, highest_risk
-from cortex_plane.db.database import Database, Transaction
-from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.policies import store as policies_store
+from cortex_plane.db.database import Database
 from cortex_plane.policies.model import versions
 from cortex_plane.policies.model.policies import CallFacts
-from cortex_plane.policies.rules.engine import CompiledPolicies
-from cortex_plane.policies.rules.simulations import PolicyReplay
-from cortex_plane.policies.store import queries
 from cortex_plane.policies.verbs.policies import examine, read_file
-from cortex_plane.policies.verbs.policy_cache import book, current_policies
+from cortex_plane.policies.verbs.policy_cache import book
+from cortex_plane.policies.verbs.replays import simulate_rows
 from cortex_plane.sessions.model.sessions import SessionKind
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb
-
-BATCH = 100
 
 
 @verb(Permission.POLICY_READ)
@@ -81,50 +71,7 @@ async def simulate_policies(db: Database, actor: Actor, request: versions.Simula
     """Nothing is written: calls, people and policies are those of one moment."""
     draft = await read_file(request.text)
     async with db.transaction(actor.org_id, snapshot=True) as tx:
-        since, until = await _span(tx, request)
         rows, warnings = await examine(tx, draft)
-        before = await current_policies(tx)
-        replay = PolicyReplay(before, await _proposed(tx, before.version, rows))
-        is_cut = await _look(tx, replay, since, until, request.limit)
-    groups = await asyncio.to_thread(replay.groups)
-    return versions.Simulation(
-        version=before.version,
-        rows=len(rows),
-        warnings=warnings,
-        since=since,
-        until=until,
-        stopped=is_cut,
-        oldest=replay.oldest,
-        totals=replay.totals,
-        groups=groups,
-        total_groups=replay.total_groups,
-    )
-
-
-async def _span(tx: Transaction, request: versions.SimulationRequest) -> tuple[datetime, datetime]:
-    until = request.until or await tx.value(queries.simulation_start)
-    since = request.since or until - timedelta(seconds=request.within_seconds or versions.DEFAULT_SECONDS)
-    if since >= until:
-        raise InvalidInput(
-            f"The time span is empty: it begins at {since.isoformat()} and ends at {until.isoformat()}.",
-            hint="Let `since` be earlier than `until`; without `until` it ends now.",
+        return await simulate_rows(
+            tx, rows, warnings, request.since, request.until, request.limit, within_seconds=request.within_seconds
         )
-    return since, until
-
-
-async def _proposed(tx: Transaction, version: str, rows: list[versions.PlacedRow]) -> CompiledPolicies:
-    """As they would hold with the platform's rows of now."""
-    org_version, _, platform_version = version.partition(".")
-    name = f"{int(org_version) + 1}.{platform_version}"
-    platform = await policies_store.platform_rows(tx)
-    return await asyncio.to_thread(lambda: CompiledPolicies(versions.policy_set(name, rows, platform)))
-
-
-async def _look(tx: Transaction, replay: PolicyReplay, since: datetime, until: datetime, limit: int) -> bool:
-    """Whether there are more calls than may be looked at. Conditions take time: they run beside everything else."""
-    remaining = limit
-    async with aclosing(policies_store.list_past_calls(tx, since, until, limit + 1, BATCH)) as batches:
-        async for calls in batches:
-            await asyncio.to_thread(replay.look_at, calls[: max(0, remaining)])
-            remaining -= len(calls)
-    return remaining < 0

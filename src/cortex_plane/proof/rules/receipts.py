@@ -56,8 +56,10 @@ _VERSION_1: dict[str, Any] = {
 }
 SHAPE: dict[str, Any] = {**_VERSION_1, "policy": {**_POLICY, "self_approval": bool}, "key_id": str}
 """The body, field by field. A list stands for any number of its one item, a tuple for one of its members."""
-SHAPES = {1: _VERSION_1, VERSION: SHAPE}
-"""By version. Receipts of version 1 name neither the key that signed them nor whether whoever shaped the call was allowed to
+OF_CHANGES = 3
+_OF_CHANGE: dict[str, Any] = {**SHAPE, **dict.fromkeys(("session", "job", "agent"), type(None))}
+SHAPES = {1: _VERSION_1, VERSION: SHAPE, OF_CHANGES: _OF_CHANGE}
+"""By version. Version 3 is that of changes of rules, which belong to no job. Receipts of version 1 name neither the key that signed them nor whether whoever shaped the call was allowed to
 approve it; they stay valid."""
 
 
@@ -98,14 +100,14 @@ def receipt_body(
     return orjson.dumps(
         {
             "format": FORMAT,
-            "version": VERSION,
+            "version": VERSION if approval.job_id is not None else OF_CHANGES,
             "org": str(org_id),
             "approval": str(approval.id),
             "approval_version": approval.version,
             "kind": approval.kind.value,
-            "session": str(approval.session_id),
-            "job": str(approval.job_id),
-            "agent": str(approval.agent_id),
+            "session": _id(approval.session_id),
+            "job": _id(approval.job_id),
+            "agent": _id(approval.agent_id),
             "tool": {"name": approval.tool_name, "digest": approval.tool_digest},
             "arguments": {"digest": approval.input_hash, "original_digest": facts.original_hash},
             "calls": sorted(map(str, calls)),
@@ -149,8 +151,12 @@ def receipt_body(
     )
 
 
+def _id(id: UUID | None) -> str | None:
+    return None if id is None else str(id)
+
+
 def _person(id: UUID | None, name: str | None) -> dict[str, str | None]:
-    return {"id": str(id) if id else None, "name": name}
+    return {"id": _id(id), "name": name}
 
 
 def parse_receipt(body: bytes) -> dict[str, Any] | None:

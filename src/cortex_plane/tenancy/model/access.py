@@ -289,6 +289,7 @@ class Permission(StrEnum):
     WORKER_READ = "worker.read", _PLATFORM
     AUDIT_READ = "audit.read", frozenset({_R.ADMIN, _R.STEWARD, _R.OPERATOR})
     METRICS_READ = "metrics.read", _PLATFORM
+    PLATFORM_POLICY_WRITE = "platform_policy.write", _PLATFORM
 
 
 GRANTS = {permission: permission.roles for permission in Permission}
@@ -309,7 +310,9 @@ BY_NAME = frozenset(Permission(name.value) for name in Grantable)
 """What decides which calls run, and who decides about them: a service does it only where an admin granted it by name,
 whatever its roles are."""
 
-PLATFORM_ONLY = frozenset({Permission.ORG_CREATE, Permission.METRICS_READ, Permission.WORKER_READ})
+PLATFORM_ONLY = frozenset(
+    {Permission.ORG_CREATE, Permission.METRICS_READ, Permission.WORKER_READ, Permission.PLATFORM_POLICY_WRITE}
+)
 
 
 class ActorKind(StrEnum):

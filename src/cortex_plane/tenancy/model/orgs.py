@@ -25,6 +25,15 @@ PausedSeconds = Annotated[int, Field(strict=True, ge=0, le=10 * 365 * 24 * 3600)
 ApprovalChannels = Annotated[tuple[ChannelType, ...], Field(max_length=20)]
 
 
+class PolicyChanges(StrEnum):
+    """How a policy file comes into force."""
+
+    DIRECT = "direct"
+    """As soon as it is applied."""
+    APPROVAL = "approval"
+    """Once another steward or admin approves it."""
+
+
 @draft(config=DRAFT, frozen=True, kw_only=True)
 class OrgSettings:
     guests_may_chat: StrictBool = True
@@ -35,6 +44,7 @@ class OrgSettings:
     """When a session that nobody came back to ends; 0, or none, for never."""
     approval_channels: ApprovalChannels | None = None
     """The channels over which this org asks for approvals; none means every one that it has connected."""
+    policy_changes: PolicyChanges = PolicyChanges.DIRECT
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -45,6 +55,7 @@ class OrgSettingsChange:
     redact: KeyGlobs | None = None
     end_paused_after_seconds: PausedSeconds | None = None
     approval_channels: ApprovalChannels | None = None
+    policy_changes: PolicyChanges | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
