@@ -443,6 +443,22 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.append_to_every_org(p_action text, p_body bytea) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  own text := current_setting('app.org_id', true);
+  the_org uuid;
+begin
+  for the_org in select r.org_id from resolve_orgs(null, null, null) r order by r.org_id loop
+    perform set_config('app.org_id', the_org::text, true);
+    perform org_append(the_org, array[p_action], array[p_body]);
+  end loop;
+  perform set_config('app.org_id', own, true);
+end
+$$;
+
 CREATE FUNCTION public.approval_changed() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -464,42 +480,15 @@ CREATE FUNCTION public.approval_deciders(p_org uuid, p_approval uuid) RETURNS TA
   where may_decide(q.r, u, q.shapers)
 $$;
 
-CREATE FUNCTION public.plane_now() RETURNS timestamp with time zone
-    LANGUAGE sql PARALLEL SAFE
-    RETURN clock_timestamp();
-
-CREATE TABLE public.agent (
-    org_id uuid NOT NULL,
-    id uuid NOT NULL,
-    team_id uuid NOT NULL,
-    name text NOT NULL,
-    slug text NOT NULL,
-    status text DEFAULT 'ACTIVE'::text NOT NULL,
-    role text NOT NULL,
-    description text,
-    channel_permissions text[] DEFAULT '{}'::text[] NOT NULL,
-    config_version integer DEFAULT 1 NOT NULL,
-    revision integer DEFAULT 1 NOT NULL,
-    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    repeats_steps boolean DEFAULT true NOT NULL,
-    CONSTRAINT chk_agent_name_not_empty CHECK ((length(TRIM(BOTH FROM name)) > 0)),
-    CONSTRAINT chk_agent_role_not_empty CHECK ((length(TRIM(BOTH FROM role)) > 0)),
-    CONSTRAINT chk_agent_slug_format CHECK (((slug ~ '^[a-z0-9][a-z0-9-]*[a-z0-9]$'::text) AND (length(slug) >= 2))),
-    CONSTRAINT chk_agent_status CHECK ((status = ANY (ARRAY['ACTIVE'::text, 'DISABLED'::text, 'ARCHIVED'::text])))
-);
-
-ALTER TABLE ONLY public.agent FORCE ROW LEVEL SECURITY;
-
 CREATE TABLE public.approval_request (
     org_id uuid NOT NULL,
     id uuid NOT NULL,
     kind text NOT NULL,
     status text DEFAULT 'pending'::text NOT NULL,
     version integer DEFAULT 1 NOT NULL,
-    session_id uuid NOT NULL,
-    job_id uuid NOT NULL,
-    agent_id uuid NOT NULL,
+    session_id uuid,
+    job_id uuid,
+    agent_id uuid,
     step_index integer NOT NULL,
     action_type text NOT NULL,
     tool_name text NOT NULL,
@@ -558,12 +547,14 @@ CASE status
     WHEN 'expired'::text THEN true
     ELSE (answer IS NULL)
 END),
+    CONSTRAINT chk_approval_request_change_deadline CHECK (((kind <> 'change'::text) OR ((deadline IS NOT NULL) AND ((status = 'pending'::text) = (next_action_at IS NOT NULL))))),
     CONSTRAINT chk_approval_request_deadline CHECK (((kind <> 'call'::text) OR ((deadline IS NOT NULL) AND ((status = 'pending'::text) = (next_action_at IS NOT NULL))))),
     CONSTRAINT chk_approval_request_decider CHECK (((status <> ALL (ARRAY['approved'::text, 'denied'::text, 'responded'::text])) OR (resolved_by_name IS NOT NULL))),
     CONSTRAINT chk_approval_request_end CHECK (((status = 'pending'::text) = (resolved_at IS NULL))),
     CONSTRAINT chk_approval_request_escalations CHECK (((jsonb_array_length(escalations) = cardinality(escalate_at)) AND (escalation_level <= cardinality(escalate_at)))),
     CONSTRAINT chk_approval_request_hashes CHECK (((length(input_hash) = 32) AND (length(terms_hash) = 32))),
-    CONSTRAINT chk_approval_request_kind CHECK ((kind = ANY (ARRAY['call'::text, 'uncertain_effect'::text]))),
+    CONSTRAINT chk_approval_request_job CHECK ((((kind = 'change'::text) = (job_id IS NULL)) AND ((kind = 'change'::text) = (session_id IS NULL)) AND ((kind = 'change'::text) = (agent_id IS NULL)))),
+    CONSTRAINT chk_approval_request_kind CHECK ((kind = ANY (ARRAY['call'::text, 'uncertain_effect'::text, 'change'::text]))),
     CONSTRAINT chk_approval_request_on_deny CHECK ((on_deny = ANY (ARRAY['fail'::text, 'continue'::text]))),
     CONSTRAINT chk_approval_request_status CHECK ((status = ANY (ARRAY['pending'::text, 'approved'::text, 'denied'::text, 'responded'::text, 'expired'::text, 'cancelled'::text]))),
     CONSTRAINT chk_approval_request_summary CHECK ((length(TRIM(BOTH FROM action_summary)) > 0)),
@@ -573,54 +564,18 @@ WITH (fillfactor='85');
 
 ALTER TABLE ONLY public.approval_request FORCE ROW LEVEL SECURITY;
 
-CREATE TABLE public.session (
-    org_id uuid NOT NULL,
-    id uuid NOT NULL,
-    kind text NOT NULL,
-    user_account_id uuid,
-    agent_id uuid NOT NULL,
-    status text DEFAULT 'CREATED'::text NOT NULL,
-    context jsonb DEFAULT '{}'::jsonb NOT NULL,
-    title text,
-    origin_channel_mapping_id uuid,
-    opened_by uuid NOT NULL,
-    revision integer DEFAULT 1 NOT NULL,
-    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    held_at timestamp with time zone,
-    hold_reason text,
-    idle_check_at timestamp with time zone,
-    context_by uuid[] DEFAULT '{}'::uuid[] NOT NULL,
-    held_by text[] DEFAULT '{}'::text[] NOT NULL,
-    paused_at timestamp with time zone,
-    end_reason text,
-    CONSTRAINT chk_session_conversation_has_person CHECK (((kind <> 'conversation'::text) OR (user_account_id IS NOT NULL))),
-    CONSTRAINT chk_session_kind CHECK ((kind = ANY (ARRAY['conversation'::text, 'programmatic'::text, 'external'::text]))),
-    CONSTRAINT chk_session_status CHECK ((status = ANY (ARRAY['CREATED'::text, 'ACTIVE'::text, 'PAUSED'::text, 'TERMINATED'::text])))
-);
-
-ALTER TABLE ONLY public.session FORCE ROW LEVEL SECURITY;
-
-CREATE FUNCTION public.approval_fields(r public.approval_request) RETURNS TABLE(agent text, agent_name text, input_hash text, created_at timestamp with time zone, levels jsonb, level_times timestamp with time zone[], escalations integer, escalate_at timestamp with time zone, user_account_id uuid, opened_by uuid, session_kind text)
+CREATE FUNCTION public.approval_fields(r public.approval_request) RETURNS TABLE(input_hash text, created_at timestamp with time zone, levels jsonb, level_times timestamp with time zone[], escalations integer, escalate_at timestamp with time zone)
     LANGUAGE sql STABLE
     BEGIN ATOMIC
- SELECT a.slug,
-     a.name,
-     encode((approval_fields.r).input_hash, 'hex'::text) AS encode,
-     (approval_fields.r).requested_at AS requested_at,
-     (approval_fields.r).escalations AS escalations,
-     (approval_fields.r).escalate_at AS escalate_at,
-     jsonb_array_length((approval_fields.r).escalations) AS jsonb_array_length,
+ SELECT encode((r).input_hash, 'hex'::text) AS encode,
+     (r).requested_at AS requested_at,
+     (r).escalations AS escalations,
+     (r).escalate_at AS escalate_at,
+     jsonb_array_length((r).escalations) AS jsonb_array_length,
          CASE
-             WHEN ((approval_fields.r).status = 'pending'::text) THEN (approval_fields.r).escalate_at[((approval_fields.r).escalation_level + 1)]
+             WHEN ((r).status = 'pending'::text) THEN (r).escalate_at[((r).escalation_level + 1)]
              ELSE NULL::timestamp with time zone
-         END AS "case",
-     s.user_account_id,
-     s.opened_by,
-     s.kind
-    FROM (public.agent a
-      JOIN public.session s ON ((s.org_id = a.org_id)))
-   WHERE ((a.org_id = (approval_fields.r).org_id) AND (a.id = (approval_fields.r).agent_id) AND (s.id = (approval_fields.r).session_id));
+         END AS "case";
 END;
 
 CREATE FUNCTION public.approval_guard() RETURNS trigger
@@ -732,6 +687,16 @@ begin
   where x.org_id = p_org and x.call_id = (p_call ->> 'id')::uuid;
   perform wait_external(p_org, p_job, p_approval, (p_call ->> 'id')::uuid);
 end
+$$;
+
+CREATE FUNCTION public.atlas_owner(p_org uuid, p_atlas text) RETURNS TABLE(owner_id uuid, team_id uuid)
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select case when h.atlas_id is null then person_behind(p_org, a.published_by_id) else h.owner_id end, h.team_id
+  from atlas_version a left join atlas_handover h on h.org_id = a.org_id and h.atlas_id = a.atlas_id
+  where a.org_id = p_org and a.atlas_id = p_atlas
+  order by a.number limit 1
 $$;
 
 CREATE FUNCTION public.authenticate(p_secret_hash bytea, p_org_slug text) RETURNS TABLE(org_id uuid, key_id uuid, kind text, name text, roles text[], user_account_id uuid, clearance integer, platform boolean, acts_elsewhere boolean, permissions text[], home_id uuid, holder_id uuid, own_roles text[], own_platform boolean, expires_at timestamp with time zone, mac bytea)
@@ -1112,6 +1077,25 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.cancel_changes(p_org uuid, p_action text, p_target text, p_except uuid, p_reason text) RETURNS SETOF uuid
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  return query
+    with ended as (
+      update approval_request r
+      set status = 'cancelled', next_action_at = null, resolved_at = plane_now(), resolution_reason = p_reason
+      where r.org_id = p_org and r.kind = 'change' and r.status = 'pending' and r.tool_name = p_action and r.target = p_target
+        and r.id is distinct from p_except
+      returning r.id)
+    , told as (
+      insert into approval_event (org_id, approval_id, event_type, payload, created_at)
+      select p_org, e.id, 'cancelled', jsonb_build_object('reason', p_reason), plane_now() from ended e)
+    select e.id from ended e order by e.id;
+end
+$$;
+
 CREATE FUNCTION public.chain_hash(previous bytea, seq bigint, at timestamp with time zone, action text, job uuid, body_hash bytea) RETURNS bytea
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN sha256(((((((previous || '\x02'::bytea) || int8send(seq)) || int8send(((EXTRACT(epoch FROM at) * (1000000)::numeric))::bigint)) || sha256(convert_to(action, 'UTF8'::name))) || COALESCE(uuid_send(job), '\x00000000000000000000000000000000'::bytea)) || body_hash));
@@ -1212,13 +1196,21 @@ begin
     insert into approval_receipt (org_id, approval_id, key_id, body, signature, created_at)
     values (p_org, p_approval, p_key_id, p_receipt, p_signature, at);
   end if;
-  perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies,
-    p_fact_jobs);
+  if the_approval.session_id is null then
+    perform org_append(p_org, p_actions, p_bodies);
+  else
+    perform session_append(p_org, the_approval.session_id, 0, p_event_types, p_event_jobs, p_event_data, p_actions, p_bodies,
+      p_fact_jobs);
+  end if;
   return case when p_arguments is not null then jsonb_build_object('causes', the_approval.causes, 'caused', the_approval.caused) || (
     select jsonb_build_object('refusal', d.refusal, 'same_human_as', d.shaped_by)
     from refusal_of(the_approval, p_person, shapers_of(the_approval), voters_of(p_org, decider, via, 'infinity')) d) end;
 end
 $$;
+
+CREATE FUNCTION public.checkpoint_key(p_checkpoint jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (p_checkpoint ->> 'checkpoint_id'::text);
 
 CREATE FUNCTION public.claim_jobs(p_worker uuid, p_apps text[], p_wanted integer, p_after uuid, p_held uuid[], p_share integer, p_reserve integer, p_org_jobs integer) RETURNS TABLE(org_id uuid, job_id uuid, session_id uuid, agent_id uuid, agent_version integer, kind text, app text, payload jsonb, checkpoint text, checkpoint_mac bytea, epoch bigint, write_seq bigint, retry_count integer, max_retries integer, running_seconds double precision, model_config jsonb, skill_config jsonb, resource_limits jsonb, message_seq bigint, now timestamp with time zone, agent text, teams uuid[], session_kind text, policies text, request_policies jsonb, waited_seconds double precision, bound jsonb, hand_backs integer)
     LANGUAGE plpgsql
@@ -1596,6 +1588,38 @@ begin
   end if;
 end
 $$;
+
+CREATE FUNCTION public.plane_now() RETURNS timestamp with time zone
+    LANGUAGE sql PARALLEL SAFE
+    RETURN clock_timestamp();
+
+CREATE TABLE public.session (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    kind text NOT NULL,
+    user_account_id uuid,
+    agent_id uuid NOT NULL,
+    status text DEFAULT 'CREATED'::text NOT NULL,
+    context jsonb DEFAULT '{}'::jsonb NOT NULL,
+    title text,
+    origin_channel_mapping_id uuid,
+    opened_by uuid NOT NULL,
+    revision integer DEFAULT 1 NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    held_at timestamp with time zone,
+    hold_reason text,
+    idle_check_at timestamp with time zone,
+    context_by uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    held_by text[] DEFAULT '{}'::text[] NOT NULL,
+    paused_at timestamp with time zone,
+    end_reason text,
+    CONSTRAINT chk_session_conversation_has_person CHECK (((kind <> 'conversation'::text) OR (user_account_id IS NOT NULL))),
+    CONSTRAINT chk_session_kind CHECK ((kind = ANY (ARRAY['conversation'::text, 'programmatic'::text, 'external'::text]))),
+    CONSTRAINT chk_session_status CHECK ((status = ANY (ARRAY['CREATED'::text, 'ACTIVE'::text, 'PAUSED'::text, 'TERMINATED'::text])))
+);
+
+ALTER TABLE ONLY public.session FORCE ROW LEVEL SECURITY;
 
 CREATE FUNCTION public.deliver_message(p_org uuid, p_session public.session, p_text text, p_author uuid, p_mapping uuid, p_key uuid, p_job uuid, actions text[], bodies bytea[], job_body bytea, active_body bytea, OUT message_seq bigint, OUT job_id uuid, OUT created_job boolean) RETURNS record
     LANGUAGE plpgsql
@@ -2761,6 +2785,30 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.lock_atlas(p_org uuid, p_atlas text) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select pg_advisory_xact_lock(hashtextextended('atlas ' || p_org::text || ' ' || p_atlas, 0))
+$$;
+
+CREATE FUNCTION public.lock_change(p_org uuid, p_approval uuid) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  change record;
+begin
+  select r.action_type, r.target into change
+  from approval_request r where r.org_id = p_org and r.id = p_approval and r.kind = 'change';
+  if change.action_type = 'atlas_publish' then
+    perform lock_atlas(p_org, change.target);
+  elsif change.action_type = 'policy_apply' then
+    perform from org o where o.id = p_org for no key update of o;
+  end if;
+end
+$$;
+
 CREATE TABLE public.job (
     org_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -2846,6 +2894,13 @@ begin
     perform from session_gates g where g.org_id = p_org and g.session_id = p_session for no key update;
   end if;
 end
+$$;
+
+CREATE FUNCTION public.lock_platform_policies() RETURNS bigint
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select version from platform_policy_version for update
 $$;
 
 CREATE FUNCTION public.lock_signals(p_org uuid, p_names text[], p_keys text[]) RETURNS void
@@ -3117,6 +3172,10 @@ begin
     select j.id, j.kind, j.status, j.holds, j.open_approvals, j.agent_version, j.checkpoint, j.memory, j.checkpoint_mac,
       j.write_seq
     from job j where j.org_id = p_org and j.id = any (own_jobs) order by j.id for no key update) j;
+  -- Only a change has no calls.
+  if cardinality(own_calls) = 0 then
+    perform lock_change(p_org, p_approval);
+  end if;
   -- Jobs that wait for this one alone have no others to look for.
   for other in select * from lock_approvals(p_org, case when with_others then own_jobs else '{}' end, p_approval) loop
     if other.id = p_approval then
@@ -3128,10 +3187,18 @@ begin
   if asked.id is null then
     return;
   end if;
-  if asked.invocations <> cardinality(own_calls) then
+  if asked.invocations <> cardinality(own_calls) and asked.kind <> 'change' then
     raise serialization_failure using message = 'another job joined this approval meanwhile';
   end if;
-  select to_jsonb(f) into fields from approval_fields(asked) f;
+  select to_jsonb(f) || jsonb_build_object('agent', a.slug, 'agent_name', a.name, 'user_account_id', s.user_account_id,
+    'opened_by', s.opened_by, 'session_kind', s.kind)
+  into fields
+  from agent a join session s on s.org_id = a.org_id cross join lateral approval_fields(asked) f
+  where a.org_id = p_org and a.id = asked.agent_id and s.id = asked.session_id;
+  if not found then
+    select to_jsonb(f) || jsonb_build_object('agent', '', 'agent_name', coalesce(asked.caused #>> '{0,name}', ''), 'opened_by', asked.caused_by)
+    into fields from approval_fields(asked) f;
+  end if;
   visible := sees_approval((p_person ->> 'sees')::uuid, roles, (fields ->> 'user_account_id')::uuid, (fields ->> 'opened_by')::uuid,
     asked.approvers);
   -- Only what was sent before can have been asked about.
@@ -3267,7 +3334,7 @@ $$;
 
 CREATE FUNCTION public.pause_data(p_pause jsonb, p_checkpoint jsonb, p_at timestamp with time zone) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN (jsonb_strip_nulls(((COALESCE(p_pause, '{}'::jsonb) || jsonb_build_object('checkpoint_key', (p_checkpoint ->> 'checkpoint_id'::text))) || CASE WHEN (p_at IS NULL) THEN '{}'::jsonb ELSE jsonb_build_object('paused_at', p_at) END)) - CASE WHEN ((p_pause ? 'paused_at'::text) OR (p_at IS NOT NULL)) THEN 'hold_by'::text ELSE ''::text END);
+    RETURN (jsonb_strip_nulls(((COALESCE(p_pause, '{}'::jsonb) || jsonb_build_object('checkpoint_key', public.checkpoint_key(p_checkpoint))) || CASE WHEN (p_at IS NULL) THEN '{}'::jsonb ELSE jsonb_build_object('paused_at', p_at) END)) - CASE WHEN ((p_pause ? 'paused_at'::text) OR (p_at IS NOT NULL)) THEN 'hold_by'::text ELSE ''::text END);
 
 CREATE FUNCTION public.pause_events(p_types text[], p_data jsonb[], p_status text, p_holds text[], p_pause jsonb, p_checkpoint jsonb, p_at timestamp with time zone, OUT types text[], OUT data jsonb[], OUT pause jsonb) RETURNS record
     LANGUAGE plpgsql IMMUTABLE
@@ -3440,7 +3507,7 @@ CREATE FUNCTION public.program_changes(p_org uuid, p_approval uuid) RETURNS text
   select programs_behind(r, j.agent_version, (
     select p.applied_by_id from policy_version p
     where p.org_id = r.org_id and p.version = split_part(r.policy_version, '.', 1)::bigint))
-  from approval_request r join job j on j.org_id = r.org_id and j.id = r.job_id
+  from approval_request r left join job j on j.org_id = r.org_id and j.id = r.job_id
   where r.org_id = p_org and r.id = p_approval
 $$;
 
@@ -3536,6 +3603,29 @@ begin
   return true;
 end
 $$;
+
+CREATE TABLE public.agent (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    team_id uuid NOT NULL,
+    name text NOT NULL,
+    slug text NOT NULL,
+    status text DEFAULT 'ACTIVE'::text NOT NULL,
+    role text NOT NULL,
+    description text,
+    channel_permissions text[] DEFAULT '{}'::text[] NOT NULL,
+    config_version integer DEFAULT 1 NOT NULL,
+    revision integer DEFAULT 1 NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    repeats_steps boolean DEFAULT true NOT NULL,
+    CONSTRAINT chk_agent_name_not_empty CHECK ((length(TRIM(BOTH FROM name)) > 0)),
+    CONSTRAINT chk_agent_role_not_empty CHECK ((length(TRIM(BOTH FROM role)) > 0)),
+    CONSTRAINT chk_agent_slug_format CHECK (((slug ~ '^[a-z0-9][a-z0-9-]*[a-z0-9]$'::text) AND (length(slug) >= 2))),
+    CONSTRAINT chk_agent_status CHECK ((status = ANY (ARRAY['ACTIVE'::text, 'DISABLED'::text, 'ARCHIVED'::text])))
+);
+
+ALTER TABLE ONLY public.agent FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE public.approval_invocation (
     org_id uuid NOT NULL,
@@ -3754,14 +3844,14 @@ declare
   -- What is changed: messages, with the number of the item that was sent, null where the message is begun.
   messages uuid[] := '{}';
   numbers integer[] := '{}';
-  -- What is told: of each item its number, request, channel, session and job.
+  -- What is told: of each item its number, request, channel, chain (of its session; of the org, where it has none) and job.
   trail integer[] := '{}';
   requests uuid[] := '{}';
   ways text[] := '{}';
-  sessions uuid[] := '{}';
+  chains uuid[] := '{}';
   jobs uuid[] := '{}';
   news uuid[] := '{}';
-  the_session uuid;
+  the_chain uuid;
 begin
   perform set_config('app.org_id', p_org::text, true);
   for i in 1 .. cardinality(p_ids) loop
@@ -3775,7 +3865,7 @@ begin
     -- In the order of everybody who changes a request: the request, its messages, and the head of its session at last.
     if p_wait then
       if p_actions[i] is not null then
-        select r.session_id, r.job_id, r.status, r.channels_dispatched into request
+        select coalesce(r.session_id, p_org) as chain, r.job_id, r.status, r.channels_dispatched into request
         from approval_request r where r.org_id = p_org and r.id = kept.approval_id for no key update;
       end if;
       perform from notification n where n.org_id = p_org and n.id = p_ids[i] and n.taken_by = p_claims[i] for no key update;
@@ -3790,13 +3880,17 @@ begin
       -- A connection that comes back is told so, for which it is locked.
       continue when p_sent[i] and kept.failing;
       if p_actions[i] is not null then
-        select r.session_id, r.job_id, r.status, r.channels_dispatched into request
+        select coalesce(r.session_id, p_org) as chain, r.job_id, r.status, r.channels_dispatched into request
         from approval_request r where r.org_id = p_org and r.id = kept.approval_id for no key update skip locked;
         continue when not found;
-        if not request.session_id = any (heads) then
-          perform from session_head h where h.org_id = p_org and h.session_id = request.session_id for update skip locked;
+        if not request.chain = any (heads) then
+          if request.chain = p_org then
+            perform from org_head h where h.org_id = p_org for update skip locked;
+          else
+            perform from session_head h where h.org_id = p_org and h.session_id = request.chain for update skip locked;
+          end if;
           continue when not found;
-          heads := heads || request.session_id;
+          heads := heads || request.chain;
         end if;
       end if;
       perform from notification n
@@ -3827,7 +3921,7 @@ begin
       trail := trail || i;
       requests := requests || kept.approval_id;
       ways := ways || kept.channel_type;
-      sessions := sessions || request.session_id;
+      chains := chains || request.chain;
       jobs := jobs || request.job_id;
       if request.status = 'pending' and not kept.channel_type = any (request.channels_dispatched) then
         news := news || kept.approval_id;
@@ -3860,11 +3954,17 @@ begin
     select p_org, t.request, 'dispatched', t.channel, p_payloads[t.i], at
     from unnest(trail, requests, ways) t (i, request, channel);
   end if;
-  foreach the_session in array array(select distinct unnest(sessions)) loop
-    perform session_append(p_org, the_session, 0, '{}', '{}', '{}',
-      array(select p_actions[t.i] from unnest(trail, sessions) t (i, session) where t.session = the_session),
-      array(select p_bodies[t.i] from unnest(trail, sessions) t (i, session) where t.session = the_session),
-      array(select t.job from unnest(jobs, sessions) t (job, session) where t.session = the_session));
+  -- The chain of the org comes last, as everywhere.
+  for the_chain in select d.c from (select distinct c from unnest(chains) c) d order by d.c = p_org, d.c loop
+    if the_chain = p_org then
+      perform org_append(p_org, array(select p_actions[t.i] from unnest(trail, chains) t (i, chain) where t.chain = the_chain),
+        array(select p_bodies[t.i] from unnest(trail, chains) t (i, chain) where t.chain = the_chain));
+    else
+      perform session_append(p_org, the_chain, 0, '{}', '{}', '{}',
+        array(select p_actions[t.i] from unnest(trail, chains) t (i, chain) where t.chain = the_chain),
+        array(select p_bodies[t.i] from unnest(trail, chains) t (i, chain) where t.chain = the_chain),
+        array(select t.job from unnest(jobs, chains) t (job, chain) where t.chain = the_chain));
+    end if;
   end loop;
   return query select * from unnest(records, starts);
 end
@@ -4156,6 +4256,24 @@ begin
   perform session_append(p_org, the_job.session_id, 0, kinds, array_fill(p_job, array[cardinality(events)]), events,
     array[p_action], array[p_body], array[p_job]);
   return true;
+end
+$$;
+
+CREATE FUNCTION public.replace_platform_policies(p_rows jsonb) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  delete from platform_policy;
+  insert into platform_policy (position, name, action_type, target, effect, condition, required_clearance, template, timeout_seconds,
+    reminder_seconds, approvers, on_deny, self_approval, final, channels, quorum, escalation_seconds, escalate_to, standing)
+  select position, name, action_type, target, effect, condition, required_clearance, template, timeout_seconds, reminder_seconds,
+    approvers, on_deny, self_approval, final, channels, quorum, escalation_seconds, escalate_to, standing
+  from jsonb_to_recordset(p_rows) as r (
+    position integer, name text, action_type text, target text, effect text, condition text, required_clearance integer,
+    template text, timeout_seconds integer, reminder_seconds integer, approvers jsonb, on_deny text, self_approval boolean,
+    final boolean, channels text[], quorum jsonb, escalation_seconds integer, escalate_to jsonb, standing boolean);
+  return (select version from platform_policy_version);
 end
 $$;
 
@@ -5063,8 +5181,8 @@ CREATE VIEW public.approval_shown WITH (security_invoker='true') AS
     r.session_id,
     r.job_id,
     r.agent_id,
-    f.agent,
-    f.agent_name,
+    COALESCE(a.slug, ''::text) AS agent,
+    COALESCE(a.name, (r.caused #>> '{0,name}'::text[]), ''::text) AS agent_name,
     r.step_index,
     r.action_type,
     r.tool_name,
@@ -5126,11 +5244,16 @@ CREATE VIEW public.approval_shown WITH (security_invoker='true') AS
                FROM public.approval_vote v
               WHERE ((v.org_id = r.org_id) AND (v.approval_id = r.id) AND (v.version = r.version) AND (v.decision = 'approved'::text)))
         END AS votes_for,
-    f.user_account_id,
-    f.opened_by,
-    f.session_kind
-   FROM (public.approval_request r
-     CROSS JOIN LATERAL public.approval_fields(r.*) f(agent, agent_name, input_hash, created_at, levels, level_times, escalations, escalate_at, user_account_id, opened_by, session_kind));
+    s.user_account_id,
+        CASE
+            WHEN (r.kind = 'change'::text) THEN r.caused_by
+            ELSE s.opened_by
+        END AS opened_by,
+    s.kind AS session_kind
+   FROM (((public.approval_request r
+     CROSS JOIN LATERAL public.approval_fields(r.*) f(input_hash, created_at, levels, level_times, escalations, escalate_at))
+     LEFT JOIN public.agent a ON (((a.org_id = r.org_id) AND (a.id = r.agent_id))))
+     LEFT JOIN public.session s ON (((s.org_id = r.org_id) AND (s.id = r.session_id))));
 
 CREATE TABLE public.approval_token (
     org_id uuid NOT NULL,
@@ -5149,6 +5272,17 @@ CREATE TABLE public.approval_token (
 );
 
 ALTER TABLE ONLY public.approval_token FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.atlas_handover (
+    org_id uuid NOT NULL,
+    atlas_id text NOT NULL,
+    owner_id uuid,
+    team_id uuid,
+    handed_over_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    CONSTRAINT chk_atlas_handover_one CHECK ((num_nonnulls(owner_id, team_id) <= 1))
+);
+
+ALTER TABLE ONLY public.atlas_handover FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE public.atlas_minute (
     org_id uuid NOT NULL,
@@ -5855,6 +5989,21 @@ CREATE TABLE public.resolution_call (
 
 ALTER TABLE ONLY public.resolution_call FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE public.rule_change (
+    org_id uuid NOT NULL,
+    approval_id uuid NOT NULL,
+    source text NOT NULL,
+    name text NOT NULL,
+    digest text NOT NULL,
+    base text,
+    note text,
+    proposed_by text NOT NULL,
+    proposed_by_id uuid NOT NULL,
+    CONSTRAINT chk_rule_change_digest CHECK ((digest ~ '^[a-f0-9]{64}$'::text))
+);
+
+ALTER TABLE ONLY public.rule_change FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE public.schema_migration (
     name text NOT NULL,
     kind text NOT NULL,
@@ -6116,6 +6265,9 @@ ALTER TABLE ONLY public.approval_token
 ALTER TABLE ONLY public.approval_vote
     ADD CONSTRAINT approval_vote_pkey PRIMARY KEY (org_id, approval_id, version, user_account_id);
 
+ALTER TABLE ONLY public.atlas_handover
+    ADD CONSTRAINT atlas_handover_pkey PRIMARY KEY (org_id, atlas_id);
+
 ALTER TABLE ONLY public.atlas_minute
     ADD CONSTRAINT atlas_minute_pkey PRIMARY KEY (org_id, atlas_id, minute);
 
@@ -6229,6 +6381,9 @@ ALTER TABLE ONLY public.resolution_call
 
 ALTER TABLE ONLY public.resolution
     ADD CONSTRAINT resolution_pkey PRIMARY KEY (org_id, id);
+
+ALTER TABLE ONLY public.rule_change
+    ADD CONSTRAINT rule_change_pkey PRIMARY KEY (org_id, approval_id);
 
 ALTER TABLE ONLY public.schema_migration
     ADD CONSTRAINT schema_migration_pkey PRIMARY KEY (name);
@@ -6381,6 +6536,8 @@ CREATE INDEX idx_approval_invocation_job ON public.approval_invocation USING btr
 
 CREATE INDEX idx_approval_receipt_key ON public.approval_receipt USING btree (org_id, key_id);
 
+CREATE INDEX idx_approval_request_change ON public.approval_request USING btree (org_id, tool_name, target) WHERE ((kind = 'change'::text) AND (status = 'pending'::text));
+
 CREATE INDEX idx_approval_request_due ON public.approval_request USING btree (next_action_at) WHERE (next_action_at IS NOT NULL);
 
 CREATE INDEX idx_approval_request_id ON public.approval_request USING btree (id);
@@ -6414,6 +6571,10 @@ CREATE INDEX idx_approval_token_approval ON public.approval_token USING btree (o
 CREATE INDEX idx_approval_token_expiry ON public.approval_token USING btree (expires_at);
 
 CREATE INDEX idx_approval_vote_account ON public.approval_vote USING btree (org_id, user_account_id);
+
+CREATE INDEX idx_atlas_handover_owner ON public.atlas_handover USING btree (org_id, owner_id) WHERE (owner_id IS NOT NULL);
+
+CREATE INDEX idx_atlas_handover_team ON public.atlas_handover USING btree (org_id, team_id) WHERE (team_id IS NOT NULL);
 
 CREATE INDEX idx_atlas_minute_minute ON public.atlas_minute USING btree (minute);
 
@@ -6732,6 +6893,12 @@ ALTER TABLE ONLY public.approval_vote
 ALTER TABLE ONLY public.approval_vote
     ADD CONSTRAINT fk_approval_vote_approval FOREIGN KEY (org_id, approval_id) REFERENCES public.approval_request(org_id, id);
 
+ALTER TABLE ONLY public.atlas_handover
+    ADD CONSTRAINT fk_atlas_handover_owner FOREIGN KEY (org_id, owner_id) REFERENCES public.user_account(org_id, id);
+
+ALTER TABLE ONLY public.atlas_handover
+    ADD CONSTRAINT fk_atlas_handover_team FOREIGN KEY (org_id, team_id) REFERENCES public.team(org_id, id) ON DELETE SET NULL (team_id);
+
 ALTER TABLE ONLY public.audit_root_head
     ADD CONSTRAINT fk_audit_root_head_root FOREIGN KEY (org_id, root_seq) REFERENCES public.audit_root(org_id, seq);
 
@@ -6861,6 +7028,9 @@ ALTER TABLE ONLY public.resolution_call
 ALTER TABLE ONLY public.resolution
     ADD CONSTRAINT fk_resolution_session FOREIGN KEY (org_id, session_id) REFERENCES public.session(org_id, id);
 
+ALTER TABLE ONLY public.rule_change
+    ADD CONSTRAINT fk_rule_change_approval FOREIGN KEY (org_id, approval_id) REFERENCES public.approval_request(org_id, id);
+
 ALTER TABLE ONLY public.session
     ADD CONSTRAINT fk_session_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
 
@@ -6955,6 +7125,8 @@ ALTER TABLE public.approval_token ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.approval_vote ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE public.atlas_handover ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE public.atlas_minute ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.atlas_version ENABLE ROW LEVEL SECURITY;
@@ -7048,6 +7220,8 @@ CREATE POLICY resolver ON public.identity_code FOR SELECT TO cortex_resolver USI
 CREATE POLICY resolver ON public.login_link FOR SELECT TO cortex_resolver USING (true);
 
 CREATE POLICY resolver ON public.org FOR SELECT TO cortex_resolver USING (true);
+
+ALTER TABLE public.rule_change ENABLE ROW LEVEL SECURITY;
 
 CREATE POLICY scheduler ON public.approval_request FOR SELECT TO cortex_scheduler USING (true);
 
@@ -7153,6 +7327,8 @@ CREATE POLICY tenant ON public.approval_token USING ((org_id = (NULLIF(current_s
 
 CREATE POLICY tenant ON public.approval_vote USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
+CREATE POLICY tenant ON public.atlas_handover USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
 CREATE POLICY tenant ON public.atlas_minute USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.atlas_version USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
@@ -7221,6 +7397,8 @@ CREATE POLICY tenant ON public.resolution USING ((org_id = (NULLIF(current_setti
 
 CREATE POLICY tenant ON public.resolution_call USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
+CREATE POLICY tenant ON public.rule_change USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
 CREATE POLICY tenant ON public.session USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.session_atlas USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
@@ -7273,14 +7451,6 @@ GRANT USAGE ON SCHEMA public TO cortex_scheduler;
 REVOKE ALL ON FUNCTION public.analyze_grown_tables() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.analyze_grown_tables() TO cortex_app;
 
-GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.agent TO cortex_app;
-
-GRANT SELECT(org_id) ON TABLE public.agent TO cortex_claimer;
-
-GRANT SELECT(id) ON TABLE public.agent TO cortex_claimer;
-
-GRANT SELECT(config_version) ON TABLE public.agent TO cortex_claimer;
-
 GRANT SELECT,INSERT ON TABLE public.approval_request TO cortex_app;
 
 GRANT SELECT(org_id) ON TABLE public.approval_request TO cortex_scheduler;
@@ -7332,6 +7502,12 @@ GRANT UPDATE(caused) ON TABLE public.approval_request TO cortex_app;
 
 GRANT UPDATE(answer) ON TABLE public.approval_request TO cortex_app;
 
+REVOKE ALL ON FUNCTION public.claim_notifications(p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.claim_notifications(p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval) TO cortex_app;
+
+REVOKE ALL ON FUNCTION public.convert_credentials(p_org uuid, p_table text, p_ids uuid[], p_lookups bytea[], p_macs bytea[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.convert_credentials(p_org uuid, p_table text, p_ids uuid[], p_lookups bytea[], p_macs bytea[]) TO cortex_app;
+
 GRANT SELECT,INSERT,UPDATE ON TABLE public.session TO cortex_app;
 
 GRANT SELECT(org_id) ON TABLE public.session TO cortex_scheduler;
@@ -7341,12 +7517,6 @@ GRANT SELECT(id) ON TABLE public.session TO cortex_scheduler;
 GRANT SELECT(idle_check_at) ON TABLE public.session TO cortex_scheduler;
 
 GRANT UPDATE(context_by) ON TABLE public.session TO cortex_app;
-
-REVOKE ALL ON FUNCTION public.claim_notifications(p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.claim_notifications(p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval) TO cortex_app;
-
-REVOKE ALL ON FUNCTION public.convert_credentials(p_org uuid, p_table text, p_ids uuid[], p_lookups bytea[], p_macs bytea[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.convert_credentials(p_org uuid, p_table text, p_ids uuid[], p_lookups bytea[], p_macs bytea[]) TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.find_cancelled(p_worker uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_cancelled(p_worker uuid) TO cortex_app;
@@ -7496,6 +7666,9 @@ GRANT UPDATE(memory) ON TABLE public.job TO cortex_app;
 GRANT UPDATE(pause) ON TABLE public.job TO cortex_app;
 GRANT SELECT(pause) ON TABLE public.job TO cortex_claimer;
 
+REVOKE ALL ON FUNCTION public.lock_platform_policies() FROM PUBLIC;
+GRANT ALL ON FUNCTION public.lock_platform_policies() TO cortex_app;
+
 GRANT SELECT,INSERT ON TABLE public.message TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.next_deadline() FROM PUBLIC;
@@ -7503,6 +7676,14 @@ GRANT ALL ON FUNCTION public.next_deadline() TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.prepare_event_partitions(months_ahead integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.prepare_event_partitions(months_ahead integer) TO cortex_app;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.agent TO cortex_app;
+
+GRANT SELECT(org_id) ON TABLE public.agent TO cortex_claimer;
+
+GRANT SELECT(id) ON TABLE public.agent TO cortex_claimer;
+
+GRANT SELECT(config_version) ON TABLE public.agent TO cortex_claimer;
 
 GRANT SELECT,INSERT ON TABLE public.approval_invocation TO cortex_app;
 
@@ -7564,6 +7745,9 @@ GRANT UPDATE(granted) ON TABLE public.tool_call TO cortex_app;
 GRANT UPDATE(turned_down) ON TABLE public.tool_call TO cortex_app;
 
 GRANT SELECT ON TABLE public.external_call_shown TO cortex_app;
+
+REVOKE ALL ON FUNCTION public.replace_platform_policies(p_rows jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.replace_platform_policies(p_rows jsonb) TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.resolve_api_key(p_secret_hash bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.resolve_api_key(p_secret_hash bytea) TO cortex_app;
@@ -7670,6 +7854,14 @@ GRANT SELECT(token_hash) ON TABLE public.approval_token TO cortex_resolver;
 GRANT SELECT(expires_at) ON TABLE public.approval_token TO cortex_scheduler;
 
 GRANT UPDATE(used_at) ON TABLE public.approval_token TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.atlas_handover TO cortex_app;
+
+GRANT UPDATE(owner_id) ON TABLE public.atlas_handover TO cortex_app;
+
+GRANT UPDATE(team_id) ON TABLE public.atlas_handover TO cortex_app;
+
+GRANT UPDATE(handed_over_at) ON TABLE public.atlas_handover TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.atlas_minute TO cortex_app;
 GRANT DELETE ON TABLE public.atlas_minute TO cortex_scheduler;
@@ -7915,8 +8107,10 @@ GRANT UPDATE(resealed_org) ON TABLE public.plane_key TO cortex_app;
 GRANT UPDATE(resealed_job) ON TABLE public.plane_key TO cortex_app;
 
 GRANT SELECT ON TABLE public.platform_policy TO cortex_app;
+GRANT SELECT,INSERT,DELETE ON TABLE public.platform_policy TO cortex_scheduler;
 
 GRANT SELECT ON TABLE public.platform_policy_version TO cortex_app;
+GRANT SELECT,UPDATE ON TABLE public.platform_policy_version TO cortex_scheduler;
 
 GRANT SELECT,INSERT ON TABLE public.policy TO cortex_app;
 
@@ -7954,6 +8148,8 @@ GRANT SELECT(executed) ON TABLE public.resolution TO cortex_scheduler;
 GRANT SELECT(emptied_at),UPDATE(emptied_at) ON TABLE public.resolution TO cortex_scheduler;
 
 GRANT SELECT,INSERT ON TABLE public.resolution_call TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.rule_change TO cortex_app;
 
 GRANT SELECT ON TABLE public.schema_migration TO cortex_app;
 
