@@ -16,7 +16,7 @@ from cortex_plane.calls.verbs import permissions as permission_verbs
 from cortex_plane.gates.model.gates import Ruling
 from cortex_plane.gates.rules import session as gate_session
 from cortex_plane.gates.rules.evaluation import judge
-from cortex_plane.gates.verbs import atlases
+from cortex_plane.gates.verbs import atlas_queries
 from cortex_plane.gates.verbs.atlas_cache import book
 from cortex_plane.jobs.verbs import jobs
 from tests.dashboard.test_dashboard_approvals import shown
@@ -168,7 +168,7 @@ async def test_a_page_shows_the_first_hundred(http: httpx.AsyncClient, world: Wo
 @pytest.mark.proves("D.332")
 async def test_whoever_reads_a_version_does_not_push_out_what_sessions_need(world: World) -> None:
     made = (await publish(world, manifest("7"))).version
-    read = await atlases.atlas_contents(world.db, world.admin.actor, ATLAS, "7")
+    read = await atlas_queries.atlas_contents(world.db, world.admin.actor, ATLAS, "7")
     assert read.digest == made.digest
     pin = {"atlas_id": ATLAS, "version": "7", "digest": made.digest}
     assert book.known(world.org_id, [pin]) is None

@@ -22,7 +22,7 @@ from cortex_plane.approvals.rules import revocation_refusal
 from cortex_plane.approvals.verbs import standing_approvals
 from cortex_plane.dashboard import pages
 from cortex_plane.dashboard.visits import Visit, parse_filter, parse_form, parse_id, signed_in
-from cortex_plane.gates.verbs import atlases
+from cortex_plane.gates.verbs import atlas_queries, atlases
 from cortex_plane.kernel.errors import InvalidInput, NotFound
 from cortex_plane.kernel.fields import ATLAS_ID_PATTERN, ATLAS_VERSION_PATTERN
 from cortex_plane.kernel.pages import encode_position
@@ -74,7 +74,7 @@ async def show_atlas(visit: Visit) -> Response:
     chosen = _atlas_version(visit.request.query_params.get("version") or summary.holds or summary.newest)
     version = await atlases.get_atlas_version(visit.db, visit.actor, id, chosen)
     versions = await atlases.list_atlas_versions(visit.db, visit.actor, id, None, ATLAS_VERSIONS)
-    atlas = await atlases.atlas_contents(visit.db, visit.actor, id, chosen)
+    atlas = await atlas_queries.atlas_contents(visit.db, visit.actor, id, chosen)
     return visit.page(
         "atlas.html", summary=summary, version=version, versions=versions, atlas=atlas, at_most=ATLAS_GATES
     )

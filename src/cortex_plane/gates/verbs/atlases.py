@@ -11,14 +11,13 @@ from cortex_plane.db.database import Database, Transaction, many
 from cortex_plane.gates import store as gates_store
 from cortex_plane.gates.files.atlases import Read, difference, read
 from cortex_plane.gates.model import atlases as atlas_model
-from cortex_plane.gates.rules.manifest_queries import rules_of
 from cortex_plane.gates.store import queries
 from cortex_plane.gates.verbs.atlas_cache import manifest_of, read_back
 from cortex_plane.gates.verbs.atlas_comparisons import compare_draft
 from cortex_plane.gates.verbs.atlas_owners import cancel_proposals, require_owner
 from cortex_plane.kernel.errors import Conflict, Stale
 from cortex_plane.kernel.fields import to_json
-from cortex_plane.kernel.shares import loading, reading
+from cortex_plane.kernel.shares import reading
 from cortex_plane.policies.model.changes import Author, ChangeAction, ChangeDraft, StoredChange
 from cortex_plane.policies.model.policies import Approvers
 from cortex_plane.policies.verbs.changes import overtaken, propose
@@ -219,22 +218,3 @@ async def diff_atlases(db: Database, actor: Actor, atlas_id: str, before: str, a
         manifests = [await manifest_of(tx, atlas_id, version) for version in (before, after)]
     names = [f"{atlas_id} {version}" for version in (before, after)]
     return await reading.run(lambda: difference(*map(read_back, manifests, digests, names)))
-
-
-@verb(Permission.ATLAS_READ)
-async def query_atlas(
-    db: Database, actor: Actor, atlas_id: str, version: str, *, action: str | None = None, capability: str | None = None
-) -> atlas_model.AtlasRules:
-    """Which gates, capabilities and policies of a version concern an action, or a capability."""
-    atlas = await atlas_contents(db, actor, atlas_id, version)
-    return await loading.run(rules_of, atlas, action, capability)
-
-
-@verb(Permission.ATLAS_READ)
-async def atlas_contents(db: Database, actor: Actor, atlas_id: str, version: str) -> atlas_model.Atlas:
-    """Its gates, questions, contexts, capabilities, policies and actions, as sessions are held to them."""
-    async with db.transaction(actor.org_id) as tx:
-        row = require_found(await gates_store.get_atlas_version(tx, atlas_id, version), "atlas_version")
-        manifest = await manifest_of(tx, row.atlas_id, row.version)
-    # Whoever reads old versions does not push out of the book what sessions are held to now.
-    return await loading.run(read_back, manifest, row.digest, f"{row.atlas_id} {row.version}")

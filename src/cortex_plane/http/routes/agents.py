@@ -8,7 +8,7 @@ from cortex_plane.agents import routes
 from cortex_plane.agents import verbs as agents
 from cortex_plane.gates import routes as gate_routes
 from cortex_plane.gates.model.atlases import AtlasFile
-from cortex_plane.gates.verbs import atlas_owners, atlases
+from cortex_plane.gates.verbs import atlas_owners, atlas_queries, atlases
 from cortex_plane.http.exchange import Binding, Exchange, answer, handle, reply
 from cortex_plane.http.lists import ordered, pages, whole
 from cortex_plane.jobs.verbs import workers
@@ -61,7 +61,7 @@ BINDINGS: tuple[Binding, ...] = (
     ),
     answer(gate_routes.GET_ATLAS_VERSION, atlases.get_atlas_version),
     answer(gate_routes.DIFF_ATLAS, atlases.diff_atlases),
-    answer(gate_routes.QUERY_ATLAS, atlases.query_atlas),
+    answer(gate_routes.QUERY_ATLAS, atlas_queries.query_atlas),
     answer(gate_routes.HAND_OVER_ATLAS, atlas_owners.hand_over_atlas),
     answer(gate_routes.RETIRE_ATLAS_VERSION, atlases.retire_atlas),
 )
