@@ -130,7 +130,7 @@ def test_a_person_types_their_way_through_every_noun(owner: Shell) -> None:
     skills = owner.folder / "skills.json"
     skills.write_text('{"app": "nobody-has-it"}')  # so that its jobs stay where they are
     agent = owner.one(
-        "agent", "create", "release", "--model", "scripted", "--team", "ops", "--channel", "web", "--skills",
+        "agent", "create", "release", "--model", "scripted", "--team", "ops", "--channel", "web", "--channel", "api", "--skills",
         str(skills),
     )  # fmt: skip
     limits = owner.folder / "limits.json"
@@ -170,7 +170,12 @@ def test_a_person_types_their_way_through_every_noun(owner: Shell) -> None:
     assert f"job {job['id']} is PENDING" in owner.run("session", "resume", talk).stdout
     assert owner.one("job", "pause", str(job["id"]))["changed"] is True
     assert "held by operator" in owner.run("job", "pause", str(job["id"])).stdout
-    assert owner.one("job", "resume", str(job["id"]), "--note", "go")["changed"] is True
+    owner.one("job", "resume", str(job["id"]), "--note", "go", "--operator-input", "Use the blue one.")
+    assert [(m["role"], m["text"]) for m in owner.many("session", "messages", talk)] == [
+        ("system", "Use the blue one.")
+    ]
+    assert "failed_precondition" in owner.run("job", "resume", str(job["id"]), expect=4).stderr
+    assert {s["id"]: s["agent_status"] for s in owner.many("session", "list")}[talk] == "ACTIVE"
     assert owner.many("job", "steps", str(job["id"])) == owner.many("job", "questions", str(job["id"])) == []
     owner.run("job", "checkpoint", str(job["id"]), expect=3)
     cancelled = owner.one("job", "cancel", str(job["id"]), "--reason", "no")["job"]

@@ -410,7 +410,12 @@ async def test_a_job_is_steered_from_its_page_by_whoever_may(http: httpx.AsyncCl
         assert (await visitor.submit(page, f"{path}/pause")).status_code == 303
         held = await visitor.get(path)
         assert "held: operator" in shown(held)
-        assert (await visitor.submit(held, f"{path}/resume")).status_code == 303
+        assert "agent: suspended" in shown(held)
+        words = {"operator_input": "Use the blue one."}
+        assert (await visitor.submit(held, f"{path}/resume", **words)).status_code == 303
+        page_of_messages = f"/v1/sessions/{request.session_id}/messages"
+        said = (await http.get(page_of_messages, headers=strict.admin.headers)).json()["items"]
+        assert [(m["role"], m["text"]) for m in said] == [("system", "Use the blue one.")]
         assert (await visitor.submit(page, f"{path}/cancel", reason="not now")).status_code == 303
         assert await settled(strict, request.job_id) is JobStatus.CANCELLED
         assert "Cancelled" in shown(await visitor.get(path))

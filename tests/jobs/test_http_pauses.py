@@ -15,9 +15,10 @@ import pytest
 from cortex_plane.agents.model.completions import UserTurn
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.tenancy.model.orgs import Role
+from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
-from tests.fixtures.coded import make_coded
+from tests.fixtures.coded import coded, make_coded
 from tests.fixtures.people import Person, World, apply_policies
 from tests.fixtures.workers import FAST, Gate, Recording, call, make_agent, submit, turn, until, whole, working
 
@@ -257,7 +258,10 @@ async def settled_now(world: World, job: UUID) -> None:
 
 
 @pytest.mark.proves("S4.201")
-async def test_a_read_and_a_step_of_code_are_cut_and_run_again(http: httpx.AsyncClient, world: World) -> None:
+@pytest.mark.parametrize("kind", ["read", "step", "tool of code"])
+async def test_a_read_and_a_step_of_code_are_cut_and_run_again(
+    http: httpx.AsyncClient, world: World, kind: str
+) -> None:
     gate, runs = Gate(), list[str]()
     app = App("tests")
 
@@ -272,7 +276,16 @@ async def test_a_read_and_a_step_of_code_are_cut_and_run_again(http: httpx.Async
         """Looks."""
         return await wait_once("look")
 
-    job = await submit(world, await make_agent(world, [turn(call("look"))]))
+    async def run(ctx: Context) -> str:
+        if kind == "step":
+            await ctx.step("wait", wait_once, "look")
+        else:
+            await ctx.tool("look")
+        return "done"
+
+    coded(run, app)
+    agent = await make_agent(world, [turn(call("look"))]) if kind == "read" else await make_coded(world)
+    job = await submit(world, agent)
     async with working(world.db, app, settings=FAST):
         await gate.arrived(1)
         await send(http, world, f"jobs/{job}/pause", within_seconds=1)
@@ -280,6 +293,8 @@ async def test_a_read_and_a_step_of_code_are_cut_and_run_again(http: httpx.Async
         await send(http, world, f"jobs/{job}/resume")
         await until(world, job, JobStatus.COMPLETED)
     assert runs == ["look", "look"]
+    assert [kind for kind, _ in await events_of(http, world, f"jobs/{job}")] == [*PAUSES]
+    assert await whole(world)
 
 
 # Words for the model -------------------------------------------------------------------------------------------

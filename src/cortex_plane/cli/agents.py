@@ -22,7 +22,10 @@ from cortex_plane.kernel.fields import parse
 
 agent_app = typer.Typer(no_args_is_help=True, help="Agents: reusable definitions with immutable config versions.")
 
-Channels = Annotated[list[str] | None, Option("--channel", help="A channel it may be reached on; none means all.")]
+Channels = Annotated[
+    list[str] | None,
+    Option("--channel", help="A channel it may be reached on, `api` for this CLI and the API; none means all."),
+]
 
 
 @agent_app.command("create")
