@@ -19,7 +19,6 @@ from tests.approvals.test_question_forms import AMOUNT
 from tests.channels.behaviour import drain
 from tests.dashboard.test_dashboard_approvals import FOUR_EYES
 from tests.dashboard.test_dashboard_approvals import shown as read
-from tests.dashboard.test_dashboard_verify import BEA, invite
 from tests.fixtures.approvals import Shipping, decide, pending_soon, shown, waiting
 from tests.fixtures.credentials import form_of, link_for, press
 from tests.fixtures.mail_servers import mail_server
@@ -27,6 +26,7 @@ from tests.fixtures.people import World, apply_policies
 from tests.fixtures.rows import digests
 from tests.fixtures.visitors import SENT, Visitor, asked, fields_of, open_shop, settled
 from tests.fixtures.workers import call, ended, make_agent, steps_of, submit, turn, working
+from tests.tenancy.test_invitations import BEA, invite
 
 R = Choice.RESPONDED
 STAFF = "policies: [{name: staff, target: plane.ask_person, effect: requires_approval, approvers: {roles: [approver]}}]"
@@ -209,7 +209,7 @@ async def test_a_call_is_answered_over_a_link_and_a_question_is_never_approved(
 async def test_a_question_that_is_hidden_in_part_is_answered_in_the_dashboard(
     http: httpx.AsyncClient, strict: World
 ) -> None:
-    settings = OrgSettingsChange(redact=["iban"])
+    settings = OrgSettingsChange(redact=("iban",))
     await orgs.update_org(strict.db, strict.admin.actor, OrgChange(settings=settings), None)
     form = {"type": "object", "properties": {"iban": {"type": "string"}}, "required": ["iban"]}
     approval = await question(strict, schema=form)
