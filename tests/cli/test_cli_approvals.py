@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -88,8 +88,7 @@ def asked(live: Live, *calls: dict[str, Any], text: str = "I ship.", slug: str =
     return live.begin(made())()
 
 
-def end_of(live: Live, job: UUID | None) -> JobStatus:
-    assert job is not None
+def end_of(live: Live, job: UUID) -> JobStatus:
     return live.begin(ended(live.world, job))().status
 
 
@@ -245,7 +244,7 @@ def test_a_question_is_answered_and_a_call_is_answered_in_its_place(live: Live, 
     shell.run("approval", "answer", str(approval.id), "happened", expect=4)
     receipt = shell.one("approval", "answer", str(approval.id), "Ship 1.1 instead.", "--version", "1")
     assert receipt["result"] == "OK"
-    assert cast("dict[str, Any]", receipt["approval"])["answer"] == "Ship 1.1 instead."
+    assert live.begin(shown(live.world, approval.id))().answer == "Ship 1.1 instead."
     assert shell.one("approval", "answer", str(approval.id), "Ship 1.1 instead.")["result"] == "DUPLICATE"
     assert end_of(live, approval.job_id) is JobStatus.COMPLETED
     assert shipping.shipped == []
