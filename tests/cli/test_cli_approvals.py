@@ -88,7 +88,8 @@ def asked(live: Live, *calls: dict[str, Any], text: str = "I ship.", slug: str =
     return live.begin(made())()
 
 
-def end_of(live: Live, job: UUID) -> JobStatus:
+def end_of(live: Live, job: UUID | None) -> JobStatus:
+    assert job is not None
     return live.begin(ended(live.world, job))().status
 
 
