@@ -588,5 +588,6 @@ async def test_an_operators_pause_is_an_operators_to_end(world: World) -> None:
         await steering.resume(world.db, member.actor, id, Resumption())
     assert refused.value.code == "still_held"
     assert (await resume(world, id)).job.holds == []
+    approver = await world.person(Role.APPROVER)
     with pytest.raises(Forbidden):
-        await steering.pause_session(world.db, member.actor, own.job.session_id, Pause())
+        await steering.pause_session(world.db, approver.actor, own.job.session_id, Pause())
