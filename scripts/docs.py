@@ -134,15 +134,16 @@ def requirements_table() -> str:
     lines = [
         "# Requirements",
         "",
-        "Each requirement is proven by a test with the mark `proves`. The ledger is `tests/acceptance/requirements.py`. A test checks",
-        "that no requirement lacks a test and no mark lacks a requirement. Modules are relative to `tests/`.",
+        "Each requirement is proven by a test with the mark `proves`, or *missing*. The ledger is `tests/acceptance/requirements.py`;",
+        "`tests/acceptance/headings.py` has the requirements of each heading of the specs. A test checks that no requirement lacks a test",
+        "without saying so, and no mark lacks a requirement. Modules are relative to `tests/`.",
     ]
     modules = {id: sorted({_module(test) for test in tests}) for id, tests in proofs().items()}
     for spec, title in SPECS.items():
         lines += ["", f"## {spec}: {title}", ""]
         for requirement in REQUIREMENTS:
             if requirement.id.startswith(f"{spec}."):
-                proven_by = ", ".join(f"`{module}`" for module in modules.get(requirement.id, []))
+                proven_by = ", ".join(f"`{module}`" for module in modules.get(requirement.id, [])) or "*missing*"
                 lines.append(f"- {requirement.id}: {requirement.text} ({proven_by})")
     design = [requirement for requirement in REQUIREMENTS if requirement.id.startswith("D.")]
     lines += ["", "## Design", "", f"The ledger lists {len(design)} more requirements, D.1 to {design[-1].id}."]
