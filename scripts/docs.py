@@ -150,6 +150,16 @@ def requirements_table() -> str:
     return "\n".join([*lines, ""])
 
 
+OPERATIONS = ROOT / "tests" / "http" / "operation_ids.txt"
+
+
+def operation_ids() -> str:
+    """The operation ids of the API. New ones are added; what is listed stays, so that the test names an id that is gone."""
+    ids = {entry["operationId"] for operations in openapi_document()["paths"].values() for entry in operations.values()}
+    listed = OPERATIONS.read_text().split() if OPERATIONS.exists() else []
+    return "\n".join([*sorted(ids.union(listed)), ""])
+
+
 def _module(test: str) -> str:
     return test.partition("::")[0].removeprefix("tests/")
 
@@ -175,6 +185,7 @@ def pages() -> Iterable[tuple[Path, str]]:
     yield watching, filled(watching.read_text(), "events", events_table())
     yield ROOT / "docs" / "reference" / "access.md", access_table()
     yield ROOT / "docs" / "reference" / "requirements.md", requirements_table()
+    yield OPERATIONS, operation_ids()
 
 
 def outdated() -> list[Path]:

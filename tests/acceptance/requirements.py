@@ -839,6 +839,9 @@ REQUIREMENTS = [
        " exceptions are listed and only become fewer."),
     _R("D.720", "The outcome of a call that policy alone allowed and that may be repeated with its key goes with the next intent in one commit"
        " where the model answers in time; else it is written by itself. A held or cancelled job stops between the two."),
+    _R("D.790", "Operation ids are unique and stay: a test holds the list."),
+    _R("D.791", "Fields of the OpenAPI document are described by the strings below them in the source."),
+    _R("D.792", "/docs shows the OpenAPI document to everybody, without scripts, and loads nothing from elsewhere."),
 ]  # fmt: skip
 
 

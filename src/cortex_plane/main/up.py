@@ -126,7 +126,7 @@ def _welcome(home: Path, url: str, link: str, seconds: float) -> None:
             f"  {cortex} demo gates   [dim]gates ask an agent, advise it, look on, and call you[/]\n"
             f"  {cortex} job list\n"
             f"  {cortex} audit verify\n\n"
-            f"[dim]API document: {url}/openapi.json · ready after {seconds:.1f} s · Ctrl-C stops it[/]",
+            f"[dim]API: {url}/docs · ready after {seconds:.1f} s · Ctrl-C stops it[/]",
             title="Cortex Plane is up",
         )
     )
