@@ -134,19 +134,30 @@ def requirements_table() -> str:
     lines = [
         "# Requirements",
         "",
-        "Each requirement is proven by a test with the mark `proves`. The ledger is `tests/acceptance/requirements.py`. A test checks",
-        "that no requirement lacks a test and no mark lacks a requirement. Modules are relative to `tests/`.",
+        "Each requirement is proven by a test with the mark `proves`, or *missing*. The ledger is `tests/acceptance/requirements.py`;",
+        "`tests/acceptance/headings.py` has the requirements of each heading of the specs. A test checks that no requirement lacks a test",
+        "without saying so, and no mark lacks a requirement. Modules are relative to `tests/`.",
     ]
     modules = {id: sorted({_module(test) for test in tests}) for id, tests in proofs().items()}
     for spec, title in SPECS.items():
         lines += ["", f"## {spec}: {title}", ""]
         for requirement in REQUIREMENTS:
             if requirement.id.startswith(f"{spec}."):
-                proven_by = ", ".join(f"`{module}`" for module in modules.get(requirement.id, []))
+                proven_by = ", ".join(f"`{module}`" for module in modules.get(requirement.id, [])) or "*missing*"
                 lines.append(f"- {requirement.id}: {requirement.text} ({proven_by})")
     design = [requirement for requirement in REQUIREMENTS if requirement.id.startswith("D.")]
     lines += ["", "## Design", "", f"The ledger lists {len(design)} more requirements, D.1 to {design[-1].id}."]
     return "\n".join([*lines, ""])
+
+
+OPERATIONS = ROOT / "tests" / "http" / "operation_ids.txt"
+
+
+def operation_ids() -> str:
+    """The operation ids of the API. New ones are added; what is listed stays, so that the test names an id that is gone."""
+    ids = {entry["operationId"] for operations in openapi_document()["paths"].values() for entry in operations.values()}
+    listed = OPERATIONS.read_text().split() if OPERATIONS.exists() else []
+    return "\n".join([*sorted(ids.union(listed)), ""])
 
 
 def _module(test: str) -> str:
@@ -174,6 +185,7 @@ def pages() -> Iterable[tuple[Path, str]]:
     yield watching, filled(watching.read_text(), "events", events_table())
     yield ROOT / "docs" / "reference" / "access.md", access_table()
     yield ROOT / "docs" / "reference" / "requirements.md", requirements_table()
+    yield OPERATIONS, operation_ids()
 
 
 def outdated() -> list[Path]:

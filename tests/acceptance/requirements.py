@@ -1,7 +1,8 @@
-"""The ledger: each requirement of the specs that is built, tied to the tests that prove it.
+"""The ledger: each requirement of the specs, tied to the tests that prove it or marked as missing.
 
 A test names what it proves with ``@pytest.mark.proves("S2.4")``. ``test_ledger.py`` checks both directions: every
-requirement has a proof, every mark names a requirement. Ids are the spec's number and a running one; D is the design.
+requirement has a proof or is ``missing``, every mark names a requirement. Ids are the spec's number and a running one; D is the
+design. ``headings.py`` has the requirements of each heading of the specs.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ TESTS = Path(__file__).parent.parent
 class Requirement:
     id: str
     text: str
+    missing: bool = False
+    """Not built, or no test proves it."""
 
 
 _R = Requirement
@@ -135,6 +138,9 @@ REQUIREMENTS = [
     _R("S4.207", "An org names the channels over which it asks for approvals at all."),
     _R("S4.30", "The metrics of spec 4, §11, for what exists, under its names; no label holds an id but the tenant's."),
     _R("S4.31", "Each process shows what it counted; suspended sessions are counted for every tenant at the scrape."),
+    _R("S4.40", "Sessions are paused and resumed, and approvals decided, over gRPC.", missing=True),
+    _R("S4.41", "Approvals are dispatched to Slack and decided there.", missing=True),
+    _R("S4.42", "Approvals are dispatched to the issue of a source code host and decided by a comment there.", missing=True),
     # The design
     _R("D.1", "A connection without an org sees nothing; a login that could bypass row-level security is refused."),
     _R("D.2", "Another org's id looks exactly like no id, on every route."),
@@ -843,6 +849,9 @@ REQUIREMENTS = [
        " holds exactly as it was shown."),
     _R("D.804", "The platform's policies are applied as a file with a platform key alone; the trail of every org says so."),
     _R("D.805", "The card of a proposed version shows what it would have changed about the calls of the last week, and what that leaves out."),
+    _R("D.790", "Operation ids are unique and stay: a test holds the list."),
+    _R("D.791", "Fields of the OpenAPI document are described by the strings below them in the source."),
+    _R("D.792", "/docs shows the OpenAPI document to everybody, without scripts, and loads nothing from elsewhere."),
 ]  # fmt: skip
 
 

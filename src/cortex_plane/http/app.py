@@ -143,6 +143,7 @@ def create_api(
     """The API, without pages. ``webhooks`` tries webhooks out. Without ``rates`` there is no limit."""
     app = Api()
     app.state.db = db
+    app.state.document = openapi_document
     app.state.metrics = metrics
     app.state.feed = feed
     app.state.streams = OpenStreams(limits.streams_of_org)

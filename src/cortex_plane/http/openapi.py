@@ -1,11 +1,14 @@
-"""The OpenAPI document, from the declared routes and the permissions of their verbs."""
+"""The OpenAPI document, from the declared routes and the permissions of their verbs. Descriptions of routes and of fields are
+the strings below their declarations."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import re
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from importlib.metadata import version
 from itertools import pairwise
 from types import ModuleType
@@ -13,6 +16,7 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from pydantic import BaseModel, Field, TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
 
 from cortex_plane.http.exchange import HEADERS, LAST_EVENT, ONCE, ORG, REVISION, Binding
 from cortex_plane.http.problems import MEDIA_TYPE, TITLES, Problem
@@ -54,17 +58,57 @@ def document(bindings: Iterable[Binding], declarations: Iterable[ModuleType]) ->
 
 def _declared(module: ModuleType) -> Iterable[tuple[Route[Any], str, str | None]]:
     """Each route of a module with the name of its constant and the string below it."""
+    texts = _texts(_source(module.__name__).body)
+    for name, route in vars(module).items():
+        if isinstance(route, Route):
+            yield route, name.lower(), texts.get(name)
+
+
+@cache
+def _source(module: str) -> ast.Module:
+    return ast.parse(inspect.getsource(sys.modules[module]))
+
+
+def _texts(statements: Sequence[ast.stmt]) -> dict[str, str]:
+    """The names that are assigned or annotated there, with the string below each."""
     texts: dict[str, str] = {}
-    for statement, below in pairwise(ast.parse(inspect.getsource(module)).body):
+    for statement, below in pairwise(statements):
         match statement, below:
             case (
                 ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)),
                 ast.Expr(value=ast.Constant(value=str(text))),
             ):
                 texts[name] = inspect.cleandoc(text)
-    for name, route in vars(module).items():
-        if isinstance(route, Route):
-            yield route, name.lower(), texts.get(name)
+    return texts
+
+
+def field_texts(kind: type) -> Mapping[str, str]:
+    """The fields of a class of ours, inherited ones included, with the string below each."""
+    texts: dict[str, str] = {}
+    for owner in reversed(kind.__mro__):
+        if owner.__module__.startswith("cortex_plane."):
+            for statement in _source(owner.__module__).body:
+                if isinstance(statement, ast.ClassDef) and statement.name == owner.__name__:
+                    texts |= _texts(statement.body)
+    return texts
+
+
+class _Descriptions(GenerateJsonSchema):
+    """Describes properties by the strings below the fields."""
+
+    def dataclass_schema(self, schema: Any) -> dict[str, Any]:
+        return _described(super().dataclass_schema(schema), schema["cls"])
+
+    def model_schema(self, schema: Any) -> dict[str, Any]:
+        return _described(super().model_schema(schema), schema["cls"])
+
+
+def _described(schema: dict[str, Any], kind: type) -> dict[str, Any]:
+    properties = schema.get("properties", {})
+    for name, text in field_texts(kind).items():
+        if name in properties:
+            properties[name].setdefault("description", text)
+    return schema
 
 
 class _Schemas:
@@ -78,7 +122,7 @@ class _Schemas:
             *((kind, "validation", adapter(kind)) for kind in inputs | queries | {UUID}),
             *((kind, "serialization", adapter(kind)) for kind in outputs),
         ]
-        schemas, definitions = TypeAdapter.json_schemas(kinds, ref_template=_REF)
+        schemas, definitions = TypeAdapter.json_schemas(kinds, ref_template=_REF, schema_generator=_Descriptions)
         self._schemas: Any = schemas
         self.components: dict[str, Any] = _without_null(definitions["$defs"])
         self._queries = {query: self.components.pop(query.__name__) for query in queries}

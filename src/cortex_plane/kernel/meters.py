@@ -71,7 +71,7 @@ class Meters:
         self.count("approval_delegations", tenant_id=org_id)
 
     def called_back(self, channel: str, result: str) -> None:
-        """A decision came from outside: `ok`, `hmac_invalid`, `duplicate`, `conflict` or `expired_link`."""
+        """A decision came from outside: `ok`, `hmac_invalid`, `duplicate`, `conflict`, `expired_link`, `token_invalid` or `refused`."""
         self.count("approval_webhook_invocations", channel=channel, result=result)
 
     def corrupt(self, org_id: UUID, kind: str) -> None:

@@ -130,7 +130,7 @@ def _welcome(home: Path, url: str, link: str, seconds: float, has_demos: bool) -
             f"{demos if has_demos else ''}"
             f"  {cortex} job list\n"
             f"  {cortex} audit verify\n\n"
-            f"[dim]API document: {url}/openapi.json · ready after {seconds:.1f} s · Ctrl-C stops it[/]",
+            f"[dim]API: {url}/docs · ready after {seconds:.1f} s · Ctrl-C stops it[/]",
             title="Cortex Plane is up",
         )
     )
