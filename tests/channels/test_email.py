@@ -213,7 +213,8 @@ async def test_the_questions_of_a_gate_are_mailed_above_the_arguments() -> None:
 async def test_a_question_is_mailed_with_a_link_to_answer_and_none_to_approve() -> None:
     respond, deny = APPROVE.replace("d=approved", "d=responded"), APPROVE.replace("d=approved", "d=denied")
     card = replace(
-        CARD, tool="plane.ask_person", is_question=True, question="Which plan?\u202e", approve_url=None, deny_url=deny,
+        CARD, tool="plane.ask_person", is_question=True, question="Which plan?\u202e",
+        if_nobody="If nobody answers by then, the agent is told so.", approve_url=None, deny_url=deny,
         respond_url=respond,
     )  # fmt: skip
     got = await mailed(card)
@@ -222,7 +223,7 @@ async def test_a_question_is_mailed_with_a_link_to_answer_and_none_to_approve() 
         assert "Which plan?⟨U+202E⟩" in body
         assert "Answer" in body
         assert "Decline" in body
-        assert "agent gets its default answer" in body
+        assert "If nobody answers by then" in body
         assert '"responded"' in body
     assert respond in got.text
     assert "d=approved" not in got.text

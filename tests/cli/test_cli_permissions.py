@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from cortex_plane.kernel.text import is_hidden
 from tests.cli.test_cli_absences import live
 from tests.cli.test_cli_jobs import Live
 from tests.fixtures.external_gates import DESK, desk
@@ -19,7 +20,9 @@ def test_permissions_are_readable_and_what_others_wrote_is_shown_as_text(live: L
     shell = live.shell
     file = shell.folder / "desk.json"
     made = json.loads(desk())
-    made["checkpoints"][0]["questions"][0]["question"] = HOSTILE
+    # Characters that nobody sees are refused in a question.
+    question = "".join(each for each in HOSTILE if not is_hidden(each))
+    made["checkpoints"][0]["questions"][0]["question"] = question
     file.write_text(json.dumps(made))
     shell.run("atlas", "publish", str(file))
     session = str(shell.one("session", "create", "deployer", "--atlas", DESK)["id"])
@@ -34,7 +37,7 @@ def test_permissions_are_readable_and_what_others_wrote_is_shown_as_text(live: L
     found = shell.one("session", "permissions", session)
     waiting = found["waiting"]
     assert isinstance(waiting, list)
-    assert waiting[0]["questions"][0]["question"] == HOSTILE
+    assert waiting[0]["questions"][0]["question"] == question
     free = str(shell.one("session", "create", "deployer")["id"])
     assert "nothing yet" in shell.run("session", "permissions", free).stdout
     missing = shell.run("session", "permissions", "00000000-0000-7000-8000-000000000000", expect=3)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cortex_plane.kernel.errors import InvalidInput, TooLarge
 from cortex_plane.kernel.fields import parse
+from cortex_plane.kernel.text import unseen_in
 from cortex_plane.policies.files import Person, faults_of, merge_rows, place, read, warnings_of, write
 from cortex_plane.policies.model import versions
 from cortex_plane.policies.model.policies import (
@@ -470,7 +471,7 @@ _TERMS: dict[str, st.SearchStrategy[object]] = {
 }  # fmt: skip
 _CONDITIONS = st.none() | _TEXTS.map(lambda text: f"args.a == {json.dumps(text, ensure_ascii=False)}")
 _PLAIN = {
-    "name": _NAMES, "target": st.from_regex(r"[^\x00-\x20\x7f\ud800-\udfff]{1,12}", fullmatch=True),
+    "name": _NAMES, "target": st.from_regex(r"[^\x00-\x20\x7f\ud800-\udfff]{1,12}", fullmatch=True).filter(lambda text: unseen_in(text) is None),
     "condition": _CONDITIONS, "final": st.booleans(),
 }  # fmt: skip
 _ROWS = st.one_of(

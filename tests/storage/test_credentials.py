@@ -17,6 +17,7 @@ from tests.fixtures.servers import CREDENTIAL_KEY
 from tests.storage.tenants import inside
 
 ROWS = 3000
+NOBODY = "01936f3a-0000-7000-8000-000000000000"
 
 MANY_TOKENS = """
 insert into approval_token (org_id, id, approval_id, user_account_id, token_hash, version, input_hash, expires_at)
@@ -118,7 +119,9 @@ async def test_tokens_and_links_are_found_by_index(admin: asyncpg.Connection, st
     await admin.execute(MANY_TOKENS, ROWS)
     await admin.execute(MANY_REQUESTS, ROWS)
     await admin.execute("analyze approval_token, approval_request")
-    for name, (statement, index) in STATEMENTS.items():
+    for name, (text, index) in STATEMENTS.items():
+        # Of the org that has them all: of one without rows every index seems as good as any other.
+        statement = text.replace(f"org_id = '{NOBODY}'", f"org_id = '{strict.org_id}'")
         plan = "\n".join(row[0] for row in await admin.fetch(f"explain {statement}"))
         assert "Seq Scan" not in plan, f"{name}:\n{plan}"
         used = re.findall(r"(?:using|Index Scan on) (\w+)", plan)

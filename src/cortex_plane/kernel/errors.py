@@ -23,6 +23,7 @@
     │   └── SessionOver         an MCP server does not know its session any more
     ├── InvalidArguments        the model called a tool with arguments that it does not take
     ├── StepFailed              the function of a code agent's step raised
+    │   └── StepNotDone         and nothing of what it was to do happened
     ├── ToolFailed              a tool that a code agent called failed
     ├── ToolDenied              a policy or a person said no to it
     │   └── GateClosed          a gate asks first: answer it, and call again

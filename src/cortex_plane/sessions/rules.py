@@ -88,7 +88,7 @@ def heard(messages: Sequence[SessionMessage], job_id: UUID) -> list[Entry]:
 
 def _turn_of(message: SessionMessage) -> Turn:
     if message.role == "system":
-        return UserTurn(f"{OPERATOR.format(by=message.by or 'an operator')}\n{message.text}")
+        return UserTurn(f"{OPERATOR.format(by=message.by or 'an operator')}\n{message.text}", by_operator=True)
     return AssistantTurn(text=message.text) if message.role == "assistant" else UserTurn(message.text)
 
 

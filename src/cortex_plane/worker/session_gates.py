@@ -372,7 +372,7 @@ class SessionGates:
         is_conversation = lease.assignment.kind is JobKind.CONVERSATION
         inputs, self._messages = self._inputs(), []
         self._texts = inputs
-        await search_texts(gates.session.atlases, inputs)
+        searched_ms = await search_texts(gates.session.atlases, inputs)
         result = await gate_code.run_triggers(gates.session.atlases, lease.app.triggers, inputs)
         moment = gate_model.GateInput(
             now=lease.time.now(),
@@ -382,7 +382,7 @@ class SessionGates:
             custom=frozenset(result.firing),
             unknown=frozenset(result.unknown),
         )
-        gates.session.boundary(moment, result.elapsed_ms, result.traces)
+        gates.session.boundary(moment, searched_ms + result.elapsed_ms, result.traces)
         for gate, reason in result.failures:
             lease.notes.append(lease.fact("trigger_failed", gate=gate.key, reason=reason))
         lease.progress.gates = {**lease.progress.gates, INPUT: 1}

@@ -86,6 +86,8 @@ class TextChunk:
 @dataclass(frozen=True, slots=True)
 class UserTurn:
     text: str
+    by_operator: bool = False
+    """Words of whoever operates the plane, which a model reads as it reads a user's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
@@ -49,18 +50,21 @@ async def of_agent(
     gates = await of_session(db, org_id, bound, now)
     if gates is None:
         return None
-    await search_texts(gates.atlases, inputs)
-    gates.boundary(GateInput(now=now, inputs=inputs))
+    searched_ms = await search_texts(gates.atlases, inputs)
+    gates.boundary(GateInput(now=now, inputs=inputs), searched_ms)
     gates.begin_response()
     return gates
 
 
-async def search_texts(atlases: CompiledAtlases, texts: Sequence[str]) -> None:
-    """Search long texts for keywords in a thread. The evaluation that follows uses what was found."""
-    keywords = atlases.keywords
+async def search_texts(atlases: CompiledAtlases, texts: Sequence[str]) -> float:
+    """Search long texts for keywords in a thread; the milliseconds that it took. The evaluation that follows uses what was found."""
+    keywords, seconds = atlases.keywords, 0.0
     for text in texts:
         if not keywords.is_quick(text):
+            start = time.monotonic()
             await searching.run(keywords.find, text)
+            seconds += time.monotonic() - start
+    return 1000 * seconds
 
 
 async def under_lock(tx: Transaction, session_id: UUID) -> GateSession | None:
