@@ -106,6 +106,8 @@ class Stage:
     """A standing approval, from a request of whoever opened the session."""
     atlas: str
     """It has two versions."""
+    steward: str
+    """Whom an atlas may be handed over to."""
     atlas_version: str
     next_atlas_version: str
     confirmation: str
@@ -223,6 +225,7 @@ class Stage:
             resolution=str(resolution.id),
             executed_call=str(executed.id),
             atlas=atlas,
+            steward=str((await world.person(Role.STEWARD, name="Sam")).member_id),
             atlas_version=versions[0],
             next_atlas_version=versions[1],
             confirmation=await confirmed(world),
@@ -325,7 +328,7 @@ def examples(s: Stage) -> list[Example]:
         Example("POST /v1/orgs", body={"slug": "third", "name": "Third", "admin_name": "Tia"}),
         Example("GET /v1/orgs", query=limit),
         Example("GET /v1/org"),
-        Example("PATCH /v1/org", body={"name": "Renamed", "settings": {"guests_may_chat": True, "redact": ["*iban*"]}}),
+        Example("PATCH /v1/org", body={"name": "Renamed", "settings": {"guests_may_chat": True, "redact": ["*iban*"], "policy_changes": "direct"}}),
         Example("POST /v1/org/signing-secret", body={"forget": True}),
         Example("POST /v1/teams", body={"slug": "ops", "name": "Ops", "parent": s.team}),
         Example("GET /v1/teams", query=limit),
@@ -660,6 +663,16 @@ def examples(s: Stage) -> list[Example]:
             {"from": s.atlas_version, "to": s.next_atlas_version},
         ),
         Example("POST /v1/atlases/{atlas_id}/versions/{version}/retire", atlas_version),
+        Example("POST /v1/atlases/{atlas_id}/owner", {"atlas_id": s.atlas}, body={"member_id": s.steward}),
+        Example("POST /v1/atlases/{atlas_id}/owner", {"atlas_id": s.atlas}, body={"team": "main"}),
+        Example("GET /v1/platform/policies"),
+        Example(
+            "POST /v1/platform/policies",
+            body={
+                "text": "policies: [{name: no-rm, target: 'rm*', effect: deny}]", "dry_run": True, "note": "again",
+                "expected_version": 1,
+            },
+        ),
         Example(
             "PUT /v1/model-keys/{provider}", {"provider": "openai"}, body={"key": "sk-of-the-stage-0002"}
         ),

@@ -36,7 +36,8 @@ class OrgSettings:
     """Whether a person whom nobody invited may talk with agents over a channel."""
     redact: KeyGlobs | None = None
     """Names of arguments whose values no mail and no webhook shows, besides those that the plane knows itself."""
-    policy_changes: PolicyChanges = PolicyChanges.DIRECT
+    policy_changes: PolicyChanges | None = None
+    """`direct` where nothing is said."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
