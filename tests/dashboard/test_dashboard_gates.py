@@ -258,7 +258,7 @@ async def test_stewards_read_atlases_their_versions_and_what_changed(http: httpx
     steward = await world.person(Role.STEWARD, name="Sue")
     visitor = await Visitor.log_in(http, world, steward)
     assert "No atlas yet" in shown(await visitor.get("/atlases"))
-    await publish(world, actor=steward.actor)
+    await publish(world)
     gates: list[Any] = json.loads(manifest())["checkpoints"]
     gates[0]["name"] = "Think twice"
     gates.append(
@@ -272,14 +272,19 @@ async def test_stewards_read_atlases_their_versions_and_what_changed(http: httpx
     assert order(listed, "Support com.acme.support", "2 versions", "1.1.0, by Ada", "1.1.0 holds")
     page = shown(await visitor.get("/atlases/com.acme.support"))
     assert order(
-        page, "Support 1.1.0", "published by Ada", "Think twice delete-confirm Blocking", "before *.delete runs"
+        page,
+        "Support 1.1.0",
+        "published by Ada",
+        "belongs to Ada",
+        "Think twice delete-confirm Blocking",
+        "before *.delete runs",
     )
     assert "I understand that this cannot be undone. acknowledgment" in page
     assert "Refunds refunds Advisory" in page
     assert "Fires when any of refund is said." in page
     assert "tells intro" in page
     assert "Requires approval ask-before-deleting ticket.delete" in page
-    assert order(page, "Versions", "1.1.0", "Holds", "1.0.0", "by Sue", "Older")
+    assert order(page, "Versions", "1.1.0", "Holds", "1.0.0", "by Ada", "Older")
     old = shown(await visitor.get("/atlases/com.acme.support?version=1.0.0"))
     assert "Delete confirmation" in old
     assert "New sessions are bound to 1.1.0" in old

@@ -107,6 +107,8 @@ class Stage:
     """A standing approval, from a request of whoever opened the session."""
     atlas: str
     """It has two versions."""
+    steward: str
+    """Whom an atlas may be handed over to."""
     atlas_version: str
     next_atlas_version: str
     confirmation: str
@@ -225,6 +227,7 @@ class Stage:
             resolution=str(resolution.id),
             executed_call=str(executed.id),
             atlas=atlas,
+            steward=str((await world.person(Role.STEWARD, name="Sam")).member_id),
             atlas_version=versions[0],
             next_atlas_version=versions[1],
             confirmation=await confirmed(world),
@@ -329,7 +332,7 @@ def examples(s: Stage) -> list[Example]:
         Example("GET /v1/org"),
         Example("PATCH /v1/org", body={"name": "Renamed", "settings": {
             "guests_may_chat": True, "redact": ["*iban*"], "end_paused_after_seconds": 86_400,
-            "approval_channels": ["email", "webhook"],
+            "approval_channels": ["email", "webhook"], "policy_changes": "direct",
         }}),
         Example("POST /v1/org/signing-secret", body={"forget": True}),
         Example("POST /v1/teams", body={"slug": "ops", "name": "Ops", "parent": s.team}),
@@ -678,6 +681,16 @@ def examples(s: Stage) -> list[Example]:
         Example("GET /v1/atlases/{atlas_id}/versions/{version}/rules", atlas_version, {"action": "ticket.delete"}),
         Example("GET /v1/atlases/{atlas_id}/versions/{version}/rules", atlas_version, {"capability": "desk"}),
         Example("POST /v1/atlases/{atlas_id}/versions/{version}/retire", atlas_version),
+        Example("POST /v1/atlases/{atlas_id}/owner", {"atlas_id": s.atlas}, body={"member_id": s.steward}),
+        Example("POST /v1/atlases/{atlas_id}/owner", {"atlas_id": s.atlas}, body={"team": "main"}),
+        Example("GET /v1/platform/policies"),
+        Example(
+            "POST /v1/platform/policies",
+            body={
+                "text": "policies: [{name: no-rm, target: 'rm*', effect: deny}]", "dry_run": True, "note": "again",
+                "expected_version": 1,
+            },
+        ),
         Example(
             "PUT /v1/model-keys/{provider}", {"provider": "openai"}, body={"key": "sk-of-the-stage-0002"}
         ),

@@ -60,7 +60,7 @@ Case = schemathesis.Case[Any]
 
 PARTS = {
     "work": {"jobs", "sessions", "events", "requests", "signals"},
-    "approvals": {"approvals", "standing approvals", "absences", "deliveries", "policies"},
+    "approvals": {"approvals", "standing approvals", "absences", "deliveries", "policies", "platform"},
     "people": {"members", "identities", "teams", "orgs", "keys", "me", "audit"},
     "agents": {"agents", "models", "tools", "workers", "atlases", "resolutions"},
     "calls": {"calls", "connections", "health", "schemas"},

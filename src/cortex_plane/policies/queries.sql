@@ -1,7 +1,3 @@
--- name: changes_need_approval
-select settings ->> 'policy_changes' = 'approval' from org where id = $1
-
-
 -- name: current_version
 select policies_version($1)
 
@@ -85,7 +81,8 @@ select lock_platform_policies()
 
 -- name: lock_policy_version
 -- The org stands still while its rows are replaced.
-select o.policy_version, (select coalesce(max(v.version), 0) from policy_version v where v.org_id = o.id) as newest
+select o.policy_version, (select coalesce(max(v.version), 0) from policy_version v where v.org_id = o.id) as newest,
+  coalesce(o.settings ->> 'policy_changes' = 'approval', false) as asks
 from org o where o.id = $1 for no key update of o
 
 

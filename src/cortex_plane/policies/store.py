@@ -22,11 +22,6 @@ async def current_version(tx: Transaction) -> str | None:
     return version
 
 
-async def changes_need_approval(tx: Transaction) -> bool:
-    """Whether the org wants a second person to approve changes of its policies."""
-    return bool(await tx.value(queries.changes_need_approval, tx.org))
-
-
 @dataclass(frozen=True, slots=True)
 class InForce:
     version: int
@@ -34,6 +29,8 @@ class InForce:
     """The highest version that there is. Another one is in force only where somebody put it there by hand."""
     true: bool
     """The plane itself put it in force, with the rows that it has."""
+    asks: bool = False
+    """The org wants a second person to approve changes of its policies."""
 
 
 async def lock_policy_version(tx: Transaction) -> InForce | None:
@@ -47,7 +44,7 @@ async def lock_policy_version(tx: Transaction) -> InForce | None:
         true = True
     except Forged:
         true = False
-    return InForce(row["policy_version"], max(row["newest"], row["policy_version"]), true)
+    return InForce(row["policy_version"], max(row["newest"], row["policy_version"]), true, row["asks"])
 
 
 async def sign_policy_version(tx: Transaction, version: int) -> None:

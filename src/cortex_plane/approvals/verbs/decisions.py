@@ -92,24 +92,10 @@ async def decide(
 
 
 async def _decide(
-    db: Database, actor: Actor, id: UUID, decision: ApprovalDecision, channel: approval_model.Channel, key: str | None
-) -> tuple[approval_model.DecisionReceipt, ApprovalChange | None]:
-    """With what it changed; None where it was there before."""
-    result = await _decide_once(db, actor, id, decision, channel, key)
-    if isinstance(result, Approval):
-        # A yes to a change puts its file in force. It is read before the locks are taken again.
-        file = await changes.read_change(db, actor, id, result.tool_name)
-        result = await _decide_once(db, actor, id, decision, channel, key, file)
-    if isinstance(result, Approval):
-        raise AssertionError("the file of the change was read")
-    return result
-
-
-async def _decide_once(
     db: Database, actor: Actor, id: UUID, decision: ApprovalDecision, channel: approval_model.Channel, key: str | None,
     file: ChangeFile | None = None,
-) -> tuple[approval_model.DecisionReceipt, ApprovalChange | None] | Approval:  # fmt: skip
-    """The approval alone, and nothing written, where it needs the file of its change."""
+) -> tuple[approval_model.DecisionReceipt, ApprovalChange | None]:  # fmt: skip
+    """With what it changed; None where it was there before. ``file``: of a change, read before its locks were taken."""
     edit = await edits.prepare_edit(db, actor, id, decision) if decision.arguments is not None else None
     if decision.standing is not None:
         await standing_approvals.prepare(decision.standing)
@@ -120,12 +106,15 @@ async def _decide_once(
         is_open = row.earlier is None and approval.status is approval_model.ApprovalStatus.PENDING
         corrupt = await corrupt_jobs.fail_corrupt_jobs(tx, row, actor) if error is None and is_open else {}
         change = decision_change(row, actor, decision, edit) if error is None and not corrupt else None
-        if change is not None:
-            if file is None and approval_rules.changes_rules(approval, change):
-                return approval
+        needs_file = file is None and change is not None and approval_rules.changes_rules(approval, change)
+        if change is not None and not needs_file:
             approval = await _write(db, tx, row, change, actor, decision, edit, channel, key, file)
-        elif not corrupt and (error is not None or row.earlier is None):
+        elif change is None and not corrupt and (error is not None or row.earlier is None):
             await note_refused_decision(tx, row, actor, channel, decision.decision, decision.version, error)
+    if needs_file:
+        # A large file takes seconds to read, and nobody waits for that with a lock.
+        file = await changes.read_change(db, actor, id, approval.tool_name)
+        return await _decide(db, actor, id, decision, channel, key, file)
     error = error or corrupt_jobs.refuse_decision(actor.org_id, row, corrupt)
     if error is not None:
         raise error
@@ -246,7 +235,7 @@ async def _write(
                 tx, actor, person, after, decision.standing, reason=decision.reason, now=row.now
             )
             facts.append(granted)
-        if file is not None and approval_rules.changes_rules(approval, change):
+        if file is not None and change.status is approval_model.ApprovalStatus.APPROVED:
             facts += await changes.put_in_force(tx, actor, after, file)
         statement = approval_rules.receipt_facts(row, row.receipt, change, person, actor.name, decision, edit, channel)
         receipt = await receipts.sign_receipt(db, tx, after, statement, calls, standing)

@@ -63,40 +63,47 @@ async def apply_policies(
     """The org's rows become those of the file, all or none; where the org says so, once somebody else approves it. What is refused
     changes nothing and leaves no trace."""
     draft = await read_file(file.text)
-    simulation = None
-    if not file.dry_run:
-        async with db.transaction(actor.org_id) as tx:
-            asks = await policies_store.changes_need_approval(tx)
-        if asks:
-            simulation = await _simulate(db, actor, draft, merge=file.merge)
     async with db.transaction(actor.org_id) as tx:
-        if once is not None and not file.dry_run:
-            earlier = await tenancy_store.claim_idempotency_key(tx, actor.key_id, "policies.apply", once)
-            if earlier is not None:
-                return parse(versions.Applied, earlier)
         now = require_found(await policies_store.lock_policy_version(tx), "org")
-        if file.expected_version is not None and file.expected_version != now.version:
-            raise Stale(
-                f"Version {now.version} holds by now; you expected {file.expected_version}.",
-                hint="Look at what changed with `cortex policy show`, then apply your file again.",
-                current_version=now.version,
-            )
-        change = await _compare(tx, draft, now, merge=file.merge)
-        if change.differs and simulation is not None:
-            waits = await _propose(tx, actor, file, change, simulation)
-            result = _applied(file, change, now.version, changed=False, waits=waits)
-        elif change.differs and not file.dry_run:
-            author = Author(actor.name, actor.identity)
-            facts = await _put_in_force(tx, actor, author, change.text or file.text, file.note, change)
-            await proof_store.append_to_org(tx, *facts)
-            result = _applied(file, change, change.version, changed=True)
-        else:
-            result = _applied(file, change, change.version, changed=change.differs)
-        if once is not None and not file.dry_run:
-            await tenancy_store.settle_idempotency_key(
-                tx, actor.key_id, "policies.apply", once, orjson.loads(to_json(result))
-            )
-        return result
+        if file.dry_run or not now.asks:
+            return await _apply(tx, actor, file, draft, now, once)
+    # Nobody waits for a simulation with a lock.
+    simulation = await _simulate(db, actor, draft, merge=file.merge)
+    async with db.transaction(actor.org_id) as tx:
+        now = require_found(await policies_store.lock_policy_version(tx), "org")
+        return await _apply(tx, actor, file, draft, now, once, simulation if now.asks else None)
+
+
+async def _apply(
+    tx: Transaction, actor: Actor, file: versions.PolicyFile, draft: Draft, now: InForce, once: IdempotencyKey | None,
+    simulation: versions.Simulation | None = None,
+) -> versions.Applied:  # fmt: skip
+    """Under the lock of the org's policies; with a simulation it is proposed."""
+    if once is not None and not file.dry_run:
+        earlier = await tenancy_store.claim_idempotency_key(tx, actor.key_id, "policies.apply", once)
+        if earlier is not None:
+            return parse(versions.Applied, earlier)
+    if file.expected_version is not None and file.expected_version != now.version:
+        raise Stale(
+            f"Version {now.version} holds by now; you expected {file.expected_version}.",
+            hint="Look at what changed with `cortex policy show`, then apply your file again.",
+            current_version=now.version,
+        )
+    change = await _compare(tx, draft, now, merge=file.merge)
+    if change.differs and simulation is not None:
+        waits = await _propose(tx, actor, file, change, simulation)
+        result = _applied(file, change, now.version, changed=False, waits=waits)
+    elif change.differs and not file.dry_run:
+        author = Author(actor.name, actor.identity)
+        facts = await _put_in_force(tx, actor, author, change.text or file.text, file.note, change)
+        await proof_store.append_to_org(tx, *facts)
+        result = _applied(file, change, change.version, changed=True)
+    else:
+        result = _applied(file, change, change.version, changed=change.differs)
+    if once is not None and not file.dry_run:
+        settled = orjson.loads(to_json(result))
+        await tenancy_store.settle_idempotency_key(tx, actor.key_id, "policies.apply", once, settled)
+    return result
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -96,18 +96,18 @@ def receipt_body(
     they are people's words, which the trail can erase and this could not."""
     if approval.resolved_at is None:
         raise AssertionError("an approval that was decided has the time of its decision")
-    decided_at = iso(approval.resolved_at)
+    decided_at, of_job = iso(approval.resolved_at), approval.job_id is not None
     return orjson.dumps(
         {
             "format": FORMAT,
-            "version": VERSION if approval.job_id is not None else OF_CHANGES,
+            "version": VERSION if of_job else OF_CHANGES,
             "org": str(org_id),
             "approval": str(approval.id),
             "approval_version": approval.version,
             "kind": approval.kind.value,
-            "session": _id(approval.session_id),
-            "job": _id(approval.job_id),
-            "agent": _id(approval.agent_id),
+            "session": str(approval.session_id) if of_job else None,
+            "job": str(approval.job_id) if of_job else None,
+            "agent": str(approval.agent_id) if of_job else None,
             "tool": {"name": approval.tool_name, "digest": approval.tool_digest},
             "arguments": {"digest": approval.input_hash, "original_digest": facts.original_hash},
             "calls": sorted(map(str, calls)),
@@ -151,12 +151,8 @@ def receipt_body(
     )
 
 
-def _id(id: UUID | None) -> str | None:
-    return None if id is None else str(id)
-
-
 def _person(id: UUID | None, name: str | None) -> dict[str, str | None]:
-    return {"id": _id(id), "name": name}
+    return {"id": str(id) if id else None, "name": name}
 
 
 def parse_receipt(body: bytes) -> dict[str, Any] | None:

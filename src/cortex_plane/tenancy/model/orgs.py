@@ -44,7 +44,8 @@ class OrgSettings:
     """When a session that nobody came back to ends; 0, or none, for never."""
     approval_channels: ApprovalChannels | None = None
     """The channels over which this org asks for approvals; none means every one that it has connected."""
-    policy_changes: PolicyChanges = PolicyChanges.DIRECT
+    policy_changes: PolicyChanges | None = None
+    """`direct` where nothing is said."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
