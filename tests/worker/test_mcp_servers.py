@@ -17,6 +17,7 @@ from cortex_plane.agents.model.tools import (
     Confirmed,
     InvalidApp,
     InvalidArguments,
+    Risk,
     ToolError,
     UncertainOutcome,
     trouble,
@@ -235,6 +236,8 @@ async def test_what_a_server_says_itself_is_known(tmp_path: Path) -> None:
         with pytest.raises(ToolError, match="may have acted in part: no, not with None") as failed:
             await line.call("refuse")
         assert "othing was changed" not in str(failed.value)
+        confirmed = line.tools["refuse"].trusted(Confirmed(idempotent=True, risk=Risk.LOW))
+        assert (line.tools["refuse"].declares_risk, confirmed.declares_risk) == (False, True)
         reading = line.tools["refuse"].trusted(Confirmed(read_only=True))
         with pytest.raises(ToolError) as only_read:
             await line.connection.call(reading, {}, "key-2")

@@ -83,10 +83,6 @@ class CallDraft:
     """A webhook connection of the org, by name or id: it is told when a person decided, or nobody did in time."""
 
     @property
-    def assumed_risk(self) -> Risk:
-        return self.risk or UNDECLARED
-
-    @property
     def settlement(self) -> OnUncertain:
         """What only reads may simply be read again, whoever was asked about it."""
         return OnUncertain.RETRY_WITH_KEY if self.read_only else self.on_uncertain

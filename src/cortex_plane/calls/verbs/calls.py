@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from cortex_plane.agents.model.tools import UNDECLARED
 from cortex_plane.approvals.verbs.approval_requests import Possible, count, nobody_can
 from cortex_plane.calls import model as call_model
 from cortex_plane.calls import store as calls_store
@@ -135,7 +136,7 @@ async def _authorize(
     arguments = canonical(draft.arguments)
     request = call_model.RequestedCall(
         id=new_id(), name=draft.tool, digest=tool_digest(draft), arguments=arguments,
-        input_hash=hashlib.sha256(arguments).hexdigest(), read_only=draft.read_only, risk=draft.assumed_risk,
+        input_hash=hashlib.sha256(arguments).hexdigest(), read_only=draft.read_only, risk=draft.risk or UNDECLARED,
         declares_risk=draft.risk is not None, says=draft.says,
     )  # fmt: skip
     request_hash = hashlib.sha256(f"{request.name}\n{request.digest}\n{request.input_hash}".encode()).digest()

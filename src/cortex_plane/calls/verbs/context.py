@@ -10,6 +10,7 @@ from typing import TypeVar
 from uuid import UUID
 from weakref import WeakValueDictionary
 
+from cortex_plane.agents.model.tools import UNDECLARED
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import CallDraft, ExternalCall, advised
 from cortex_plane.calls.store import CallContext, StoredCall, queries
@@ -116,7 +117,7 @@ def shown_call(stored_call: StoredCall, sender: str | None) -> ExternalCall:
 def tool_digest(draft: CallDraft) -> str:
     """Names what was declared: a standing approval, a grant and an edit are for exactly this."""
     declaration = {
-        "name": draft.tool, "parameters": draft.parameters, "read_only": draft.read_only, "risk": draft.assumed_risk,
+        "name": draft.tool, "parameters": draft.parameters, "read_only": draft.read_only, "risk": draft.risk or UNDECLARED,
         "on_uncertain": draft.on_uncertain, "timeout_seconds": draft.timeout_seconds,
     }  # fmt: skip
     return hashlib.sha256(canonical(declaration)).hexdigest()
