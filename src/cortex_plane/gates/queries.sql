@@ -28,7 +28,7 @@ order by w.place
 
 
 -- name: could_own
-select exists (select from user_account where id = $1 and deactivated_at is null and roles && array['admin', 'steward'])
+select deactivated_at is null and roles && array['admin', 'steward'] from user_account where id = $1
 
 
 -- name: count_atlas_sessions

@@ -47,7 +47,7 @@ async def hand_over_atlas(
     owner, team = handover.member_id, None
     if handover.team is not None:
         team = require_found(await tenancy_store.get_team(tx, handover.team), "team").id
-    elif not await tx.value(queries.could_own, owner):
+    elif not require_found(await tx.value(queries.could_own, owner), "member"):
         raise InvalidInput(
             "This member could not publish a version of it.",
             hint="Name an active member who is a steward or an admin: `cortex member list`.",
