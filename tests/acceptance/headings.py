@@ -232,7 +232,7 @@ HEADINGS: dict[str, list[Heading]] = {
         _h("Guidance Formats", "S5.16"),
         _h("Capability Gating", "S5.13 S5.14 S5.202 S5.11 S5.233"),
         _h("Checkpoint Evaluation Flow", "S5.12 S5.26 S5.232"),
-        _h("Complete Atlas Example", "S5.21 D.300 S5.200 S5.203 S5.204"),
+        _h("Complete Atlas Example", "S5.21 D.300 S5.200 S5.203 S5.204 S5.205"),
         _h("Integration with TRACE", "S5.9 S5.27 S5.234"),
         _h("Rust API Reference", note="otherwise: Python"),
         _h("Creating Checkpoints", "S5.239", "otherwise: Python"),

@@ -688,7 +688,7 @@ def examples(s: Stage) -> list[Example]:
             "POST /v1/platform/policies",
             body={
                 "text": "policies: [{name: no-rm, target: 'rm*', effect: deny}]", "dry_run": True, "note": "again",
-                "expected_version": 1,
+                "expected_version": 1, "merge": False,
             },
         ),
         Example(

@@ -8,6 +8,7 @@ campaigns make up more of everything.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -221,7 +222,8 @@ def _known(stage: Stage, operation: Operation) -> dict[str, list[Any]]:
         "version": [stage.atlas_version] if "/atlases/" in operation.path else ["0", "1"],
         "atlas_id": [stage.atlas],
         "from": [stage.atlas_version],
-        "atlases": [[], [stage.atlas]],
+        "atlases": [[]] if operation.path.endswith("/atlases/test") else [[], [stage.atlas]],
+        "scenarios": [json.dumps({"agent": stage.agent, "scenarios": [{"name": "It", "expect": {"shut": []}}]})],
         "wait": [0, 0.01],
         "manifest": [plain("com.example.fuzzed", "1"), plain("com.example.fuzzed", "2")],
         **(_DECIDED | {"approval_id": [stage.approval]} if operation.path.endswith("_id}/decide") else {}),

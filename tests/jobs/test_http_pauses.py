@@ -278,7 +278,7 @@ async def test_a_read_and_a_step_of_code_are_cut_and_run_again(
 
     async def run(ctx: Context) -> str:
         if kind == "step":
-            await ctx.step("wait", wait_once, "look")
+            await ctx.step("wait", wait_once, "look", repeatable=True)
         else:
             await ctx.tool("look")
         return "done"

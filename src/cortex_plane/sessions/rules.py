@@ -235,14 +235,14 @@ class Thread(Sequence[Turn]):
         self.entries.append(entry)
         self.entry_turns.append(entry.turn)
         self.tokens += entry.tokens
-        self._user_turns += isinstance(entry.turn, UserTurn)
+        self._user_turns += _is_users(entry.turn)
 
     def drop(self, count: int) -> list[Entry]:
         """The oldest entries leave: a memory covers them now."""
         oldest, self.entries, self.entry_turns = self.entries[:count], self.entries[count:], self.entry_turns[count:]
         for entry in oldest:
             self.tokens -= entry.tokens
-            self._user_turns -= isinstance(entry.turn, UserTurn)
+            self._user_turns -= _is_users(entry.turn)
         self._asked = _newest_user(oldest) or self._asked
         return oldest
 
@@ -385,7 +385,12 @@ def _mark(count: int) -> str:
 
 
 def _newest_user(entries: Sequence[Entry]) -> Entry | None:
-    return next((entry for entry in reversed(entries) if isinstance(entry.turn, UserTurn)), None)
+    return next((entry for entry in reversed(entries) if _is_users(entry.turn)), None)
+
+
+def _is_users(turn: Turn) -> bool:
+    """Words of an operator ask for nothing: the model needs what the user asked beside them."""
+    return isinstance(turn, UserTurn) and not turn.by_operator
 
 
 def _unit_ends(entries: Sequence[Entry]) -> list[int]:

@@ -7,7 +7,7 @@ import hashlib
 from dataclasses import replace
 
 from cortex_plane.db.database import Database, Transaction
-from cortex_plane.kernel.errors import Stale
+from cortex_plane.kernel.errors import InvalidInput, Stale
 from cortex_plane.policies import store as policies_store
 from cortex_plane.policies.files import place_for_platform
 from cortex_plane.policies.model import versions
@@ -22,6 +22,11 @@ from cortex_plane.tenancy.verbs.frame import transaction_verb, verb
 @verb(Permission.PLATFORM_POLICY_WRITE)
 async def apply_platform_policies(db: Database, actor: Actor, file: versions.PolicyFile) -> versions.Applied:
     """The platform's rows become those of the file, all or none. The trail of every org says so: they hold in each of them."""
+    if file.merge:
+        raise InvalidInput(
+            "The platform's policies are applied as a whole: `merge` has no place here.",
+            hint="Send all of them; `cortex platform policy show` prints those that hold.",
+        )
     draft = await read_file(file.text)
     rows, warnings = await asyncio.to_thread(place_for_platform, draft)
     digest = hashlib.sha256(file.text.encode()).hexdigest()
