@@ -111,8 +111,9 @@ _UNSTORABLE = [
 
 
 def _kind(example: Example, name: str) -> str:
-    """What a job is given is an object; what a signal or an operator says is any JSON."""
-    is_any = (example.route, name) == ("POST /v1/signals", "payload") or name == "operator_input"
+    """What a job is given is an object; what a signal, an operator or an answer says is any JSON."""
+    is_answer = name == "answer" and "/decide" in example.route
+    is_any = is_answer or (example.route, name) == ("POST /v1/signals", "payload") or name == "operator_input"
     return "result" if is_any else name
 
 
@@ -154,7 +155,9 @@ async def test_a_wrong_value_in_any_field_is_refused_and_named(
                 is_secret = example.route == "POST /v1/enrolments" and way[-1] == "code"
                 body = problem(
                     answer,
-                    {400, 422} | ({401} if is_secret else set()) | ({413} if way[-1] == "operator_input" else set()),
+                    {400, 422}
+                    | ({401} if is_secret else set())
+                    | ({413} if _kind(example, way[-1]) in ANY_JSON else set()),
                 )
                 if answer.status_code == 422:
                     assert body["code"] == "invalid_request", (example.route, way, raw[:50])

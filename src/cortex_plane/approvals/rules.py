@@ -311,7 +311,7 @@ def answer_refusal(approval: Approval, decision: approval_model.ApprovalDecision
             return error
     elif decision.answer is not None:
         hint = 'Send `"decision": "responded"` with it, or leave it out.'
-        return InvalidInput("An answer goes with the decision `responded` alone.", code="answer_invalid", hint=hint)
+        return InvalidInput("An answer goes with the decision `responded` alone.", hint=hint)
     elif decision.decision is Choice.APPROVED and approval.tool_name == ASK_PERSON:
         return Conflict(
             "This is a question: there is nothing to approve.",
