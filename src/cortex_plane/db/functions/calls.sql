@@ -1,7 +1,7 @@
 -- The writes of calls, whoever performs their effect: a worker (advance_job) or an agent that runs elsewhere (external.sql). Whoever
 -- calls these holds the lock of the job.
 --
--- Calls, intents and outcomes are arrays of objects, which calls/rules.py makes. What may be large stands beside them: `arguments`
+-- Calls, intents and outcomes are arrays of objects, which calls/rules/pipeline.py makes. What may be large stands beside them: `arguments`
 -- and `result` are places in p_arguments and p_results. Each row is written by key: a plan over all of them might read every call
 -- that the org ever made. Each returns true: a function that returns a value is called in an assignment, without a query around it.
 
