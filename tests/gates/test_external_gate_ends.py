@@ -19,7 +19,7 @@ from cortex_plane.approvals.verbs import settlements
 from cortex_plane.calls.model import OutcomeDraft, OutcomeStatus
 from cortex_plane.calls.verbs import deadlines, outcomes
 from cortex_plane.db.database import Database
-from cortex_plane.gates.verbs import session_gates
+from cortex_plane.gates.verbs import session_gates, session_lifecycle
 from cortex_plane.gates.verbs.atlas_cache import AtlasCache
 from cortex_plane.jobs.model.effects import Verdict
 from tests.fixtures.clock import Clock
@@ -309,16 +309,24 @@ async def test_an_outcome_costs_one_look_at_gates_where_there_are_some_and_none_
 
 
 @pytest.mark.proves("S5.242")
-@pytest.mark.parametrize("how", ["complete", "fail", "terminate", "shut"])
+@pytest.mark.parametrize("how", ["complete", "fail", "terminate", "shut", "idle"])
 async def test_gates_of_the_end_fire_once_however_a_session_ends(
-    http: httpx.AsyncClient, world: World, how: str
+    http: httpx.AsyncClient, world: World, admin: asyncpg.Connection, how: str
 ) -> None:
     ends = [gate(f"goodbye-{n}", {"type": "session_end"}, "observational") for n in range(3)]
     cheap = {"budget": {"max_checkpoints_per_input": 1}}
     await governed(world, desk(gates=[ONBOARDING, *ends], checkpoint_config=cheap))
     session = await opened(http, world.service, agrees=how != "shut")
+    if how == "idle":
+        await admin.execute("update session set status = 'PAUSED' where id = $1", UUID(session))
+        long_ago = "update session set paused_at = plane_now() - interval '1 hour' where id = $1"
+        await admin.execute(long_ago, UUID(session))
+        change = {"settings": {"end_paused_after_seconds": 60}}
+        assert (await http.patch("/v1/org", headers=world.admin.headers, json=change)).status_code == 200
     for _ in range(3):
-        if how == "shut":
+        if how == "idle":
+            await session_lifecycle.end_long_paused(world.db)
+        elif how == "shut":
             await sent(http, world.service, f"/sessions/{session}/answers", gate="onboarding", answers={"agree": False})
         else:
             await sent(http, world.admin, f"/sessions/{session}/{how}")
