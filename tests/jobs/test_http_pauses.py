@@ -339,7 +339,12 @@ async def test_operator_input_reaches_the_model_at_the_boundary_and_its_author_i
     assert said in told, "it is heard again where the job goes on"
     last = told[-1]
     assert isinstance(last, UserTurn)
-    for part in ("[From Ada, an operator", card["id"], '"decision":"approved"', '"reason":"but only once"'):
+    for part in (
+        "[From Ada, who decided about a call",
+        card["id"],
+        '"decision":"approved"',
+        '"reason":"but only once"',
+    ):
         assert part in last.text
     session = (await read(http, world, f"jobs/{job}"))["session_id"]
     messages = (await read(http, world, f"sessions/{session}/messages"))["items"]

@@ -302,6 +302,8 @@ def approval_expired() -> Conflict:
 def answer_refusal(approval: Approval, decision: approval_model.ApprovalDecision) -> CortexError | None:
     """Why the answer of a decision cannot be taken; a question takes nothing but an answer, or a no."""
     if decision.decision is Choice.RESPONDED:
+        if approval.kind is not approval_model.ApprovalKind.CALL:
+            return InvalidInput("Only a call can be answered in its place.", hint="Approve it or deny it.")
         if decision.arguments is not None or decision.standing is not None:
             hint = "Leave `arguments` and `standing` out: an answer lets nothing run."
             return InvalidInput("Only a yes takes arguments or stands for more calls.", hint=hint)

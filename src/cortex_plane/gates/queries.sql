@@ -73,9 +73,12 @@ where a.atlas_id = $1 and a.version = $2
 
 -- name: get_ownership
 -- No row: there is no such atlas yet. Of a team's atlas its stewards and admins say yes, and whoever of the team may publish does.
-select coalesce(p.person = o.owner_id or exists (
-    select from team_member m where m.org_id = $1 and m.team_id = o.team_id and m.user_account_id = p.person), false) as is_own,
-  case when o.team_id is null then array_remove(array[o.owner_id], null) else array(
+select coalesce((p.person = o.owner_id or exists (
+    select from team_member m where m.org_id = $1 and m.team_id = o.team_id and m.user_account_id = p.person)) and exists (
+    select from user_account u where u.org_id = $1 and u.id = p.person and u.roles && array['admin', 'steward']), false) as is_own,
+  case when o.team_id is null then array(
+    select u.id from user_account u
+    where u.org_id = $1 and u.id = o.owner_id and u.deactivated_at is null and u.roles && array['admin', 'steward']) else array(
     select u.id from team_member m join user_account u on u.org_id = m.org_id and u.id = m.user_account_id
     where m.org_id = $1 and m.team_id = o.team_id and u.deactivated_at is null and u.roles && array['admin', 'steward']
     order by u.id) end as stewards

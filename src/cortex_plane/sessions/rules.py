@@ -21,6 +21,10 @@ OPERATOR = (
     " stopped. Take it into account from here on.]"
 )
 """What stands before words of an operator."""
+APPROVER = "[From {by}, who decided about a call of yours: not a part of the conversation.]"
+"""What stands before the reason of a yes."""
+OF_DECISION = '{"approval_id":'
+"""How the reason of a yes begins, as it is stored."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +92,8 @@ def heard(messages: Sequence[SessionMessage], job_id: UUID) -> list[Entry]:
 
 def _turn_of(message: SessionMessage) -> Turn:
     if message.role == "system":
-        return UserTurn(f"{OPERATOR.format(by=message.by or 'an operator')}\n{message.text}", by_operator=True)
+        who = APPROVER if message.text.startswith(OF_DECISION) else OPERATOR
+        return UserTurn(f"{who.format(by=message.by or 'an operator')}\n{message.text}", by_operator=True)
     return AssistantTurn(text=message.text) if message.role == "assistant" else UserTurn(message.text)
 
 

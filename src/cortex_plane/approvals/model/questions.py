@@ -162,7 +162,7 @@ def _check_schema(schema: Any) -> None:
     if unknown := sorted(schema.keys() - _OF_FORM):
         raise _invalid(f"`schema` has `{unknown[0]}`; a form may have {', '.join(sorted(_OF_FORM))}")
     required = schema.get("required", [])
-    if not isinstance(required, list) or not all(name in properties for name in required):
+    if not isinstance(required, list) or not all(isinstance(name, str) and name in properties for name in required):
         raise _invalid("`required` must list properties of the schema")
     for name, field in properties.items():
         _check_field(name, field)

@@ -105,6 +105,8 @@ async def publish_proposed(
 ) -> list[Fact]:
     """Somebody approved it: it holds from now on. Under the atlas's lock. Raises ``Conflict`` where another version holds by now."""
     atlas = draft.atlas
+    # Who was asked may have lost the role, or the atlas, since.
+    await require_owner(tx, actor, atlas.atlas_id, "approves its versions")
     summary = require_found(await gates_store.get_atlas(tx, atlas.atlas_id), "atlas")
     if (
         summary.holds != change.base

@@ -18,7 +18,7 @@ from cortex_plane.jobs.model.journal import AT_ONCE, KEPT, Signal, SignalDraft, 
 from cortex_plane.jobs.store import ReachedWaiters, queries
 from cortex_plane.jobs.verbs.jobs import job_reader
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.errors import Conflict, InvalidInput
+from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.meters import meters
 from cortex_plane.kernel.pages import After, Page
@@ -297,6 +297,13 @@ async def _add_operator_input(tx: Transaction, job_row: Row, id: UUID, actor: Ac
     """Words that the model reads before it goes on. Whoever gave them is a cause of what it asks for."""
     if words is None:
         return
+    if actor.sees is not None:
+        # The model would take whom it talks with for somebody who runs the plane.
+        raise Forbidden(
+            "Only operators say something with a resume.",
+            code="operator_input_unread",
+            hint="Leave `operator_input` out, and send a message to the agent instead.",
+        )
     text = words if isinstance(words, str) else canonical(words).decode()
     if not text.strip():
         raise _nobody_reads("It is empty.")

@@ -120,7 +120,8 @@ class DecidingCards:
             )  # fmt: skip
             self._tokens.append(row)
         approve_url = None if card.is_question else links[Choice.APPROVED]
-        deny_url, respond_url = links[Choice.DENIED], links[Choice.RESPONDED]
+        deny_url = links[Choice.DENIED]
+        respond_url = links[Choice.RESPONDED] if card.kind is approval_model.ApprovalKind.CALL else None
         return replace(card, approve_url=approve_url, deny_url=deny_url, respond_url=respond_url, token=token)
 
     async def write_tokens(self) -> None:
