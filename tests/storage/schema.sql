@@ -157,6 +157,10 @@ begin
   if p_more ? 'waits' then
     perform lock_waits(p_org, p_more -> 'waits'); -- before the job is
   end if;
+  if p_more ? 'end_session' then -- a session is locked before its jobs
+    perform from session s
+    where s.org_id = p_org and s.id = (select j.session_id from job j where j.org_id = p_org and j.id = p_job) for no key update;
+  end if;
   if p_status is null then
     update job j
     set checkpoint = coalesce(p_checkpoint::jsonb, j.checkpoint), memory = coalesce(p_memory::jsonb, j.memory),

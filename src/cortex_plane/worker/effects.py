@@ -193,6 +193,8 @@ class CallLedger:
         is_new = call.status in (None, CallStatus.APPROVED)
         if is_new or call.status is CallStatus.CLEARED:
             if self._lease.is_overdue:
+                # The write records the response, and the next attempt finds its calls here.
+                self._lease.progress.active_tools = tuple(each.active_tool() for each in calls)
                 raise Ended(JobPaused(pending.take()))
             if (refusal := self._lease.limits.refuse_time()) is not None:
                 if not is_new:
@@ -248,6 +250,12 @@ class CallLedger:
                 again = "not sent again: the job was cancelled, and nobody knows whether it happened before"
                 call.fail("not sent: the job was cancelled" if trouble is None else f"{again} ({trouble})")
                 return True
+            if (why := self._reason_not_to_send()) is not None:
+                if trouble is None:
+                    call.fail(f"not sent: {why}")
+                else:
+                    call.error = trouble
+                return trouble is None
             if (certain := await self._dispatch(call, result)) is not None:
                 return certain
             # Nothing was sent, and the lease is still ours, or the next write says so.
@@ -258,6 +266,12 @@ class CallLedger:
             return False
         call.fail("not sent: this worker is held up again and again")
         return True
+
+    def _reason_not_to_send(self) -> str | None:
+        """What came up while the intent was being written."""
+        if self._lease.is_overdue:
+            return "the job was paused"
+        return None if self._lease.limits.refuse_time() is None else "the time of its job was over"
 
     async def _send_again(self, call: Call, calls: Sequence[Call], trouble: str | None = None) -> bool:
         """The same call with the same key: only after it is safe to do so."""

@@ -6,6 +6,7 @@ Every write is fenced and numbered. Nothing goes on without its write: an attemp
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import random
 from collections.abc import Coroutine, Mapping
@@ -184,6 +185,7 @@ class Lease:
         self.number += 1
         # Taken now: what a parallel branch notes meanwhile goes with the write after this one.
         notes, self.notes = self.notes, []
+        end_reason = self.end_reason
         write.facts = [*notes, *write.facts]
         try:
             result = await self._send(write)
@@ -198,7 +200,8 @@ class Lease:
             self.notes = [*notes, *self.notes]
             self.number -= 1
         else:
-            self.end_reason = None
+            if self.end_reason is end_reason:
+                self.end_reason = None
             if write.memory is not None:
                 self.stored_memory, self.state = progress.memory, progress.working_data
         self.has_progress = self.has_progress or write.step is not None or write.done_step is not None
@@ -227,7 +230,8 @@ class Lease:
         """End the calls that are under way, because the job should hold by now."""
         self.is_overdue = True
         for limit in self.calls:
-            limit.reschedule(0.0)
+            with contextlib.suppress(RuntimeError):  # it rang already, and the call is still cleaning up
+                limit.reschedule(0.0)
 
     def is_fresh(self, seconds: float) -> bool:
         """Whether the last write was sent so short a time ago, and nobody wanted the job to stop then."""

@@ -153,6 +153,9 @@ class JournalWriter:
 
     async def write(self, step: StepWrite, *, keep_checkpoint: bool = False) -> WriteResult:
         async with self._lock:
+            if keep_checkpoint and self._has_due:
+                # What is recorded goes with a checkpoint of its own: state, and the first entries of a job, need one.
+                await self._steps.write(NOTHING, commit=self._commit)
             return await self._steps.write(step, keep_checkpoint=keep_checkpoint, commit=self._commit)
 
     async def _commit(self, step: StepWrite, keep_checkpoint: bool) -> WriteResult:

@@ -310,6 +310,12 @@ class ToolContext:
         """End the session of this call, once none of its jobs is open any more: the agent may still say goodbye."""
         if self.request_end is None:
             raise InvalidApp("This context belongs to no session.", hint="Call it in a tool that a worker runs.")
+        if self.state.is_closed:
+            raise Conflict(
+                "The session was to be ended after its call was over.",
+                code="call_over",
+                hint="End it before the tool returns, and within its timeout.",
+            )
         self.request_end(reason)
 
     @property
