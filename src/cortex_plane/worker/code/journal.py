@@ -8,6 +8,7 @@ other cost one commit each. An end of the attempt in one branch is put off until
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -155,7 +156,8 @@ class JournalWriter:
         async with self._lock:
             if keep_checkpoint and self._has_due:
                 # What is recorded goes with a checkpoint of its own: state, and the first entries of a job, need one.
-                await self._steps.write(NOTHING, commit=self._commit)
+                with contextlib.suppress(CheckpointTooLarge):  # then its outcomes go with the write that ends the job
+                    await self._steps.write(NOTHING, commit=self._commit)
             return await self._steps.write(step, keep_checkpoint=keep_checkpoint, commit=self._commit)
 
     async def _commit(self, step: StepWrite, keep_checkpoint: bool) -> WriteResult:
