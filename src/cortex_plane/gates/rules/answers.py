@@ -301,8 +301,8 @@ def answer(
         for question in gate.questions
         if question.question_id in answers
     }
-    kept, cut = shorten(own, MAX_REMEMBERED, MAX_REMEMBERED)
-    work.remember_answers(gate_model.GateAnswers(gate=gate.key, answers=kept, cut=cut, **about))
+    shortened, cut = shorten(own, MAX_REMEMBERED, MAX_REMEMBERED)
+    work.remember_answers(gate_model.GateAnswers(gate=gate.key, answers=shortened, cut=cut, **about))
     warnings = [fault.said for fault in wrong if fault.on_invalid is OnInvalid.WARN_AND_CONTINUE]
     reply = {"passed": True, "gate": gate.gate_id, **({"warning": warnings} if warnings else {}), **work.opened}
     reply["next"] = _next(work, which)
@@ -400,19 +400,19 @@ def ignored(atlases: CompiledAtlases, state: gate_model.GateState, now: datetime
 
 def _traced(answers: Mapping[str, Any]) -> dict[str, Any]:
     """Answers as the trail keeps them: whole, or marked as cut."""
-    kept, cut = shorten(dict(islice(answers.items(), MAX_TRACED_ANSWERS)), MAX_ANSWER, MAX_TRACED)
-    more = len(answers) - len(kept)
-    return {"answers": kept, **({"cut": cut} if cut else {}), **({"more_answers": more} if more else {})}
+    shortened, cut = shorten(dict(islice(answers.items(), MAX_TRACED_ANSWERS)), MAX_ANSWER, MAX_TRACED)
+    more = len(answers) - len(shortened)
+    return {"answers": shortened, **({"cut": cut} if cut else {}), **({"more_answers": more} if more else {})}
 
 
 def shorten(answers: Mapping[str, Any], longest: int, room: int) -> tuple[dict[str, Any], dict[str, int]]:
     """Answers with at most so many characters each and together; and of those that were cut, how many they had."""
-    kept, cut = dict[str, Any](), dict[str, int]()
+    shortened, cut = dict[str, Any](), dict[str, int]()
     for id, value in answers.items():
         name, text, most = str(id)[:200], _as_text(value), min(longest, room)
         if text is None or len(text) <= most:
-            kept[name] = value
+            shortened[name] = value
         else:
-            kept[name], cut[name] = text[:most], len(text)
+            shortened[name], cut[name] = text[:most], len(text)
         room -= min(len(text or ""), most)
-    return kept, cut
+    return shortened, cut
