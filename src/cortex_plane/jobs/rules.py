@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -11,6 +11,7 @@ from uuid import UUID
 from cortex_plane.approvals.model.approvals import NewRequest
 from cortex_plane.jobs.model.jobs import JobKind, JobStatus
 from cortex_plane.jobs.model.state import Changes
+from cortex_plane.kernel.canonical import canonical
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor
 
@@ -79,10 +80,18 @@ UNSHARED = SlotShares()
 class NewStep:
     index: int
     message_seq: int
-    response: bytes
+    response: Mapping[str, Any]
     prompt_tokens: int
     completion_tokens: int
     seconds: float
+
+    def response_json(self, in_rows: Collection[int]) -> str:
+        """The response without the arguments of the calls at these positions."""
+        calls = [
+            {key: value for key, value in call.items() if key != "arguments"} if position in in_rows else call
+            for position, call in enumerate(self.response["calls"])
+        ]
+        return canonical({**self.response, "calls": calls}).decode()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -98,6 +107,8 @@ class StepWrite:
     done_step: int | None = None
     calls: bytes | None = None
     """JSON: new rows of the ledger; those with status `intended` may be sent once this is durable."""
+    in_rows: frozenset[int] = frozenset()
+    """The calls of the response whose arguments are in their rows, and not in the response too."""
     outcomes: bytes | None = None
     arguments: tuple[str, ...] = ()
     results: tuple[str, ...] = ()

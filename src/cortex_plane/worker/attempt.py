@@ -41,7 +41,7 @@ from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import meters
-from cortex_plane.sessions.rules import as_sent, heard, merge_assistant_turns, recorded_form, requests_of
+from cortex_plane.sessions.rules import heard, merge_assistant_turns, recorded_form, requests_of
 from cortex_plane.worker import calls as step_calls
 from cortex_plane.worker.authorization import CallAuthorizer
 from cortex_plane.worker.context_window import ContextWindow
@@ -296,7 +296,7 @@ class Attempt:
             await self._evaluate_gates()
         rows = [call for call in point.calls if call.step_index == step]
         calls = await restore_calls(self.lease, self.gates, self.authorizer, response, rows)
-        requests = as_sent(requests_of(response), {row.position: row for row in rows})
+        requests = requests_of(response, {row.position: row for row in rows})
         turn = completions.AssistantTurn(text=response["text"], calls=requests)
         self.conversation.turns.append(turn, step=step, seq=point.read_to)
         await self._resolve(calls, StepWrite())
@@ -386,13 +386,14 @@ class Attempt:
             remedy = "Look at the agent's prompt and model, then `cortex job resubmit` it."
             raise Ended(JobFailed("The model returned nothing: neither text nor a call.", remedy))
         try:
-            response_json = canonical(recorded_form(response))
+            form = recorded_form(response)
+            canonical(form)
         except CortexError as error:
             raise Ended(JobFailed(f"The model's response cannot be stored: {error.message}", error.hint)) from error
         record = NewStep(
             index=progress.step,
             message_seq=progress.message_seq,
-            response=response_json,
+            response=form,
             prompt_tokens=response.usage.prompt_tokens,
             completion_tokens=response.usage.completion_tokens,
             seconds=ticks() - self.step_start,

@@ -144,6 +144,11 @@ class Call:
         return self.code.declares_risk
 
     @property
+    def keeps_arguments(self) -> bool:
+        """Whether its row has the arguments exactly as the model sent them."""
+        return self.kind is not CallKind.REFUSED and isinstance(self.request.arguments, dict)
+
+    @property
     def settled(self) -> bool:
         return self.status in SETTLED
 
@@ -338,6 +343,7 @@ def without_intents(write: StepWrite) -> StepWrite:
     return replace(
         write,
         calls=orjson.dumps(rows) if rows else None,
+        in_rows=frozenset(),
         intents=None,
         dispatches=False,
         reads=False,
@@ -368,6 +374,7 @@ def merge_writes(first: StepWrite, then: StepWrite) -> StepWrite:
         step=then.step or first.step,
         done_step=max((s for s in (first.done_step, then.done_step) if s is not None), default=None),
         calls=orjson.dumps([*calls, *later]) if calls or later else None,
+        in_rows=then.in_rows or first.in_rows,
         outcomes=orjson.dumps([*outcomes, *ends]) if outcomes or ends else None,
         arguments=(*first.arguments, *then.arguments),
         results=(*first.results, *then.results),
@@ -414,6 +421,8 @@ class PendingWrite:
         outcomes = [call.outcome(blobs) for call in self.settled]
         write = self.due
         write.calls = orjson.dumps(rows) if rows else None
+        if write.step is not None:
+            write.in_rows = frozenset(call.position for call in self.unwritten if call.keeps_arguments)
         write.outcomes = orjson.dumps(outcomes) if outcomes else None
         write.arguments, write.results = tuple(blobs.arguments), tuple(blobs.results)
         write.stored = tuple(self.stored)
