@@ -2728,7 +2728,9 @@ CREATE FUNCTION public.job_touched() RETURNS trigger
     SET search_path TO 'public', 'pg_temp'
     AS $$
 begin
-  new.updated_at := plane_now();
+  if new.updated_at = old.updated_at then
+    new.updated_at := plane_now();
+  end if;
   return new;
 end
 $$;
@@ -3583,7 +3585,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.tool_call_is_sound(status text, has_end boolean, hash_length integer, read_only boolean, verdict text, has_rule boolean, has_window boolean, on_uncertain text, granted boolean) RETURNS boolean
+CREATE FUNCTION public.tool_call_is_sound(status text, finished_at timestamp with time zone, input_hash bytea, read_only boolean, verdict text, rule text, dispatch_before timestamp with time zone, settle_after timestamp with time zone, on_uncertain text, granted boolean) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -3592,13 +3594,14 @@ declare
     when status not in ('awaiting', 'allowed', 'approved', 'intended', 'uncertain', 'cleared', 'completed', 'failed', 'rejected',
         'answered')
       then 'chk_tool_call_status'
-    when (status in ('completed', 'failed', 'rejected', 'answered')) <> has_end then 'chk_tool_call_end'
-    when hash_length <> 32 then 'chk_tool_call_hash'
+    when (status in ('completed', 'failed', 'rejected', 'answered')) <> (finished_at is not null) then 'chk_tool_call_end'
+    when length(input_hash) <> 32 then 'chk_tool_call_hash'
     when verdict not in ('allow', 'deny', 'requires_approval') then 'chk_tool_call_verdict'
     when on_uncertain not in ('retry_with_key', 'probe', 'ask_human', 'fail') then 'chk_tool_call_on_uncertain'
-    when not (read_only or status in ('rejected', 'answered') or (verdict is not null and has_rule and (
+    when not (read_only or status in ('rejected', 'answered') or (verdict is not null and rule is not null and (
         status in ('awaiting', 'allowed', 'approved')
-        or (has_window and on_uncertain is not null and (status <> 'intended' or verdict = 'allow' or granted)))))
+        or (dispatch_before is not null and settle_after is not null and on_uncertain is not null
+          and (status <> 'intended' or verdict = 'allow' or granted)))))
       then 'chk_tool_call_intent' end;
 begin
   if broken is not null then
@@ -3709,7 +3712,7 @@ CREATE TABLE public.tool_call (
     rule text,
     granted boolean DEFAULT false NOT NULL,
     turned_down boolean DEFAULT false NOT NULL,
-    CONSTRAINT chk_tool_call CHECK (public.tool_call_is_sound(status, (finished_at IS NOT NULL), length(input_hash), read_only, verdict, (rule IS NOT NULL), ((dispatch_before IS NOT NULL) AND (settle_after IS NOT NULL)), on_uncertain, granted))
+    CONSTRAINT chk_tool_call CHECK (public.tool_call_is_sound(status, finished_at, input_hash, read_only, verdict, rule, dispatch_before, settle_after, on_uncertain, granted))
 )
 WITH (fillfactor='55');
 
@@ -6806,7 +6809,7 @@ CREATE TRIGGER job_invariants BEFORE INSERT OR UPDATE OF status, kind, worker_id
 
 CREATE TRIGGER job_record AFTER INSERT OR UPDATE OF status ON public.job FOR EACH ROW EXECUTE FUNCTION public.job_record();
 
-CREATE TRIGGER job_touched BEFORE UPDATE ON public.job FOR EACH ROW WHEN ((new.updated_at = old.updated_at)) EXECUTE FUNCTION public.job_touched();
+CREATE TRIGGER job_touched BEFORE UPDATE OF status, payload, retry_count, max_retries, next_retry_at, open_approvals, error_message, app, worker_id, epoch, leased_at, runnable_at, wake_at, holds, held_at, cancel_requested_at, cancel_reason, running_seconds, result, policies, caused_by, submitted_by, pause, finished_at ON public.job FOR EACH ROW EXECUTE FUNCTION public.job_touched();
 
 CREATE TRIGGER keep_credentials_converted BEFORE UPDATE ON public.credential_key FOR EACH ROW EXECUTE FUNCTION public.keep_credentials_converted();
 

@@ -385,27 +385,22 @@ class Attempt:
         if not response.calls and not (response.text or "").strip():
             remedy = "Look at the agent's prompt and model, then `cortex job resubmit` it."
             raise Ended(JobFailed("The model returned nothing: neither text nor a call.", remedy))
-        try:
-            form = recorded_form(response)
-            canonical(form)
-        except CortexError as error:
-            raise Ended(JobFailed(f"The model's response cannot be stored: {error.message}", error.hint)) from error
-        record = NewStep(
-            index=progress.step,
-            message_seq=progress.message_seq,
-            response=form,
-            prompt_tokens=response.usage.prompt_tokens,
-            completion_tokens=response.usage.completion_tokens,
-            seconds=ticks() - self.step_start,
-        )
-        turn = completions.AssistantTurn(text=response.text, calls=response.calls)
-        self.conversation.turns.append(turn, step=progress.step, seq=progress.message_seq)
-        if not response.calls:
-            return ResponseStep(record, response)
         calls = [
             step_calls.plan_call(position, request, new_id(), self.lease.toolbox, progress.step)
             for position, request in enumerate(response.calls)
         ]
+        try:
+            record = NewStep(
+                recorded_form(response), index=progress.step, message_seq=progress.message_seq,
+                prompt_tokens=response.usage.prompt_tokens, completion_tokens=response.usage.completion_tokens,
+                seconds=ticks() - self.step_start, in_rows=step_calls.with_exact_rows(calls),
+            )  # fmt: skip
+        except CortexError as error:
+            raise Ended(JobFailed(f"The model's response cannot be stored: {error.message}", error.hint)) from error
+        turn = completions.AssistantTurn(text=response.text, calls=response.calls)
+        self.conversation.turns.append(turn, step=progress.step, seq=progress.message_seq)
+        if not response.calls:
+            return ResponseStep(record, response)
         await self.authorizer.authorize(calls)
         self.gates.mark_judged()
         if self.gates.bound is not None:

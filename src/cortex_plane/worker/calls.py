@@ -29,7 +29,7 @@ from cortex_plane.jobs.model.checkpoints import SHOWN_BYTES, ActiveTool, ToolSta
 from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.model.state import Changes
-from cortex_plane.jobs.rules import StepWrite
+from cortex_plane.jobs.rules import NO_ROWS, StepWrite
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.policies.model.policies import PolicyDecision, PolicyVerdict
@@ -142,11 +142,6 @@ class Call:
     @property
     def declares_risk(self) -> bool:
         return self.code.declares_risk
-
-    @property
-    def keeps_arguments(self) -> bool:
-        """Whether its row has the arguments exactly as the model sent them."""
-        return self.kind is not CallKind.REFUSED and isinstance(self.request.arguments, dict)
 
     @property
     def settled(self) -> bool:
@@ -314,6 +309,11 @@ def apply_row(call: Call, row: ToolCall) -> None:
     call.kind, call.declaration = CallKind.EFFECT, row.on_uncertain
 
 
+def with_exact_rows(calls: Sequence[Call]) -> frozenset[int]:
+    """The positions of the calls whose rows, which are written with the response, have the arguments exactly as the model sent them."""
+    return frozenset([c.position for c in calls if c.kind is CallKind.EFFECT and isinstance(c.request.arguments, dict)])
+
+
 def group_calls(calls: Sequence[Call]) -> Iterator[list[Call]]:
     """In order: neighbouring reads go together, each effect goes alone, and settled calls are left out."""
     reads: list[Call] = []
@@ -343,7 +343,7 @@ def without_intents(write: StepWrite) -> StepWrite:
     return replace(
         write,
         calls=orjson.dumps(rows) if rows else None,
-        in_rows=frozenset(),
+        in_rows=NO_ROWS,
         intents=None,
         dispatches=False,
         reads=False,
@@ -422,7 +422,7 @@ class PendingWrite:
         write = self.due
         write.calls = orjson.dumps(rows) if rows else None
         if write.step is not None:
-            write.in_rows = frozenset(call.position for call in self.unwritten if call.keeps_arguments)
+            write.in_rows = write.step.in_rows.intersection([call.position for call in self.unwritten])
         write.outcomes = orjson.dumps(outcomes) if outcomes else None
         write.arguments, write.results = tuple(blobs.arguments), tuple(blobs.results)
         write.stored = tuple(self.stored)
