@@ -2728,9 +2728,7 @@ CREATE FUNCTION public.job_touched() RETURNS trigger
     SET search_path TO 'public', 'pg_temp'
     AS $$
 begin
-  if new.updated_at = old.updated_at then
-    new.updated_at := plane_now();
-  end if;
+  new.updated_at := plane_now();
   return new;
 end
 $$;
@@ -2865,7 +2863,19 @@ END) STORED NOT NULL,
     CONSTRAINT chk_job_hand_backs CHECK ((hand_backs >= 0))
 )
 WITH (fillfactor='70');
+ALTER TABLE ONLY public.job ALTER COLUMN kind SET STORAGE MAIN;
+ALTER TABLE ONLY public.job ALTER COLUMN status SET STORAGE MAIN;
+ALTER TABLE ONLY public.job ALTER COLUMN payload SET STORAGE MAIN;
+ALTER TABLE ONLY public.job ALTER COLUMN error_message SET STORAGE MAIN;
+ALTER TABLE ONLY public.job ALTER COLUMN app SET STORAGE MAIN;
+ALTER TABLE ONLY public.job ALTER COLUMN checkpoint SET STORAGE MAIN;
+ALTER TABLE ONLY public.job ALTER COLUMN checkpoint_mac SET STORAGE PLAIN;
+ALTER TABLE ONLY public.job ALTER COLUMN holds SET STORAGE MAIN;
+ALTER TABLE ONLY public.job ALTER COLUMN cancel_reason SET STORAGE MAIN;
+ALTER TABLE ONLY public.job ALTER COLUMN result SET STORAGE MAIN;
+ALTER TABLE ONLY public.job ALTER COLUMN policies SET STORAGE MAIN;
 ALTER TABLE ONLY public.job ALTER COLUMN memory SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.job ALTER COLUMN pause SET STORAGE MAIN;
 
 ALTER TABLE ONLY public.job FORCE ROW LEVEL SECURITY;
 
@@ -3715,6 +3725,17 @@ CREATE TABLE public.tool_call (
     CONSTRAINT chk_tool_call CHECK (public.tool_call_is_sound(status, finished_at, input_hash, read_only, verdict, rule, dispatch_before, settle_after, on_uncertain, granted))
 )
 WITH (fillfactor='55');
+ALTER TABLE ONLY public.tool_call ALTER COLUMN tool_name SET STORAGE MAIN;
+ALTER TABLE ONLY public.tool_call ALTER COLUMN tool_digest SET STORAGE PLAIN;
+ALTER TABLE ONLY public.tool_call ALTER COLUMN arguments SET STORAGE MAIN;
+ALTER TABLE ONLY public.tool_call ALTER COLUMN input_hash SET STORAGE PLAIN;
+ALTER TABLE ONLY public.tool_call ALTER COLUMN on_uncertain SET STORAGE MAIN;
+ALTER TABLE ONLY public.tool_call ALTER COLUMN status SET STORAGE MAIN;
+ALTER TABLE ONLY public.tool_call ALTER COLUMN result SET STORAGE MAIN;
+ALTER TABLE ONLY public.tool_call ALTER COLUMN error SET STORAGE MAIN;
+ALTER TABLE ONLY public.tool_call ALTER COLUMN settled_by SET STORAGE MAIN;
+ALTER TABLE ONLY public.tool_call ALTER COLUMN verdict SET STORAGE MAIN;
+ALTER TABLE ONLY public.tool_call ALTER COLUMN rule SET STORAGE MAIN;
 
 ALTER TABLE ONLY public.tool_call FORCE ROW LEVEL SECURITY;
 
@@ -4548,17 +4569,21 @@ CREATE FUNCTION public.session_append(p_org uuid, p_session uuid, new_messages i
     AS $$
 declare
   events integer := coalesce(cardinality(event_types), 0);
+  entries integer := coalesce(cardinality(actions), 0);
   head session_head%rowtype;
   at timestamptz := plane_now();
   digest bytea;
 begin
-  if cardinality(actions) = 1 then
-    -- A step appends one entry: the head is locked and updated in one statement. Its time is read before the lock, so it counts from the
-    -- last activity at least.
-    digest := sha256(bodies[1]);
+  if entries <= 1 then
+    -- A step appends one entry at most: the head is locked and updated in one statement. Its time is read before the lock, so it counts
+    -- from the last activity at least.
+    if entries = 1 then
+      digest := sha256(bodies[1]);
+    end if;
     update session_head h
-    set message_seq = h.message_seq + new_messages, event_seq = h.event_seq + events, audit_seq = h.audit_seq + 1,
-      audit_hash = chain_hash(h.audit_hash, h.audit_seq + 1, greatest(h.last_activity_at, at), actions[1], jobs[1], digest),
+    set message_seq = h.message_seq + new_messages, event_seq = h.event_seq + events, audit_seq = h.audit_seq + entries,
+      audit_hash = case when entries = 0 then h.audit_hash else
+        chain_hash(h.audit_hash, h.audit_seq + 1, greatest(h.last_activity_at, at), actions[1], jobs[1], digest) end,
       last_activity_at = greatest(h.last_activity_at, at)
     where h.org_id = p_org and h.session_id = p_session
     returning h.message_seq, h.event_seq, h.audit_seq, h.audit_hash, h.last_activity_at
@@ -4569,8 +4594,10 @@ begin
         values (p_org, p_session, head.event_seq - events + i, event_types[i], event_jobs[i], event_data[i], at);
       end if;
     end loop;
-    insert into audit_entry (org_id, session_id, seq, format, action, job_id, body, body_hash, hash, created_at)
-    values (p_org, p_session, head.audit_seq, 2, actions[1], jobs[1], bodies[1], digest, head.audit_hash, at);
+    if entries = 1 then
+      insert into audit_entry (org_id, session_id, seq, format, action, job_id, body, body_hash, hash, created_at)
+      values (p_org, p_session, head.audit_seq, 2, actions[1], jobs[1], bodies[1], digest, head.audit_hash, at);
+    end if;
     return head.message_seq;
   end if;
   select * into strict head from session_head where org_id = p_org and session_id = p_session for update;
@@ -4582,7 +4609,7 @@ begin
       values (p_org, p_session, head.event_seq, event_types[i], event_jobs[i], event_data[i], at);
     end if;
   end loop;
-  for i in 1 .. coalesce(cardinality(actions), 0) loop
+  for i in 1 .. entries loop
     digest := sha256(bodies[i]);
     head.audit_seq := head.audit_seq + 1;
     head.audit_hash := chain_hash(head.audit_hash, head.audit_seq, at, actions[i], jobs[i], digest);
@@ -6809,7 +6836,7 @@ CREATE TRIGGER job_invariants BEFORE INSERT OR UPDATE OF status, kind, worker_id
 
 CREATE TRIGGER job_record AFTER INSERT OR UPDATE OF status ON public.job FOR EACH ROW EXECUTE FUNCTION public.job_record();
 
-CREATE TRIGGER job_touched BEFORE UPDATE OF status, payload, retry_count, max_retries, next_retry_at, open_approvals, error_message, app, worker_id, epoch, leased_at, runnable_at, wake_at, holds, held_at, cancel_requested_at, cancel_reason, running_seconds, result, policies, caused_by, submitted_by, pause, finished_at ON public.job FOR EACH ROW EXECUTE FUNCTION public.job_touched();
+CREATE TRIGGER job_touched BEFORE UPDATE ON public.job FOR EACH ROW WHEN ((new.updated_at = old.updated_at)) EXECUTE FUNCTION public.job_touched();
 
 CREATE TRIGGER keep_credentials_converted BEFORE UPDATE ON public.credential_key FOR EACH ROW EXECUTE FUNCTION public.keep_credentials_converted();
 

@@ -338,7 +338,7 @@ where checkpoint is not null and id > $1 order by id limit $2 for no key update
 
 
 -- name: set_checkpoint_macs
-update job j set checkpoint_mac = m.mac, updated_at = plane_now() from unnest($1::uuid[], $2::bytea[]) as m (id, mac) where j.id = m.id
+update job j set checkpoint_mac = m.mac from unnest($1::uuid[], $2::bytea[]) as m (id, mac) where j.id = m.id
 
 
 -- name: list_workers

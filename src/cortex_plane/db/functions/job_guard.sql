@@ -36,23 +36,18 @@ $$;
 create or replace trigger job_guard before update of status on job
   for each row execute function job_guard();
 
--- Whatever changes a job moves its `updated_at`. The columns that an attempt writes with each step are not among these: its writes set
--- the time themselves.
+-- Whatever changes a job moves its `updated_at`; the writes of an attempt set it themselves.
 create or replace function job_touched() returns trigger
   language plpgsql set search_path = public, pg_temp as $$
 begin
-  if new.updated_at = old.updated_at then
-    new.updated_at := plane_now();
-  end if;
+  new.updated_at := plane_now();
   return new;
 end
 $$;
 
 -- Its name puts it behind the guard, which sets the time too.
-create or replace trigger job_touched before update of status, payload, retry_count, max_retries, next_retry_at, open_approvals,
-    error_message, app, worker_id, epoch, leased_at, runnable_at, wake_at, holds, held_at, cancel_requested_at, cancel_reason,
-    running_seconds, result, policies, caused_by, submitted_by, pause, finished_at
-  on job for each row execute function job_touched();
+create or replace trigger job_touched before update on job
+  for each row when (new.updated_at = old.updated_at) execute function job_touched();
 
 -- The approvals that a job began to wait for. What nobody has decided has no `status`.
 create or replace function approvals_in_history(p_org uuid, p_ids uuid[]) returns jsonb
