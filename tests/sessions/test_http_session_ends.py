@@ -23,6 +23,7 @@ from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.tools.tool import ToolContext
 from tests.fixtures.clock import Clock
 from tests.fixtures.coded import coded, make_coded
+from tests.fixtures.gated import atlas, before, gate, governed
 from tests.fixtures.people import World, apply_policies
 from tests.fixtures.workers import FAST, Gate, call, make_agent, submit, turn, until, whole, working
 from tests.jobs.test_http_pauses import events_of, read, send
@@ -105,6 +106,29 @@ async def test_an_agent_ends_its_own_session_with_the_tool_that_it_names(http: h
     assert "session_terminated" in trail
     assert await tick(world) == []
     assert await whole(world)
+
+
+@pytest.mark.proves("S2.201")
+@pytest.mark.parametrize("runs", ["model", "code"])
+async def test_an_agent_under_an_atlas_ends_its_own_session(http: httpx.AsyncClient, strict: World, runs: str) -> None:
+    """No atlas can name the plane's own tools, so none stands before them."""
+    app, manifest = App("tests"), atlas(gate("each", before("*")))
+
+    async def run(ctx: Context) -> str:
+        await ctx.end_session("all is done")
+        return "gone"
+
+    more: dict[str, Any] = {"tools": ["plane.end_session"]}
+    if runs == "code":
+        coded(run, app)
+        more = {"run": "run"}
+    agent = await governed(strict, manifest, turn(call("plane.end_session", reason="all is done")), **more)
+    job = await submit(strict, agent)
+    async with working(strict.db, app, settings=FAST):
+        await until(strict, job, JobStatus.COMPLETED)
+    session = await read(http, strict, f"sessions/{await session_of(http, strict, job)}")
+    assert session["end_reason"] == "all is done"
+    assert await tick(strict) == ["ended"]
 
 
 @pytest.mark.proves("S2.201")
