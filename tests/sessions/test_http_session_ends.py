@@ -249,14 +249,21 @@ async def test_a_service_reads_a_session_into_which_it_brought_a_message_of_its_
 @pytest.mark.proves("S2.13")
 async def test_channel_permissions_hold_for_the_api(http: httpx.AsyncClient, world: World) -> None:
     session = (await send(http, world, "sessions", 201, agent="deployer"))["id"]
+    job = (await send(http, world, "jobs", 201, agent="deployer"))["id"]
+    chat = (await world.say("over a chat")).job_id
+    for id in (job, chat):
+        await send(http, world, f"jobs/{id}/cancel")
     await send(http, world, "agents/deployer", method="PATCH", channel_permissions=["slack"])
     for place, body in (
+        (f"jobs/{job}/resubmit", {}),
         ("sessions", {"agent": "deployer"}), ("jobs", {"agent": "deployer"}),
         ("jobs", {"agent": "deployer", "session_id": session}), (f"sessions/{session}/messages", {"text": "hi"}),
     ):  # fmt: skip
         assert (await send(http, world, place, 403, **body))["code"] == "channel_not_permitted"
+    await send(http, world, f"jobs/{chat}/resubmit", 201)  # it came over a channel
     await send(http, world, "agents/deployer", method="PATCH", channel_permissions=["slack", "api"])
     await send(http, world, f"sessions/{session}/messages", 201, text="hi")
+    await send(http, world, f"jobs/{job}/resubmit", 201)
 
 
 @pytest.mark.proves("S4.205")
