@@ -135,6 +135,29 @@ async def test_a_session_is_paused_once_and_resumed_once(http: httpx.AsyncClient
     assert kinds == [*PAUSES, "session_paused", "session_resumed"]
 
 
+@pytest.mark.proves("S4.201")
+@pytest.mark.parametrize("what", ["job", "session"])
+async def test_a_second_pause_may_hold_sooner_and_never_later(http: httpx.AsyncClient, world: World, what: str) -> None:
+    gate = Gate()
+    job = await submit(world, await make_agent(world, [turn(call("act"))]))
+    session = (await read(http, world, f"jobs/{job}"))["session_id"]
+    path = f"jobs/{job}" if what == "job" else f"sessions/{session}"
+    async with working(world.db, holding(gate), settings=FAST):
+        await asyncio.wait_for(gate.entered.wait(), 20)
+        first = await send(http, world, f"{path}/pause")
+        later = await send(http, world, f"{path}/pause", within_seconds=3600)
+        assert later["hold_by"] == first["hold_by"]
+        sooner = await send(http, world, f"{path}/pause", within_seconds=1, reason="at once")
+        assert moment(first["hold_by"]) - moment(sooner["hold_by"]) > timedelta(seconds=100)
+        await until(world, job, JobStatus.PAUSED)
+        assert not gate.opened.is_set()
+    assert len(await events_of(http, world, f"sessions/{session}", "pause_pending", "session_paused")) == 2
+    trail = (await read(http, world, f"audit?session_id={session}"))["items"]
+    (told,) = [entry["body"]["data"] for entry in trail if entry["action"] == "pause_shortened"]
+    assert (told["reason"], moment(told["hold_by"])) == ("at once", moment(sooner["hold_by"]))
+    assert await whole(world)
+
+
 async def test_an_approval_pauses_and_resumes_with_its_id(http: httpx.AsyncClient, world: World) -> None:
     await asks_people(world)
     job = await submit(world, await make_agent(world, [turn(call("act"))]))

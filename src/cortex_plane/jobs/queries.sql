@@ -115,6 +115,14 @@ where j.id = $1 and not $2 = any (j.holds)
 returning j.status = 'RUNNING' and j.worker_id is null as pause_now, pause_data(j.pause, j.checkpoint, null) as data
 
 
+-- name: shorten_pause
+-- Of a job that somebody paused already and that still runs.
+update job j set pause = j.pause || jsonb_build_object('hold_by', t.at)
+from (select plane_now() + make_interval(secs => $2) as at) t
+where j.id = $1 and j.worker_id is not null and (j.pause ->> 'hold_by')::timestamptz > t.at
+returning t.at
+
+
 -- name: insert_job
 insert into job (org_id, id, session_id, agent_id, agent_version, kind, payload, max_retries, resubmitted_from, app,
   holds, held_at, runnable_at, caused_by, policies, status, submitted_by)
