@@ -136,6 +136,31 @@ async def test_a_session_is_paused_once_and_resumed_once(http: httpx.AsyncClient
 
 
 @pytest.mark.proves("S4.201")
+async def test_a_pause_holds_by_the_time_that_its_receipt_names(http: httpx.AsyncClient, world: World) -> None:
+    """Pauses come at different times between two heartbeats of the worker."""
+    gate, app = Gate(), App("tests")
+
+    @app.tool(read_only=True)
+    async def look() -> str:
+        """Looks."""
+        await gate.passed()
+        return "seen"
+
+    agent = await make_agent(world, [turn(call("look"))], limits={"max_concurrent_jobs": 5})
+    jobs = [await submit(world, agent) for _ in range(5)]
+    async with working(world.db, app, settings=FAST):
+        await gate.arrived(5)
+        receipts = []
+        for job in jobs:
+            receipts.append(await send(http, world, f"jobs/{job}/pause", within_seconds=2))
+            await asyncio.sleep(0.05)
+        for job, receipt in zip(jobs, receipts, strict=True):
+            await until(world, job, JobStatus.PAUSED)
+            _, (_, paused) = await events_of(http, world, f"jobs/{job}")
+            assert moment(paused["paused_at"]) <= moment(receipt["hold_by"])
+
+
+@pytest.mark.proves("S4.201")
 @pytest.mark.parametrize("what", ["job", "session"])
 async def test_a_second_pause_may_hold_sooner_and_never_later(http: httpx.AsyncClient, world: World, what: str) -> None:
     gate = Gate()
