@@ -108,6 +108,24 @@ async def test_a_pause_is_pending_until_it_holds_and_is_told_once(http: httpx.As
 
 
 @pytest.mark.proves("S4.200")
+async def test_a_pause_is_that_of_whoever_asked_first(http: httpx.AsyncClient, world: World) -> None:
+    gate = Gate()
+    job = await submit(world, await make_agent(world, [turn(call("act"))]))
+    session = (await read(http, world, f"jobs/{job}"))["session_id"]
+    async with working(world.db, holding(gate), settings=FAST):
+        await asyncio.wait_for(gate.entered.wait(), 20)
+        await send(http, world, f"jobs/{job}/pause", reason="look", correlation_id="incident-7")
+        both = await send(http, world, f"sessions/{session}/pause", within_seconds=30, reason="all of it")
+        (_, pending), *_ = await events_of(http, world, f"jobs/{job}")
+        assert moment(both["hold_by"]) < moment(pending["hold_by"]), "the sooner of both"
+        gate.opened.set()
+        await until(world, job, JobStatus.PAUSED)
+    (_, pending), (_, paused) = await events_of(http, world, f"jobs/{job}")
+    for data in (pending, paused):
+        assert (data["reason"], data["correlation_id"]) == ("look", "incident-7")
+
+
+@pytest.mark.proves("S4.200")
 async def test_a_session_is_paused_once_and_resumed_once(http: httpx.AsyncClient, world: World) -> None:
     gate = Gate()
     job = await submit(world, await make_agent(world, [turn(call("act"))]))

@@ -102,11 +102,11 @@ select previous_status, new_status, metadata, created_at from job_history where 
 
 -- name: hold_job
 -- A job that a worker runs keeps running to its boundary, or until `hold_by`; one that only waits for a worker is paused at once. One
--- that is held already stays paused as it was.
+-- that is held already is paused as it was asked first, by the sooner time.
 update job j
 set holds = j.holds || $2::text, held_at = coalesce(j.held_at, t.at), runnable_at = null,
   pause = case
-    when j.worker_id is not null then $3::jsonb
+    when j.worker_id is not null then case when j.holds = '{}' then $3::jsonb else coalesce(j.pause, $3) end
       || jsonb_build_object('hold_by', least(t.at + make_interval(secs => $4), (j.pause ->> 'hold_by')::timestamptz))
     when j.holds = '{}' then $3::jsonb || jsonb_build_object('paused_at', t.at)
     else j.pause end
