@@ -885,7 +885,7 @@ begin
     return;
   end if;
   select coalesce(array_agg(c.id), '{}') into cancelled from find_cancelled(p_worker) c;
-  select coalesce(array_agg(o.id), '{}') into overdue from find_overdue(p_worker) o;
+  select coalesce(array_agg(o.id), '{}') into overdue from find_overdue(p_worker, p_lease / 4) o;
   return next;
 end
 $$;
@@ -2049,12 +2049,12 @@ CREATE FUNCTION public.find_orphans(p_limit integer) RETURNS TABLE(org_id uuid, 
   limit p_limit
 $$;
 
-CREATE FUNCTION public.find_overdue(p_worker uuid) RETURNS TABLE(org_id uuid, id uuid)
+CREATE FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) RETURNS TABLE(org_id uuid, id uuid)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
     AS $$
   select j.org_id, j.id from job j
-  where j.worker_id = p_worker and j.holds <> '{}' and (j.pause ->> 'hold_by')::timestamptz <= (select plane_now())
+  where j.worker_id = p_worker and j.holds <> '{}' and (j.pause ->> 'hold_by')::timestamptz <= (select plane_now()) + p_ahead
 $$;
 
 CREATE FUNCTION public.find_unrooted(p_seconds double precision, p_after uuid, p_limit integer) RETURNS TABLE(org_id uuid)
@@ -7582,8 +7582,8 @@ GRANT ALL ON FUNCTION public.find_orgs_in_turn(p_apps text[], p_due timestamp wi
 REVOKE ALL ON FUNCTION public.find_orphans(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_orphans(p_limit integer) TO cortex_app;
 
-REVOKE ALL ON FUNCTION public.find_overdue(p_worker uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.find_overdue(p_worker uuid) TO cortex_app;
+REVOKE ALL ON FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.find_unrooted(p_seconds double precision, p_after uuid, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_unrooted(p_seconds double precision, p_after uuid, p_limit integer) TO cortex_app;

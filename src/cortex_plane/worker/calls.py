@@ -23,7 +23,7 @@ from cortex_plane.agents.model.tools import InvalidArguments, OnUncertain, Risk
 from cortex_plane.approvals.model.questions import ASK_PERSON
 from cortex_plane.calls.rules import pipeline
 from cortex_plane.calls.rules.pipeline import MAX_ERROR
-from cortex_plane.gates.model.gates import Ruling
+from cortex_plane.gates.model.gates import END_SESSION, Ruling
 from cortex_plane.gates.rules.authorization import Authorization, StandingUse
 from cortex_plane.jobs.model.checkpoints import SHOWN_BYTES, ActiveTool, ToolStatus
 from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
@@ -42,8 +42,6 @@ INTENT_FACTS = ("session_suspended", "call_sent_again", "standing_used")
 """Audit facts of sending and asking."""
 ASK = "plane.ask"
 """The plane's own tool: a call of it is a question to people, and does nothing else."""
-END_SESSION = "plane.end_session"
-"""Another one, for agents that name it among their tools, and for code."""
 TRUNCATED = (
     "Your answer was cut off at `max_tokens`, so none of its calls were run. Say less, or make one call at a time."
 )
