@@ -21,7 +21,13 @@ from cortex_plane.approvals.model.approvals import (
     StandingApproval,
     StandingDraft,
 )
-from cortex_plane.approvals.rules import Candidate, revocation_refusal, standing_refusal, why_not_covered, why_unusable
+from cortex_plane.approvals.rules.authority import (
+    Candidate,
+    revocation_refusal,
+    standing_refusal,
+    why_not_covered,
+    why_unusable,
+)
 from cortex_plane.gates.rules.authorization import Uncovered
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.policies.model.policies import (

@@ -10,7 +10,7 @@ import pytest
 from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import AgentChange
 from cortex_plane.agents.model.tools import ConfirmationDraft, Risk
-from cortex_plane.calls.verbs import bench
+from cortex_plane.calls.verbs import permissions
 from cortex_plane.client import Client
 from cortex_plane.gates.model.atlases import AtlasFile
 from cortex_plane.gates.model.scenarios import ScenarioReport, ScenarioRun
@@ -65,7 +65,9 @@ async def test_scenarios_run_under_what_the_org_has(http: httpx.AsyncClient, str
 
 async def run(world: World, text: str, *atlases: str, **more: Any) -> ScenarioReport:
     files = [AtlasFile(manifest=one) for one in atlases]
-    return await bench.play_scenarios(world.db, world.admin.actor, ScenarioRun(scenarios=text, atlases=files, **more))
+    return await permissions.play_scenarios(
+        world.db, world.admin.actor, ScenarioRun(scenarios=text, atlases=files, **more)
+    )
 
 
 async def found(world: World, call: str, *atlases: str, more: str = "") -> tuple[str, str]:
@@ -135,4 +137,4 @@ async def test_what_cannot_be_played_is_refused_with_its_line(strict: World) -> 
         await run(strict, f"agent: deployer\n{nobody}")
     member = await strict.person(Role.MEMBER)
     with pytest.raises(Forbidden):
-        await bench.play_scenarios(strict.db, member.actor, ScenarioRun(scenarios=AMOUNTS))
+        await permissions.play_scenarios(strict.db, member.actor, ScenarioRun(scenarios=AMOUNTS))

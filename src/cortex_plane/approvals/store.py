@@ -12,19 +12,29 @@ from cortex_plane.agents.model.tools import Risk
 from cortex_plane.approvals.model import approvals as approval_model
 from cortex_plane.approvals.model.approvals import Approval, Channel, StandingApproval, Waiting
 from cortex_plane.approvals.model.credentials import Token
-from cortex_plane.approvals.rules import ApprovalChange, Candidate, Edit, LockedApproval
+from cortex_plane.approvals.rules.authority import Candidate
+from cortex_plane.approvals.rules.decisions import ApprovalChange, Edit, LockedApproval
 from cortex_plane.db.database import Database, Queries, Row, Transaction, ids, one
 from cortex_plane.gates.model.gates import ShownAnswer
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.policies.model.changes import ACTION_TYPES, ChangeAction, ChangeDraft, PendingChange, StoredChange
-from cortex_plane.policies.model.policies import Approvers, Quorum, Terms, independent
-from cortex_plane.proof.model import Fact, SessionEvent, SignedReceipt
+from cortex_plane.policies.model.policies import (
+    ACTION_TYPES,
+    Approvers,
+    ChangeAction,
+    ChangeDraft,
+    PendingChange,
+    Quorum,
+    StoredChange,
+    Terms,
+    independent,
+)
+from cortex_plane.proof.model import SessionEvent, SignedReceipt
 from cortex_plane.sessions import store as sessions_store
 from cortex_plane.tenancy import store as tenancy_store
-from cortex_plane.tenancy.model.access import Actor, ActorKind, MacKind, Permission
+from cortex_plane.tenancy.model.access import Actor, ActorKind, Fact, MacKind, Permission
 from cortex_plane.tenancy.model.orgs import Role
 
 queries = Queries("approvals")

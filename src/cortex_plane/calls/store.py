@@ -13,10 +13,9 @@ from cortex_plane.agents.model.tools import Risk
 from cortex_plane.calls.model import ExternalCall, Resolution
 from cortex_plane.db.database import Database, Queries, Row, Transaction
 from cortex_plane.kernel.fields import adapter, parse
-from cortex_plane.proof.model import Fact
 from cortex_plane.proof.rules.receipts import Stamp
 from cortex_plane.sessions.model.sessions import SessionKind
-from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.access import Actor, Fact
 
 queries = Queries("calls")
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from cortex_plane.client import Client
     from cortex_plane.jobs.model.jobs import Job, SessionReceipt, SteeringResult
-    from cortex_plane.policies.model.changes import PendingChange
+    from cortex_plane.policies.model.policies import PendingChange
 
 T = TypeVar("T")
 

@@ -10,7 +10,8 @@ from starlette.responses import Response
 
 from cortex_plane.agents.model.tools import ToolVersion
 from cortex_plane.approvals.model import approvals as model
-from cortex_plane.approvals.rules import refusal, standing_obstacle
+from cortex_plane.approvals.rules.authority import standing_obstacle
+from cortex_plane.approvals.rules.decisions import refusal
 from cortex_plane.approvals.verbs import approvals, decisions, settlements
 from cortex_plane.dashboard import pages, text
 from cortex_plane.dashboard.answers import question_of, read_answer

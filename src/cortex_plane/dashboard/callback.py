@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus, Choice, DecisionReceipt, RecordResult
 from cortex_plane.approvals.model.credentials import Visitor, read_confirmation
-from cortex_plane.approvals.rules import refusal
+from cortex_plane.approvals.rules.decisions import refusal
 from cortex_plane.approvals.verbs import approvals, credentials
 from cortex_plane.dashboard import pages, text
 from cortex_plane.dashboard.answers import question_of, read_answer

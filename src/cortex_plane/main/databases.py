@@ -33,7 +33,7 @@ from cortex_plane.jobs.verbs.master_key import Resealed, begin_rotation, finish_
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.main.settings import OFF, Settings
-from cortex_plane.proof.verbs.roots import RootPlace, copied_to
+from cortex_plane.proof.verbs.audit import RootPlace, copied_to
 from cortex_plane.tenancy.verbs import keys
 
 DATABASE = "cortex"

@@ -14,10 +14,9 @@ from cortex_plane.gates.verbs.atlases import publish_proposed
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.shares import reading
 from cortex_plane.policies.files import Draft
-from cortex_plane.policies.model.changes import ChangeAction, StoredChange
+from cortex_plane.policies.model.policies import ChangeAction, StoredChange
 from cortex_plane.policies.verbs.policies import apply_proposed, read_file
-from cortex_plane.proof.model import Fact
-from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.access import Actor, Fact
 from cortex_plane.tenancy.verbs.frame import require_found
 
 

@@ -12,7 +12,7 @@ import orjson
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import ApprovalDecision, ApprovalKind, Choice
-from cortex_plane.approvals.rules import Edit, LockedApproval, describe_refusal, ends_it, is_vote, refusal
+from cortex_plane.approvals.rules.decisions import Edit, LockedApproval, describe_refusal, ends_it, is_vote, refusal
 from cortex_plane.approvals.store import queries
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.canonical import canonical

@@ -29,9 +29,8 @@ from cortex_plane.kernel.canonical import canonical
 from cortex_plane.policies.model.policies import OnDeny, PolicyDecision, PolicyRow, PolicyVerdict, Terms
 from cortex_plane.policies.rules.engine import CompiledPolicies
 from cortex_plane.policies.rules.terms import both_terms
-from cortex_plane.proof.model import Fact
 from cortex_plane.sessions.model.events import EventType
-from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.access import Actor, Fact
 
 MAX_ERROR = 4000
 """Characters of an error in a row."""

@@ -14,9 +14,9 @@ from cortex_plane.calls.rules.pipeline import Facts
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
 from cortex_plane.gates.rules.authorization import Authorization, CallJob, UnsentCall
-from cortex_plane.proof.model import Fact
 from cortex_plane.proof.rules.receipts import Stamp, why_not_sent
 from cortex_plane.proof.verbs import receipts
+from cortex_plane.tenancy.model.access import Fact
 
 log = structlog.get_logger()
 

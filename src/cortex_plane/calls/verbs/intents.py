@@ -12,7 +12,7 @@ from cortex_plane.calls.model import DISPATCH_SECONDS, ExternalCall, IntentDraft
 from cortex_plane.calls.rules import pipeline
 from cortex_plane.calls.rules.pipeline import MAX_ERROR, CallVerdict, call_fact, facts_by
 from cortex_plane.calls.store import CallContext, StoredCall
-from cortex_plane.calls.verbs import doubts
+from cortex_plane.calls.verbs import deadlines
 from cortex_plane.calls.verbs.authorization import cover_external, decide_call
 from cortex_plane.calls.verbs.call_approvals import ask_people, terms_of, was_granted
 from cortex_plane.calls.verbs.context import call_context, read_call, retry_under_session_lock
@@ -119,7 +119,7 @@ async def _again(
     call, requested_call = stored_call.call, RequestedCall.of(stored_call.call)
     is_cleared = call.status is CallStatus.CLEARED
     if not is_cleared and call.attempt >= MAX_SENDS and not renews:
-        return await doubts.ask_human(db, actor, call.id)
+        return await deadlines.ask_human(db, actor, call.id)
     has_grant = await was_granted(db, actor, call)
     verdict = await decide_call(db, actor, context, requested_call, again=True, approved=has_grant)
     # Whoever approved it then speaks for the gates that stood on their card, and for no others.
@@ -130,7 +130,7 @@ async def _again(
     if is_anew or pipeline.may_be_sent_again(verdict.answer, verdict.ruling, has_grant=by_grant):
         return await _write(db, actor, context, call, draft, verdict, anew=not by_grant)
     if not is_cleared:
-        return await doubts.ask_human(db, actor, call.id)
+        return await deadlines.ask_human(db, actor, call.id)
     if verdict.verdict is PolicyVerdict.DENY:
         return await _reject(db, actor, call, verdict)
     return await _ask(db, actor, context, call, verdict)

@@ -18,8 +18,7 @@ from pydantic_core import PydanticCustomError
 from cortex_plane.agents.model.tools import Risk
 from cortex_plane.kernel.canonical import check_text
 from cortex_plane.kernel.fields import DRAFT, Ref, refused_as
-from cortex_plane.policies.model.changes import PendingChange
-from cortex_plane.policies.model.policies import PolicyVerdict, Template
+from cortex_plane.policies.model.policies import PendingChange, PolicyVerdict, Template
 from cortex_plane.policies.model.versions import Direction, FieldChange
 
 ATLAS_VERSION = "1.0"

@@ -14,8 +14,8 @@ from cortex_plane.jobs.model.effects import STEP
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.policies.model.policies import PolicyVerdict, Template
-from cortex_plane.proof.model import Fact
 from cortex_plane.sessions.model.events import TraceType
+from cortex_plane.tenancy.model.access import Fact
 
 ANSWER = "plane.answer"
 """The tool by which an agent answers a gate."""

@@ -24,7 +24,7 @@ from cortex_plane.notify.store import Lane
 from cortex_plane.notify.verbs import cards
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.identities import NotificationKind
-from cortex_plane.tenancy.verbs import invitations
+from cortex_plane.tenancy.verbs import connections
 from cortex_plane.tenancy.verbs.access import forgery_refusal
 from cortex_plane.tenancy.verbs.frame import require_found
 
@@ -172,7 +172,7 @@ async def _prepare(
         data = {**row["data"], "url": f"{public_url.rstrip('/')}/jobs/{row['data']['job_id']}"}
         content = parse(Alert, {**data, "org": row["org"], "happened_at": row["created_at"]})
     elif approval is None:
-        content = await invitations.make_invitation_code(tx, row["mapping_id"], row["data"], public_url)
+        content = await connections.make_invitation_code(tx, row["mapping_id"], row["data"], public_url)
     elif row["call_id"] is not None:
         content = await _callback(tx, row, approval)
     else:

@@ -23,7 +23,7 @@ from cortex_plane.kernel.conditions import MAX_LENGTH, Condition
 from cortex_plane.kernel.errors import MissingExtra
 from cortex_plane.kernel.fields import DRAFT, ChannelType, Clearance, JsonObject, Moment, Name, Note, Ref, adapter
 from cortex_plane.policies.model import policies as policy_model
-from cortex_plane.policies.model.changes import PendingChange
+from cortex_plane.policies.model.policies import PendingChange
 from cortex_plane.tenancy.model.orgs import Role
 
 MAX_FILE_BYTES = 4 * 1024 * 1024

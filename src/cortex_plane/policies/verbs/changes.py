@@ -7,14 +7,13 @@ from uuid import UUID
 
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import Cause
-from cortex_plane.approvals.rules import describe_approvers
+from cortex_plane.approvals.rules.decisions import describe_approvers
 from cortex_plane.db.database import Transaction
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.meters import meters
-from cortex_plane.policies.model.changes import SHOWN_DECIDERS, ChangeAction, ChangeDraft, PendingChange
+from cortex_plane.policies.model.policies import SHOWN_DECIDERS, ChangeAction, ChangeDraft, PendingChange
 from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
-from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.access import Actor, Fact
 
 
 async def propose(tx: Transaction, actor: Actor, draft: ChangeDraft) -> PendingChange:

@@ -1,4 +1,4 @@
-"""Applying and listing policies."""
+"""Applying and listing policies: an org's, and the platform's, which limit every org."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import orjson
 
 from cortex_plane.approvals.model.approvals import Approval
 from cortex_plane.db.database import Database, Row, Transaction
-from cortex_plane.kernel.errors import Conflict, Stale
+from cortex_plane.kernel.errors import Conflict, InvalidInput, Stale
 from cortex_plane.kernel.fields import adapter, parse, to_json
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.shares import reading_policies
@@ -25,23 +25,31 @@ from cortex_plane.policies.files import (
     faults_of,
     merge_rows,
     place,
+    place_for_platform,
     policy_faults,
     read,
     warnings_of,
     write,
 )
 from cortex_plane.policies.model import versions
-from cortex_plane.policies.model.changes import POLICIES, Author, ChangeAction, ChangeDraft, PendingChange, StoredChange
-from cortex_plane.policies.model.policies import Approvers, PolicyRow
+from cortex_plane.policies.model.policies import (
+    POLICIES,
+    Approvers,
+    Author,
+    ChangeAction,
+    ChangeDraft,
+    PendingChange,
+    PolicyRow,
+    StoredChange,
+)
 from cortex_plane.policies.store import InForce, queries
 from cortex_plane.policies.verbs.changes import cancel_overtaken, overtaken, propose
 from cortex_plane.policies.verbs.replays import simulate_rows
 from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy import store as tenancy_store
-from cortex_plane.tenancy.model.access import Actor, Forged, Permission
+from cortex_plane.tenancy.model.access import Actor, ActorKind, Fact, Forged, Permission
 from cortex_plane.tenancy.model.orgs import Role
-from cortex_plane.tenancy.verbs.frame import every_org, read_verb, require_found, verb
+from cortex_plane.tenancy.verbs.frame import every_org, read_verb, require_found, transaction_verb, verb
 
 MAX_SHOWN_GROUPS = 50
 """Kinds of changed calls that a request for approval shows."""
@@ -278,3 +286,45 @@ async def forged_policies(db: Database) -> list[str]:
         except Forged:
             slugs.append(org.slug)
     return slugs
+
+
+@verb(Permission.PLATFORM_POLICY_WRITE)
+async def apply_platform_policies(db: Database, actor: Actor, file: versions.PolicyFile) -> versions.Applied:
+    """The platform's rows become those of the file, all or none. The trail of every org says so: they hold in each of them."""
+    if file.merge:
+        raise InvalidInput(
+            "The platform's policies are applied as a whole: `merge` has no place here.",
+            hint="Send all of them; `cortex platform policy show` prints those that hold.",
+        )
+    draft = await read_file(file.text)
+    rows, warnings = await asyncio.to_thread(place_for_platform, draft)
+    digest = hashlib.sha256(file.text.encode()).hexdigest()
+    async with db.transaction(actor.org_id) as tx:
+        version: int = await tx.value(queries.lock_platform_policies)
+        if file.expected_version is not None and file.expected_version != version:
+            raise Stale(
+                f"Version {version} of the platform's policies holds by now; you expected {file.expected_version}.",
+                hint="Look at what changed with `cortex platform policy show`, then apply your file again.",
+                current_version=version,
+            )
+        before = versions.of_platform(await policies_store.platform_rows(tx))
+        diff = await asyncio.to_thread(versions.difference, before, rows)
+        differs = bool(diff.added or diff.removed or diff.changed)
+        if differs and not file.dry_run:
+            version = await tx.value(queries.replace_platform_policies, [versions.placed_as_json(row) for row in rows])
+            # Whoever holds a platform key is nobody in the other orgs.
+            platform = replace(actor, kind=ActorKind.PLATFORM, user_account_id=None)
+            fact = Fact.of(
+                platform, "platform_policy_applied", version=version, digest=digest, rows=len(rows), added=diff.added,
+                removed=diff.removed, changed=diff.changed, note=file.note,
+            )  # fmt: skip
+            await proof_store.append_to_every_org(tx, fact)
+    return versions.Applied(
+        version=version, changed=differs, dry_run=file.dry_run, rows=len(rows), diff=diff, warnings=warnings
+    )
+
+
+@transaction_verb(Permission.PLATFORM_POLICY_WRITE)
+async def get_platform_policies(tx: Transaction, _: Actor) -> versions.PlatformPolicies:
+    version = int((await policies_store.current_version(tx) or "").split(".")[1])
+    return versions.PlatformPolicies(version=version, rows=await policies_store.platform_rows(tx))
