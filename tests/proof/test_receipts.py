@@ -17,8 +17,9 @@ from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.verbs import steering
+from cortex_plane.kernel.canonical import iso
 from cortex_plane.kernel.errors import CortexError, NotFound, SetupError
-from cortex_plane.proof.model import Receipt, iso
+from cortex_plane.proof.model import Receipt
 from cortex_plane.proof.rules.receipts import as_file, card_digest, check_file
 from cortex_plane.proof.verbs import audit, receipts
 from cortex_plane.tenancy.model.orgs import MemberChange, Role

@@ -85,10 +85,10 @@ async def list_inbox(
         queries.list_inbox, actor.user_account_id if person["id"] else None, person["roles"], actor.clearance,
         person["settles"], actor.sees, shown_at, skip, limit, person, after,
     )  # fmt: skip
-    listed = [(row["mine"], _to_approval(row)) for row in rows if row["id"] is not None]
+    entries = [(row["mine"], _to_approval(row)) for row in rows if row["id"] is not None]
     return Waiting(
-        mine=[approval for mine, approval in listed if mine],
-        others=[approval for mine, approval in listed if not mine],
+        mine=[approval for mine, approval in entries if mine],
+        others=[approval for mine, approval in entries if not mine],
         **{name: rows[0][name] for name in ("mine_total", "others_total", "arrived", "latest", "further")},
     )
 
@@ -99,8 +99,8 @@ async def list_settled(tx: Transaction, sees: UUID | None, limit: int) -> list[A
 
 def _to_approval(row: Row) -> Approval:
     """As a list shows it: of large arguments only their beginning."""
-    listed = parse(Approval, row)
-    return listed if row["excerpt"] is None else replace(listed, arguments=approval_model.Excerpt(row["excerpt"]))
+    approval = parse(Approval, row)
+    return approval if row["excerpt"] is None else replace(approval, arguments=approval_model.Excerpt(row["excerpt"]))
 
 
 async def get_approval(tx: Transaction, id: UUID, actor: Actor) -> tuple[Approval, datetime] | None:
@@ -271,7 +271,7 @@ async def change_approval(
     causes of the approval, and of who may decide it."""
     approval = current.approval
     tx.has_events = tx.has_events or bool(events)
-    changed: dict[str, Any] | None = await tx.value(
+    change_row: dict[str, Any] | None = await tx.value(
         queries.change_approval, tx.org, approval.id, approval.version, approval.version + (edit is not None), change.status,
         edit.arguments.decode() if edit else None, bytes.fromhex(edit.input_hash) if edit else None,
         person, reason, choice, key,
@@ -284,7 +284,7 @@ async def change_approval(
         [fact.job or approval.job_id for fact in facts], current.now,
         *((receipt.key_id, receipt.body, receipt.signature) if receipt else (None, None, None)),
     )  # fmt: skip
-    return changed
+    return change_row
 
 
 async def add_words(

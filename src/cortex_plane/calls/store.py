@@ -213,12 +213,12 @@ class StoredResolution:
 
 
 async def insert_resolution(
-    tx: Transaction, given: Resolution, asker: UUID, goal_hash: bytes | None, request: dict[str, Any],
+    tx: Transaction, resolution: Resolution, asker: UUID, goal_hash: bytes | None, request: dict[str, Any],
     atlases: list[dict[str, Any]], now: datetime,
 ) -> None:  # fmt: skip
     await tx.rows(
-        queries.insert_resolution, tx.org, given.id, given.trace_id, given.session_id, asker, goal_hash, request,
-        adapter(Resolution).dump_python(given, mode="json"), atlases, given.expires_at, now,
+        queries.insert_resolution, tx.org, resolution.id, resolution.trace_id, resolution.session_id, asker, goal_hash, request,
+        adapter(Resolution).dump_python(resolution, mode="json"), atlases, resolution.expires_at, now,
     )  # fmt: skip
 
 

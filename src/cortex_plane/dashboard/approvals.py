@@ -61,8 +61,8 @@ def card_context(details: model.ApprovalDetails, tool: ToolVersion | None, actor
 
 
 def edit_changes(approval: model.Approval) -> list[text.Change]:
-    edited = approval.original_arguments is not None
-    return text.changes(approval.original_arguments, approval.arguments) if edited else []
+    is_edited = approval.original_arguments is not None
+    return text.changes(approval.original_arguments, approval.arguments) if is_edited else []
 
 
 def seen_of(details: model.ApprovalDetails) -> str:

@@ -134,17 +134,17 @@ def merge_rows(before: Sequence[versions.PlacedRow], rows: Sequence[versions.Pla
     """The rows of a file among those of before, which are kept. A row of the same name is replaced in its place; a new one
     follows the row before it in the file, or comes first in its level. Raises ``InvalidInput`` where they are too many."""
     old, new = _by_team(before), _by_team(rows)
-    merged = [
+    result = [
         row
         for team_id in dict.fromkeys((None, *old, *new))
         for row in _merge_level(old.get(team_id, ()), new.get(team_id, ()))
     ]
-    if len(merged) > versions.MAX_ROWS:
+    if len(result) > versions.MAX_ROWS:
         raise InvalidInput(
-            f"There would be {len(merged)} policies; the limit is {versions.MAX_ROWS}.",
+            f"There would be {len(result)} policies; the limit is {versions.MAX_ROWS}.",
             hint="Remove some first: apply a whole file without `merge`.",
         )
-    return [replace(row, position=position) for position, row in enumerate(merged)]
+    return [replace(row, position=position) for position, row in enumerate(result)]
 
 
 def _by_team(rows: Iterable[versions.PlacedRow]) -> dict[UUID | None, list[versions.PlacedRow]]:

@@ -103,11 +103,6 @@ def moment(us: int) -> datetime:
     return _EPOCH + us * _MICROSECOND
 
 
-def iso(at: datetime) -> str:
-    """Always with six digits and a Z, so that it is one string for one moment."""
-    return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
-
-
 def chain_hash(
     previous: bytes, seq: int, created_at: datetime, action: str, job: UUID | None, body_hash: bytes
 ) -> bytes:
@@ -235,6 +230,34 @@ def _listed(seqs: list[int]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AuditRoot:
+    """A root as surfaces show it."""
+
+    seq: int
+    previous: str
+    hash: str
+    covers: int
+    """How many chains grew since the one before it."""
+    chains: int
+    """How many chains it and all before it cover together."""
+    body: str
+    """Canonical JSON: the exact bytes that were signed, as UTF-8."""
+    signature: str
+    """Ed25519 over the body, in base64."""
+    key_id: UUID
+    fingerprint: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RootMade:
+    """The newest root, and whether it was made just now: where nothing was appended since, there is nothing to cover."""
+
+    made: bool
+    root: AuditRoot
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RootFault:
     """The first root that does not verify, and why."""
 
@@ -302,34 +325,6 @@ class Receipt:
     fingerprint: str
     """SHA-256 of the raw public key, in hex."""
     created_at: datetime
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AuditRoot:
-    """A root as surfaces show it."""
-
-    seq: int
-    previous: str
-    hash: str
-    covers: int
-    """How many chains grew since the one before it."""
-    chains: int
-    """How many chains it and all before it cover together."""
-    body: str
-    """Canonical JSON: the exact bytes that were signed, as UTF-8."""
-    signature: str
-    """Ed25519 over the body, in base64."""
-    key_id: UUID
-    fingerprint: str
-    created_at: datetime
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RootMade:
-    """The newest root, and whether it was made just now: where nothing was appended since, there is nothing to cover."""
-
-    made: bool
-    root: AuditRoot
 
 
 KEY_BYTES = 32

@@ -49,6 +49,6 @@ def question_demand(form: QuestionForm, named: tuple[UUID, ...] | None = None) -
     )  # fmt: skip
 
 
-def model_demand(tool: str, arguments: bytes) -> PolicyRow | None:
-    """What a call of a model asks of people beyond the policies."""
-    return question_demand(QuestionForm.of(orjson.loads(arguments))) if tool == ASK_PERSON else None
+def model_demand(arguments: bytes) -> PolicyRow:
+    """What a question of a model asks of people beyond the policies."""
+    return question_demand(QuestionForm.of(orjson.loads(arguments)))

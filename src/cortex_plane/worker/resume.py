@@ -57,9 +57,9 @@ async def resume(lease: Lease, gates: SessionGates, authorizer: CallAuthorizer) 
         raise _corrupted(lease, missing_checkpoint())
     past = await _read_past(lease)
     progress = lease.progress
-    named = {tool.invocation_id for tool in progress.active_tools}
+    tool_ids = {tool.invocation_id for tool in progress.active_tools}
     progress.active_tools = current_tools(
-        progress.active_tools, [call for call in past.calls if call.id in named],
+        progress.active_tools, [call for call in past.calls if call.id in tool_ids],
         with_results=progress.phase is Phase.TOOLS,
     )  # fmt: skip
     authorizer.receipts, authorizer.refusals = past.receipts, past.turned_down

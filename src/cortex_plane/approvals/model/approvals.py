@@ -16,9 +16,9 @@ from pydantic.dataclasses import dataclass as draft
 from cortex_plane.approvals.model.questions import form_of
 from cortex_plane.gates.model.gates import ShownAnswer
 from cortex_plane.jobs.model.effects import Verdict
+from cortex_plane.kernel.canonical import iso
 from cortex_plane.kernel.fields import DRAFT, JsonObject, JsonValue, Note, adapter
 from cortex_plane.policies.model.policies import Approvers, OnDeny, Quorum, Template, Terms
-from cortex_plane.proof.model import iso
 from cortex_plane.tenancy.model.identities import Delivery
 
 

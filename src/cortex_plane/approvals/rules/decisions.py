@@ -449,9 +449,9 @@ def _going_on(row: LockedApproval, awaiting: Sequence[WaitingCall]) -> list[JobO
     outcomes = []
     for job in row.jobs:
         if job.id in waiting:
-            left = job.open_approvals - 1
-            status = None if left else JobStatus.PAUSED if job.holds else JobStatus.RUNNING
-            outcomes.append(JobOutcome(id=job.id, open=left, status=status))
+            open_approvals = job.open_approvals - 1
+            status = None if open_approvals else JobStatus.PAUSED if job.holds else JobStatus.RUNNING
+            outcomes.append(JobOutcome(id=job.id, open=open_approvals, status=status))
     return outcomes
 
 

@@ -40,8 +40,8 @@ async def list_approvals(
 ) -> Page[Approval]:
     """Newest first. Whoever is not staff sees those of their own sessions, and those that they may decide."""
     filters = (actor.sees, status, job_id, session_id, approvals_store.person_of(actor))
-    listed = page(Approval, await tx.rows(queries.list_approvals, *after(position), limit + 1, *filters), limit)
-    return replace(listed, items=[approval_rules.shown_to(approval, actor) for approval in listed.items])
+    approvals = page(Approval, await tx.rows(queries.list_approvals, *after(position), limit + 1, *filters), limit)
+    return replace(approvals, items=[approval_rules.shown_to(approval, actor) for approval in approvals.items])
 
 
 @transaction_verb(Permission.APPROVAL_READ)

@@ -100,15 +100,15 @@ async def decide_by_token(db: Database, decision: TokenDecision) -> DecisionRece
     """As the person to whom the token was sent, about the version that their message showed."""
     try:
         async with forgery_refusal(db, rules.unknown_token):
-            opened = await approvals_store.open_token(db, rules.digest(decision.token))
-        if opened is None:
+            token = await approvals_store.open_token(db, rules.digest(decision.token))
+        if token is None:
             raise rules.unknown_token()
     except Unauthenticated as error:
         # Whoever it was: no org is known, so no chain is. The token itself is in no log.
         log.warning("approval token refused", code=error.code)
         meters().called_back(Channel.API, "token_invalid")
         raise
-    return await _count_outcome(Channel.API, _decide_by_token(db, decision, *opened))
+    return await _count_outcome(Channel.API, _decide_by_token(db, decision, *token))
 
 
 async def _count_outcome(channel: Channel, decision: Awaitable[DecisionReceipt]) -> DecisionReceipt:

@@ -220,8 +220,10 @@ async def _write(
     if counts:
         entries.append({"type": decision.decision if ends else "voted", "keyed": True, "payload": payload})
     if edit is not None:
-        edited = {"from": approval.input_hash, "to": edit.input_hash, "version": version}
-        entries.insert(0, {"type": "edited", "keyed": not counts, "payload": edited if counts else payload | edited})
+        edit_entry = {"from": approval.input_hash, "to": edit.input_hash, "version": version}
+        entries.insert(
+            0, {"type": "edited", "keyed": not counts, "payload": edit_entry if counts else payload | edit_entry}
+        )
     calls = [call for call, _, _ in change.calls]
     action = "approval_decision" if ends else "approval_vote" if counts else "approval_edited"
     details = {"calls": [str(call) for call in calls]} if ends else {"needed": approval_rules.describe_quorum(approval)}
@@ -244,7 +246,7 @@ async def _write(
             facts += await changes.put_in_force(tx, actor, after, file)
         statement = approval_rules.receipt_facts(row, row.receipt, change, person, actor.name, decision, edit, channel)
         receipt = await receipts.sign_receipt(db, tx, after, statement, calls, standing)
-    changed = await write_change(
+    columns = await write_change(
         tx, row, change, actor, entries, facts,
         (kind, approval.job_id, {**event, "approval_id": str(approval.id), "by": actor.name}), edit=edit,
         choice=decision.decision if counts else None, reason=decision.reason, channel=channel, key=key,
@@ -252,10 +254,10 @@ async def _write(
     )  # fmt: skip
     if decision.reason and change.status is approval_model.ApprovalStatus.APPROVED:
         await approvals_store.add_words(tx, [job.id for job in change.jobs], after, actor, row)
-    if changed is None:
+    if columns is None:
         return after
-    causes = adapter(list[Cause]).validate_python(changed["caused"])
-    return replace(after, **changed | {"causes": list(map(UUID, changed["causes"])), "caused": causes})
+    causes = adapter(list[Cause]).validate_python(columns["caused"])
+    return replace(after, **columns | {"causes": list(map(UUID, columns["causes"])), "caused": causes})
 
 
 async def write_change(

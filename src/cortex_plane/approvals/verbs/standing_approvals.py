@@ -130,8 +130,8 @@ async def list_page(
 ) -> Page[StandingApproval]:
     """Newest first. Whoever is not staff sees those of their own sessions, and those that they gave."""
     rows = await tx.rows(queries.list_standing, *after(position), limit + 1, actor.sees, session_id, active)
-    listed = page(StandingApproval, rows, limit)
-    return replace(listed, items=[_shown(item, row) for item, row in zip(listed.items, rows, strict=False)])
+    standing = page(StandingApproval, rows, limit)
+    return replace(standing, items=[_shown(item, row) for item, row in zip(standing.items, rows, strict=False)])
 
 
 async def _read(tx: Transaction, actor: Actor, id: UUID) -> StandingApproval:

@@ -119,8 +119,8 @@ class BenchSession:
             case EventKind.FAILED:
                 self._boundary(errors=(event.text,))
             case EventKind.TRIGGERED:
-                named = gates.atlases.named(event.text) if gates is not None else ()
-                self._boundary(custom=frozenset(gate.key for gate in named))
+                targets = gates.atlases.named(event.text) if gates is not None else ()
+                self._boundary(custom=frozenset(gate.key for gate in targets))
             case EventKind.CALLED:
                 self.call(event, runs=True)
             case EventKind.APPROVED:
@@ -168,8 +168,8 @@ class BenchSession:
         verdict = self._judge(call)
         if gates is not None:
             gates.count_unanswered()
-            asked = verdict.decision.verdict is ASK and verdict.ruling is not None
-            self._write(gates, cards=[(gate_call(call), verdict.ruling.people)] if asked and verdict.ruling else ())
+            asks = verdict.decision.verdict is ASK and verdict.ruling is not None
+            self._write(gates, cards=[(gate_call(call), verdict.ruling.people)] if asks and verdict.ruling else ())
         if runs:
             self._run(event, verdict, approved=approved)
         return verdict
@@ -244,14 +244,14 @@ def _plain(keys: Iterable[str]) -> list[str]:
 def _differences(scenario: Scenario, results: Mapping[str, Any]) -> list[str]:
     expect, faults = scenario.expect, list[str]()
     for name in ("decision", "rule", "votes"):
-        expected = getattr(expect, name)
-        if expected is not None and results.get(name) != expected:
-            faults.append(f"{name}: expected {expected}, and it is {results.get(name) or 'nothing'}")
+        value = getattr(expect, name)
+        if value is not None and results.get(name) != value:
+            faults.append(f"{name}: expected {value}, and it is {results.get(name) or 'nothing'}")
     if expect.reason is not None and expect.reason.casefold() not in str(results.get("reason", "")).casefold():
         faults.append(f"reason: expected the words “{expect.reason}”, and it is “{results.get('reason', '')}”")
     for name in ("gates", "questions", "people", "contexts", "guidance", "open", "shut"):
-        expected, actual = getattr(expect, name), results.get(name, [])
-        if expected is None or (list(expected) == actual if name == "gates" else sorted(expected) == sorted(actual)):
+        value, actual = getattr(expect, name), results.get(name, [])
+        if value is None or (list(value) == actual if name == "gates" else sorted(value) == sorted(actual)):
             continue
-        faults.append(f"{name}: expected {', '.join(expected) or 'none'}, and there is {', '.join(actual) or 'none'}")
+        faults.append(f"{name}: expected {', '.join(value) or 'none'}, and there is {', '.join(actual) or 'none'}")
     return faults

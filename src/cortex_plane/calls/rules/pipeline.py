@@ -20,7 +20,7 @@ from cortex_plane.approvals.model.approvals import ApprovalKind, Cause, NewReque
 from cortex_plane.approvals.model.questions import ASK_PERSON, form_of
 from cortex_plane.calls.model import CallDraft, ExternalCall, RequestedCall
 from cortex_plane.gates.model.gates import GatedCall, GateRecord, Ruling
-from cortex_plane.gates.rules.authorization import Authorization, Caller, StandingUse, UnsentCall, authorize, facts_of
+from cortex_plane.gates.rules.authorization import Authorization, Origin, StandingUse, UnsentCall, authorize, facts_of
 from cortex_plane.gates.rules.prompts import card
 from cortex_plane.gates.rules.session import GateSession, record_of
 from cortex_plane.jobs.model.effects import CallStatus
@@ -40,7 +40,7 @@ Event = tuple[str, dict[str, Any]]
 
 
 def judge_call(
-    policies: CompiledPolicies, job: Caller, call: UnsentCall, request: Sequence[PolicyRow], *, read_only: bool,
+    policies: CompiledPolicies, job: Origin, call: UnsentCall, request: Sequence[PolicyRow], *, read_only: bool,
     is_claim: bool = False, ruling: Ruling | None = None, refused_before: bool = False, asks: Sequence[str] = (),
     demand: PolicyRow | None = None, only: Collection[str] | None = None,
 ) -> Authorization:  # fmt: skip

@@ -173,10 +173,10 @@ async def _ask(db: Database, actor: Actor, context: CallContext, call: ExternalC
     """What held when it was authorised does not any more: a person is asked, about the same call."""
     possible = await terms_of(db, context, verdict, again=call.id)
     requested_call = RequestedCall.of(call)
-    authorized = pipeline.authorized_fact(facts_by(actor), requested_call, verdict.answer, context.policies, again=True)
+    fact = pipeline.authorized_fact(facts_by(actor), requested_call, verdict.answer, context.policies, again=True)
     if possible.terms is None:
         error = nobody_can(requested_call.name, verdict.answer.decision, possible.excluded)
-        verdict.notes.append(authorized)
+        verdict.notes.append(fact)
         return await _end(db, actor, call, error, verdict)
     async with db.transaction(actor.org_id) as tx:
         request, events = await ask_people(tx, actor, context, requested_call, verdict, possible, call.step_index)
@@ -187,7 +187,7 @@ async def _ask(db: Database, actor: Actor, context: CallContext, call: ExternalC
         arguments = requested_call.arguments
         await calls_store.ask_again(tx, call.job_id, call.session_id, row, arguments, context.policies, request.id)
         record = verdict.record(actor, shown=requested_call)
-        facts = [authorized, *request.facts]
+        facts = [fact, *request.facts]
         await session_gates.write(tx, call.session_id, call.job_id, record, facts, events)
     count(actor.org_id, [request])
     return False

@@ -34,7 +34,7 @@ class JobRef(Protocol):
     def agent_id(self) -> UUID: ...
 
 
-class Caller(Protocol):
+class Origin(Protocol):
     """What policies look at of whoever asks for a call."""
 
     @property
@@ -45,7 +45,7 @@ class Caller(Protocol):
     def session_kind(self) -> str: ...
 
 
-class CallJob(JobRef, Caller, Protocol):
+class CallJob(JobRef, Origin, Protocol):
     """The job that asks for a call: of a worker, or of an agent that runs elsewhere."""
 
 
@@ -68,7 +68,7 @@ class UnsentCall(Protocol):
     def declares_risk(self) -> bool: ...
 
 
-def facts_of(job: Caller, call: UnsentCall, *, read_only: bool) -> CallFacts:
+def facts_of(job: Origin, call: UnsentCall, *, read_only: bool) -> CallFacts:
     """What policies look at."""
     return CallFacts(
         target=call.name, arguments=orjson.loads(call.arguments), read_only=read_only, risk=call.risk, agent=job.agent,

@@ -118,9 +118,9 @@ def requested(atlases: CompiledAtlases, state: GateState, names: Sequence[str], 
     for gate in waiting:
         work.blocked(gate, gate_model.UNANSWERED)
     if not waiting and state.ended is None:
-        wanted = {gate.key: (gate, name) for name in reversed(names) for gate in atlases.requested(name)}
-        for gate in within_budget(work, sorted((gate for gate, _ in wanted.values()), key=rank)):
-            work.fire(gate, {"requested": wanted[gate.key][1][:200]})
+        gates = {gate.key: (gate, name) for name in reversed(names) for gate in atlases.requested(name)}
+        for gate in within_budget(work, sorted((gate for gate, _ in gates.values()), key=rank)):
+            work.fire(gate, {"requested": gates[gate.key][1][:200]})
     return Evaluation(state=work.state(), traces=tuple(work.traces), fired=tuple(work.fired))
 
 

@@ -363,11 +363,11 @@ class KeywordIndex:
         if not self._gates or self.is_quick(text):
             return self._find(text)
         key = hashlib.sha256(text.encode(errors="surrogatepass")).digest()
-        known = self._findings.get(key)
-        if known is None:
-            known = (self._find(text),)
-            self._findings.put(key, known, 1)
-        return known[0]
+        finding = self._findings.get(key)
+        if finding is None:
+            finding = (self._find(text),)
+            self._findings.put(key, finding, 1)
+        return finding[0]
 
     def _find(self, text: str) -> dict[int, tuple[Gate, tuple[str, ...]]] | None:
         seen: dict[int, dict[int, str]] = {}

@@ -74,8 +74,8 @@ class AtlasReplay:
                 examples.append(call.id)
 
     def _judge(self, atlases: CompiledAtlases, state: GateState, call: GovernedCall, risk: Risk) -> Judgement:
-        gated = GatedCall(action=call.tool_name, arguments=call.arguments, input_hash="", risk=risk)
-        ruling = judge(atlases, state, gated, self._now, looking=True)
+        call_facts = GatedCall(action=call.tool_name, arguments=call.arguments, input_hash="", risk=risk)
+        ruling = judge(atlases, state, call_facts, self._now, looking=True)
         gates = tuple(atlases.gates[question.gate].gate_id for question in ruling.asks)
         return ruling.verdict, ruling.rule, gates
 

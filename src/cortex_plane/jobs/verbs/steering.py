@@ -113,13 +113,13 @@ async def pause_session(db: Database, actor: Actor, id: UUID, pause: job_model.P
         source = PauseSource.OPERATOR if actor.sees is None else PauseSource.OWNER
         held_at = await sessions_store.hold_session(tx, id, source, pause.reason or f"paused by {actor.name}")
         if held_at is not None:
-            told = False
+            is_pending = False
             for job_id in await jobs_store.lock_open_job(tx, id):
                 job = require_found(await jobs_store.lock_job(tx, job_id, None), "job")
                 _, is_told = await _hold(tx, job_id, job, Hold.SESSION, actor, pause)
-                told = told or is_told
+                is_pending = is_pending or is_told
             events: list[SessionEvent] = []
-            if not told and not session_row["held_by"]:
+            if not is_pending and not session_row["held_by"]:
                 data = {**_pause_data(source, actor, pause), "paused_at": held_at.isoformat()}
                 events.append((EventType.SESSION_PAUSED, None, data))
             fact = Fact.of(actor, "session_held", reason=pause.reason, **_correlation(pause))

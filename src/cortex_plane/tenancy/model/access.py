@@ -552,12 +552,12 @@ def rows_digest(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def key_holder(row: Mapping[str, Any], key: CredentialKey, lookup: bytes) -> Actor:
     """Who holds an API key, from what the SQL function `authenticate` returns. Raises ``Forged``."""
-    covered = {
+    fields = {
         "org_id": row["home_id"], "id": row["key_id"], "user_account_id": row["holder_id"], "kind": row["kind"],
         "roles": row["own_roles"], "permissions": row["permissions"], "platform": row["own_platform"],
         "expires_at": row["expires_at"], "secret_hash": lookup,
     }  # fmt: skip
-    key.require(MacKind.KEY, covered, row["mac"])
+    key.require(MacKind.KEY, fields, row["mac"])
     return Actor(
         org_id=row["org_id"],
         key_id=row["key_id"],
