@@ -230,26 +230,6 @@ def _listed(seqs: list[int]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AuditRoot:
-    """A root as surfaces show it."""
-
-    seq: int
-    previous: str
-    hash: str
-    covers: int
-    """How many chains grew since the one before it."""
-    chains: int
-    """How many chains it and all before it cover together."""
-    body: str
-    """Canonical JSON: the exact bytes that were signed, as UTF-8."""
-    signature: str
-    """Ed25519 over the body, in base64."""
-    key_id: UUID
-    fingerprint: str
-    created_at: datetime
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class RootMade:
     """The newest root, and whether it was made just now: where nothing was appended since, there is nothing to cover."""
 
@@ -324,6 +304,26 @@ class Receipt:
     key_id: UUID
     fingerprint: str
     """SHA-256 of the raw public key, in hex."""
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuditRoot:
+    """A root as surfaces show it."""
+
+    seq: int
+    previous: str
+    hash: str
+    covers: int
+    """How many chains grew since the one before it."""
+    chains: int
+    """How many chains it and all before it cover together."""
+    body: str
+    """Canonical JSON: the exact bytes that were signed, as UTF-8."""
+    signature: str
+    """Ed25519 over the body, in base64."""
+    key_id: UUID
+    fingerprint: str
     created_at: datetime
 
 

@@ -23,7 +23,6 @@ from cortex_plane.policies.files import (
     Draft,
     Person,
     faults_of,
-    merge_rows,
     place,
     place_for_platform,
     policy_faults,
@@ -248,7 +247,7 @@ def _examine(
     for at, message in faults_of(own, people):
         faults.add(own_lines[at], message)
     faults.raise_any()
-    rows = merge_rows(keep, own) if keep else own
+    rows = versions.merge_rows(keep, own) if keep else own
     names = {(row.team_id, row.row.name): line for row, line in zip(own, own_lines, strict=True)}
     lines = [names.get((row.team_id, row.row.name)) for row in rows]
     # Rows that are kept have no line, and were looked at when they were applied.
