@@ -10,7 +10,6 @@ from uuid import UUID, uuid4
 import pydantic
 import pytest
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.approvals.model.approvals import (
     MAX_CALLS,
     MAX_SECONDS,
@@ -30,6 +29,7 @@ from cortex_plane.approvals.rules.authority import (
 )
 from cortex_plane.gates.rules.authorization import Uncovered
 from cortex_plane.kernel.errors import CortexError
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.policies.model.policies import (
     OWNER_DECIDES,
     Approvers,

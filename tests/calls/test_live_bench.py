@@ -9,12 +9,13 @@ import pytest
 
 from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import AgentChange
-from cortex_plane.agents.model.tools import ConfirmationDraft, Risk
+from cortex_plane.agents.model.tools import ConfirmationDraft
 from cortex_plane.calls.verbs import permissions
 from cortex_plane.client import Client
 from cortex_plane.gates.model.atlases import AtlasFile
 from cortex_plane.gates.model.scenarios import ScenarioReport, ScenarioRun
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.tenancy.model.orgs import Role
 from tests.fixtures.atlases import govern, plain, publish
 from tests.fixtures.people import World, apply_policies

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.approvals.model import approvals as approval_model
 from cortex_plane.approvals.model.approvals import Approval, Channel, StandingApproval, Waiting
 from cortex_plane.approvals.model.credentials import Token
@@ -18,7 +17,7 @@ from cortex_plane.db.database import Database, Queries, Row, Transaction, ids, o
 from cortex_plane.gates.model.gates import ShownAnswer
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.fields import adapter, parse
+from cortex_plane.kernel.fields import Risk, adapter, parse
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import (
     ACTION_TYPES,

@@ -9,10 +9,9 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents.model.agents import SkillSettings
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.calls.model import ExternalCall, Resolution
 from cortex_plane.db.database import Database, Queries, Row, Transaction
-from cortex_plane.kernel.fields import adapter, parse
+from cortex_plane.kernel.fields import Risk, adapter, parse
 from cortex_plane.proof.rules.receipts import Stamp
 from cortex_plane.sessions.model.sessions import SessionKind
 from cortex_plane.tenancy.model.access import Actor, Fact

@@ -27,7 +27,6 @@ from cortex_plane.kernel.errors import CortexError, InvalidInput, NotFound, Unau
 from cortex_plane.kernel.fields import Note, adapter
 from cortex_plane.kernel.routes import PageRoutes
 from cortex_plane.notify.verbs import cards
-from cortex_plane.policies.model.policies import quorum_said
 
 router = PageRoutes()
 
@@ -92,7 +91,7 @@ async def _card(
         address="?" + urlencode(address),
         shown=version,
         nonce=nonce,
-        quorum=quorum_said(approval.quorum),
+        quorum=approval.quorum.in_words(),
         tree=text.tree(approval.arguments),
         raw=text.escaped_json(approval.arguments),
         changes=edit_changes(approval),
@@ -105,7 +104,7 @@ def _decision_page(visitor: Visitor, receipt: DecisionReceipt) -> Response:
     again = receipt.result is RecordResult.DUPLICATE
     if approval.status is ApprovalStatus.PENDING:
         title = "You approved this already." if again else "Your approval counts."
-        count = f"{approval.votes_for} so far; it needs {quorum_said(approval.quorum)}."
+        count = f"{approval.votes_for} so far; it needs {approval.quorum.in_words()}."
         return _message(200, title, f"{approval.tool_name}: {count}")
     by = f" by {approval.resolved_by_name}" if approval.resolved_by_name else ""
     title = f"Already {_DONE[choice].lower()}{by}." if again else f"{_DONE[choice]}."

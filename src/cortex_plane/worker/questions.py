@@ -7,9 +7,10 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.agents.model.tools import InvalidArguments, OnUncertain, Risk
+from cortex_plane.agents.model.tools import InvalidArguments, OnUncertain
 from cortex_plane.approvals.model.questions import ASK_PERSON, QuestionForm
 from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.policies.model.policies import PolicyRow, PolicyVerdict
 from cortex_plane.worker.tools.tool import Parsed, Tool
 

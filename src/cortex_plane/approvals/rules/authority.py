@@ -68,7 +68,7 @@ def cannot_delegate(
     error = _cannot_take(approval, actor, taker)
     if error is None and not policy_model.is_met(approval.quorum, [*{**others, taker.id: taker.roles}.values()]):
         return Conflict(
-            f"Without you too few are left: this needs {policy_model.quorum_said(approval.quorum)}.",
+            f"Without you too few are left: this needs {approval.quorum.in_words()}.",
             code="quorum_impossible",
             hint="Name somebody who could not decide it yet.",
         )

@@ -244,10 +244,6 @@ def ends_it(row: LockedApproval, actor: Actor, decision: approval_model.Approval
     return is_enough(row, quorum, actor, [])
 
 
-def describe_quorum(approval: Approval) -> str:
-    return policy_model.quorum_said(approval.quorum)
-
-
 def agrees(row: LockedApproval, actor: Actor, answer: str) -> bool:
     """Whether enough people give this answer about an uncertain call, with this one."""
     if row.approval.settles is None:

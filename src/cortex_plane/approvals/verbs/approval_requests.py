@@ -181,7 +181,7 @@ def nobody_can(tool: str, decision: policy_model.PolicyDecision, causes: Sequenc
     who = (
         "nobody can give it"
         if terms.quorum == policy_model.ONE_VOTE
-        else f"too few can give its {policy_model.quorum_said(terms.quorum)}"
+        else f"too few can give its {terms.quorum.in_words()}"
     )
     return (
         f"`{tool}` needs approval ({decision.rule}), and {who}: it is for {describe_approvers(terms.approvers)}{chosen}"

@@ -28,7 +28,7 @@ from cortex_plane.kernel.meters import meters
 from cortex_plane.policies.model.policies import Template
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, MacKind, Permission, scheduler_actor
-from cortex_plane.tenancy.verbs.access import forgery_refusal, new_approval_token
+from cortex_plane.tenancy.verbs.access import forgery_refusal
 from cortex_plane.tenancy.verbs.frame import record, verb
 
 log = structlog.get_logger()
@@ -43,6 +43,10 @@ _OUTCOMES = {
     "approval_expired": "expired_link",
 }
 """What spec 4's metric calls a refusal, by its code; any other is the person's and not the link's: `refused`."""
+
+
+def new_approval_token() -> str:
+    return f"{rules.TOKEN_PREFIX}{rules.TOKEN_VERSION}_{secrets.token_urlsafe(32)}"
 
 
 def draft_token(

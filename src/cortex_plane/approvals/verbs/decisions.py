@@ -226,7 +226,7 @@ async def _write(
         )
     calls = [call for call, _, _ in change.calls]
     action = "approval_decision" if ends else "approval_vote" if counts else "approval_edited"
-    details = {"calls": [str(call) for call in calls]} if ends else {"needed": approval_rules.describe_quorum(approval)}
+    details = {"calls": [str(call) for call in calls]} if ends else {"needed": approval.quorum.in_words()}
     fact = Fact.of(
         actor, action, approval=str(approval.id), channel=channel, tool=approval.tool_name,
         edited_from=approval.input_hash if edit else None, **payload, **details,

@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents.model.agents import SkillSettings
-from cortex_plane.agents.model.tools import UNDECLARED, ToolDeclaration, highest_risk
+from cortex_plane.agents.model.tools import ToolDeclaration
 from cortex_plane.calls.model import RequestedCall
 from cortex_plane.calls.rules.pipeline import gate_call, is_unseen, judge_call
 from cortex_plane.gates.model.atlases import Gate
@@ -25,6 +25,7 @@ from cortex_plane.gates.rules.effects import EvaluationRun
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.gates.rules.session import GateSession
 from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.fields import UNDECLARED, highest_risk
 from cortex_plane.policies.model.policies import PolicyDecision, PolicyVerdict
 from cortex_plane.policies.rules.engine import CompiledPolicies
 

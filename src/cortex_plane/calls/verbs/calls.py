@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.agents.model.tools import UNDECLARED
 from cortex_plane.approvals.verbs.approval_requests import Possible, count, nobody_can
 from cortex_plane.calls import model as call_model
 from cortex_plane.calls import store as calls_store
@@ -23,6 +22,7 @@ from cortex_plane.db.database import Database, Row, Transaction, after, page
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, CortexError, GateClosed, Unavailable
+from cortex_plane.kernel.fields import UNDECLARED
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.tenancy import store as tenancy_store

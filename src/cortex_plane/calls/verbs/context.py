@@ -10,13 +10,13 @@ from typing import TypeVar
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from cortex_plane.agents.model.tools import UNDECLARED
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import CallDraft, ExternalCall, advised
 from cortex_plane.calls.store import CallContext, StoredCall, queries
 from cortex_plane.db.database import Database, NestedDatabase, NotAtHand, Row, Transaction
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import AlreadyExists, Conflict, CortexError
+from cortex_plane.kernel.fields import UNDECLARED
 from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.sessions import Session
 from cortex_plane.tenancy.model.access import Actor, ActorKind

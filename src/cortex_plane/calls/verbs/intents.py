@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from cortex_plane.agents.model.tools import OnUncertain, highest_risk
+from cortex_plane.agents.model.tools import OnUncertain
 from cortex_plane.approvals.verbs.approval_requests import count, nobody_can
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import DISPATCH_SECONDS, ExternalCall, IntentDraft, Next, RequestedCall, advised
@@ -21,6 +21,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs.model.effects import MAX_SENDS, SETTLED, CallStatus
 from cortex_plane.kernel.errors import Conflict
+from cortex_plane.kernel.fields import highest_risk
 from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.tenancy.model.access import Actor
 

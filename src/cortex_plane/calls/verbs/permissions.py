@@ -8,7 +8,6 @@ from dataclasses import replace
 from uuid import UUID
 
 from cortex_plane.agents import store as agents_store
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.calls.model import MAX_ACTIONS, Permissions
 from cortex_plane.calls.rules.bench import BenchAgent, BenchSetting, play
 from cortex_plane.calls.rules.permissions import (
@@ -26,7 +25,7 @@ from cortex_plane.db.database import Database, many, one
 from cortex_plane.gates.model.scenarios import Scenario, ScenarioOutcome, ScenarioReport, ScenarioRun
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.gates.verbs.atlas_queries import atlases_in_force, read_run
-from cortex_plane.kernel.fields import split_ref
+from cortex_plane.kernel.fields import Risk, split_ref
 from cortex_plane.policies.verbs.policy_cache import book, request_rows
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb

@@ -15,9 +15,8 @@ from pydantic import Field, StringConstraints
 from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.kernel.canonical import check_text
-from cortex_plane.kernel.fields import DRAFT, Ref, refused_as
+from cortex_plane.kernel.fields import DRAFT, Ref, Risk, refused_as
 from cortex_plane.policies.model.policies import PendingChange, PolicyVerdict, Template
 from cortex_plane.policies.model.versions import Direction, FieldChange
 

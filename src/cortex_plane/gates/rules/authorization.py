@@ -10,11 +10,11 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model.atlases import AtlasPolicy, AtlasPolicyType, Gate, Mode
 from cortex_plane.gates.model.gates import GatedCall, Limit, Ruling, Window
 from cortex_plane.gates.rules.effects import EvaluationRun
 from cortex_plane.gates.rules.index import CompiledAtlases, OfAction, Round
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.kernel.globs import glob
 from cortex_plane.policies.model.policies import CallFacts, PolicyDecision, PolicyRow, PolicyVerdict, Terms
 from cortex_plane.policies.rules.engine import CompiledPolicies

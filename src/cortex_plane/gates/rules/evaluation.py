@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model import gates as gate_model
 from cortex_plane.gates.model.atlases import AtlasPolicyType, Gate, Mode, TriggerType
 from cortex_plane.gates.model.gates import Evaluation, GateCard, GatedCall, GateInput, GateState, Open, Pass, Ruling
@@ -15,6 +14,7 @@ from cortex_plane.gates.rules.authorization import by_policies, charged, last_ro
 from cortex_plane.gates.rules.effects import AT_ONCE, MAX_FIRED, Elapsed, EvaluationRun, no_time
 from cortex_plane.gates.rules.index import CompiledAtlases, OfAction, rank
 from cortex_plane.gates.rules.prompts import MAX_CARD, card
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.kernel.globs import glob
 from cortex_plane.kernel.schemas import Unusable, compiled, faults
 from cortex_plane.policies.model.policies import PolicyVerdict

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
-from cortex_plane.agents.model.tools import RISKS, Risk, highest_risk
 from cortex_plane.gates.model import atlases as atlas_model
 from cortex_plane.gates.model.atlases import AtlasPolicy, Capability, Gate, GateBudget, MatchMode, Mode, TriggerType
 from cortex_plane.kernel.errors import InvalidInput, extra
+from cortex_plane.kernel.fields import RISKS, Risk, highest_risk
 from cortex_plane.kernel.globs import GlobIndex
 from cortex_plane.kernel.schemas import Unusable, compiled
 from cortex_plane.kernel.shares import LruCache

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sized
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model.atlases import Atlas, AtlasPolicyType, Gate, Mode, TriggerType
 from cortex_plane.gates.rules.index import CompiledAtlases, OfAction
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.kernel.globs import STAR, GlobIndex, glob
 
 _AT_START = (TriggerType.SESSION_START, TriggerType.INTERACTIVE)

@@ -13,11 +13,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model.atlases import Atlas, AtlasChangeGroup, AtlasEffect, AtlasJudged
 from cortex_plane.gates.model.gates import NOTHING_YET, GatedCall, GateInput, GateState
 from cortex_plane.gates.rules.evaluation import at_boundary, judge
 from cortex_plane.gates.rules.index import CompiledAtlases
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.policies.model.policies import STRICTNESS, PolicyVerdict
 from cortex_plane.policies.model.versions import Direction
 

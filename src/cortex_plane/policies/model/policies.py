@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.tenancy.model.orgs import Role
 
 if TYPE_CHECKING:
@@ -72,6 +72,11 @@ class Quorum:
     votes: int = 1
     roles: tuple[RoleVotes, ...] = ()
     """So many of them with this role. One person with two roles counts for both, and is one vote."""
+
+    def in_words(self) -> str:
+        roles = ", ".join(f"{role_votes.votes} {role_votes.role}" for role_votes in self.roles)
+        votes = f"{self.votes} vote{'s' if self.votes > 1 else ''}"
+        return f"{votes}, of them {roles}" if roles else votes
 
 
 ONE_VOTE = Quorum()
@@ -349,12 +354,6 @@ def is_met(quorum: Quorum, roles_of_voters: Sequence[frozenset[Role]]) -> bool:
     return len(roles_of_voters) >= quorum.votes and all(
         sum(role_votes.role in roles for roles in roles_of_voters) >= role_votes.votes for role_votes in quorum.roles
     )
-
-
-def quorum_said(quorum: Quorum) -> str:
-    roles = ", ".join(f"{role_votes.votes} {role_votes.role}" for role_votes in quorum.roles)
-    votes = f"{quorum.votes} vote{'s' if quorum.votes > 1 else ''}"
-    return f"{votes}, of them {roles}" if roles else votes
 
 
 class ChangeAction(StrEnum):

@@ -16,12 +16,12 @@ from pydantic import AfterValidator, Field, StrictBool, StringConstraints
 from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError
 
-from cortex_plane.agents.model.tools import Confirmed, Risk
+from cortex_plane.agents.model.tools import Confirmed
 from cortex_plane.kernel import fields as kernel_fields
 from cortex_plane.kernel.canonical import canonical, check_text
 from cortex_plane.kernel.conditions import MAX_LENGTH, Condition
 from cortex_plane.kernel.errors import InvalidInput, MissingExtra
-from cortex_plane.kernel.fields import DRAFT, ChannelType, Clearance, JsonObject, Moment, Name, Note, Ref, adapter
+from cortex_plane.kernel.fields import DRAFT, ChannelType, Clearance, JsonObject, Moment, Name, Note, Ref, Risk, adapter
 from cortex_plane.policies.model import policies as policy_model
 from cortex_plane.policies.model.policies import PendingChange
 from cortex_plane.tenancy.model.orgs import Role
