@@ -14,13 +14,12 @@ import pydantic
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cortex_plane.approvals.model.approvals import ApprovalStatus, Choice, DecisionReceipt, RecordResult
+from cortex_plane.approvals.model.approvals import ApprovalStatus, Choice, DecisionReceipt, RecordResult, question_of
 from cortex_plane.approvals.model.credentials import Visitor, read_confirmation
 from cortex_plane.approvals.rules.decisions import refusal
 from cortex_plane.approvals.verbs import approvals, credentials
 from cortex_plane.dashboard import pages, text
-from cortex_plane.dashboard.answers import question_of, read_answer
-from cortex_plane.dashboard.approvals import edit_changes
+from cortex_plane.dashboard.approvals import edit_changes, read_answer
 from cortex_plane.dashboard.visits import MAX_FIELDS, person, require_same_origin
 from cortex_plane.kernel import errors
 from cortex_plane.kernel.errors import CortexError, InvalidInput, NotFound, Unauthenticated

@@ -15,8 +15,7 @@ from cortex_plane.gates.files.atlases import Read, difference
 from cortex_plane.gates.model import atlases as atlas_model
 from cortex_plane.gates.model.atlases import AtlasFile
 from cortex_plane.gates.model.scenarios import Scenario, ScenarioRun
-from cortex_plane.gates.rules.index import CompiledAtlases
-from cortex_plane.gates.rules.manifest_queries import rules_of
+from cortex_plane.gates.rules.index import CompiledAtlases, rules_of
 from cortex_plane.gates.rules.replays import AtlasReplay
 from cortex_plane.gates.store import queries
 from cortex_plane.gates.verbs.atlas_cache import book, manifest_of, read_back
