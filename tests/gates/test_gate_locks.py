@@ -8,7 +8,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.calls.verbs.context import TRIES, retry_under_session_lock
+from cortex_plane.calls.verbs.external import TRIES, retry_under_session_lock
 from cortex_plane.db.database import Database, at_hand
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.jobs import JobDraft

@@ -17,7 +17,7 @@ from cortex_plane.calls.store import CallContext, queries
 from cortex_plane.calls.verbs import intents
 from cortex_plane.calls.verbs.authorization import decide_call
 from cortex_plane.calls.verbs.call_approvals import Asked, ask_people, terms_of
-from cortex_plane.calls.verbs.context import call_context, read_call, retry_under_session_lock, shown_call, tool_digest
+from cortex_plane.calls.verbs.external import call_context, read_call, retry_under_session_lock, shown_call, tool_digest
 from cortex_plane.db.database import Database, Row, Transaction, after, page
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.kernel.canonical import canonical

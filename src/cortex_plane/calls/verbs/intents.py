@@ -15,8 +15,8 @@ from cortex_plane.calls.store import CallContext, StoredCall
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.calls.verbs.authorization import cover_external, decide_call
 from cortex_plane.calls.verbs.call_approvals import ask_people, terms_of, was_granted
-from cortex_plane.calls.verbs.context import call_context, read_call, retry_under_session_lock
 from cortex_plane.calls.verbs.earlier_approvals import receipt_fault
+from cortex_plane.calls.verbs.external import call_context, read_call, retry_under_session_lock
 from cortex_plane.db.database import Database
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs.model.effects import MAX_SENDS, SETTLED, CallStatus

@@ -27,7 +27,7 @@ from cortex_plane.calls.rules.pipeline import CallVerdict, gate_call
 from cortex_plane.calls.store import CallContext, StoredResolution, queries
 from cortex_plane.calls.verbs import calls, outcomes
 from cortex_plane.calls.verbs.authorization import cover_external, policy_verdict
-from cortex_plane.calls.verbs.context import call_context, lock_session, retry_under_session_lock
+from cortex_plane.calls.verbs.external import call_context, lock_session, retry_under_session_lock
 from cortex_plane.calls.verbs.permissions import known_risks, let_others_run
 from cortex_plane.db.database import Database, one
 from cortex_plane.gates.model.gates import Answered, GatedCall, GateInput, Shut, call_name
