@@ -25,7 +25,7 @@ from cortex_plane.approvals.model.approvals import (
     Choice,
     EffectAnswer,
 )
-from cortex_plane.approvals.verbs import approval_requests, approvals, changes, decisions, settlements
+from cortex_plane.approvals.verbs import approval_requests, approvals, decisions, edits, settlements
 from cortex_plane.calls.model import CallDraft, Ending, ExternalCall, IntentDraft, Next, OutcomeDraft, OutcomeStatus
 from cortex_plane.calls.verbs import calls, external, outcomes
 from cortex_plane.gates.verbs import session_lifecycle
@@ -182,7 +182,7 @@ async def test_nothing_is_checked_for_whoever_may_not_approve(strict: World) -> 
     decision = ApprovalDecision(
         decision=Choice.APPROVED, version=card.version, input_hash=card.input_hash, arguments={"cents": 2}
     )
-    edit = await changes.prepare_edit(strict.db, mallory.actor, card.id, decision)
+    edit = await edits.prepare_edit(strict.db, mallory.actor, card.id, decision)
     assert edit is not None
     assert isinstance(edit.error, Forbidden)
     with pytest.raises(Forbidden):

@@ -14,7 +14,7 @@ from cortex_plane.approvals.rules import authority
 from cortex_plane.approvals.rules import decisions as approval_rules
 from cortex_plane.approvals.rules.decisions import ApprovalChange, Edit, LockedApproval, decision_change, is_vote
 from cortex_plane.approvals.store import person_of, queries
-from cortex_plane.approvals.verbs import changes, standing_approvals
+from cortex_plane.approvals.verbs import changes, edits, standing_approvals
 from cortex_plane.approvals.verbs.changes import ChangeFile
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.db.pool import PoolPurpose
@@ -96,7 +96,7 @@ async def _decide(
     file: ChangeFile | None = None,
 ) -> tuple[approval_model.DecisionReceipt, ApprovalChange | None]:  # fmt: skip
     """With what it changed; None where it was there before. ``file``: of a change, read before its locks were taken."""
-    edit = await changes.prepare_edit(db, actor, id, decision) if decision.arguments is not None else None
+    edit = await edits.prepare_edit(db, actor, id, decision) if decision.arguments is not None else None
     if decision.standing is not None:
         await standing_approvals.prepare(decision.standing)
     async with db.transaction(actor.org_id) as tx:
@@ -146,7 +146,7 @@ async def _refusal(
         is_same = approval_rules.is_same(approval, decision, edit.input_hash if edit else None)
         return None if is_same else approval_rules.already_decided(approval)
     if error is None and edit is not None:
-        return await changes.edit_refusal(tx, row, actor, decision, edit)
+        return await edits.edit_refusal(tx, row, actor, decision, edit)
     return error
 
 
