@@ -16,7 +16,7 @@ from cortex_plane.gates.model import atlases as atlas_model
 from cortex_plane.gates.model.atlases import AtlasFile
 from cortex_plane.gates.model.scenarios import Scenario, ScenarioRun
 from cortex_plane.gates.rules.index import CompiledAtlases, rules_of
-from cortex_plane.gates.rules.replays import AtlasReplay
+from cortex_plane.gates.rules.replays import AtlasEffect, AtlasReplay
 from cortex_plane.gates.store import queries
 from cortex_plane.gates.verbs.atlas_cache import book, manifest_of, read_back
 from cortex_plane.kernel.errors import Conflict, InvalidInput
@@ -47,7 +47,7 @@ async def atlas_contents(db: Database, actor: Actor, atlas_id: str, version: str
 
 async def compare_draft(
     db: Database, actor: Actor, draft: Read
-) -> tuple[str | None, atlas_model.AtlasDiff, atlas_model.AtlasEffect]:
+) -> tuple[str | None, atlas_model.AtlasDiff, AtlasEffect]:
     """The version that holds, what a draft has otherwise, and what it would have changed about the calls of the last week. Where none
     holds, it is compared with the last one that did."""
     atlas_id = draft.atlas.atlas_id
