@@ -836,8 +836,8 @@ REQUIREMENTS = [
     _R("D.634", "A rotation of the master key is refused while a secret does not open or a worker runs; a process with the old key writes"
        " nothing beside it."),
     _R("D.640", "Tables that grew get statistics within seconds, also where autovacuum has not looked yet; the primary key of a table is its last index."),
-    _R("D.700", "The layout holds: floors and the order of nouns in the import graph, no cycle, small folders, shallow inheritance;"
-       " exceptions are listed and only become fewer."),
+    _R("D.700", "The layout holds: floors and the order of nouns in the import graph, no cycle, few places imported, small folders, shallow"
+       " inheritance, no code twice; exceptions are listed and only become fewer."),
     _R("D.720", "The outcome of a call that policy alone allowed and that may be repeated with its key goes with the next intent in one commit"
        " where the model answers in time; else it is written by itself. A held or cancelled job stops between the two."),
     _R("D.800", "An atlas belongs to whoever published it first, or to the member or team that it was handed over to; only they and admins"

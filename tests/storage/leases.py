@@ -22,8 +22,7 @@ from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.rules import Assignment, NewStep, StepWrite, WriteResult
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import OWNER_DECIDES, Terms
-from cortex_plane.proof.model import Fact
-from cortex_plane.tenancy.model.access import worker_actor
+from cortex_plane.tenancy.model.access import Fact, worker_actor
 from tests.fixtures.people import World
 
 LEASE = timedelta(seconds=30)

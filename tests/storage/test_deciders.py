@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cortex_plane.approvals import store
 from cortex_plane.approvals.model.approvals import Choice
-from cortex_plane.approvals.rules import BARS_ONLY_YES, describe_refusal
+from cortex_plane.approvals.rules.decisions import BARS_ONLY_YES, describe_refusal
 from cortex_plane.db.database import Database
 from cortex_plane.policies.model.policies import OWNER_DECIDES, TEMPLATES, Approvers, Template
 from cortex_plane.tenancy.model.access import Actor, ActorKind

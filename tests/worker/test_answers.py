@@ -15,9 +15,8 @@ import pytest
 from cortex_plane.agents.model.completions import ToolTurn
 from cortex_plane.approvals.model.approvals import ApprovalStatus, Choice, RecordResult
 from cortex_plane.jobs.model.jobs import Cancellation, JobStatus
-from cortex_plane.jobs.model.journal import ToolDenied
 from cortex_plane.jobs.verbs import steering
-from cortex_plane.kernel.errors import CortexError
+from cortex_plane.kernel.errors import CortexError, ToolDenied
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.code.context import Context

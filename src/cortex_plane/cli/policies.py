@@ -13,15 +13,15 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.cli import terminal
 from cortex_plane.cli.plane import harmless, run
 from cortex_plane.cli.terminal import AsJson, add_command, say, show_record
 from cortex_plane.client import Client
 from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.policies import routes
 from cortex_plane.policies.model import versions
-from cortex_plane.policies.model.policies import PolicyRow, Terms, quorum_said
+from cortex_plane.policies.model.policies import PolicyRow, Terms
 from cortex_plane.policies.model.versions import DEFAULT_CALLS, MAX_CALLS
 from cortex_plane.policies.rules.terms import approvers_said, term_said
 
@@ -230,7 +230,7 @@ def _policy_row(level: str, row: PolicyRow) -> dict[str, Any]:
     if row.approvers is not None:
         parts.append(f"by {approvers_said(row.approvers)}")
     if row.quorum is not None:
-        parts.append(f"quorum {quorum_said(row.quorum)}")
+        parts.append(f"quorum {row.quorum.in_words()}")
     if row.escalation_seconds is not None:
         when = f"{_time(row.escalation_seconds)} before" if row.escalation_seconds else "never"
         parts.append(f"escalates {when}")

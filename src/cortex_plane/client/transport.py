@@ -16,9 +16,8 @@ from uuid import UUID
 import httpx
 import orjson
 
-from cortex_plane.jobs.model.journal import GateClosed
 from cortex_plane.kernel import errors
-from cortex_plane.kernel.errors import CortexError, TooMany, Unavailable
+from cortex_plane.kernel.errors import CortexError, GateClosed, TooMany, Unavailable
 from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.kernel.routes import ListRoute, Route
 

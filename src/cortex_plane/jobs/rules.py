@@ -12,8 +12,7 @@ from cortex_plane.approvals.model.approvals import NewRequest
 from cortex_plane.jobs.model.jobs import JobKind, JobStatus
 from cortex_plane.jobs.model.state import Changes
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.proof.model import Fact
-from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.access import Actor, Fact
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

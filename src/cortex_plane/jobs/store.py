@@ -21,10 +21,9 @@ from cortex_plane.jobs.rules import Assignment
 from cortex_plane.kernel.fields import parse
 from cortex_plane.policies.model.policies import PolicyRow
 from cortex_plane.policies.model.versions import row_as_json
-from cortex_plane.proof.model import Fact
 from cortex_plane.proof.rules.receipts import Stamp
 from cortex_plane.sessions.rules import SessionMessage, StepRow
-from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.access import Actor, Fact
 
 queries = Queries("jobs")
 _STATUSES: Mapping[str, JobStatus] = {status.value: status for status in JobStatus}

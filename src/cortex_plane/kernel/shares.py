@@ -26,10 +26,10 @@ def reserve_of(size: int) -> int:
 class Shares:
     """How many places each org has. It only counts; whoever takes a place gives it back."""
 
-    def __init__(self, size: int, share: int | None = None, reserve: int | None = None) -> None:
+    def __init__(self, size: int, share: int | None = None) -> None:
         self.free = size
         self._share = size if share is None else share
-        self._reserve = reserve_of(size) if reserve is None else reserve
+        self._reserve = reserve_of(size)
         # By the number of an org's id: the hash of a UUID is a function of Python's, and this is counted for every request.
         self._held: dict[int, int] = {}
 

@@ -19,7 +19,7 @@ import orjson
 
 from cortex_plane.agents.model.agents import SkillSettings
 from cortex_plane.agents.model.completions import CallRequest, CallResult, Response, StopReason, ToolSpec
-from cortex_plane.agents.model.tools import InvalidArguments, OnUncertain, Risk
+from cortex_plane.agents.model.tools import InvalidArguments, OnUncertain
 from cortex_plane.approvals.model.questions import ASK_PERSON
 from cortex_plane.calls.rules import pipeline
 from cortex_plane.calls.rules.pipeline import MAX_ERROR
@@ -32,6 +32,7 @@ from cortex_plane.jobs.model.state import Changes
 from cortex_plane.jobs.rules import NO_ROWS, StepWrite
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.policies.model.policies import PolicyDecision, PolicyVerdict
 from cortex_plane.sessions.model.events import EventType
 from cortex_plane.worker.questions import ASK_PERSON_DIGEST, ASK_PERSON_TOOL

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.files.checks import PLANE
 from cortex_plane.gates.model.scenarios import (
     MAX_FILE_BYTES,
@@ -17,7 +16,7 @@ from cortex_plane.gates.model.scenarios import (
 )
 from cortex_plane.kernel import shapes
 from cortex_plane.kernel.documents import Bounds, Faults, ListNode, MappingNode, Node, read_document
-from cortex_plane.kernel.fields import parse
+from cortex_plane.kernel.fields import Risk, parse
 from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.policies.model.versions import MAX_VOTES
 from cortex_plane.sessions.model.sessions import SessionKind

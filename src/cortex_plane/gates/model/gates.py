@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model.atlases import Gate, TriggerType
 from cortex_plane.jobs.model.effects import STEP
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.fields import adapter, parse
+from cortex_plane.kernel.fields import Risk, adapter, parse
 from cortex_plane.policies.model.policies import PolicyVerdict, Template
-from cortex_plane.proof.model import Fact
 from cortex_plane.sessions.model.events import TraceType
+from cortex_plane.tenancy.model.access import Fact
 
 ANSWER = "plane.answer"
 """The tool by which an agent answers a gate."""

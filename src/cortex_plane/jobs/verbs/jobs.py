@@ -17,9 +17,8 @@ from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import After, Page
 from cortex_plane.policies.verbs.policy_cache import require_members
 from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
 from cortex_plane.sessions.verbs.sessions import open_programmatic_session, require_api, require_open_session
-from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.model.access import Actor, Fact, Permission
 from cortex_plane.tenancy.verbs.frame import Verb, once_only, require_found, transaction_verb, verb
 
 P = ParamSpec("P")

@@ -20,22 +20,21 @@ from cortex_plane.agents.model.completions import AssistantTurn, CallRequest, Mo
 from cortex_plane.db.crash_points import reached
 from cortex_plane.gates.model.gates import PLANE_TOOLS
 from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
-from cortex_plane.jobs.model.journal import (
-    ContextMisused,
-    EntryKind,
-    EntryStatus,
-    JournalEntry,
-    StepFailed,
-    StepNotDone,
-    ToolDenied,
-    ToolFailed,
-    WaitTimeout,
-)
+from cortex_plane.jobs.model.journal import EntryKind, EntryStatus, JournalEntry
 from cortex_plane.jobs.model.state import apply_changes, require_room
 from cortex_plane.jobs.rules import NewStep, StepWrite
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.errors import CortexError, TooLarge
+from cortex_plane.kernel.errors import (
+    ContextMisused,
+    CortexError,
+    StepFailed,
+    StepNotDone,
+    TooLarge,
+    ToolDenied,
+    ToolFailed,
+    WaitTimeout,
+)
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.sessions.rules import recorded_form
