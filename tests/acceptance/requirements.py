@@ -850,7 +850,7 @@ REQUIREMENTS = [
     _R("D.804", "The platform's policies are applied as a file with a platform key alone; the trail of every org says so."),
     _R("D.805", "The card of a proposed version shows what it would have changed about the calls of the last week, and what that leaves out."),
     _R("D.790", "Operation ids are unique and stay: a test holds the list."),
-    _R("D.791", "Fields of the OpenAPI document are described by the strings below them in the source."),
+    _R("D.791", "Every property and parameter of the OpenAPI document is described: by the string below it, its type or its name."),
     _R("D.792", "/docs shows the OpenAPI document to everybody, without scripts, and loads nothing from elsewhere."),
 ]  # fmt: skip
 

@@ -416,6 +416,7 @@ class Ping:
     """What came back from a connection that was tried out."""
 
     delivered: bool
+    """Whether the message arrived."""
     said: str
     """The status of the answer, or what went wrong."""
     seconds: float

@@ -21,6 +21,8 @@ from cortex_plane.kernel.fields import DRAFT, JsonValue, Note
 
 
 class CallStatus(StrEnum):
+    """Where a call of a tool stands."""
+
     AWAITING = "awaiting"
     """Written, not sent: a person must approve it first."""
     ALLOWED = "allowed"
@@ -153,6 +155,7 @@ class Question:
     error: str | None
     """What went wrong, where the call itself told; None where its worker stopped."""
     text: str
+    """What is asked."""
     created_at: datetime
     """When the call was written down, just before it was sent."""
 

@@ -21,6 +21,8 @@ MAX_TIMEOUT_SECONDS = 7 * 24 * 3600
 
 
 class Level(StrEnum):
+    """Where a policy stands. A more specific level comes first."""
+
     PLATFORM = "platform"
     ORG = "org"
     PARENT_TEAM = "parent_team"
@@ -29,6 +31,8 @@ class Level(StrEnum):
 
 
 class Template(StrEnum):
+    """Terms for whatever a policy leaves open."""
+
     DEV_ONLY = "dev_only"
     DEV_REVIEW = "dev_review"
     FULL_PIPELINE = "full_pipeline"
@@ -36,6 +40,8 @@ class Template(StrEnum):
 
 
 class OnDeny(StrEnum):
+    """What a denial does to the job."""
+
     FAIL = "fail"
     CONTINUE = "continue"
     """The model is told, and goes another way."""
@@ -48,7 +54,9 @@ class Approvers:
     owner: bool = False
     """The person whose session it is; where a session has none, whoever is admin or approver."""
     roles: tuple[Role, ...] = ()
+    """Members with one of these roles."""
     members: tuple[UUID, ...] = ()
+    """The ids of single members."""
 
     def joined(self, other: Approvers) -> Approvers:
         """Whoever is in either."""
@@ -60,6 +68,7 @@ class Approvers:
 class RoleVotes:
     role: Role
     votes: int
+    """How many votes of that role are needed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +76,7 @@ class Quorum:
     """How many people must say yes. One no ends it."""
 
     votes: int = 1
+    """How many votes are needed in all."""
     roles: tuple[RoleVotes, ...] = ()
     """So many of them with this role. One person with two roles counts for both, and is one vote."""
 
@@ -80,7 +90,9 @@ class Terms:
 
     template: Template
     required_clearance: int
+    """The clearance that whoever decides needs."""
     timeout_seconds: int
+    """How long its approvers have."""
     reminder_seconds: int | None
     """Remind so long before the deadline; None: never."""
     approvers: Approvers
@@ -139,6 +151,7 @@ class CallFacts:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyDecision:
     verdict: PolicyVerdict
+    """What the policies say about the call."""
     rule: str
     """What decided, as the audit trail and the card name it: level, name of the row, version."""
     terms: Terms | None = None
@@ -184,14 +197,19 @@ class PolicyRow:
     """One rule. What is None is inherited: from the template, then from the platform's match, then from the default."""
 
     name: str
+    """Its name, unique within its level of the file."""
     target: str
     """A glob over names of tools."""
     effect: PolicyVerdict
+    """What it says about the calls that it matches."""
     action_type: str = TOOL_CALL
+    """What kind of act it is about: `tool_call`."""
     condition: str | None = None
+    """The CEL expression of `when`; null matches each call of the target."""
     required_clearance: int | None = None
     template: Template | None = None
     timeout_seconds: int | None = None
+    """How long its approvers have."""
     reminder_seconds: int | None = None
     """So long before the deadline; 0 for never."""
     approvers: Approvers | None = None
@@ -200,6 +218,7 @@ class PolicyRow:
     final: bool = False
     """Nothing more specific loosens it."""
     channels: tuple[str, ...] | None = None
+    """The only channels that carry the request, besides the dashboard."""
     quorum: Quorum | None = None
     escalation_seconds: int | None = None
     """So long before the deadline; 0 for never."""
@@ -207,9 +226,11 @@ class PolicyRow:
     """Where None: the approvers of the next levels up."""
     standing: bool | None = None
     named: tuple[UUID, ...] | None = None
+    """Only in a row of a request: the members who are asked."""
     action: str | None = None
+    """Only in a row of a request: what is to happen, in one line."""
     details: Mapping[str, Any] | None = field(default=None, hash=False)
-    """The last three only in the rows of a request."""
+    """Only in a row of a request: what its approvers see besides."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -243,6 +264,8 @@ def stricter_quorum(one: Quorum, other: Quorum) -> Quorum:
 
 
 class PolicyVerdict(StrEnum):
+    """What policies say about a call."""
+
     ALLOW = "allow"
     DENY = "deny"
     REQUIRES_APPROVAL = "requires_approval"
@@ -264,10 +287,13 @@ class Considered:
 
     level: Level
     name: str
+    """The name of the policy."""
     target: str
     effect: PolicyVerdict
     matched: bool
+    """Whether it counts as a match."""
     reason: str
+    """Why it matches, or does not."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -276,7 +302,9 @@ class Limited:
 
     level: Level
     name: str
+    """The name of the policy."""
     why: str
+    """Why it limits."""
     changes: list[str]
     """Empty: it changed nothing."""
 
@@ -284,12 +312,17 @@ class Limited:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
     version: str
+    """The numbers of the org's and of the platform's policies, with a dot between."""
     considered: list[Considered]
+    """The policies that were looked at, in order."""
     decided_by: str
     """The row that the walk ended with, before limits."""
     limits: list[Limited]
+    """The policies that limited the verdict or its terms."""
     decision: PolicyDecision
+    """The verdict, and the terms where a person decides."""
     origins: dict[str, str]
+    """Where each of the terms comes from."""
 
 
 ONE_HUMAN = (
