@@ -849,6 +849,7 @@ REQUIREMENTS = [
        " holds exactly as it was shown."),
     _R("D.804", "The platform's policies are applied as a file with a platform key alone; the trail of every org says so."),
     _R("D.805", "The card of a proposed version shows what it would have changed about the calls of the last week, and what that leaves out."),
+    _R("D.806", "The `reason` of a policy, of the org or the platform, is on its requests (API, page, mail, terminal) and in its denials."),
     _R("D.790", "Operation ids are unique and stay: a test holds the list."),
     _R("D.791", "Every property and parameter of the OpenAPI document is described: by the string below it, its type or its name."),
     _R("D.792", "/docs shows the OpenAPI document to everybody, without scripts, and loads nothing from elsewhere."),

@@ -277,7 +277,7 @@ class Approval:
     """For an uncertain effect: what is asked."""
     rule: str
     rule_reason: str | None = None
-    """Why a policy of an atlas asks for approval, in its steward's words. Lists leave it out."""
+    """Why its policies ask for approval, in their stewards' words. Lists leave it out."""
     gate_answers: list[ShownAnswer] = field(default_factory=list)
     """What the agent answered to gates before this call. Its own words: they may mislead. Lists leave it out."""
     policy_version: str

@@ -158,6 +158,8 @@ class PolicyDecision:
     """Where a person must decide."""
     own_time_limit: int | None = None
     """Where no policy names a time, the agent's own holds, up to so many seconds."""
+    reason: str | None = None
+    """Why the policy that decided is there, in its steward's words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +227,8 @@ class PolicyRow:
     escalate_to: tuple[Approvers, ...] | None = None
     """Where None: the approvers of the next levels up."""
     standing: bool | None = None
+    reason: str | None = None
+    """Why it is there, in its steward's words: for whoever decides, and for the agent where it denies."""
     named: tuple[UUID, ...] | None = None
     """Only in a row of a request: the members who are asked."""
     action: str | None = None

@@ -206,8 +206,12 @@ def placed_as_json(row: PlacedRow) -> dict[str, Any]:
 
 
 def row_line(row: PlacedRow) -> bytes:
-    """Canonical JSON. The digest of a version is the SHA-256 over the lines of its rows, in their order."""
-    return canonical(placed_as_json(row)) + b"\n"
+    """Canonical JSON. The digest of a version is the SHA-256 over the lines of its rows, in their order. Keys that earlier releases did
+    not have are left out where they are null."""
+    data = placed_as_json(row)
+    if data["reason"] is None:
+        del data["reason"]
+    return canonical(data) + b"\n"
 
 
 def rows_digest(rows: Iterable[PlacedRow]) -> str:
@@ -402,6 +406,7 @@ class Simulation:
 
 MAX_NAME = 100
 MAX_TARGET = 200
+MAX_REASON = 500
 MAX_REQUEST_ROWS = 20
 MAX_NAMED = 20
 MAX_VOTES = 10
