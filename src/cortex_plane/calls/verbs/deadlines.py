@@ -13,7 +13,9 @@ from cortex_plane.approvals.verbs import decisions
 from cortex_plane.calls.verbs import doubts
 from cortex_plane.db.database import Database
 from cortex_plane.gates.verbs import session_lifecycle
+from cortex_plane.jobs.model.jobs import PauseSource
 from cortex_plane.kernel.errors import CortexError, Unavailable
+from cortex_plane.kernel.meters import meters
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.sessions import store as sessions_store
@@ -83,6 +85,7 @@ async def _idle_session(db: Database, actor: Actor, id: UUID) -> str | None:
             tx, id, [Fact.of(actor, "session_paused", reason="idle")],
             [("session_paused", None, {"reason": "idle", "pause_source": "idle", "paused_at": went_at.isoformat()})],
         )  # fmt: skip
+    meters().paused(actor.org_id, PauseSource.IDLE)
     return "idle"
 
 
