@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,8 @@ def test_every_property_and_parameter_is_described(document: dict[str, Any]) -> 
     assert len(parameters) > 350
     bare = [place for place, schema in (fields | parameters).items() if not schema.get("description", "").strip()]
     assert bare == [], "put a string below the field, or describe its name in http/field_descriptions.py"
+    python = re.compile(r"\bNone\b(?! of)|\bMAX_")
+    assert [place for place, schema in (fields | parameters).items() if python.search(schema["description"])] == []
 
 
 @pytest.mark.proves("D.791")

@@ -472,7 +472,7 @@ class ActionAnswer:
     risk: Risk
     whom: Whom | None = None
     asks: list[str] = field(default_factory=list)
-    """The gates that ask first, by key, up to `MAX_ASKS`. None of them where a policy wants a person."""
+    """The gates that ask first, by key, at most twenty. None of them where a policy wants a person."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

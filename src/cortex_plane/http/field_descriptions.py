@@ -52,7 +52,6 @@ FIELDS: Mapping[str, str] = {
     "id": "Its id, which never changes.",
     "input_hash": "SHA-256 of the canonical arguments, in hex.",
     "items": "The entries of this page.",
-    "job_id": "The id of the job; null where it belongs to none.",
     "last_characters": "The last characters of the secret, to recognise it by.",
     "last_used_at": "When it was used last; null for never.",
     "limit": "How many entries the page has at most.",

@@ -68,9 +68,9 @@ class ToolVersion:
     timeout_seconds: float
     """How long a call of it may take."""
     on_uncertain: OnUncertain | None
-    """None for read-only tools: they leave nothing uncertain and are simply called again."""
+    """Null for read-only tools: they leave nothing uncertain and are simply called again."""
     server: str | None = None
-    """The MCP server that offers it; None: it is written in the app's own code."""
+    """The MCP server that offers it; null: it is written in the app's own code."""
     remote_name: str | None = None
     """As that server calls it."""
     implementation: str | None = None

@@ -121,7 +121,7 @@ class Cause:
     """Somebody who shaped a call: where self-approval is off, their yes to it never counts."""
 
     member_id: UUID | None
-    """None where it is not known by id who it was, so that nobody is excluded for it."""
+    """Null where it is not known by id who it was, so that nobody is excluded for it."""
     name: str | None
     """The name of who it was."""
     why: str
@@ -318,7 +318,7 @@ class Approval:
     requested_at: datetime
     """When it was requested."""
     deadline: datetime | None
-    """None for an uncertain effect: it waits until somebody knows."""
+    """Null for an uncertain effect: it waits until somebody knows."""
     reminded_at: datetime | None
     """When its approvers were reminded; null before."""
     resolved_at: datetime | None
@@ -340,7 +340,7 @@ class Approval:
     programs: list[str] = field(default_factory=list)
     """What programs changed that decides about it: agent, policies, confirmations, atlases. Lists leave it out."""
     session_kind: str | None = None
-    """`external`: the agent runs elsewhere. None where a short list leaves it out."""
+    """`external`: the agent runs elsewhere. Null where a short list leaves it out."""
     may_decide: bool = False
     """Whether whoever asks could decide it."""
     why_not: str | None = None

@@ -299,7 +299,7 @@ class AtlasPolicy:
     window_seconds: int | float | None = None
     """The length of the window of a rate limit."""
     template: Template | None = None
-    """Of an approval: who decides, and how long they have. None: the session's owner."""
+    """Of an approval: who decides, and how long they have. Null: the session's owner."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -376,7 +376,7 @@ class AtlasSummary:
     name: str
     """As its newest version has it."""
     holds: str | None
-    """The version that new sessions are bound to; None where all are retired."""
+    """The version that new sessions are bound to; null where all are retired."""
     newest: str
     """The version that was published last, retired or not."""
     versions: int
@@ -433,7 +433,7 @@ class NumberedVersion:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AtlasVersionDetails(NumberedVersion):
     sessions: int
-    """Open ones that are bound to it; counted up to ``MAX_COUNTED``."""
+    """Open ones that are bound to it; counted up to 1,000."""
     source: str | None
     """The file as it was published, where it was asked for."""
 
@@ -461,7 +461,7 @@ class Retired:
     changed: bool
     """False: it was retired before."""
     holds: str | None
-    """The version that new sessions are bound to from now on; None: of this atlas none holds."""
+    """The version that new sessions are bound to from now on; null: of this atlas none holds."""
     agents: list[str]
     """The agents that name the atlas and take no new work until a version holds: at most a hundred, by slug."""
 
@@ -505,7 +505,7 @@ class AtlasDiff:
     changed: int
     """How many parts were changed."""
     changes: list[AtlasChange]
-    """In the order of the kinds and of the ids, the first ``MAX_CHANGES`` of them."""
+    """In the order of the kinds and of the ids, the first 500 of them."""
 
 
 class GateRelation(StrEnum):

@@ -153,7 +153,7 @@ class Question:
     arguments: Any
     attempt: int
     error: str | None
-    """What went wrong, where the call itself told; None where its worker stopped."""
+    """What went wrong, where the call itself told; null where its worker stopped."""
     text: str
     """What is asked."""
     created_at: datetime

@@ -234,11 +234,11 @@ class Wait:
     """Which one of that name, such as the number of an order."""
     created_at: datetime
     signal_id: UUID | None
-    """None while nothing came, and where the signal itself is forgotten already."""
+    """Null while nothing came, and where the signal itself is forgotten already."""
     payload: Any
     """What the signal brought."""
     arrived_at: datetime | None
-    """None while nothing came. What came late, but before the job went on, came in time."""
+    """Null while nothing came. What came late, but before the job went on, came in time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -94,22 +94,22 @@ class Terms:
     timeout_seconds: int
     """How long its approvers have."""
     reminder_seconds: int | None
-    """Remind so long before the deadline; None: never."""
+    """Remind so long before the deadline; null: never."""
     approvers: Approvers
     on_deny: OnDeny
     self_approval: bool
     """Whether the person whose message caused the job may approve."""
     quorum: Quorum = ONE_VOTE
     escalation_seconds: int | None = None
-    """The first escalation comes so long before the deadline, the others spread over what is left; None: never."""
+    """The first escalation comes so long before the deadline, the others spread over what is left; null: never."""
     escalations: tuple[Approvers, ...] = ()
     """Who is asked besides, one level after the other. The deadline stays."""
     channels: tuple[str, ...] | None = None
-    """The only channels that carry it, besides the dashboard; None: all that its approvers have."""
+    """The only channels that carry it, besides the dashboard; null: all that its approvers have."""
     standing: bool = False
     """Whether an approver may say yes to more than this one call."""
     named: tuple[UUID, ...] | None = None
-    """The request's own choice among those who may decide; None: any of them."""
+    """The request's own choice among those who may decide; null: any of them."""
     action: str | None = None
     """What the request itself says is to happen, in one line."""
     details: Mapping[str, Any] | None = field(default=None, hash=False)
@@ -196,7 +196,7 @@ TEMPLATES: dict[Template, TemplateTerms] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyRow:
-    """One rule. What is None is inherited: from the template, then from the platform's match, then from the default."""
+    """One rule. What is null is inherited: from the template, then from the platform's match, then from the default."""
 
     name: str
     """Its name, unique within its level of the file."""
@@ -225,7 +225,7 @@ class PolicyRow:
     escalation_seconds: int | None = None
     """So long before the deadline; 0 for never."""
     escalate_to: tuple[Approvers, ...] | None = None
-    """Where None: the approvers of the next levels up."""
+    """Where null: the approvers of the next levels up."""
     standing: bool | None = None
     reason: str | None = None
     """Why it is there, in its steward's words: for whoever decides, and for the agent where it denies."""

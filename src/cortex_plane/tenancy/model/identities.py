@@ -384,7 +384,7 @@ class Delivery:
     connection: str
     """Its name."""
     member_id: UUID | None
-    """None where an agent or a steward is told."""
+    """Null where an agent or a steward is told."""
     member: str
     """Who is told: a person, an agent, or the steward of an atlas."""
     address: str
