@@ -650,7 +650,7 @@ REQUIREMENTS = [
     _R("D.337", "A step that does not say that it may be repeated is written before and after and settled as it declares, by default by a"
        " person: however its worker dies and whatever it raises, it is never run twice blindly."),
     _R("D.338", "Steps that declare nothing, of agents that an earlier release made, are repeated for one release: a log line names each,"
-       " and so does preflight."),
+       " and so does preflight; API and terminal say which agents those are, and what to do."),
     _R("D.340", "Every trigger fires when it should and not again: the start once for each atlas, keywords for each input, intervals"
        " also after a restart, custom triggers where their code said so, in the order of priorities."),
     _R("D.341", "Advice and observation hold nobody up; who only looks on changes nothing, and an evaluation that changes nothing"

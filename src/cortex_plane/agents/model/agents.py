@@ -254,6 +254,9 @@ class Agent:
     model_config: dict[str, Any]
     skill_config: dict[str, Any]
     resource_limits: dict[str, Any]
+    repeats_steps: bool = False
+    """A code agent from before steps declared what becomes of them: one that declares nothing runs again where its worker dies, until
+    the next release. Declare `repeatable` or `on_uncertain` at each; `cortex doctor preflight --replay` names those of open jobs."""
     revision: int
     created_at: datetime
     updated_at: datetime
