@@ -213,7 +213,8 @@ REQUIREMENTS = [
     _R("D.57", "Approvers who could never decide are refused at apply; a row that never matches is a warning."),
     _R("D.58", "Every applied version is kept and never changes; applies that race are ordered or told; each is audited."),
     _R("D.59", "A job may bring policies of its own, which only tighten; they are kept with it and with its resubmission."),
-    _R("D.80", "An export holds every chain of one org, or of one session, as of one moment; it streams in flat memory."),
+    _R("D.80", "An export holds every chain of one org, or of one session, as of one moment, and no state, such as checkpoints; it streams in flat"
+       " memory."),
     _R("D.81", "An export is bounded, frees its connection as soon as nobody reads it, and is visibly cut if it fails."),
     _R("D.82", "An export verifies without the plane: what was changed, moved, removed or cut off is found and named."),
     _R("D.60", "Events are streamed as server-sent events: their number, their type, one line of JSON; every type is"
