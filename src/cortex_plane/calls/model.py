@@ -61,7 +61,6 @@ class CallDraft:
     """What an agent wants to do."""
 
     tool: ToolName
-    """The name of the tool."""
     arguments: JsonObject = Field(default_factory=dict)
     read_only: bool = False
     """What the agent claims. The plane cannot look at its code: a claim allows nothing unless a policy says so."""

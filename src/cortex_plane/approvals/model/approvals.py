@@ -425,6 +425,7 @@ class ApprovalDetails:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecisionReceipt:
     result: RecordResult
+    """Whether it was recorded now or before."""
     approval: Approval
     """The request after the decision."""
 

@@ -290,6 +290,7 @@ class AtlasPolicy:
     policy_id: str
     """Its id in the atlas."""
     type: AtlasPolicyType
+    """What the policy does."""
     actions: tuple[str, ...]
     """Globs."""
     reason: str = ""

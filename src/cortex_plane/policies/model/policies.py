@@ -67,6 +67,7 @@ class Approvers:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoleVotes:
     role: Role
+    """The role that those who vote have."""
     votes: int
     """How many votes of that role are needed."""
 
@@ -90,7 +91,6 @@ class Terms:
 
     template: Template
     required_clearance: int
-    """The clearance that whoever decides needs."""
     timeout_seconds: int
     """How long its approvers have."""
     reminder_seconds: int | None

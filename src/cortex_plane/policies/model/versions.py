@@ -140,7 +140,7 @@ class Applied:
     """Changes of policies need approval in this org: nothing changed yet, and the file holds once somebody else approves it."""
 
 
-PolicyText = Annotated[str, StringConstraints(max_length=MAX_FILE_BYTES)]
+PolicyText = Annotated[str, StringConstraints(max_length=MAX_FILE_BYTES), Field(description="The file, in YAML.")]
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)

@@ -330,7 +330,7 @@ PLATFORM_ONLY = frozenset(
 
 
 class ActorKind(StrEnum):
-    """Who acts."""
+    """What kind of actor it is."""
 
     PERSON = "person"
     SERVICE = "service"
@@ -415,7 +415,6 @@ class Me:
     org_id: UUID
     """The id of the org that the key acts in."""
     key_id: UUID
-    """The id of the key."""
     kind: ActorKind
     name: str
     """The name of the person or the service."""

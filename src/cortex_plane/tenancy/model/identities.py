@@ -251,7 +251,6 @@ class LinkDraft:
     """A code that somebody typed on a channel."""
 
     code: Annotated[Note, Field(min_length=1, max_length=100)]
-    """The one-time code."""
     external_user_id: ExternalId
 
 
