@@ -800,7 +800,7 @@ REQUIREMENTS = [
     _R("S5.202", "The gates before an action are asked before the lock of its capability refuses it, where one of them unlocks it."),
     _R("S5.203", "Validating and publishing an atlas name, with the line, every action that no sequence of answers lets run."),
     _R("S5.205", "The complete atlas example behaves in a worker as it is written, without a policy of the org."),
-    _R("S5.204", "An atlas that names a tool of the plane itself is refused, with the line."),
+    _R("S5.204", "An atlas or a scenario that names a tool of the plane itself is refused, with the line."),
     _R("S5.230", "A card says why its policy asks, and what the agent answered to gates, on page, mail, API and terminal."),
     _R("S5.231", "A model is shown the schema, limits and patterns of a question, and the names that it may request."),
     _R("S5.232", "An accepted answer says how many gates still stand before the call, and which."),

@@ -35,7 +35,7 @@ from cortex_plane.tenancy.verbs import orgs
 from tests.fixtures.atlases import ATLAS, manifest, plain, publish
 from tests.fixtures.clock import Clock
 from tests.fixtures.gated import ATLAS as GATED
-from tests.fixtures.gated import DELETE, Desk, atlas, delete, get
+from tests.fixtures.gated import DELETE, Desk, ask_for, atlas, delete, get
 from tests.fixtures.people import Person, World
 from tests.fixtures.workers import ended, make_agent, submit, turn, working
 
@@ -132,7 +132,9 @@ async def test_the_card_says_what_it_would_have_changed_over_the_last_week(
     await publish(world, atlas(), olga.actor)
     await publish(world, atlas(atlas_id="com.acme.other"), olga.actor)
     for slug, id in (("clerk", GATED), ("other", "com.acme.other")):
-        agent = await make_agent(world, [turn(get("1"), get("2"), delete("1"))], slug=slug, atlases=[id])
+        # No atlas governs what the plane's own tools do.
+        script = [turn(ask_for("faq")), turn(get("1"), get("2"), delete("1"))]
+        agent = await make_agent(world, script, slug=slug, atlases=[id])
         async with working(world.db, Desk().app):
             await ended(world, await submit(world, agent))
     denied = [{"policy_id": "frozen", "type": "deny", "actions": ["ticket.get"]}]

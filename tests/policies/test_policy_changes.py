@@ -207,9 +207,17 @@ async def test_platform_policies_are_applied_with_a_platform_key(
         assert not (await plane.platform.apply_policies(PolicyFile(text=CEILING))).changed
         with pytest.raises(Stale):
             await plane.platform.apply_policies(PolicyFile(text="policies: []", expected_version=before.version))
+        first = "policies: [{name: first, target: x, effect: deny}, {name: no-rm, target: rm, effect: deny}]"
+        merged = await plane.platform.apply_policies(PolicyFile(text=first, merge=True))
+        assert (merged.diff.added, merged.diff.removed) == (1, 0)
+        rows = (await plane.platform.get_policies()).rows
+        assert [(row.name, row.target) for row in rows] == [
+            ("first", "x"), ("critical-needs-approval", "*"), ("no-rm", "rm"),
+        ]  # fmt: skip
+        await plane.platform.apply_policies(PolicyFile(text=CEILING))
     for each in (world, other):
         trail = await audit.list_entries(db, each.admin.actor, None, 0, 1000)
-        (entry,) = [entry for entry in trail if entry.action == "platform_policy_applied"]
+        entry, _, _ = [entry for entry in trail if entry.action == "platform_policy_applied"]
         assert entry.body is not None
         assert (entry.body["actor"]["kind"], entry.body["data"]["note"]) == ("platform", "No rm")
         assert (await audit.verify(db, each.admin.actor)).faults == []

@@ -150,9 +150,13 @@ class Held:
 
 def step(index: int = 0, message_seq: int = 0) -> NewStep:
     return NewStep(
-        index=index, message_seq=message_seq, response=b'{"text":"hm","calls":[]}', prompt_tokens=3,
-        completion_tokens=4, seconds=0,
-    )  # fmt: skip
+        {"text": "hm", "calls": []},
+        index=index,
+        message_seq=message_seq,
+        prompt_tokens=3,
+        completion_tokens=4,
+        seconds=0,
+    )
 
 
 def call(**changes: Any) -> dict[str, Any]:

@@ -71,7 +71,7 @@ async def test_whoever_is_not_refused_fulfils_every_condition(
     )
     may = (
         kind is ActorKind.PERSON and roles != {Role.GUEST} and named and clearance >= needed
-        and not (choice is Choice.APPROVED and not self_approval and caused == ME)
+        and not (choice is not Choice.DENIED and not self_approval and caused == ME)
     )  # fmt: skip
     answer = await code(
         db, approvers=approvers, required_clearance=needed, self_approval=self_approval, owner_id=owner,

@@ -186,7 +186,7 @@ async def advance_job(
         "advance_job", job.org_id, job.job_id, worker_id, job.epoch, number,
         write.checkpoint, write.memory, write.mac,
         step.index if step else None, step.message_seq if step else write.message_seq,
-        step.response.decode() if step else None, step.prompt_tokens if step else None,
+        step.json(write.in_rows) if step else None, step.prompt_tokens if step else None,
         step.completion_tokens if step else None, step.seconds if step else None,
         write.done_step, write.calls.decode() if write.calls else None, write.arguments or None,
         write.outcomes.decode() if write.outcomes else None, write.results or None,

@@ -22,7 +22,7 @@ from cortex_plane.jobs.model.jobs import Hold, JobKind, JobStatus
 from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.jobs.store import PastSteps
 from cortex_plane.jobs.verbs import corruption, workers
-from cortex_plane.sessions.rules import SessionMessage, Thread, as_sent, opening, rebuilt, requests_of
+from cortex_plane.sessions.rules import SessionMessage, Thread, opening, rebuilt, requests_of
 from cortex_plane.worker.authorization import CallAuthorizer
 from cortex_plane.worker.calls import Call, CallKind, plan_call
 from cortex_plane.worker.ends import Ended, JobFailed, JobHeld, LastWrite, failure_events
@@ -149,7 +149,7 @@ async def restore_calls(
     ids = [tool.invocation_id for tool in lease.progress.active_tools]
     rows = {row.position: row for row in ledger}
     calls, new_calls = [], []
-    for position, request in enumerate(as_sent(requests_of(response), rows)):
+    for position, request in enumerate(requests_of(response, rows)):
         row = rows.get(position)
         call = plan_call(position, request, row.id if row else ids[position], lease.toolbox, step)
         calls.append(call)

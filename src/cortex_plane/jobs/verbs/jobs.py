@@ -119,6 +119,8 @@ async def resubmit(db: Database, actor: Actor, id: UUID, once: IdempotencyKey | 
                     hint="Submit a new job instead.",
                 )
             await require_open_session(tx, actor, old.session_id, old.agent_id)
+            if old.kind is JobKind.TASK:  # a conversation's message came over its own channel
+                require_api(require_found(await agents_store.get_agent(tx, str(old.agent_id)), "agent"))
             if old.kind is JobKind.CONVERSATION and await tx.value(queries.open_conversation, old.session_id):
                 raise Conflict(
                     "Another job answers this session already.",

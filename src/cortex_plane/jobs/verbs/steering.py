@@ -68,7 +68,7 @@ async def cancel(tx: Transaction, actor: Actor, id: UUID, cancellation: job_mode
 
 @verb(Permission.JOB_STEER)
 async def pause(db: Database, actor: Actor, id: UUID, pause: job_model.Pause) -> SteeringResult:
-    """Hold a job until somebody resumes it. Pausing a paused one changes nothing."""
+    """Hold a job until somebody resumes it. Pausing a paused one changes nothing, or lets it hold sooner."""
     async with db.transaction(actor.org_id) as tx:
         job_row = require_found(await jobs_store.lock_job(tx, id, actor.sees), "job")
         require_open(job_row)
@@ -107,12 +107,12 @@ async def pause_session(db: Database, actor: Actor, id: UUID, pause: job_model.P
             raise Conflict("This session has ended.", code="session_terminated", hint="Open a new session.")
         source = _source(actor)
         held_at = await sessions_store.hold_session(tx, id, source, pause.reason or f"paused by {actor.name}")
+        told = False
+        for job_id in await jobs_store.lock_open_job(tx, id):
+            job = require_found(await jobs_store.lock_job(tx, job_id, None), "job")
+            _, is_told = await _hold(tx, job_id, job, Hold.SESSION, actor, pause)
+            told = told or is_told
         if held_at is not None:
-            told = False
-            for job_id in await jobs_store.lock_open_job(tx, id):
-                job = require_found(await jobs_store.lock_job(tx, job_id, None), "job")
-                _, is_told = await _hold(tx, job_id, job, Hold.SESSION, actor, pause)
-                told = told or is_told
             events: list[SessionEvent] = []
             if not told and not session_row["held_by"]:
                 data = {**_pause_data(source, actor, pause), "paused_at": held_at.isoformat()}
@@ -242,8 +242,12 @@ async def _hold(
     """Whether the hold is new, and whether readers of events are told of a pause."""
     asked = _pause_data(_source(actor), actor, pause)
     row = await tx.row(queries.hold_job, id, hold, asked, float(pause.within_seconds))
-    if row is None:
-        return False, False  # it stood already
+    if row is None:  # it stood already
+        hold_by = await tx.value(queries.shorten_pause, id, float(pause.within_seconds))
+        if hold_by is not None:
+            shortened = {**asked, "hold_by": hold_by.isoformat()}
+            await append_fact(tx, job_row["session_id"], id, actor, "pause_shortened", shortened, [])
+        return False, False
     data = {"reason": pause.reason, "hold": hold, **_correlation(pause)}
     status: dict[str, Any] = {"status": job_row["status"], "pending_pause": bool(job_row["leased"]), "hold": hold}
     if row["pause_now"]:

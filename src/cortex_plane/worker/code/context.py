@@ -19,6 +19,7 @@ import orjson
 
 from cortex_plane.agents.model.completions import ModelError
 from cortex_plane.agents.model.tools import OnUncertain
+from cortex_plane.gates.model.gates import END_SESSION
 from cortex_plane.jobs.model.journal import (
     ContextMisused,
     EntryKind,
@@ -32,7 +33,7 @@ from cortex_plane.jobs.model.journal import (
     WaitTimeout,
 )
 from cortex_plane.kernel.errors import CortexError, TooLarge
-from cortex_plane.worker.calls import END_SESSION, storable
+from cortex_plane.worker.calls import storable
 from cortex_plane.worker.code import operations
 from cortex_plane.worker.code.operations import PlannedOperation, Scope
 

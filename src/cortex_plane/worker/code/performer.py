@@ -320,15 +320,15 @@ class Performer(JournalReplay):
         conversation.add_tokens(usage)
         progress.iterations += 1
         try:
-            response_json = canonical({**recorded_form(response), "text": text, "calls": []})
+            step = NewStep(
+                {**recorded_form(response), "text": text, "calls": []}, index=position, message_seq=progress.message_seq,
+                prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens, seconds=ticks() - start,
+            )  # fmt: skip
         except CortexError as error:
             raise Ended(JobFailed(f"The model's response cannot be stored: {error.message}", error.hint)) from error
         conversation.turns.append(AssistantTurn(text=text), step=position, seq=progress.message_seq)
         write = record.entry(EntryStatus.DONE)
-        write.step = NewStep(
-            index=position, message_seq=progress.message_seq, response=response_json,
-            prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens, seconds=ticks() - start,
-        )  # fmt: skip
+        write.step = step
         write.events = step_calls.with_model(response, step_calls.text_events(position, text))
         await self._journal.write(record.finish(write))
         return text
