@@ -213,7 +213,8 @@ REQUIREMENTS = [
     _R("D.57", "Approvers who could never decide are refused at apply; a row that never matches is a warning."),
     _R("D.58", "Every applied version is kept and never changes; applies that race are ordered or told; each is audited."),
     _R("D.59", "A job may bring policies of its own, which only tighten; they are kept with it and with its resubmission."),
-    _R("D.80", "An export holds every chain of one org, or of one session, as of one moment; it streams in flat memory."),
+    _R("D.80", "An export holds every chain of one org, or of one session, as of one moment, and no state, such as checkpoints; it streams in flat"
+       " memory."),
     _R("D.81", "An export is bounded, frees its connection as soon as nobody reads it, and is visibly cut if it fails."),
     _R("D.82", "An export verifies without the plane: what was changed, moved, removed or cut off is found and named."),
     _R("D.60", "Events are streamed as server-sent events: their number, their type, one line of JSON; every type is"
@@ -650,7 +651,7 @@ REQUIREMENTS = [
     _R("D.337", "A step that does not say that it may be repeated is written before and after and settled as it declares, by default by a"
        " person: however its worker dies and whatever it raises, it is never run twice blindly."),
     _R("D.338", "Steps that declare nothing, of agents that an earlier release made, are repeated for one release: a log line names each,"
-       " and so does preflight."),
+       " and so does preflight; API and terminal say which agents those are, and what to do."),
     _R("D.340", "Every trigger fires when it should and not again: the start once for each atlas, keywords for each input, intervals"
        " also after a restart, custom triggers where their code said so, in the order of priorities."),
     _R("D.341", "Advice and observation hold nobody up; who only looks on changes nothing, and an evaluation that changes nothing"
@@ -849,8 +850,9 @@ REQUIREMENTS = [
        " holds exactly as it was shown."),
     _R("D.804", "The platform's policies are applied as a file with a platform key alone; the trail of every org says so."),
     _R("D.805", "The card of a proposed version shows what it would have changed about the calls of the last week, and what that leaves out."),
+    _R("D.806", "The `reason` of a policy, of the org or the platform, is on its requests (API, page, mail, terminal) and in its denials."),
     _R("D.790", "Operation ids are unique and stay: a test holds the list."),
-    _R("D.791", "Fields of the OpenAPI document are described by the strings below them in the source."),
+    _R("D.791", "Every property and parameter of the OpenAPI document is described: by the string below it, its type or its name."),
     _R("D.792", "/docs shows the OpenAPI document to everybody, without scripts, and loads nothing from elsewhere."),
 ]  # fmt: skip
 

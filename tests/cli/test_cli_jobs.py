@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
+import asyncpg
 import httpx
 import pytest
 import typer
@@ -41,6 +42,7 @@ from cortex_plane.main.api_process import create_app
 from cortex_plane.sessions.verbs.events import EventFeed
 from tests.cli.test_cli import Shell
 from tests.conftest import Urls
+from tests.fixtures.coded import make_coded
 from tests.fixtures.listeners import listen
 from tests.fixtures.people import World, apply_policies
 from tests.fixtures.servers import VAULT
@@ -365,3 +367,19 @@ async def _approve_when_told(world: World, id: UUID, out: io.StringIO) -> UUID:
     yes = ApprovalDecision(decision=Choice.APPROVED, version=asked.version, input_hash=asked.input_hash)
     await decisions.decide(world.db, world.admin.actor, asked.id, yes, Channel.API)
     return asked.id
+
+
+@pytest.mark.proves("D.338")
+def test_an_agent_of_the_release_before_says_what_to_declare(live: Live, urls: Urls) -> None:
+    async def from_before() -> None:
+        await make_coded(live.world)
+        admin = await asyncpg.connect(urls.admin)
+        await admin.execute("update agent set repeats_steps = true")
+        await admin.close()
+
+    live.begin(from_before())()
+    text = " ".join(live.shell.run("agent", "show", "coded").stdout.split())
+    assert "warning: steps of its code that declare nothing run again" in text
+    assert "Declare repeatable=True or on_uncertain at each step; `cortex doctor preflight --replay` names" in text
+    assert "warning" not in live.shell.run("agent", "show", live.world.agent.slug).stdout
+    assert live.shell.one("agent", "show", "coded")["repeats_steps"] is True, "as JSON, and nothing else"

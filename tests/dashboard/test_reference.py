@@ -21,6 +21,8 @@ async def test_the_page_shows_every_route_and_type_of_the_document(http: httpx.A
     for name in whole["components"]["schemas"]:
         assert f'id="schema-{name}"' in page.text
     assert "The last completed step." in page.text
+    assert "<code>next_cursor</code> of the previous page" in page.text
+    assert "`" not in page.text
     anchors = re.findall(r' id="([^"]+)"', page.text)
     assert len(anchors) == len(set(anchors))
     assert set(re.findall(r'href="#([^"]+)"', page.text)) <= set(anchors)

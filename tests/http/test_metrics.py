@@ -16,14 +16,17 @@ import asyncpg
 import httpx
 import pytest
 
+from cortex_plane.agents.model.tools import UncertainOutcome
 from cortex_plane.approvals.model.approvals import DelegationDraft
 from cortex_plane.approvals.verbs import approvals
+from cortex_plane.calls.verbs import deadlines
 from cortex_plane.db.database import Database
 from cortex_plane.http.app import framed
 from cortex_plane.http.metrics import Metrics
-from cortex_plane.jobs.model.jobs import JobStatus, Pause, Resumption
+from cortex_plane.jobs.model.jobs import JobStatus, Pause, PauseSource, Resumption
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import SetupError
+from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import Meters, metered, meters
 from cortex_plane.main.api_process import create_app
 from cortex_plane.main.worker_process import serve_metrics
@@ -31,14 +34,16 @@ from cortex_plane.policies.model.policies import Template
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.notifier import Notifier
 from cortex_plane.worker.scheduler import Scheduler
+from cortex_plane.worker.tools.app import App
 from tests.channels.behaviour import drain, link
 from tests.channels.postbox import Postbox, connect
 from tests.conftest import PAGES, Urls
 from tests.fixtures.approvals import Shipping, decide, ship, waiting
 from tests.fixtures.clock import Clock
+from tests.fixtures.external_gates import opened, sent
 from tests.fixtures.people import World, apply_policies
 from tests.fixtures.servers import MASTER_KEY
-from tests.fixtures.workers import make_agent, submit, turn, until, working
+from tests.fixtures.workers import call, make_agent, submit, turn, until, working
 
 ORG, OTHER = UUID(int=5), UUID(int=6)
 DOCS = Path(__file__).parent.parent.parent / "docs" / "reference" / "metrics.md"
@@ -57,10 +62,10 @@ def values(exposition: str) -> dict[str, float]:
 
 def happen(by: Meters) -> None:
     """Everything that is counted, once for one org, and a pause more for another."""
-    by.paused(ORG, "operator")
-    by.paused(OTHER, "approval")
+    by.paused(ORG, PauseSource.OPERATOR)
+    by.paused(OTHER, PauseSource.APPROVAL)
     by.suspended(ORG, 0.02)
-    by.resumed(ORG, "approval")
+    by.resumed(ORG, PauseSource.APPROVAL)
     by.woken(ORG, 0.004)
     by.requested(ORG, Template.DEV_REVIEW)
     by.joined(ORG)
@@ -253,6 +258,50 @@ def test_a_worker_shows_what_it_counted_when_it_is_told_a_port(urls: Urls, tmp_p
         worker.terminate()
         worker.communicate(timeout=30)
     assert worker.returncode == 0
+
+
+@pytest.mark.proves("S4.30")
+async def test_pauses_are_counted_by_what_caused_them(
+    http: httpx.AsyncClient, metrics: Metrics, world: World, admin: asyncpg.Connection
+) -> None:
+    app = App("tests")
+
+    @app.tool(on_uncertain="ask_human", timeout=5)
+    async def lose() -> str:
+        """Loses its line."""
+        raise UncertainOutcome("The line broke.")
+
+    lost = await submit(world, await make_agent(world, [turn(call("lose"))], slug="loser"))
+    async with working(world.db, app):
+        await until(world, lost, JobStatus.PAUSED)
+    owner = await world.person(Role.MEMBER)
+    for person, session in ((owner, await opened(http, owner)), (world.admin, await opened(http, world.service))):
+        await sent(http, person, f"/sessions/{session}/pause")
+        await sent(http, person, f"/sessions/{session}/resume")
+    asks = "policies: [{name: ask, target: ship, effect: requires_approval, approvers: {roles: [admin]}}]"
+    await apply_policies(world.db, world.admin.actor, asks)
+    await waiting(world, Shipping())
+    clock = await Clock.install(admin, datetime(2026, 12, 1, tzinfo=UTC))
+    talk = await world.say()
+    await admin.execute(
+        "update job set status = 'CANCELLED', runnable_at = null where session_id = $1", talk.session_id
+    )
+    await clock.advance(timedelta(days=2))
+    assert "idle" in (await deadlines.tick(world.db, new_id(), "scheduler")).done
+    figures = values(metrics.exposition().decode())
+    counts = {
+        labels["pause_source"]: count
+        for series, count in figures.items()
+        if series.startswith("runtime_sessions_paused_total")
+        and (labels := dict(re.findall(r'(\w+)="([^"]*)"', series)))
+    }
+    assert counts == {"policy": 1, "owner": 1, "operator": 1, "approval": 1, "idle": 1}
+    resumed = {
+        match[1]
+        for series in figures
+        if (match := re.match(r'runtime_sessions_resumed_total{resumed_by="(\w+)"', series))
+    }
+    assert resumed == {"owner", "operator"}
 
 
 TERMS = """

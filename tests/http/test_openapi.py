@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cortex_plane.http.field_descriptions import FIELDS
 from cortex_plane.http.openapi import field_texts
 from cortex_plane.http.routes import openapi_document
 from cortex_plane.kernel.routes import ListQuery
@@ -35,14 +37,45 @@ def test_fields_are_described_by_the_strings_below_them(document: dict[str, Any]
     schemas = document["components"]["schemas"]
     job = schemas["Job"]["properties"]
     assert job["step_index"]["description"] == "The last completed step."
-    assert "description" not in job["id"], "what the source does not describe has none"
+    assert job["agent_id"]["description"] == "The id of the agent.", "by its name, which means the same everywhere"
+    assert schemas["JobDraft"]["properties"]["agent"]["description"] == "Its id or its slug.", "by its type"
+    assert job["status"]["description"] == schemas["JobStatus"]["description"], "by the class that it refers to"
     assert schemas["Session"]["properties"].keys() >= field_texts(Session).keys()
     for name, text in field_texts(Session).items():
         assert schemas["Session"]["properties"][name]["description"] == text
-    described = sum(
-        "description" in field for schema in schemas.values() for field in schema.get("properties", {}).values()
-    )
-    assert described >= 350
+
+
+@pytest.mark.proves("D.791")
+def test_every_property_and_parameter_is_described(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    fields = {
+        f"{name}.{field}": schema
+        for name, component in schemas.items()
+        for field, schema in component.get("properties", {}).items()
+    }
+    parameters = {
+        f"{operation['operationId']} {parameter['name']}": parameter
+        for operation in documented_routes(document).values()
+        for parameter in operation.get("parameters", ())
+    }
+    assert len(fields) > 1200
+    assert len(parameters) > 350
+    bare = [place for place, schema in (fields | parameters).items() if not schema.get("description", "").strip()]
+    assert bare == [], "put a string below the field, or describe its name in http/field_descriptions.py"
+    python = re.compile(r"\bNone\b(?! of)|\bMAX_")
+    assert [place for place, schema in (fields | parameters).items() if python.search(schema["description"])] == []
+
+
+@pytest.mark.proves("D.791")
+def test_every_described_name_is_used(document: dict[str, Any]) -> None:
+    used = {
+        (name, field["description"])
+        for component in document["components"]["schemas"].values()
+        for name, field in component.get("properties", {}).items()
+    }
+    for operation in documented_routes(document).values():
+        used |= {(parameter["name"], parameter["description"]) for parameter in operation.get("parameters", ())}
+    assert FIELDS.items() - used == set(), "strings below the fields say all: drop the name"
 
 
 class Longer(ListQuery):

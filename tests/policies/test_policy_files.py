@@ -473,6 +473,7 @@ _CONDITIONS = st.none() | _TEXTS.map(lambda text: f"args.a == {json.dumps(text, 
 _PLAIN = {
     "name": _NAMES, "target": st.from_regex(r"[^\x00-\x20\x7f\ud800-\udfff]{1,12}", fullmatch=True).filter(lambda text: unseen_in(text) is None),
     "condition": _CONDITIONS, "final": st.booleans(),
+    "reason": st.sampled_from([None, "Two people look.", "Größer: 'zwei' #1\nund \"drei\""]),
 }  # fmt: skip
 _ROWS = st.one_of(
     st.builds(PolicyRow, **_PLAIN, effect=st.sampled_from([PolicyVerdict.ALLOW, PolicyVerdict.DENY])),

@@ -46,6 +46,7 @@ async def test_an_export_holds_every_chain_and_verifies_without_the_plane(
     assert header["org"] == {"id": str(world.org_id), "slug": "acme"}
     assert (header["format"], header["version"], header["session"]) == ("cortex-audit-export", 2, None)
     assert datetime.fromisoformat(header["exported_at"])
+    assert {line["type"] for line in rest} <= {"entry", "rooted", "head", "key", "root"}, "what happened, and no state"
     counted = await audit.verify(db, world.admin.actor)
     assert (trailer["chains"], trailer["entries"]) == (counted.chains, counted.entries)
     chains = [str(id) for id in sorted((world.org_id, first.session_id, second.session_id))]

@@ -4294,13 +4294,14 @@ CREATE FUNCTION public.replace_platform_policies(p_rows jsonb) RETURNS bigint
 begin
   delete from platform_policy;
   insert into platform_policy (position, name, action_type, target, effect, condition, required_clearance, template, timeout_seconds,
-    reminder_seconds, approvers, on_deny, self_approval, final, channels, quorum, escalation_seconds, escalate_to, standing)
+    reminder_seconds, approvers, on_deny, self_approval, final, channels, quorum, escalation_seconds, escalate_to, standing,
+    reason)
   select position, name, action_type, target, effect, condition, required_clearance, template, timeout_seconds, reminder_seconds,
-    approvers, on_deny, self_approval, final, channels, quorum, escalation_seconds, escalate_to, standing
+    approvers, on_deny, self_approval, final, channels, quorum, escalation_seconds, escalate_to, standing, reason
   from jsonb_to_recordset(p_rows) as r (
     position integer, name text, action_type text, target text, effect text, condition text, required_clearance integer,
     template text, timeout_seconds integer, reminder_seconds integer, approvers jsonb, on_deny text, self_approval boolean,
-    final boolean, channels text[], quorum jsonb, escalation_seconds integer, escalate_to jsonb, standing boolean);
+    final boolean, channels text[], quorum jsonb, escalation_seconds integer, escalate_to jsonb, standing boolean, reason text);
   return (select version from platform_policy_version);
 end
 $$;
@@ -5917,10 +5918,12 @@ CREATE TABLE public.platform_policy (
     escalation_seconds integer,
     escalate_to jsonb,
     standing boolean,
+    reason text,
     CONSTRAINT chk_platform_policy_clearance CHECK (((required_clearance >= 0) AND (required_clearance <= 1000))),
     CONSTRAINT chk_platform_policy_effect CHECK ((effect = ANY (ARRAY['allow'::text, 'deny'::text, 'requires_approval'::text]))),
     CONSTRAINT chk_platform_policy_escalation CHECK (((escalation_seconds >= 0) AND (escalation_seconds <= 604800))),
     CONSTRAINT chk_platform_policy_on_deny CHECK ((on_deny = ANY (ARRAY['fail'::text, 'continue'::text]))),
+    CONSTRAINT chk_platform_policy_reason CHECK (((char_length(reason) >= 1) AND (char_length(reason) <= 500))),
     CONSTRAINT chk_platform_policy_template CHECK ((template = ANY (ARRAY['dev_only'::text, 'dev_review'::text, 'full_pipeline'::text, 'critical_path'::text]))),
     CONSTRAINT chk_platform_policy_times CHECK ((((timeout_seconds >= 1) AND (timeout_seconds <= 604800)) AND ((reminder_seconds >= 0) AND (reminder_seconds <= 604800))))
 );
@@ -5956,11 +5959,13 @@ CREATE TABLE public.policy (
     escalation_seconds integer,
     escalate_to jsonb,
     standing boolean,
+    reason text,
     CONSTRAINT chk_policy_clearance CHECK (((required_clearance >= 0) AND (required_clearance <= 1000))),
     CONSTRAINT chk_policy_effect CHECK ((effect = ANY (ARRAY['allow'::text, 'deny'::text, 'requires_approval'::text]))),
     CONSTRAINT chk_policy_escalation CHECK (((escalation_seconds >= 0) AND (escalation_seconds <= 604800))),
     CONSTRAINT chk_policy_level CHECK ((((level = 'org'::text) AND (team_id IS NULL) AND (team IS NULL)) OR ((level = 'team'::text) AND (team_id IS NOT NULL) AND (team IS NOT NULL)))),
     CONSTRAINT chk_policy_on_deny CHECK ((on_deny = ANY (ARRAY['fail'::text, 'continue'::text]))),
+    CONSTRAINT chk_policy_reason CHECK (((char_length(reason) >= 1) AND (char_length(reason) <= 500))),
     CONSTRAINT chk_policy_template CHECK ((template = ANY (ARRAY['dev_only'::text, 'dev_review'::text, 'full_pipeline'::text, 'critical_path'::text]))),
     CONSTRAINT chk_policy_times CHECK ((((timeout_seconds >= 1) AND (timeout_seconds <= 604800)) AND ((reminder_seconds >= 0) AND (reminder_seconds <= 604800))))
 );

@@ -22,6 +22,7 @@ from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.tools.tool import ToolContext
 from tests.fixtures.coded import Code, coded, keys_of, make_coded
 from tests.fixtures.people import World, apply_policies
+from tests.fixtures.visitors import Visitor
 from tests.fixtures.workers import Died, died, ended, submit, until, whole, working
 from tests.worker.test_preflight import findings
 
@@ -371,6 +372,24 @@ async def test_steps_of_earlier_agents_are_repeated_for_one_release_with_a_warni
     (warning,) = [entry for entry in logs if entry["event"] == "step declares nothing"]
     assert (warning["agent"], warning["step"], warning["log_level"]) == ("coded", "pack", "warning")
     assert "on_uncertain='ask_human'" in warning["hint"]
+
+
+@pytest.mark.parametrize("is_earlier", [True, False])
+@pytest.mark.proves("D.338")
+async def test_api_and_page_say_that_steps_are_repeated(
+    http: httpx.AsyncClient, world: World, admin: asyncpg.Connection, is_earlier: bool
+) -> None:
+    id = await (earlier(world, admin) if is_earlier else submit(world, await make_coded(world)))
+    for agent in (
+        (await http.get("/v1/agents/coded", headers=world.admin.headers)).json(),
+        (await http.get("/v1/agents", headers=world.admin.headers)).json()["items"][0],
+    ):
+        assert (agent["slug"], agent["repeats_steps"]) == ("coded", is_earlier)
+    await admin.execute("update agent set repeats_steps = true where slug = $1", world.agent.slug)
+    other = (await http.get(f"/v1/agents/{world.agent.slug}", headers=world.admin.headers)).json()
+    assert not other["repeats_steps"], "it has no code whose steps could be"
+    page = await (await Visitor.log_in(http, world)).get(f"/jobs/{id}")
+    assert ("Declare <code>repeatable</code> or <code>on_uncertain</code> at each." in page.text) == is_earlier
 
 
 @pytest.mark.parametrize("is_earlier", [True, False])

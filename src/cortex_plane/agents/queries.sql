@@ -4,7 +4,8 @@ delete from agent where id = $1 returning id
 
 -- name: get_agent
 select a.id, a.team_id, a.name, a.slug, a.status, a.role, a.description, a.channel_permissions, a.config_version,
-  v.model_config, v.skill_config, v.resource_limits, a.revision, a.created_at, a.updated_at
+  v.model_config, v.skill_config, v.resource_limits, a.repeats_steps and v.skill_config ? 'run' as repeats_steps, a.revision,
+  a.created_at, a.updated_at
 from agent a
 join agent_version v on v.org_id = a.org_id and v.agent_id = a.id and v.version = a.config_version
 where a.id = $1 or a.slug = $2
@@ -27,7 +28,8 @@ values ($1, $2, $3, $4, $5, $6, $7, $8)
 -- name: list_agents
 -- Archived agents are hidden unless they are asked for.
 select a.id, a.team_id, a.name, a.slug, a.status, a.role, a.description, a.channel_permissions, a.config_version,
-  v.model_config, v.skill_config, v.resource_limits, a.revision, a.created_at, a.updated_at
+  v.model_config, v.skill_config, v.resource_limits, a.repeats_steps and v.skill_config ? 'run' as repeats_steps, a.revision,
+  a.created_at, a.updated_at
 from agent a
 join agent_version v on v.org_id = a.org_id and v.agent_id = a.id and v.version = a.config_version
 where ($1::timestamptz is null or (a.created_at, a.id) < ($1, $2::uuid))

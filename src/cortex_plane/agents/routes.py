@@ -12,6 +12,7 @@ from cortex_plane.kernel.routes import ListRoute, Query, Route, filters
 
 class ToolVersionQuery(Query):
     app: Slug
+    """The app of the tool."""
 
 
 CREATE_AGENT = Route(

@@ -13,7 +13,9 @@ from cortex_plane.kernel.routes import ListRoute, Query, Route, filters
 
 class DelegateQuery(Query):
     approval_id: UUID | None = None
+    """Only members who could decide this request."""
     name: Name | None = None
+    """Only members whose name contains this."""
 
 
 LIST_APPROVALS = ListRoute(

@@ -101,6 +101,7 @@ class CallBatch:
     """Several calls of one response."""
 
     calls: Annotated[list[CallDraft], Field(min_length=1, max_length=MAX_BATCH), AfterValidator(_keyed)]
+    """The calls, in their order."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -117,6 +118,8 @@ class IntentDraft:
 
 
 class OutcomeStatus(StrEnum):
+    """What became of a call."""
+
     COMPLETED = "completed"
     FAILED = "failed"
     """It failed, and nothing happened."""
@@ -140,6 +143,7 @@ class Ending:
     """How an external session ends: with a result, or with an error."""
 
     result: JsonObject | None = None
+    """What the session came to."""
     error: Note | None = None
 
 
@@ -174,13 +178,16 @@ class ExternalCall:
     """Those to run: an approver may have edited them."""
     input_hash: str
     edited: bool
+    """Whether an approver edited the arguments."""
     read_only: bool
     risk: Risk
     declares_risk: bool = False
     """Whether its agent said how risky it is."""
     on_uncertain: OnUncertain
     timeout_seconds: float
+    """How long the call may take once it has begun."""
     key: str | None
+    """The key that its agent gave it."""
     status: CallStatus
     verdict: PolicyVerdict
     rule: str
@@ -188,20 +195,26 @@ class ExternalCall:
     reason: str | None = None
     """Why there is nothing to do but wait or stop."""
     held: bool
+    """Whether its session is held: nothing may begin."""
     approval_id: UUID | None
     approval_status: ApprovalStatus | None
+    """Where its request for approval stands."""
     approval_kind: ApprovalKind | None
+    """What its request for approval asks."""
     deadline: datetime | None
     """Until when somebody may decide."""
     attempt: int
     dispatch_before: datetime | None
+    """Until when it may begin."""
     settle_after: datetime | None
     """From then on nobody runs the last attempt any more."""
     result: Any
     error: str | None
     settled_by: str | None
     job_status: JobStatus
+    """Where its job stands."""
     now: datetime
+    """The database's clock, for countdowns."""
     created_at: datetime
     finished_at: datetime | None
 
@@ -216,8 +229,11 @@ class CallProblem:
     """Why a call of a batch was not written: as the same call alone would be answered."""
 
     status: int
+    """The HTTP status."""
     code: str
+    """The stable name of the error, for programs."""
     detail: str
+    """What went wrong, in words."""
     hint: str | None
     questions: list[dict[str, Any]] = field(default_factory=list)
     """Of gates that the agent must answer first."""
@@ -228,7 +244,9 @@ class CallAnswer:
     """Either the call, or why there is none."""
 
     call: ExternalCall | None = None
+    """The call, where it was written."""
     error: CallProblem | None = None
+    """Why it was not written."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -326,6 +344,7 @@ class CallShown:
     rule: str
     attempt: int
     key: str | None
+    """The key that its agent gave it."""
     error: str | None
     created_at: datetime
     finished_at: datetime | None
@@ -350,8 +369,11 @@ class AnswerReceipt:
     """What became of answers."""
 
     gate: str
+    """The id of the gate."""
     passed: bool
+    """Whether the gate is passed now."""
     next: str
+    """What to do next, in words."""
     faults: dict[str, str] = field(default_factory=dict)
     """By question: what is wrong."""
     warnings: list[str] = field(default_factory=list)
@@ -370,7 +392,9 @@ class ReportDraft:
     """What became of a call that was executed under a resolution."""
 
     call: UUID
+    """The id of the call."""
     outcome: OutcomeDraft
+    """What became of it."""
 
 
 DEFAULT_TTL_SECONDS = 300
@@ -398,6 +422,8 @@ class Whom(StrEnum):
 
 
 class ResolutionDecision(StrEnum):
+    """What an agent may do of what it asked about."""
+
     ALLOW = "allow"
     DENY = "deny"
     PARTIAL = "partial"
@@ -419,10 +445,12 @@ class ResolutionRequest:
     ) = None
     """Contexts that are told on demand, by id; gates that fire on request, by whatever they listen for."""
     action: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    """The name of the tool that it wants to call."""
     arguments: JsonObject = Field(default_factory=dict)
     risk: Risk | None = None
     """Of the call that will be made: what it does not declare either is asked of its owner."""
     ttl_seconds: Annotated[int, Field(strict=True, ge=1, le=MAX_TTL_SECONDS)] = DEFAULT_TTL_SECONDS
+    """How long the answer holds."""
 
     @property
     def assumed_risk(self) -> Risk:
@@ -432,16 +460,18 @@ class ResolutionRequest:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ActionAnswer:
     action: str
+    """The name of the tool."""
     state: ActionState
     verdict: PolicyVerdict
     """Of a call that is made now; where the agent is asked first, it is refused until then."""
     rule: str
     """Which gate, policy or capability did it."""
     reason: str
+    """Why it is answered so."""
     risk: Risk
     whom: Whom | None = None
     asks: list[str] = field(default_factory=list)
-    """The gates that ask first, by key, up to `MAX_ASKS`. None of them where a policy wants a person."""
+    """The gates that ask first, by key, at most twenty. None of them where a policy wants a person."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -449,14 +479,19 @@ class Permissions:
     """What is allowed in a session now, and what did it."""
 
     actions: list[ActionAnswer]
+    """What becomes of each action that is called now."""
     capabilities: list[dict[str, Any]]
     """Each with `id`, `open`, `by` and `at`."""
     contexts: list[dict[str, Any]]
+    """Texts that atlases show the agent."""
     guidance: list[dict[str, Any]]
+    """Advice that gates show the agent."""
     waiting: list[dict[str, Any]]
     """Gates that wait for an answer."""
     passed: dict[str, datetime]
+    """When each gate was passed, by key."""
     shut: list[dict[str, Any]]
+    """Gates that take no more answers."""
     asking: list[dict[str, Any]] = field(default_factory=list)
     """The gates that actions name in `asks`, each once: `gate`, `name`, `whom` and `questions`."""
     more_asking: int = 0
@@ -465,6 +500,7 @@ class Permissions:
     on_demand: dict[str, str] = field(default_factory=dict)
     """Names that the agent may ask for (`request` of a resolution), with what stands behind each; the first hundred."""
     more_capabilities: int = 0
+    """Capabilities that are not listed: there are too many."""
     more_actions: int = 0
     """Actions that are not listed: there are too many."""
 
@@ -474,10 +510,16 @@ class Resolution:
     id: UUID
     session_id: UUID
     trace_id: UUID
+    """Its id on the audit trail."""
     decision: ResolutionDecision
     contexts: list[dict[str, Any]]
+    """What the agent must know."""
     allowed_actions: list[ActionAnswer]
+    """The actions that it may call now."""
     denied_actions: list[ActionAnswer]
+    """The actions that it may not call now, and why."""
     questions: list[dict[str, Any]]
+    """The questions that the agent must answer first."""
     constraints: list[Limit]
+    """The limits under which it may act."""
     expires_at: datetime

@@ -76,7 +76,20 @@ def create_agent(
 
 
 add_command(agent_app, "list", routes.LIST_AGENTS, status="Archived ones are hidden otherwise.")
-add_command(agent_app, "show", routes.GET_AGENT)
+
+
+@agent_app.command("show")
+def show_agent(agent: str, as_json: AsJson = False) -> None:
+    """One agent."""
+    record = show_record(lambda plane: plane.agents.get(agent), as_json)
+    if record.repeats_steps and not as_json:
+        terminal.print_warnings([REPEATS_STEPS])
+
+
+REPEATS_STEPS = (
+    "steps of its code that declare nothing run again where their worker dies, until the next release: then a person is asked."
+    " Declare repeatable=True or on_uncertain at each step; `cortex doctor preflight --replay` names those of open jobs."
+)
 
 
 @agent_app.command("update")

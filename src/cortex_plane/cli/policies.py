@@ -248,7 +248,7 @@ def _policy_row(level: str, row: PolicyRow) -> dict[str, Any]:
         parts.append("final")
     return {
         "level": level, "name": row.name, "target": row.target, "when": row.condition, "effect": str(row.effect),
-        "terms": ", ".join(parts),
+        "terms": ", ".join(parts), "reason": row.reason,
     }  # fmt: skip
 
 
@@ -274,6 +274,8 @@ def _show_explanation(answer: versions.Explained) -> None:
         changes = "; ".join(limit.changes) or "changes nothing"
         terminal.print_line(f"limit {limit.level}:{harmless(limit.name)} ({limit.why}): {harmless(changes)}")
     terminal.print_line(f"verdict: {walk.decision.verdict} by {harmless(walk.decision.rule)}")
+    if walk.decision.reason:
+        terminal.print_line(f"reason: {harmless(walk.decision.reason)}")
     if walk.decision.terms is not None:
         values = {name: _term_value(name, getattr(walk.decision.terms, name)) for name in Terms.__slots__}
         terminal.print_table(

@@ -19,8 +19,8 @@ class AtlasVersionQuery(Query):
 
 
 class DiffQuery(Query):
-    before: Annotated[AtlasVersionName, Field(alias="from")]
-    after: Annotated[AtlasVersionName, Field(alias="to")]
+    before: Annotated[AtlasVersionName, Field(alias="from", description="The version to compare from.")]
+    after: Annotated[AtlasVersionName, Field(alias="to", description="The version to compare with.")]
 
 
 class AtlasRulesQuery(Query):

@@ -1,5 +1,5 @@
-"""The OpenAPI document, from the declared routes and the permissions of their verbs. Descriptions of routes and of fields are
-the strings below their declarations."""
+"""The OpenAPI document, from the declared routes and the permissions of their verbs. Routes and fields are described by the strings
+below their declarations; a field without one by its type, or by `field_descriptions` where its name always means the same."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from cortex_plane.http.exchange import HEADERS, LAST_EVENT, ONCE, ORG, REVISION, Binding
+from cortex_plane.http.field_descriptions import describe_name
 from cortex_plane.http.problems import MEDIA_TYPE, TITLES, Problem
 from cortex_plane.kernel.fields import BODY_LIMIT, adapter
 from cortex_plane.kernel.routes import SMALL_BODY_BYTES, ListRoute, Route
@@ -125,9 +126,24 @@ class _Schemas:
         schemas, definitions = TypeAdapter.json_schemas(kinds, ref_template=_REF, schema_generator=_Descriptions)
         self._schemas: Any = schemas
         self.components: dict[str, Any] = _without_null(definitions["$defs"])
-        self._queries = {query: self.components.pop(query.__name__) for query in queries}
-        problem = adapter(Problem).json_schema(ref_template=_REF)
+        problem = adapter(Problem).json_schema(ref_template=_REF, schema_generator=_Descriptions)
         self.components |= problem.pop("$defs") | {"Problem": problem}
+        for component in self.components.values():
+            for name, schema in component.get("properties", {}).items():
+                self.describe(name, schema)
+        self._queries = {query: self.components.pop(query.__name__) for query in queries}
+
+    def describe(self, name: str, schema: dict[str, Any]) -> None:
+        """Describe what has no string below it: by its type's own description, by its name, or by the class that it refers to."""
+        branches = [schema, *schema.get("anyOf", ())]
+        text = next((branch["description"] for branch in branches if "description" in branch), None)
+        text = text or describe_name(name)
+        if text is None:
+            refs = (part["$ref"] for branch in branches for part in (branch, branch.get("items", {})) if "$ref" in part)
+            texts = (self.components[ref.rpartition("/")[2]].get("description", "") for ref in refs)
+            text = next(filter(None, texts), "").partition("\n\n")[0]
+        if text:
+            schema["description"] = text
 
     def input(self, kind: Any) -> dict[str, Any]:
         return dict(self._schemas[kind, "validation"])
@@ -205,6 +221,7 @@ def _responses(route: Route[Any], name: str, schemas: _Schemas) -> dict[str, Any
 def _parameters(route: Route[Any], schemas: _Schemas) -> Iterable[dict[str, Any]]:
     for name in route.path_names:
         schema = schemas.input(route.path_types[name])
+        schemas.describe(name, schema)
         yield _parameter("path", name, schema, required=True)
     if route.query is not None:
         for name, schema, required in schemas.parameters(route.query):

@@ -53,7 +53,9 @@ class InvalidRequest(Exception):
 @dataclass(frozen=True)
 class FieldError:
     field: str
+    """The path of the field in the request."""
     message: str
+    """What is wrong with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,14 +63,22 @@ class Problem:
     """RFC 9457. ``code`` is stable and meant for programs; ``hint`` says what to do next."""
 
     type: str = "about:blank"
+    """Always `about:blank`: `code` says which error it is."""
     title: str
+    """The kind of error, by its status."""
     status: int
+    """The HTTP status."""
     code: str
+    """The stable name of the error, for programs."""
     detail: str
+    """What went wrong, in words."""
     hint: str
     request_id: str | None = None
+    """The id under which the plane's log has it."""
     errors: list[FieldError] = field(default_factory=list)
+    """The fields that are not valid."""
     used_by: dict[str, int] | None = None
+    """What still uses it, with how many there are of each kind."""
     questions: list[dict[str, Any]] | None = None
     """Of `gate_closed`: what must be answered first."""
 

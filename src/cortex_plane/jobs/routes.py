@@ -19,8 +19,11 @@ class StepQuery(ListQuery):
 
 class UsageQuery(ListQuery):
     by: usage.Grouping = usage.Grouping.DAY
+    """What the rows are summed by."""
     since: Moment | None = None
+    """From when on to count."""
     until: Moment | None = None
+    """Until when to count."""
     agent: Ref | None = None
     job_id: UUID | None = None
 

@@ -75,8 +75,9 @@ def _visible(value: str) -> str:
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200), _storable, AfterValidator(_visible)]
 Slug = Annotated[str, StringConstraints(min_length=2, max_length=100, pattern=SLUG_PATTERN), AfterValidator(_not_an_id)]
-Ref = Annotated[str, StringConstraints(min_length=2, max_length=100, pattern=REF_PATTERN)]
-"""Names one thing by its id or by its slug."""
+Ref = Annotated[
+    str, StringConstraints(min_length=2, max_length=100, pattern=REF_PATTERN), Field(description="Its id or its slug.")
+]
 AtlasId = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=ATLAS_ID_PATTERN)]
 AtlasVersionName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=ATLAS_VERSION_PATTERN)]
 AtlasIds = Annotated[list[AtlasId], Field(max_length=MAX_ATLASES)]
@@ -90,6 +91,8 @@ JsonValue = Annotated[Any, refused_as("unstorable_json", check_json, "value", MA
 
 
 class Risk(StrEnum):
+    """How much harm a call can do."""
+
     LOW = "low"
     MEDIUM = "medium"
     HIGH = "high"

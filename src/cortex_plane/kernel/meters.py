@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Literal
 from uuid import UUID
-
-PauseSource = Literal["operator", "approval", "policy"]
-"""Who stops a session, and who lets it go on, in the words of spec 4."""
 
 
 class Meters:
@@ -25,15 +21,15 @@ class Meters:
     def record(self, measure: str, seconds: float, **labels: object) -> None:
         """It took so long."""
 
-    def paused(self, org_id: UUID, source: PauseSource) -> None:
-        """A session was asked to pause, or its job began to wait for a person."""
+    def paused(self, org_id: UUID, source: str) -> None:
+        """A session was asked to pause, its job began to wait for a person, or the plane held it. ``source``: as its events say."""
         self.count("runtime_sessions_paused", tenant_id=org_id, pause_source=source)
 
     def suspended(self, org_id: UUID, seconds: float) -> None:
         """It stopped, so long after it was asked to."""
         self.record("runtime_pause_latency", seconds, tenant_id=org_id)
 
-    def resumed(self, org_id: UUID, by: PauseSource) -> None:
+    def resumed(self, org_id: UUID, by: str) -> None:
         """What held it was lifted."""
         self.count("runtime_sessions_resumed", tenant_id=org_id, resumed_by=by)
 

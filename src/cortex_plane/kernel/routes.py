@@ -22,9 +22,8 @@ T = TypeVar("T")
 
 SMALL_BODY_BYTES = 32 * 1024
 """Enough for a few names and a note of 2,000 characters in any encoding."""
-RefPath = Annotated[Ref, Field(description="Its id or its slug.")]
 AtlasPath = Annotated[AtlasId, Field(description="As its manifest names it.")]
-PATH_TYPES: Mapping[str, Any] = {"agent": RefPath, "team": RefPath, "atlas_id": AtlasPath}
+PATH_TYPES: Mapping[str, Any] = {"agent": Ref, "team": Ref, "atlas_id": AtlasPath}
 """Values of paths that are no UUIDs, by name."""
 ERRORS = (400, 401, 403, 404, 409, 412, 413, 422, 429, 503)
 QUERY = ConfigDict(**DRAFT, frozen=True)

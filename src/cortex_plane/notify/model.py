@@ -91,7 +91,7 @@ class Card:
     question: str | None
     rule: str
     rule_reason: str | None = None
-    """Why a policy of an atlas asks for approval, in its steward's words."""
+    """Why its policies ask for approval, in their stewards' words."""
     gate_answers: tuple[CardAnswer, ...] = ()
     """What the agent answered to gates before this call: its own words, which may mislead."""
     policy_version: str
@@ -416,6 +416,7 @@ class Ping:
     """What came back from a connection that was tried out."""
 
     delivered: bool
+    """Whether the message arrived."""
     said: str
     """The status of the answer, or what went wrong."""
     seconds: float

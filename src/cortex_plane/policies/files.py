@@ -71,6 +71,7 @@ POLICY = Record("policy", "a policy", {
     "when": _NODE,
     "effect": Field(OneOf(tuple(policy_model.PolicyVerdict))),
     "final": _FLAG,
+    "reason": Field(Text(versions.MAX_REASON, visible=True)),
     **OF_APPROVALS,
 })  # fmt: skip
 APPROVERS = {
@@ -153,7 +154,7 @@ def _written(row: policy_model.PolicyRow) -> dict[str, Any]:
         },
         "escalate_before": _written_time(row.escalation_seconds),
         "escalate_to": None if steps is None else [_written_approvers(step) for step in steps],
-        "channels": None if row.channels is None else list(row.channels), "standing": row.standing,
+        "channels": None if row.channels is None else list(row.channels), "standing": row.standing, "reason": row.reason,
     }  # fmt: skip
 
 
@@ -327,6 +328,7 @@ class _Reader:
             escalation_seconds=values.get("escalate_before"),
             escalate_to=escalate_to,
             standing=values.get("standing"),
+            reason=(values.get("reason") or "").strip() or None,
         )
         self._check_row(item, row, values.get("effect"))
         self._rows.append(DraftRow(item.line, team, row, members, steps))

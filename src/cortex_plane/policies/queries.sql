@@ -14,15 +14,15 @@ values ($1, $2, $3, $4, $5, $6, $7, $8)
 -- name: insert_rows
 insert into policy (org_id, version, position, level, team_id, team, name, action_type, target, effect, condition,
   required_clearance, template, timeout_seconds, reminder_seconds, approvers, on_deny, self_approval, final, channels,
-  quorum, escalation_seconds, escalate_to, standing)
+  quorum, escalation_seconds, escalate_to, standing, reason)
 select $1, $2, position, level, team_id, team, name, action_type, target, effect, condition, required_clearance, template,
   timeout_seconds, reminder_seconds, approvers, on_deny, self_approval, final, channels, quorum, escalation_seconds,
-  escalate_to, standing
+  escalate_to, standing, reason
 from jsonb_to_recordset($3) as r (
   position integer, level text, team_id uuid, team text, name text, action_type text, target text, effect text,
   condition text, required_clearance integer, template text, timeout_seconds integer, reminder_seconds integer,
   approvers jsonb, on_deny text, self_approval boolean, final boolean, channels text[], quorum jsonb,
-  escalation_seconds integer, escalate_to jsonb, standing boolean)
+  escalation_seconds integer, escalate_to jsonb, standing boolean, reason text)
 
 
 -- name: list_deciding_members
@@ -69,7 +69,7 @@ limit $2
 -- name: list_rows
 select position, level, team_id, team, name, action_type, target, effect, condition, required_clearance, template,
   timeout_seconds, reminder_seconds, approvers, on_deny, self_approval, final, channels, quorum, escalation_seconds,
-  escalate_to, standing
+  escalate_to, standing, reason
 from policy where version = $1
 order by position
 limit $2
@@ -88,7 +88,8 @@ from org o where o.id = $1 for no key update of o
 
 -- name: platform_rows
 select position, name, action_type, target, effect, condition, required_clearance, template, timeout_seconds,
-  reminder_seconds, approvers, on_deny, self_approval, final, channels, quorum, escalation_seconds, escalate_to, standing
+  reminder_seconds, approvers, on_deny, self_approval, final, channels, quorum, escalation_seconds, escalate_to, standing,
+  reason
 from platform_policy
 order by position
 

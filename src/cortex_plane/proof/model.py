@@ -50,10 +50,13 @@ class AuditRecord:
 
     seq: int
     action: str
+    """What happened."""
     body: dict[str, Any] | None
+    """The facts of the entry; null where they were erased."""
     hash: str
     created_at: datetime
     format: int = 1
+    """The version of the rule by which its hash is computed."""
     job_id: UUID | None = None
 
 
@@ -134,6 +137,7 @@ class Fault:
     chain_id: UUID
     seq: int
     reason: str
+    """What is wrong with it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -234,7 +238,9 @@ class RootMade:
     """The newest root, and whether it was made just now: where nothing was appended since, there is nothing to cover."""
 
     made: bool
+    """Whether it was made just now."""
     root: AuditRoot
+    """The newest root."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -242,7 +248,9 @@ class RootFault:
     """The first root that does not verify, and why."""
 
     root: int
+    """The number of the root."""
     reason: str
+    """What is wrong with it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -250,17 +258,23 @@ class RowFault:
     """A row that is not what the trail says of it, or that the plane did not write as it stands."""
 
     subject: str
+    """Which row it is."""
     reason: str
+    """What is wrong with it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verification:
     chains: int
+    """How many chains were followed."""
     entries: int
+    """How many entries were followed."""
     faults: list[Fault]
+    """The first bad entry of each chain that does not verify."""
     roots: int = 0
     """How many signed roots were followed."""
     root_faults: list[RootFault] = field(default_factory=list)
+    """The first root that does not verify."""
     fingerprints: list[str] = field(default_factory=list)
     """Of the keys whose signatures were verified. Compare them with those that you know."""
     keys_checked: bool = False
@@ -302,6 +316,7 @@ class Receipt:
     public_key: str
     """The 32 raw bytes in base64."""
     key_id: UUID
+    """The id of the signing key."""
     fingerprint: str
     """SHA-256 of the raw public key, in hex."""
     created_at: datetime
@@ -313,6 +328,7 @@ class AuditRoot:
 
     seq: int
     previous: str
+    """The hash of the root before it, in hex."""
     hash: str
     covers: int
     """How many chains grew since the one before it."""
@@ -323,6 +339,7 @@ class AuditRoot:
     signature: str
     """Ed25519 over the body, in base64."""
     key_id: UUID
+    """The id of the signing key."""
     fingerprint: str
     created_at: datetime
 

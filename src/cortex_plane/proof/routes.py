@@ -10,6 +10,7 @@ from cortex_plane.proof.model import AuditRecord, AuditRoot, Receipt, RootMade, 
 
 class ExportQuery(Query):
     session_id: UUID | None = None
+    """Only the chain of this session."""
 
 
 GET_RECEIPT = Route("GET /v1/approvals/{approval_id}/receipt", Receipt)

@@ -115,7 +115,7 @@ class RequestCards:
         summary = f"{agent} asks a question" if call.name == ASK_PERSON else wish
         return self._request(
             call, summary=summary, rule=call.rule, terms=possible.terms, ruling=call.ruling,
-            changed_by=possible.changed_by,
+            reason=call.decision.reason, changed_by=possible.changed_by,
         )  # fmt: skip
 
     def uncertain_effect(self, call: Call) -> NewRequest:

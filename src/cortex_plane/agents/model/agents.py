@@ -18,6 +18,8 @@ from cortex_plane.kernel import fields
 
 
 class AgentStatus(StrEnum):
+    """Whether an agent takes work."""
+
     ACTIVE = "ACTIVE"
     DISABLED = "DISABLED"
     """Refuses new sessions; existing ones go on."""
@@ -39,13 +41,17 @@ class ModelConfig:
     """Which model answers for the agent, and how."""
 
     model: fields.Name
+    """Provider and model, such as `anthropic:claude-sonnet-5`."""
     temperature: Annotated[float, Field(strict=True, ge=0, le=2)] | None = None
+    """How freely the model chooses its words; the provider's default where it is left out."""
     max_tokens: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] | None = None
+    """How many tokens one answer may have."""
     context_tokens: Annotated[int, Field(strict=True, ge=1_000, le=100_000_000)] | None = None
     """What one question to the model may hold, its answer included; 100,000 where none is given."""
     context_turns: Annotated[int, Field(strict=True, ge=4, le=100_000)] | None = None
     """How many turns it may hold; 200 where none is given."""
     system_prompt: fields.Text | None = None
+    """What the model is told before the conversation."""
     script: Script | None = None
     """What the model called `scripted` answers, turn by turn."""
     stand_in: Literal["script"] | None = None
@@ -57,10 +63,13 @@ class ResourceLimits:
     """What one agent may consume."""
 
     max_concurrent_jobs: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 5
+    """How many of its jobs run at the same time."""
     max_memory_mb: Annotated[int, Field(strict=True, ge=16, le=1_048_576)] = 512
+    """Megabytes of memory; kept with the agent, and not enforced by the plane."""
     timeout_seconds: Annotated[int, Field(strict=True, ge=1, le=30 * 24 * 3600)] = 3600
     """Of a job, counting the time in which it runs."""
     step_timeout_seconds: Annotated[int, Field(strict=True, ge=1, le=24 * 3600)] = 600
+    """How long one step of a job may take."""
     call_timeout_seconds: Annotated[int, Field(strict=True, ge=1, le=24 * 3600)] = 300
     """Of one answer of the model."""
     chunk_timeout_seconds: Annotated[int, Field(strict=True, ge=1, le=3600)] = 60
@@ -74,8 +83,11 @@ class ResourceLimits:
     daily_token_budget: Annotated[int, Field(strict=True, ge=1, le=10**12)] | None = None
     """Of the agent, in a day of UTC: over it, its jobs sleep until the next one."""
     daily_cost_budget_usd: Dollars | None = None
+    """Of the agent, in a day of UTC, in US dollars."""
     retry_base_seconds: Annotated[float, Field(strict=True, ge=0.001, le=3600)] = 1.0
+    """The pause before the first retry; further ones are longer."""
     retry_cap_seconds: Annotated[float, Field(strict=True, ge=0.001, le=24 * 3600)] = 300.0
+    """The longest pause between two retries."""
     idle_timeout_seconds: Annotated[int, Field(strict=True, ge=1, le=365 * 24 * 3600)] = 86_400
     """A conversation in which nothing happens for so long is paused, until its person's next message."""
 
@@ -233,13 +245,18 @@ class Agent:
     slug: str
     status: AgentStatus
     role: str
+    """What the agent does, in a few words."""
     description: str | None
     channel_permissions: list[str]
     """Channels the agent may be reached on; empty means all."""
     config_version: int
+    """The number of its newest version."""
     model_config: dict[str, Any]
     skill_config: dict[str, Any]
     resource_limits: dict[str, Any]
+    repeats_steps: bool = False
+    """A code agent from before steps declared what becomes of them: one that declares nothing runs again where its worker dies, until
+    the next release. Declare `repeatable` or `on_uncertain` at each; `cortex doctor preflight --replay` names those of open jobs."""
     revision: int
     created_at: datetime
     updated_at: datetime
@@ -250,6 +267,7 @@ class AgentVersion:
     """One immutable configuration. A job keeps the version it started with."""
 
     version: int
+    """Its number, counted from 1."""
     model_config: dict[str, Any]
     skill_config: dict[str, Any]
     resource_limits: dict[str, Any]
@@ -262,6 +280,7 @@ class AgentDraft:
     name: fields.Name
     slug: fields.Slug
     role: fields.Name
+    """What the agent does, in a few words."""
     team: fields.Ref
     model_config: ModelConfig
     description: fields.Note | None = None
@@ -279,6 +298,7 @@ class AgentChange:
 
     name: fields.Name | None = None
     role: fields.Name | None = None
+    """What the agent does, in a few words."""
     team: fields.Ref | None = None
     status: AgentStatus | None = None
     description: fields.Note | None = None

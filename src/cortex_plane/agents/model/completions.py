@@ -237,7 +237,9 @@ class ScriptTurn:
     """One response. `{message}` stands for the last user message, `{result}` for the last tool result."""
 
     text: Text | None = None
+    """What the model says besides its calls."""
     calls: Annotated[list[ScriptCall], Field(max_length=MAX_CALLS)] = Field(default_factory=list)
+    """The calls of the turn."""
     said: Text | None = None
     """Left out unless the person's last message has these words: so one script can answer several messages."""
     repeat: bool = False

@@ -41,13 +41,16 @@ class ToolVersion:
     """SHA-256 in hex."""
     description: str
     parameters: dict[str, Any]
+    """JSON Schema of its arguments."""
     read_only: bool
+    """Whether the tool changes nothing."""
     risk: Risk
     timeout_seconds: float
+    """How long a call of it may take."""
     on_uncertain: OnUncertain | None
-    """None for read-only tools: they leave nothing uncertain and are simply called again."""
+    """Null for read-only tools: they leave nothing uncertain and are simply called again."""
     server: str | None = None
-    """The MCP server that offers it; None: it is written in the app's own code."""
+    """The MCP server that offers it; null: it is written in the app's own code."""
     remote_name: str | None = None
     """As that server calls it."""
     implementation: str | None = None
@@ -155,7 +158,9 @@ class ToolConfirmation:
     tool_name: str
     digest: str
     read_only: bool
+    """Whether the tool changes nothing."""
     idempotent: bool
+    """Whether it does the thing once when it is called twice with the same arguments."""
     risk: Risk | None
     note: str | None
     confirmed_by: str
@@ -176,10 +181,14 @@ class PublishedTool:
     digest: str
     description: str
     server: str | None
+    """The MCP server that offers it; null for a tool of the app's own code."""
     implementation: str | None
+    """What that server says it is: name and version."""
     hints: dict[str, bool] | None
+    """What that server says about it; counts only once a steward confirmed it."""
     published_at: datetime
     newest: bool
+    """Whether it is the newest version of the tool."""
     changed: bool
     """There was another version before this one."""
 
@@ -190,11 +199,13 @@ class ToolServer:
 
     app: str
     name: str
+    """The name of the server in the app."""
     worker: str | None
     """Its name, for platform keys: tenants share the machines and do not see them."""
     state: str
     """`starting`, `up` or `down`."""
     since: datetime
+    """Since when it has been in this state."""
     reason: str | None
     """Why it is down: in full for platform keys, else what kind of reason it is."""
     tools: int

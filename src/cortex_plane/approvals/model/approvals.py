@@ -23,6 +23,8 @@ from cortex_plane.tenancy.model.identities import Delivery
 
 
 class ApprovalStatus(StrEnum):
+    """Where a request for approval stands."""
+
     PENDING = "pending"
     APPROVED = "approved"
     DENIED = "denied"
@@ -49,6 +51,8 @@ TRANSITIONS: dict[ApprovalStatus, dict[ApprovalStatus, str]] = {
 
 
 class ApprovalKind(StrEnum):
+    """What a request asks people about."""
+
     CALL = "call"
     """A call that was not sent: may it be?"""
     UNCERTAIN_EFFECT = "uncertain_effect"
@@ -76,6 +80,8 @@ class Channel(StrEnum):
 
 
 class RecordResult(StrEnum):
+    """What recording a decision did."""
+
     OK = "OK"
     DUPLICATE = "DUPLICATE"
     """The same decision was there before: nothing changed. A different one is an error, `approval_conflict`."""
@@ -89,6 +95,7 @@ class ApprovalDecision:
 
     decision: Choice
     version: Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
+    """The version of the request that was seen."""
     input_hash: Annotated[str, Field(pattern="^[a-f0-9]{64}$")]
     reason: Note | None = None
     arguments: JsonObject | None = None
@@ -114,9 +121,11 @@ class Cause:
     """Somebody who shaped a call: where self-approval is off, their yes to it never counts."""
 
     member_id: UUID | None
-    """None where it is not known by id who it was, so that nobody is excluded for it."""
+    """Null where it is not known by id who it was, so that nobody is excluded for it."""
     name: str | None
+    """The name of who it was."""
     why: str
+    """What they did to shape the call."""
 
 
 def causes_in_words(caused: Sequence[Cause]) -> str:
@@ -165,6 +174,7 @@ class NewRequest:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Vote:
     version: int
+    """The version of the request that was seen."""
     member_id: UUID
     member: str
     decision: Choice
@@ -183,6 +193,7 @@ class DelegationDraft:
     """Hand one's part in a request to somebody else."""
 
     to: UUID
+    """The id of the member who gets it."""
     reason: Note | None = None
 
 
@@ -191,14 +202,20 @@ class Delegation:
     """One hop of spec 4's delegation chain."""
 
     from_member_id: UUID
+    """The id of who handed it on."""
     from_member: str
+    """The name of who handed it on."""
     to_member_id: UUID
+    """The id of who got it."""
     to_member: str
+    """The name of who got it."""
     to_clearance: int
+    """The clearance of who got it."""
     reason: str | None
     automatic: bool
     """Somebody was out of office."""
     at: datetime
+    """When it was handed on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -206,10 +223,13 @@ class ApprovalEvent:
     """One line of an approval's life."""
 
     event_type: str
+    """What happened, such as `requested` or `voted`."""
     channel: str | None
     actor_member_id: UUID | None
     actor: str | None
+    """Who did it, by name."""
     payload: dict[str, Any]
+    """The facts of what happened."""
     created_at: datetime
     times: int = 1
     """How often it happened: refused decisions of one person are counted in one row after the tenth."""
@@ -228,12 +248,14 @@ class Approval:
     """Null where a change of rules is asked for, and so are job and agent."""
     job_id: UUID | None
     agent_id: UUID | None
+    """The id of the agent; null for a change of rules."""
     agent: str
     """Its slug; empty for a change."""
     agent_name: str
     """Of a change: who proposed it."""
     step_index: int
     action_type: str
+    """What kind of act is asked for: `tool_call`, or a change of rules."""
     tool_name: str
     tool_digest: str | None
     target: str
@@ -246,6 +268,7 @@ class Approval:
     """How many identical calls this decides."""
     risk: str
     action_summary: str
+    """What would happen, in one line."""
     agent_says: str | None
     """The agent's own words with the call. They may mislead: the arguments are what runs."""
     asked_for: str | None
@@ -254,11 +277,12 @@ class Approval:
     """For an uncertain effect: what is asked."""
     rule: str
     rule_reason: str | None = None
-    """Why a policy of an atlas asks for approval, in its steward's words. Lists leave it out."""
+    """Why its policies ask for approval, in their stewards' words. Lists leave it out."""
     gate_answers: list[ShownAnswer] = field(default_factory=list)
     """What the agent answered to gates before this call. Its own words: they may mislead. Lists leave it out."""
     policy_version: str
     template: Template
+    """The template of its terms."""
     required_clearance: int
     approvers: Approvers
     deciders: list[str] = field(default_factory=list)
@@ -284,20 +308,29 @@ class Approval:
     """What the job itself says is to happen; like ``agent_says``, it may mislead."""
     details: dict[str, Any] | None
     escalation_level: int
+    """How many levels it has gone up."""
     escalations: int
     """How many levels it can go up."""
     escalate_at: datetime | None
     """When it goes up next."""
     channels_dispatched: list[str]
+    """The channels over which it was sent."""
     requested_at: datetime
+    """When it was requested."""
     deadline: datetime | None
-    """None for an uncertain effect: it waits until somebody knows."""
+    """Null for an uncertain effect: it waits until somebody knows."""
     reminded_at: datetime | None
+    """When its approvers were reminded; null before."""
     resolved_at: datetime | None
+    """When it was decided or ended; null before."""
     resolved_by: UUID | None
+    """The id of the member who decided it last."""
     resolved_by_name: str | None
+    """The name of the member who decided it last."""
     resolution_reason: str | None
+    """The reason that was given with the decision."""
     resolved_via: Channel | None
+    """The channel that the decision came through."""
     answer: Any = None
     """What a person answered in the place of the call, or the default of a question that nobody answered in time."""
     settles: UUID | None = None
@@ -307,7 +340,7 @@ class Approval:
     programs: list[str] = field(default_factory=list)
     """What programs changed that decides about it: agent, policies, confirmations, atlases. Lists leave it out."""
     session_kind: str | None = None
-    """`external`: the agent runs elsewhere. None where a short list leaves it out."""
+    """`external`: the agent runs elsewhere. Null where a short list leaves it out."""
     may_decide: bool = False
     """Whether whoever asks could decide it."""
     why_not: str | None = None
@@ -381,11 +414,13 @@ class ApprovalDetails:
 
     approval: Approval
     votes: list[Vote]
+    """The votes on it, in order."""
     events: list[ApprovalEvent]
     """The newest hundred, in order."""
     similar: list[Approval]
     """Earlier decisions about the same tool in this org, newest first; at most five."""
     delegations: list[Delegation]
+    """Who handed their part on to whom."""
     deliveries: list[Delivery]
     """What was sent to whom, on which channel; for staff only."""
     now: datetime
@@ -395,7 +430,9 @@ class ApprovalDetails:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecisionReceipt:
     result: RecordResult
+    """Whether it was recorded now or before."""
     approval: Approval
+    """The request after the decision."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -403,6 +440,7 @@ class ToolDecision:
     """Yes or no to one call of a tool, as it stands now."""
 
     approved: Annotated[bool, Field(strict=True)]
+    """True approves the call, false denies it."""
     reason: Note | None = None
     version: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] | None = None
     """Of the approval, as whoever decides saw it. Needed where the call was joined by others, edited or asked for again."""
@@ -473,7 +511,9 @@ class GrantedUnder:
 
     rule: str
     template: Template
+    """The template of its terms."""
     clearance: int
+    """The clearance that it demanded."""
     approvers: Approvers = field(default_factory=Approvers)
     version: int = 1
     """Of the request."""
@@ -490,8 +530,11 @@ class StandingApproval:
     input_hash: str | None
     """Where only these arguments are covered: their SHA-256, in hex."""
     condition: str | None
+    """CEL over the arguments and the context; null covers all arguments."""
     max_calls: int | None
+    """How many calls it covers; null for no limit."""
     used_calls: int
+    """How many calls it has covered."""
     expires_at: datetime
     granted_by: str
     granted_by_id: UUID

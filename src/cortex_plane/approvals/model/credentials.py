@@ -56,6 +56,7 @@ class TokenDecision:
     """A decision by whoever the token was sent to, about exactly what their message showed."""
 
     token: Annotated[Text, Field(max_length=500)]
+    """The token from the message."""
     decision: Choice
     reason: Note | None = None
     answer: JsonValue = None
@@ -84,6 +85,7 @@ class SecretRotation:
     """A new secret signs links from now on."""
 
     rotated_at: datetime
+    """When the secret was replaced."""
     accepted_until: datetime
     """Until then links that the old secret signed still work, if their own deadline allows it."""
 

@@ -18,6 +18,7 @@ from cortex_plane.approvals.rules.decisions import describe_approvers
 from cortex_plane.approvals.store import queries
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.gates.rules.authorization import JobRef
+from cortex_plane.jobs.model.jobs import PauseSource
 from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.kernel.meters import meters
 from cortex_plane.policies.model import policies as policy_model
@@ -95,15 +96,15 @@ async def _can_join(tx: Transaction, attempt: Mapping[str, Any], terms: Terms, c
     return policy_model.is_met(terms.quorum, [decider.roles for decider in able if not decider.shaped_it])
 
 
-def count(org_id: UUID, requests: Sequence[RequestOutcome]) -> None:
-    """Metrics: each request, and whether it was there before."""
+def count(org_id: UUID, requests: Sequence[RequestOutcome], *, is_held: bool = False) -> None:
+    """Metrics: each request, and whether it was there before; and the pause, unless its job ``is_held``, which is counted as that."""
     for outcome in requests:
         if outcome.joined:
             meters().joined(org_id)
         else:
             meters().requested(org_id, outcome.request.terms.template)
-    if requests:
-        meters().paused(org_id, "approval")
+    if requests and not is_held:
+        meters().paused(org_id, PauseSource.APPROVAL)
         meters().suspended(org_id, 0.0)
 
 

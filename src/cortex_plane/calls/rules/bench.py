@@ -70,8 +70,9 @@ class BenchVerdict:
 
     @property
     def reason(self) -> str:
-        """Why gates decided it; empty where policies did."""
-        return self.ruling.reason if self.ruling is not None and self.ruling.rule == self.decision.rule else ""
+        """Why gates or policies decided it; empty where they say nothing."""
+        is_gates = self.ruling is not None and self.ruling.rule == self.decision.rule
+        return (self.ruling.reason if is_gates and self.ruling is not None else self.decision.reason) or ""
 
     @property
     def rule(self) -> str:

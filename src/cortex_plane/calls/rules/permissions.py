@@ -192,7 +192,7 @@ _STATES = {
 
 
 def _base_answer(action: str, decision: PolicyDecision, ruling: Ruling | None, risk: Risk) -> model.ActionAnswer:
-    verdict, rule, reason = decision.verdict, decision.rule, ""
+    verdict, rule, reason = decision.verdict, decision.rule, _short(decision.reason or "")
     if ruling is not None and (ruling.rule == rule or ruling.verdict is verdict is PolicyVerdict.ALLOW):
         verdict, rule, reason = ruling.verdict, ruling.rule, _short(ruling.reason)
     reason = reason or _SAID[verdict]

@@ -113,9 +113,10 @@ class CallVerdict:
 
     @property
     def reason(self) -> str:
-        """Why gates refuse it; empty where policies do."""
-        is_gates = self.ruling is not None and self.ruling.rule == self.answer.decision.rule
-        return f": {self.ruling.reason}" if is_gates and self.ruling is not None and self.ruling.reason else ""
+        """Why gates or a policy refuse it, in their stewards' words; empty where they say nothing."""
+        decision = self.answer.decision
+        is_gates = self.ruling is not None and self.ruling.rule == decision.rule
+        return _because(self.ruling.reason if is_gates and self.ruling is not None else decision.reason)
 
     @property
     def is_for_people(self) -> bool:
@@ -234,10 +235,12 @@ def standing_columns(use: StandingUse) -> dict[str, Any]:
 def call_request(
     id: UUID, call: UnsentCall, step: int, *, summary: str, rule: str, policies: str, terms: Terms,
     question: str | None = None, is_doubt: bool = False, says: str | None = None, asked_for: str | None = None,
-    changed_by: Sequence[Cause] = (), ruling: Ruling | None = None,
+    changed_by: Sequence[Cause] = (), ruling: Ruling | None = None, reason: str | None = None,
 ) -> NewRequest:  # fmt: skip
     """The card by which people are asked whether a call may be sent, or to answer a question. ``is_doubt``: whether it happened.
-    ``ruling``: of the gates before it, which say what people confirm, why a policy asks them, and what the agent answered."""
+    ``ruling``: of the gates before it, which say what people confirm, why a policy of an atlas asks them, and what the agent answered.
+    ``reason``: why a policy of the org asks them."""
+    reasons = [ruling.policy_reason if ruling is not None else None, reason]
     if (
         call.name == ASK_PERSON
         and not is_doubt
@@ -259,7 +262,7 @@ def call_request(
         asked_for=asked_for,
         question=people_card(ruling) if question is None else question,
         rule=rule,
-        rule_reason=(ruling.policy_reason or None) if ruling is not None else None,
+        rule_reason="\n".join(filter(None, reasons)) or None,
         gate_answers=ruling.answers if ruling is not None else (),
         policy_version=policies,
         terms=terms,
@@ -309,8 +312,12 @@ def standing_fact(fact: Facts, call: UnsentCall, use: StandingUse) -> Fact:
     return call_fact(fact, "standing_used", call, standing=standing, digest=call.digest, input_hash=call.input_hash)
 
 
+def _because(reason: str | None) -> str:
+    return f": {reason.rstrip('.')}" if reason else ""
+
+
 def denial(tool: str, rule: str, why: str = "", *, by_now: bool = False) -> str:
-    """What an agent reads of a call that is not allowed. ``why``: what gates say. ``by_now``: it was allowed before."""
+    """What an agent reads of a call that is not allowed. ``why``: what stewards say. ``by_now``: it was allowed before."""
     return f"`{tool}` is denied{' by now' if by_now else ''} ({rule}){why}. Do not call it again; go another way."
 
 
@@ -320,7 +327,8 @@ def status_of(tool: str, authorization: Authorization, why: str = "") -> tuple[C
         return None, None
     if authorization.verdict is PolicyVerdict.REQUIRES_APPROVAL:
         return CallStatus.AWAITING, None
-    return CallStatus.REJECTED, denial(tool, authorization.decision.rule, why)
+    decision = authorization.decision
+    return CallStatus.REJECTED, denial(tool, decision.rule, why or _because(decision.reason))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -42,9 +42,10 @@ async def ask_people(
     if possible.terms is None:
         raise AssertionError("a request needs somebody who can decide it")
     job = await calls_store.lock_asking(tx, context.job_id, is_open=True, askers=context.askers)
+    decision = verdict.answer.decision
     request = call_request(
         new_id(), verdict.with_risk(call), job["step_index"] if step_index is None else step_index,
-        summary=f"{context.agent} wants to call {call.name}, elsewhere", rule=verdict.answer.decision.rule,
+        summary=f"{context.agent} wants to call {call.name}, elsewhere", rule=decision.rule, reason=decision.reason,
         policies=context.policies, terms=possible.terms, ruling=verdict.ruling, says=call.says,
         changed_by=possible.changed_by,
     )  # fmt: skip

@@ -11,8 +11,10 @@ from cortex_plane.approvals.verbs import approval_requests
 from cortex_plane.approvals.verbs.approval_requests import RequestOutcome
 from cortex_plane.db.database import Database
 from cortex_plane.jobs import store as jobs_store
+from cortex_plane.jobs.model.jobs import JobStatus, PauseSource
 from cortex_plane.jobs.rules import Assignment, StepWrite, WriteResult
 from cortex_plane.kernel.errors import AlreadyExists, Conflict
+from cortex_plane.kernel.meters import meters
 from cortex_plane.sessions.model.events import EventType
 
 
@@ -20,9 +22,11 @@ async def advance(
     db: Database, assignment: Assignment, worker_id: UUID, number: int, write: StepWrite, dispatch_seconds: float
 ) -> WriteResult | None:
     """One commit of an attempt; None where the job is not this worker's any more."""
-    if write.requests:
-        return await _ask(db, assignment, worker_id, number, write, dispatch_seconds)
-    written = await jobs_store.advance_job(db, assignment, worker_id, number, write, dispatch_seconds)
+    write_step = _ask if write.requests else jobs_store.advance_job
+    written = await write_step(db, assignment, worker_id, number, write, dispatch_seconds)
+    if write.hold is not None and written is not None and written.status is JobStatus.PAUSED:
+        meters().paused(assignment.org_id, PauseSource.POLICY)
+        meters().suspended(assignment.org_id, 0.0)
     if "waits" in write.more:
         db.hints.work()  # What it waits for may have come before.
     return written
@@ -66,5 +70,5 @@ async def _ask(
     except AlreadyExists as error:
         # Somebody asked the same at the same moment: with the next try this one joins.
         raise Conflict("Another job asks the same.", code="retry") from error
-    approval_requests.count(assignment.org_id, outcomes)
+    approval_requests.count(assignment.org_id, outcomes, is_held=write.hold is not None)
     return written

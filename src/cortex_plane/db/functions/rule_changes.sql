@@ -57,13 +57,14 @@ create or replace function replace_platform_policies(p_rows jsonb) returns bigin
 begin
   delete from platform_policy;
   insert into platform_policy (position, name, action_type, target, effect, condition, required_clearance, template, timeout_seconds,
-    reminder_seconds, approvers, on_deny, self_approval, final, channels, quorum, escalation_seconds, escalate_to, standing)
+    reminder_seconds, approvers, on_deny, self_approval, final, channels, quorum, escalation_seconds, escalate_to, standing,
+    reason)
   select position, name, action_type, target, effect, condition, required_clearance, template, timeout_seconds, reminder_seconds,
-    approvers, on_deny, self_approval, final, channels, quorum, escalation_seconds, escalate_to, standing
+    approvers, on_deny, self_approval, final, channels, quorum, escalation_seconds, escalate_to, standing, reason
   from jsonb_to_recordset(p_rows) as r (
     position integer, name text, action_type text, target text, effect text, condition text, required_clearance integer,
     template text, timeout_seconds integer, reminder_seconds integer, approvers jsonb, on_deny text, self_approval boolean,
-    final boolean, channels text[], quorum jsonb, escalation_seconds integer, escalate_to jsonb, standing boolean);
+    final boolean, channels text[], quorum jsonb, escalation_seconds integer, escalate_to jsonb, standing boolean, reason text);
   return (select version from platform_policy_version);
 end
 $$;

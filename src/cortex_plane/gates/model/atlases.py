@@ -35,18 +35,24 @@ MAX_ATTEMPTS = 3
 
 
 class Mode(StrEnum):
+    """What a gate does when it fires."""
+
     BLOCKING = "blocking"
     ADVISORY = "advisory"
     OBSERVATIONAL = "observational"
 
 
 class Audience(StrEnum):
+    """Who answers a gate."""
+
     AGENT = "agent"
     """The model, or the code, answers."""
     HUMAN = "human"
 
 
 class TriggerType(StrEnum):
+    """What makes a gate fire."""
+
     SESSION_START = "session_start"
     INTERACTIVE = "interactive"
     CAPABILITY_ACCESS = "capability_access"
@@ -259,6 +265,7 @@ class ContextBlock:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capability:
     capability_id: str
+    """Its id in the atlas."""
     name: str
     actions: tuple[str, ...]
     """Globs."""
@@ -279,24 +286,30 @@ class AtlasPolicyType(StrEnum):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AtlasPolicy:
     policy_id: str
+    """Its id in the atlas."""
     type: AtlasPolicyType
+    """What the policy does."""
     actions: tuple[str, ...]
     """Globs."""
     reason: str = ""
+    """Why it is there, in the steward's words."""
     max_calls: int | None = None
     """Of a rate limit, in each window of ``window_seconds``; of a budget, in the whole session."""
     window_seconds: int | float | None = None
+    """The length of the window of a rate limit."""
     template: Template | None = None
-    """Of an approval: who decides, and how long they have. None: the session's owner."""
+    """Of an approval: who decides, and how long they have. Null: the session's owner."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Action:
     action_id: str
+    """The name of the tool that it describes."""
     name: str
     description: str = ""
     risk_tier: Risk = Risk.LOW
     parameters_schema: Mapping[str, Any] | None = field(default=None, hash=False)
+    """JSON Schema of its arguments; null where the atlas declares none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -310,6 +323,8 @@ class GateBudget:
 
 
 class AccessType(StrEnum):
+    """Who may use an atlas."""
+
     PUBLIC = "public"
     AUTHENTICATED = "authenticated"
 
@@ -360,15 +375,17 @@ class AtlasSummary:
     name: str
     """As its newest version has it."""
     holds: str | None
-    """The version that new sessions are bound to; None where all are retired."""
+    """The version that new sessions are bound to; null where all are retired."""
     newest: str
     """The version that was published last, retired or not."""
     versions: int
+    """How many versions it has."""
     published_by: str
     published_at: datetime
     owner_id: UUID | None = None
     """The member whom it belongs to: somebody else's version waits for their yes, or for an admin's."""
     owner: str | None = None
+    """The name of the member whom it belongs to."""
     team: str | None = None
     """The slug of the team that it belongs to, in the place of a member. Without both, admins decide about new versions."""
 
@@ -378,7 +395,9 @@ class AtlasHandover:
     """To whom an atlas belongs from now on: a member or a team."""
 
     member_id: UUID | None = None
+    """The member who gets it."""
     team: Ref | None = None
+    """The team that gets it, by id or slug."""
 
     def __post_init__(self) -> None:
         if (self.member_id is None) == (self.team is None):
@@ -391,16 +410,19 @@ class NumberedVersion:
 
     atlas_id: str
     version: str
+    """The version that its manifest names."""
     digest: str
     name: str
     description: str
     gates: int
+    """How many gates it has."""
     warnings: list[str]
     published_by: str
     published_at: datetime
     retired_at: datetime | None
     retired_by: str | None
     number: int
+    """Its place among the versions of the atlas, counted from 1."""
     holds: bool
     """New sessions are bound to it."""
     access: AccessType
@@ -410,7 +432,7 @@ class NumberedVersion:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AtlasVersionDetails(NumberedVersion):
     sessions: int
-    """Open ones that are bound to it; counted up to ``MAX_COUNTED``."""
+    """Open ones that are bound to it; counted up to 1,000."""
     source: str | None
     """The file as it was published, where it was asked for."""
 
@@ -423,6 +445,7 @@ class Published:
     """What became of a manifest."""
 
     version: NumberedVersion
+    """The version."""
     created: bool
     """False: this version was published before, with the same content; or it waits."""
     warnings: list[str]
@@ -433,10 +456,11 @@ class Published:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retired:
     version: NumberedVersion
+    """The version that was retired."""
     changed: bool
     """False: it was retired before."""
     holds: str | None
-    """The version that new sessions are bound to from now on; None: of this atlas none holds."""
+    """The version that new sessions are bound to from now on; null: of this atlas none holds."""
     agents: list[str]
     """The agents that name the atlas and take no new work until a version holds: at most a hundred, by slug."""
 
@@ -458,7 +482,9 @@ class AtlasFile:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AtlasChange:
     change: Literal["added", "removed", "changed"]
+    """What happened to it."""
     kind: Literal["atlas", "gate", "question", "context", "capability", "policy", "action"]
+    """What kind of part it is."""
     id: str
     """As the atlas names it; of a question `gate/question`."""
     fields: list[FieldChange]
@@ -468,12 +494,17 @@ class AtlasChange:
 class AtlasDiff:
     atlas_id: str
     before: str
+    """The version that is compared from."""
     after: str
+    """The version that is compared with."""
     added: int
+    """How many parts were added."""
     removed: int
+    """How many parts were removed."""
     changed: int
+    """How many parts were changed."""
     changes: list[AtlasChange]
-    """In the order of the kinds and of the ids, the first ``MAX_CHANGES`` of them."""
+    """In the order of the kinds and of the ids, the first 500 of them."""
 
 
 class GateRelation(StrEnum):
@@ -495,13 +526,17 @@ class GateRelation(StrEnum):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GateRule:
     gate: str
+    """The id of the gate."""
     name: str
     mode: Mode
     audience: Audience
     trigger: TriggerType
     priority: int
+    """Gates with a higher one come first."""
     min_tier: Risk | None
+    """The risk from which on it fires."""
     relations: list[GateRelation]
+    """How it is related to the action or capability."""
     questions: list[str]
     """By their ids."""
 
@@ -513,8 +548,11 @@ class AtlasRules:
 
     atlas_id: str
     version: str
+    """The version of the atlas, as its manifest names it."""
     action: str | None
+    """The action that was asked about."""
     capability: str | None
+    """The capability that was asked about."""
     gates: list[GateRule]
     """The highest priority first."""
     capabilities: list[Capability]

@@ -117,8 +117,11 @@ class ShownAnswer:
     gate: str
     """Its key."""
     question_id: str
+    """The id of the question in its gate."""
     question: str
+    """The words of the question."""
     answer: Any
+    """What was answered."""
     cut: int | None = None
     """How many characters it had, where only its beginning is here; the whole is on the audit trail."""
 
@@ -292,6 +295,7 @@ class Limit:
     """rate_limit, budget, time_window or scope."""
     name: str
     detail: dict[str, Any]
+    """The figures of the limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

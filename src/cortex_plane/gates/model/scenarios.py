@@ -102,8 +102,11 @@ class Scenario:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScenarioOutcome:
     name: str
+    """The name of the scenario."""
     line: int
+    """Its line in the file."""
     passed: bool
+    """Whether everything was as expected."""
     faults: list[str]
     """Each with its line; empty: it is as expected."""
     found: dict[str, Any]
@@ -131,3 +134,4 @@ class ScenarioReport:
     policies: str
     """The version that they were played under."""
     outcomes: list[ScenarioOutcome]
+    """What became of each scenario, in their order."""

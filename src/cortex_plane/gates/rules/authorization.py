@@ -260,7 +260,9 @@ def strictest(ruling: Ruling, decision: PolicyDecision) -> PolicyDecision:
         return PolicyDecision(verdict=PolicyVerdict.DENY, rule=ruling.rule)
     if decision.verdict is PolicyVerdict.DENY or ruling.verdict is PolicyVerdict.ALLOW:
         return decision
-    return PolicyDecision(verdict=PolicyVerdict.REQUIRES_APPROVAL, rule=ruling.rule, terms=_terms(ruling, decision))
+    reason = decision.reason if decision.verdict is PolicyVerdict.REQUIRES_APPROVAL else None
+    terms = _terms(ruling, decision)
+    return PolicyDecision(verdict=PolicyVerdict.REQUIRES_APPROVAL, rule=ruling.rule, terms=terms, reason=reason)
 
 
 def _terms(ruling: Ruling, decision: PolicyDecision) -> Terms:

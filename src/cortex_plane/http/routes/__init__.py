@@ -24,6 +24,7 @@ from cortex_plane.tenancy.model.access import Permission
 @dataclass(frozen=True)
 class Health:
     status: str = "ok"
+    """`ok` where the process answers."""
 
 
 HEALTHZ = Route("GET /healthz", Health, tag="health", needs_key=False, errors=())

@@ -21,6 +21,8 @@ from cortex_plane.kernel.fields import DRAFT, JsonValue, Note
 
 
 class CallStatus(StrEnum):
+    """Where a call of a tool stands."""
+
     AWAITING = "awaiting"
     """Written, not sent: a person must approve it first."""
     ALLOWED = "allowed"
@@ -151,8 +153,9 @@ class Question:
     arguments: Any
     attempt: int
     error: str | None
-    """What went wrong, where the call itself told; None where its worker stopped."""
+    """What went wrong, where the call itself told; null where its worker stopped."""
     text: str
+    """What is asked."""
     created_at: datetime
     """When the call was written down, just before it was sent."""
 

@@ -19,6 +19,8 @@ from cortex_plane.sessions.model.sessions import RuntimeStatus, Session
 
 
 class JobStatus(StrEnum):
+    """Where a job stands."""
+
     PENDING = "PENDING"
     RUNNING = "RUNNING"
     RETRY = "RETRY"
@@ -62,6 +64,8 @@ RESUBMITTABLE = frozenset({JobStatus.FAILED, JobStatus.CANCELLED})
 
 
 class JobKind(StrEnum):
+    """What a job works on."""
+
     CONVERSATION = "conversation"
     """Answers the messages of its session; at most one is open per session."""
     TASK = "task"
@@ -96,7 +100,9 @@ class JobDraft:
 
     agent: Ref
     payload: JsonObject = Field(default_factory=dict)
+    """What the job is to do, as JSON."""
     session_id: UUID | None = None
+    """The session that it runs in; a new one, where it is left out."""
     max_retries: Annotated[int, Field(strict=True, ge=0, le=100)] = 3
     policies: RequestPolicies = Field(default_factory=list)
     """Rows that hold for this job alone. They only tighten."""
@@ -157,25 +163,36 @@ class Job:
     """The code that runs it; only workers that loaded it take the job."""
     status: JobStatus
     holds: list[Hold]
+    """Why it is held; empty where it is not."""
     pending_pause: bool
     """Held, and still running to its next boundary."""
     pending_cancel: bool
+    """Cancelled, and still running to its next boundary."""
     payload: dict[str, Any]
+    """What it was submitted with, as JSON."""
     result: dict[str, Any] | None
+    """What it came to; null before its end."""
     step_index: int | None
     """The last completed step."""
     running_seconds: float
+    """How long it has been running, in all attempts."""
     epoch: int
     """How often it was leased."""
     deaths: int
     """Workers that died with it since it last made progress."""
     wake_at: datetime | None
+    """When it goes on by itself; null where no time is set."""
     retry_count: int
+    """How often it was tried again after an error."""
     max_retries: int
     next_retry_at: datetime | None
+    """When it is tried again."""
     open_approvals: int
+    """How many requests for approval it waits for."""
     error_message: str | None
+    """Why it failed."""
     resubmitted_from: UUID | None
+    """The id of the job that it repeats."""
     caused_by: UUID | None
     """The person whose message or task it answers."""
     policies: list[PolicyRow] | None
@@ -199,7 +216,9 @@ class JobChange:
     """One line of a job's history, written by the database itself."""
 
     previous_status: JobStatus | None
+    """The status before; null for the first line."""
     new_status: JobStatus
+    """The status after."""
     metadata: dict[str, Any]
     created_at: datetime
 
@@ -210,10 +229,12 @@ class StepCall:
     tool_name: str
     arguments: Any
     status: str
+    """Where the call stands; the values are those of calls."""
     read_only: bool
     attempt: int
     result: Any
     result_id: UUID | None
+    """The id of a result that is too large to be in the list."""
     error: str | None
     settled_by: str | None
 
@@ -224,15 +245,19 @@ class Step:
 
     step_index: int
     text: str | None
+    """What the model said besides its calls."""
     model: str | None
     """Who answered; null for the scripted model that the agent itself names."""
     stop_reason: str | None
     """Null where the model said all that it wanted to; `max_tokens` where it was cut off."""
     prompt_tokens: int
+    """Tokens that the model was sent."""
     completion_tokens: int
     started_at: datetime
     created_at: datetime
+    """When it was recorded with its outcomes."""
     calls: list[StepCall]
+    """The calls of the step, in their order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -240,6 +265,7 @@ class SteeringResult:
     """What a request to steer a job found and did. Asking again gives the same, with ``changed`` false."""
 
     job: Job
+    """The job as it is now."""
     changed: bool
     pending: bool
     """The job still runs to its next boundary; until then nothing is settled for good."""
@@ -270,12 +296,16 @@ class SessionReceipt:
     jobs: list[Job]
     """Its open jobs."""
     settled: list[UUID] = field(default_factory=list)
+    """Calls of the current steps whose outcome is known."""
     uncertain: list[UUID] = field(default_factory=list)
+    """Calls of them that may have been sent and have no outcome yet."""
     status: RuntimeStatus | None = None
     checkpoint_key: str | None = None
     """Of its open job; null where it has none, or several."""
     paused_at: datetime | None = None
+    """Since when it holds; null where nothing holds it, or not yet."""
     hold_by: datetime | None = None
+    """When it will hold at the latest, while it is pending."""
     resumed_at_loop: int | None = None
     """The step with which its open job goes on."""
 
@@ -285,14 +315,20 @@ class Worker:
     id: UUID
     name: str
     host: str
+    """The name of the machine."""
     pid: int
+    """The number of its process."""
     apps: list[str]
+    """The apps that it loaded."""
     concurrency: int
+    """How many jobs it runs at the same time."""
     started_at: datetime
     expires_at: datetime
     """Until then it counts as alive; its heartbeat renews it."""
     stopped_at: datetime | None
+    """When it stopped; null while it runs."""
     alive: bool
+    """Whether its heartbeat is in time."""
 
 
 PARKED = (

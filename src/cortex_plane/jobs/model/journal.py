@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 from uuid import UUID
 
-from pydantic import AfterValidator, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError
 
@@ -26,6 +26,8 @@ _UNNAMEABLE = re.compile(r"[/#\x00-\x1f\x7f]")
 
 
 class EntryKind(StrEnum):
+    """What a recorded operation of code does."""
+
     STEP = "step"
     TOOL = "tool"
     MODEL = "model"
@@ -37,6 +39,8 @@ class EntryKind(StrEnum):
 
 
 class EntryStatus(StrEnum):
+    """Where a recorded operation stands."""
+
     OPEN = "open"
     """Begun, and not over: it waits for a person, a time or a signal, or its outcome is not known yet."""
     DONE = "done"
@@ -46,13 +50,17 @@ class EntryStatus(StrEnum):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JournalEntry:
     key: str
+    """The path that identifies the operation in its job."""
     position: int
     """The place among all operations of the job; a tool call's step has the same number."""
     kind: EntryKind
     name: str
+    """The name that the code gave it."""
     input_hash: str
+    """SHA-256 of what it was called with, in hex."""
     status: EntryStatus
     result: Any = None
+    """What it returned."""
     result_id: UUID | None = None
     """Where a result that is too large for the row is kept."""
     error: dict[str, Any] | None = None
@@ -102,7 +110,11 @@ def _small(value: Any) -> Any:
 Payload = Annotated[Any, AfterValidator(_small)]
 """Any JSON, up to 64 KB."""
 SignalName = Annotated[Text, StringConstraints(max_length=200)]
-SignalKey = Annotated[Text, StringConstraints(max_length=255)]
+SignalKey = Annotated[
+    Text,
+    StringConstraints(max_length=255),
+    Field(description="Which one of that name, such as the number of an order."),
+]
 """Compared exactly: nothing is trimmed or folded."""
 
 
@@ -111,6 +123,7 @@ class SignalDraft:
     """What somebody sends."""
 
     name: SignalName
+    """The name of the signal."""
     key: SignalKey
     payload: Payload = None
 
@@ -119,9 +132,12 @@ class SignalDraft:
 class Signal:
     id: UUID
     name: str
+    """The name of the signal."""
     key: str
+    """Which one of that name, such as the number of an order."""
     payload: Any
     sent_by: str
+    """Who sent it."""
     created_at: datetime
 
 
@@ -130,6 +146,7 @@ class SignalReceipt:
     """What sending did. Sending the same again gives the same signal, with ``changed`` false."""
 
     signal: Signal
+    """The signal."""
     changed: bool
     woken: int
     """How many jobs waited for it and were told by this request."""
@@ -142,13 +159,16 @@ class Wait:
     entry: str
     """Its name within the job."""
     name: str
+    """The name of the signal."""
     key: str
+    """Which one of that name, such as the number of an order."""
     created_at: datetime
     signal_id: UUID | None
-    """None while nothing came, and where the signal itself is forgotten already."""
+    """Null while nothing came, and where the signal itself is forgotten already."""
     payload: Any
+    """What the signal brought."""
     arrived_at: datetime | None
-    """None while nothing came. What came late, but before the job went on, came in time."""
+    """Null while nothing came. What came late, but before the job went on, came in time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -59,6 +59,7 @@ class ModelCall:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UsageTotals:
     calls: int
+    """How many requests were sent to models."""
     prompt_tokens: int
     """Those of the cache included."""
     completion_tokens: int
@@ -69,6 +70,7 @@ class UsageTotals:
     unpriced_calls: int
     """Calls whose price nobody knows."""
     seconds: float
+    """How long the models took, in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,6 +80,7 @@ class UsageRow(UsageTotals):
     key: str
     """What they are summed by: a day such as 2026-12-01, an id, or a model's name."""
     day: date | None
+    """The day, in UTC."""
     agent_id: UUID | None
     agent: str | None
     job_id: UUID | None

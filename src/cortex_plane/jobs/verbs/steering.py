@@ -99,7 +99,7 @@ async def resume(db: Database, actor: Actor, id: UUID, resumption: job_model.Res
         await _add_operator_input(tx, job_row, id, actor, resumption.operator_input)
         receipt = replace(await steering_result(tx, id, True), resumed_at_loop=lifted.step)
     db.hints.work()
-    meters().resumed(actor.org_id, "operator")
+    meters().resumed(actor.org_id, _source(actor))
     return receipt
 
 
@@ -110,7 +110,7 @@ async def pause_session(db: Database, actor: Actor, id: UUID, pause: job_model.P
         session_row = require_found(await sessions_store.lock_session(tx, id, actor.sees), "session")
         if session_row["status"] == SessionStatus.TERMINATED:
             raise Conflict("This session has ended.", code="session_terminated", hint="Open a new session.")
-        source = PauseSource.OPERATOR if actor.sees is None else PauseSource.OWNER
+        source = _source(actor)
         held_at = await sessions_store.hold_session(tx, id, source, pause.reason or f"paused by {actor.name}")
         is_pending = False
         for job_id in await jobs_store.lock_open_job(tx, id):
@@ -129,9 +129,13 @@ async def pause_session(db: Database, actor: Actor, id: UUID, pause: job_model.P
     return receipt
 
 
+def _source(actor: Actor) -> PauseSource:
+    return PauseSource.OPERATOR if actor.sees is None else PauseSource.OWNER
+
+
 def _count_pause(actor: Actor, did_change: bool, pending: bool) -> None:
     if did_change:
-        meters().paused(actor.org_id, "operator")
+        meters().paused(actor.org_id, _source(actor))
         if not pending:
             meters().suspended(actor.org_id, 0.0)
 
@@ -167,7 +171,7 @@ async def resume_session(db: Database, actor: Actor, id: UUID, resumption: job_m
         loops = [lifted.step for lifted in steps if lifted is not None]
         receipt = replace(await _session_receipt(tx, id, True), resumed_at_loop=loops[0] if len(loops) == 1 else None)
     db.hints.work()
-    meters().resumed(actor.org_id, "operator")
+    meters().resumed(actor.org_id, _source(actor))
     return receipt
 
 
@@ -241,7 +245,7 @@ async def _hold(
     tx: Transaction, id: UUID, job_row: Row, hold: Hold, actor: Actor, pause: job_model.Pause
 ) -> tuple[bool, bool]:
     """Whether the hold is new, and whether readers of events are told of a pause."""
-    asked = _pause_data(PauseSource.OPERATOR if actor.sees is None else PauseSource.OWNER, actor, pause)
+    asked = _pause_data(_source(actor), actor, pause)
     row = await tx.row(queries.hold_job, id, hold, asked, float(pause.within_seconds))
     if row is None:  # it stood already
         hold_by = await tx.value(queries.shorten_pause, id, float(pause.within_seconds))

@@ -24,6 +24,8 @@ MAX_TIMEOUT_SECONDS = 7 * 24 * 3600
 
 
 class Level(StrEnum):
+    """Where a policy stands. A more specific level comes first."""
+
     PLATFORM = "platform"
     ORG = "org"
     PARENT_TEAM = "parent_team"
@@ -32,6 +34,8 @@ class Level(StrEnum):
 
 
 class Template(StrEnum):
+    """Terms for whatever a policy leaves open."""
+
     DEV_ONLY = "dev_only"
     DEV_REVIEW = "dev_review"
     FULL_PIPELINE = "full_pipeline"
@@ -39,6 +43,8 @@ class Template(StrEnum):
 
 
 class OnDeny(StrEnum):
+    """What a denial does to the job."""
+
     FAIL = "fail"
     CONTINUE = "continue"
     """The model is told, and goes another way."""
@@ -51,7 +57,9 @@ class Approvers:
     owner: bool = False
     """The person whose session it is; where a session has none, whoever is admin or approver."""
     roles: tuple[Role, ...] = ()
+    """Members with one of these roles."""
     members: tuple[UUID, ...] = ()
+    """The ids of single members."""
 
     def joined(self, other: Approvers) -> Approvers:
         """Whoever is in either."""
@@ -62,7 +70,9 @@ class Approvers:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoleVotes:
     role: Role
+    """The role that those who vote have."""
     votes: int
+    """How many votes of that role are needed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +80,7 @@ class Quorum:
     """How many people must say yes. One no ends it."""
 
     votes: int = 1
+    """How many votes are needed in all."""
     roles: tuple[RoleVotes, ...] = ()
     """So many of them with this role. One person with two roles counts for both, and is one vote."""
 
@@ -89,23 +100,24 @@ class Terms:
     template: Template
     required_clearance: int
     timeout_seconds: int
+    """How long its approvers have."""
     reminder_seconds: int | None
-    """Remind so long before the deadline; None: never."""
+    """Remind so long before the deadline; null: never."""
     approvers: Approvers
     on_deny: OnDeny
     self_approval: bool
     """Whether the person whose message caused the job may approve."""
     quorum: Quorum = ONE_VOTE
     escalation_seconds: int | None = None
-    """The first escalation comes so long before the deadline, the others spread over what is left; None: never."""
+    """The first escalation comes so long before the deadline, the others spread over what is left; null: never."""
     escalations: tuple[Approvers, ...] = ()
     """Who is asked besides, one level after the other. The deadline stays."""
     channels: tuple[str, ...] | None = None
-    """The only channels that carry it, besides the dashboard; None: all that its approvers have."""
+    """The only channels that carry it, besides the dashboard; null: all that its approvers have."""
     standing: bool = False
     """Whether an approver may say yes to more than this one call."""
     named: tuple[UUID, ...] | None = None
-    """The request's own choice among those who may decide; None: any of them."""
+    """The request's own choice among those who may decide; null: any of them."""
     action: str | None = None
     """What the request itself says is to happen, in one line."""
     details: Mapping[str, Any] | None = field(default=None, hash=False)
@@ -147,12 +159,15 @@ class CallFacts:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyDecision:
     verdict: PolicyVerdict
+    """What the policies say about the call."""
     rule: str
     """What decided, as the audit trail and the card name it: level, name of the row, version."""
     terms: Terms | None = None
     """Where a person must decide."""
     own_time_limit: int | None = None
     """Where no policy names a time, the agent's own holds, up to so many seconds."""
+    reason: str | None = None
+    """Why the policy that decided is there, in its steward's words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,17 +204,22 @@ TEMPLATES: dict[Template, TemplateTerms] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyRow:
-    """One rule. What is None is inherited: from the template, then from the platform's match, then from the default."""
+    """One rule. What is null is inherited: from the template, then from the platform's match, then from the default."""
 
     name: str
+    """Its name, unique within its level of the file."""
     target: str
     """A glob over names of tools."""
     effect: PolicyVerdict
+    """What it says about the calls that it matches."""
     action_type: str = TOOL_CALL
+    """What kind of act it is about: `tool_call`."""
     condition: str | None = None
+    """The CEL expression of `when`; null matches each call of the target."""
     required_clearance: int | None = None
     template: Template | None = None
     timeout_seconds: int | None = None
+    """How long its approvers have."""
     reminder_seconds: int | None = None
     """So long before the deadline; 0 for never."""
     approvers: Approvers | None = None
@@ -208,16 +228,21 @@ class PolicyRow:
     final: bool = False
     """Nothing more specific loosens it."""
     channels: tuple[str, ...] | None = None
+    """The only channels that carry the request, besides the dashboard."""
     quorum: Quorum | None = None
     escalation_seconds: int | None = None
     """So long before the deadline; 0 for never."""
     escalate_to: tuple[Approvers, ...] | None = None
-    """Where None: the approvers of the next levels up."""
+    """Where null: the approvers of the next levels up."""
     standing: bool | None = None
+    reason: str | None = None
+    """Why it is there, in its steward's words: for whoever decides, and for the agent where it denies."""
     named: tuple[UUID, ...] | None = None
+    """Only in a row of a request: the members who are asked."""
     action: str | None = None
+    """Only in a row of a request: what is to happen, in one line."""
     details: Mapping[str, Any] | None = field(default=None, hash=False)
-    """The last three only in the rows of a request."""
+    """Only in a row of a request: what its approvers see besides."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -251,6 +276,8 @@ def stricter_quorum(one: Quorum, other: Quorum) -> Quorum:
 
 
 class PolicyVerdict(StrEnum):
+    """What policies say about a call."""
+
     ALLOW = "allow"
     DENY = "deny"
     REQUIRES_APPROVAL = "requires_approval"
@@ -272,10 +299,13 @@ class Considered:
 
     level: Level
     name: str
+    """The name of the policy."""
     target: str
     effect: PolicyVerdict
     matched: bool
+    """Whether it counts as a match."""
     reason: str
+    """Why it matches, or does not."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -284,7 +314,9 @@ class Limited:
 
     level: Level
     name: str
+    """The name of the policy."""
     why: str
+    """Why it limits."""
     changes: list[str]
     """Empty: it changed nothing."""
 
@@ -292,12 +324,17 @@ class Limited:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
     version: str
+    """The numbers of the org's and of the platform's policies, with a dot between."""
     considered: list[Considered]
+    """The policies that were looked at, in order."""
     decided_by: str
     """The row that the walk ended with, before limits."""
     limits: list[Limited]
+    """The policies that limited the verdict or its terms."""
     decision: PolicyDecision
+    """The verdict, and the terms where a person decides."""
     origins: dict[str, str]
+    """Where each of the terms comes from."""
 
 
 ONE_HUMAN = (

@@ -38,17 +38,22 @@ class PlacedRow:
 
     level: policy_model.Level
     team_id: UUID | None
+    """The id of its team; null for a policy of the org."""
     team: str | None
     """Its slug when the file was applied."""
     position: int
+    """Its place in the file."""
     row: policy_model.PolicyRow
+    """The policy."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyVersion:
     version: int
+    """Its number, counted from 1."""
     digest: str
     rows: int
+    """How many policies it has."""
     note: str | None
     applied_by: str
     created_at: datetime
@@ -59,15 +64,19 @@ class PolicyVersionDetails:
     """One version with its rows and its file. Version 0 is the org before its first file."""
 
     version: int
+    """Its number."""
     digest: str | None
     note: str | None
     applied_by: str | None
     created_at: datetime | None
     source: str
+    """The file as it was applied."""
     total: int
+    """How many policies it has."""
     rows: list[PlacedRow]
     """The first thousand."""
     platform: list[policy_model.PolicyRow]
+    """The policies of the platform that limit it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,14 +84,19 @@ class PlatformPolicies:
     """The rows that limit every org, and their version: the second number of a version of policies."""
 
     version: int
+    """The number of the version."""
     rows: list[policy_model.PolicyRow]
+    """The policies, in order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FieldChange:
     field: str
+    """The name of the field."""
     before: Any
+    """Its value before."""
     after: Any
+    """Its value after."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,17 +104,22 @@ class RowChange:
     """A row that was added, removed, changed or moved."""
 
     change: str
+    """What happened to it: `added`, `removed` or `changed`."""
     level: policy_model.Level
     team: str | None
     name: str
+    """The name of the policy."""
     fields: list[FieldChange]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyDiff:
     added: int
+    """How many policies were added."""
     removed: int
+    """How many policies were removed."""
     changed: int
+    """How many policies were changed."""
     changes: list[RowChange]
     """The first two hundred."""
 
@@ -111,14 +130,17 @@ class Applied:
     """The version that holds now; with a dry run, the one that it would have become."""
     changed: bool
     dry_run: bool
+    """Whether the file was only checked."""
     rows: int
+    """How many policies the file has."""
     diff: PolicyDiff
+    """What differs from the version before."""
     warnings: list[str]
     waits: PendingChange | None = None
     """Changes of policies need approval in this org: nothing changed yet, and the file holds once somebody else approves it."""
 
 
-PolicyText = Annotated[str, StringConstraints(max_length=MAX_FILE_BYTES)]
+PolicyText = Annotated[str, StringConstraints(max_length=MAX_FILE_BYTES), Field(description="The file, in YAML.")]
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -146,7 +168,9 @@ class ExplainRequest:
     """Where absent: as the tool was last published."""
     risk: Risk | None = None
     session_kind: Annotated[str, StringConstraints(pattern="^(conversation|programmatic|external)$")] = "programmatic"
+    """The kind of session in which the call would be made."""
     policies: RequestPolicies = Field(default_factory=list)
+    """Policies that the job would bring along."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,6 +184,7 @@ class Explained:
     published: bool
     """Whether a worker has published this tool; where none has, the strictest is assumed."""
     explanation: policy_model.Explanation
+    """What the policies say, and why."""
 
 
 def of_platform(rows: Sequence[policy_model.PolicyRow]) -> list[PlacedRow]:
@@ -181,8 +206,12 @@ def placed_as_json(row: PlacedRow) -> dict[str, Any]:
 
 
 def row_line(row: PlacedRow) -> bytes:
-    """Canonical JSON. The digest of a version is the SHA-256 over the lines of its rows, in their order."""
-    return canonical(placed_as_json(row)) + b"\n"
+    """Canonical JSON. The digest of a version is the SHA-256 over the lines of its rows, in their order. Keys that earlier releases did
+    not have are left out where they are null."""
+    data = placed_as_json(row)
+    if data["reason"] is None:
+        del data["reason"]
+    return canonical(data) + b"\n"
 
 
 def rows_digest(rows: Iterable[PlacedRow]) -> str:
@@ -311,9 +340,11 @@ class SimulationRequest:
 
     text: PolicyText
     since: Moment | None = None
+    """From when on to look at calls."""
     within_seconds: Annotated[int, Field(strict=True, ge=1, le=MAX_SECONDS)] | None = None
     """So long before `until`, instead of `since`. Where both are absent: seven days."""
     until: Moment | None = None
+    """Until when to look at calls; now, where it is left out."""
     limit: Annotated[int, Field(strict=True, ge=1, le=MAX_CALLS)] = DEFAULT_CALLS
     """How many calls at most, the newest first."""
 
@@ -325,6 +356,8 @@ class SimulationRequest:
 
 
 class Direction(StrEnum):
+    """How the verdict or its terms differ."""
+
     STRICTER = "stricter"
     LOOSER = "looser"
     OTHERWISE = "otherwise"
@@ -334,6 +367,7 @@ class Direction(StrEnum):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
     verdict: policy_model.PolicyVerdict
+    """What they say about the calls."""
     rule: str
     """Without the version: level and name."""
 
@@ -345,6 +379,7 @@ class Recorded:
     verdict: policy_model.PolicyVerdict | None
     rule: str | None
     calls: int
+    """How many calls it was answered for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -361,6 +396,7 @@ class ChangeGroup:
     terms: list[str]
     """Which of the terms differ, where both ask people."""
     calls: int
+    """How many calls they are."""
     recorded: list[Recorded]
     """As it was then, the most frequent first; at most three."""
     examples: list[UUID]
@@ -370,12 +406,17 @@ class ChangeGroup:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulationTotals:
     looked_at: int
+    """How many calls were looked at."""
     unchanged: int
+    """Calls with the same verdict and terms."""
     other_rule: int
     """Of the unchanged: another row says the same."""
     changed: int
+    """Calls with another verdict or other terms."""
     stricter: int
+    """Of the changed: those that are judged more strictly."""
     looser: int
+    """Of the changed: those that are judged less strictly."""
     unknown: int
     """Calls that no policy is asked about: there is no such tool, or its arguments do not fit."""
     drifted: int
@@ -387,21 +428,27 @@ class Simulation:
     version: str
     """The policies that hold now, and that the file was compared with."""
     rows: int
+    """How many policies the file has."""
     warnings: list[str]
     since: datetime
+    """From when on calls were looked at."""
     until: datetime
+    """Until when calls were looked at."""
     stopped: bool
     """There are more calls in this time: only the newest were looked at."""
     oldest: datetime | None
     """When the oldest call was made that was looked at."""
     totals: SimulationTotals
+    """How many calls changed, and how."""
     groups: list[ChangeGroup]
     """The largest first; at most two hundred."""
     total_groups: int
+    """How many groups there are in all."""
 
 
 MAX_NAME = 100
 MAX_TARGET = 200
+MAX_REASON = 500
 MAX_REQUEST_ROWS = 20
 MAX_NAMED = 20
 MAX_VOTES = 10
@@ -458,6 +505,7 @@ class QuorumDraft:
     votes: Votes | None = None
     """Where absent: as many as the roles need."""
     roles: dict[Annotated[Role, _NO_GUEST], Votes] = Field(default_factory=dict)
+    """How many of the votes must have each role."""
 
     def __post_init__(self) -> None:
         if self.votes is not None and any(votes > self.votes for votes in self.roles.values()):
@@ -476,28 +524,36 @@ class RequestPolicy:
     """A row that one job brings along. It only tightens what holds anyway."""
 
     name: RowName
+    """Its name, unique among the policies of the request."""
     target: TargetGlob
     effect: Annotated[policy_model.PolicyVerdict, _NO_PERMISSION]
+    """What it says about the calls that it matches."""
     when: (
         Annotated[str, StringConstraints(max_length=MAX_LENGTH), kernel_fields.refused_as("condition", check_condition)]
         | None
     ) = None
+    """A condition in CEL; left out, it matches each call of the target."""
     clearance: Clearance | None = None
+    """The clearance that whoever decides needs."""
     template: policy_model.Template | None = None
     timeout_seconds: Seconds | None = None
+    """How long its approvers have."""
     remind_before_seconds: Seconds | None = None
+    """So long before the deadline its approvers are reminded."""
     on_deny: policy_model.OnDeny | None = None
     self_approval: StrictBool | None = None
     quorum: Votes | QuorumDraft | None = None
     escalate_before_seconds: SecondsOrNever | None = None
     """0 for never."""
     channels: Annotated[list[ChannelType], Field(max_length=MAX_CHANNELS), AfterValidator(_distinct)] | None = None
+    """The only channels that carry the request, besides the dashboard."""
     standing: Annotated[StrictBool, _ONLY_OFF] | None = None
     approvers: Annotated[list[UUID], Field(min_length=1, max_length=MAX_NAMED), AfterValidator(_distinct)] | None = None
     """Ids of members: of those who may decide, only these are asked; where no policy says who decides, these do."""
     action: Name | None = None
     """What is to happen, in one line; shown to whoever decides."""
     details: Annotated[JsonObject, AfterValidator(_small)] | None = None
+    """What its approvers see besides."""
 
     def as_row(self) -> policy_model.PolicyRow:
         values: dict[str, Any] = {_COLUMNS.get(name, name): getattr(self, name) for name in self.__dataclass_fields__}

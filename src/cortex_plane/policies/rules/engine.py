@@ -63,6 +63,8 @@ class _Standing:
     rule: str
     terms: policy_model.Terms | None
     origins: Origins
+    reason: str | None = None
+    """Of the row that the rule names."""
 
     @property
     def strictness(self) -> tuple[int, ...]:
@@ -201,7 +203,9 @@ class CompiledPolicies:
             rows = [match.row for match in (*matches, *demands) if match.limits or match.level is Level.REQUEST]
             limits = [policy_terms.own_term(row, "timeout_seconds") or policy_model.MAX_TIMEOUT_SECONDS for row in rows]
             limit = min(limits, default=policy_model.MAX_TIMEOUT_SECONDS)
-        decision = PolicyDecision(verdict=standing.verdict, rule=standing.rule, terms=terms, own_time_limit=limit)
+        decision = PolicyDecision(
+            verdict=standing.verdict, rule=standing.rule, terms=terms, own_time_limit=limit, reason=standing.reason
+        )
         return decision, standing.origins
 
     def _decide(self, walks: Sequence[_Walk], trace: _Trace | None) -> _Standing:
@@ -236,8 +240,8 @@ class CompiledPolicies:
         match = walk.matches[place]
         rule = self._rule(match)
         if match.row.effect is not _ASK:
-            return _Standing(match.row.effect, rule, None, {})
-        return _Standing(_ASK, rule, *resolve_terms(match.row, walk.platform, walk.above(place)))
+            return _Standing(match.row.effect, rule, None, {}, match.row.reason)
+        return _Standing(_ASK, rule, *resolve_terms(match.row, walk.platform, walk.above(place)), match.row.reason)
 
     def _hold(self, standing: _Standing, walk: _Walk, places: Sequence[int]) -> None:
         """Keep the terms within the limits that stand at these places."""

@@ -187,4 +187,5 @@ class Event:
     """An ``EventType``, or one that a newer plane knows."""
     job_id: UUID | None
     data: dict[str, Any]
+    """The fields of the event, by its type."""
     created_at: datetime

@@ -22,6 +22,8 @@ from cortex_plane.kernel.fields import DRAFT, AtlasIds, ExternalId, JsonObject, 
 
 
 class SessionStatus(StrEnum):
+    """Where a session stands."""
+
     CREATED = "CREATED"
     ACTIVE = "ACTIVE"
     PAUSED = "PAUSED"
@@ -40,6 +42,8 @@ TERMINAL = frozenset({SessionStatus.TERMINATED})
 
 
 class SessionKind(StrEnum):
+    """What a session is for."""
+
     CONVERSATION = "conversation"
     """A person talks with an agent: one open per person and agent."""
     PROGRAMMATIC = "programmatic"
@@ -75,16 +79,20 @@ class Session:
     id: UUID
     kind: SessionKind
     user_account_id: UUID | None
+    """The id of the person whose session it is; null where it has none."""
     agent_id: UUID
     status: SessionStatus
     context: dict[str, Any]
     title: str | None
     origin_channel_mapping_id: UUID | None
+    """The id of the mapping that its first message came through."""
     held_at: datetime | None
     """Held by an operator or its owner: its jobs wait until it is resumed."""
     hold_reason: str | None
+    """Why it is held, in the words of who held it."""
     revision: int
     last_activity_at: datetime
+    """When something last happened in it."""
     created_at: datetime
     updated_at: datetime
     atlases: list[BoundAtlas] = field(default_factory=list)
@@ -129,14 +137,18 @@ class BoundAtlas:
 
     atlas_id: str
     version: str
+    """The version that it is bound to."""
     digest: str
     bound_at: datetime
+    """When it was bound."""
 
     def __str__(self) -> str:
         return f"{self.atlas_id} {self.version} ({self.digest[:12]})"
 
 
 class MessageRole(StrEnum):
+    """Who speaks in a message."""
+
     USER = "user"
     ASSISTANT = "assistant"
     SYSTEM = "system"
@@ -148,8 +160,11 @@ class Message:
     seq: int
     role: MessageRole
     text: str
+    """The words of the message."""
     author_id: UUID | None
+    """The id of the person who wrote it."""
     channel_mapping_id: UUID | None
+    """The id of the mapping that it came through."""
     job_id: UUID | None
     created_at: datetime
 
@@ -161,7 +176,9 @@ class InboundMessage:
     external_user_id: ExternalId
     agent: Ref
     text: Text
+    """The words of the message."""
     display_name: Name | None = None
+    """What to call the person if they are new."""
     metadata: JsonObject = Field(default_factory=dict)
 
 
@@ -170,6 +187,7 @@ class MessageDraft:
     """What the owner of a session adds to it."""
 
     text: Text
+    """The words of the message."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,6 +196,7 @@ class IngestedMessage:
 
     session_id: UUID
     message_seq: int
+    """The number of the message in its session."""
     job_id: UUID
     """The job that will read the message: a new one, or the one already open."""
     user_account_id: UUID | None
@@ -239,10 +258,13 @@ class SessionMemory:
     """What was kept when a conversation was compacted. The newest one is what its next job begins with."""
 
     number: int
+    """Its number among the memories of the session, counted from 1."""
     message_seq: int
     """Messages up to this one are covered."""
     summary: str
+    """What the messages were about."""
     facts: list[str]
+    """Facts to remember."""
     job_id: UUID
     created_at: datetime
 

@@ -47,6 +47,8 @@ def secret_digest(secret: str) -> bytes:
 
 
 class KeyKind(StrEnum):
+    """Whose key it is."""
+
     PERSON = "person"
     """Acts as a member, with that member's roles."""
     SERVICE = "service"
@@ -72,6 +74,7 @@ class Key:
     name: str
     kind: KeyKind
     member_id: UUID | None
+    """The person whose key it is; null for a service key."""
     roles: list[Role]
     """A service key's own roles; a person's key has its person's."""
     permissions: list[str]
@@ -89,6 +92,7 @@ class Key:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewKey:
     key: Key
+    """The key, without its secret."""
     secret: str | None
     """Shown once. Null when an idempotency key is replayed: the plane no longer knows it."""
 
@@ -107,6 +111,7 @@ class KeyDraft:
 
     name: Name
     member_id: UUID | None = None
+    """The person whose key it becomes."""
     roles: Roles | None = None
     permissions: list[Grantable] = Field(default_factory=list, max_length=8)
     """What the service may do by name, whatever its roles are."""
@@ -138,8 +143,10 @@ class BrowserSession:
     key_id: UUID | None
     """The key that its login link was made with: the session ends with it. Null where a mail or an enrolment code opened it."""
     key_name: str | None
+    """The name of that key."""
     created_at: datetime
     last_seen_at: datetime
+    """When its browser visited last."""
     expires_at: datetime
     """When it ends if nobody visits any more."""
 
@@ -147,6 +154,7 @@ class BrowserSession:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EndedSessions:
     ended: int
+    """How many were ended."""
 
 
 def form_token(session_secret: str) -> str:
@@ -189,6 +197,7 @@ class Redemption:
 
     code: Annotated[str, Field(min_length=1, max_length=100)]
     key_name: Name = "command line"
+    """The name of the key that it makes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,10 +213,14 @@ class NewOrg:
     """An org, and the code that its first admin redeems."""
 
     org: Org
+    """The org."""
     enrolment: EnrolmentCode
+    """The code that its first admin redeems."""
 
 
 class Provider(StrEnum):
+    """A provider of models."""
+
     ANTHROPIC = "anthropic"
     OPENAI = "openai"
     """And whoever speaks its chat completions protocol."""
@@ -224,6 +237,7 @@ class ModelKey:
     provider: Provider
     last_characters: str
     set_by: str
+    """Who set it."""
     created_at: datetime
     updated_at: datetime
 
@@ -318,6 +332,8 @@ PLATFORM_ONLY = frozenset(
 
 
 class ActorKind(StrEnum):
+    """What kind of actor it is."""
+
     PERSON = "person"
     SERVICE = "service"
     PLATFORM = "platform"
@@ -429,14 +445,17 @@ class Me:
     """Who the key stands for, and what it may do."""
 
     org_id: UUID
+    """The id of the org that the key acts in."""
     key_id: UUID
     kind: ActorKind
     name: str
+    """The name of the person or the service."""
     roles: list[Role]
     clearance: int
     member_id: UUID | None
     platform: bool
     permissions: list[Permission]
+    """What the key may do."""
 
 
 def database_owner(org_id: UUID) -> Actor:

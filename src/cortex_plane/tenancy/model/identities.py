@@ -56,6 +56,7 @@ class NewConnection(Connection):
     """A connection, and once the secret with which its messages are signed."""
 
     secret: str | None = None
+    """The secret that signs its messages; shown once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +65,9 @@ class NewSecret:
 
     connection_id: UUID
     secret: str
+    """The new secret; shown once."""
     previous_valid_until: datetime
+    """Until when the secret before it counts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,8 +79,10 @@ class Mapping:
     user_account_id: UUID
     channel_type: str
     channel_user_id: str
+    """The name or number by which the channel knows the person."""
     metadata: dict[str, Any]
     verified_at: datetime | None
+    """When the person proved that it is theirs; null before."""
     created_at: datetime
 
 
@@ -86,13 +91,16 @@ class ConnectionDraft:
     channel_type: ChannelType
     name: Name
     url: Url | None = None
+    """Where to post the messages of a webhook."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
 class ConnectionChange:
     name: Name | None = None
     url: Url | None = None
+    """Where to post the messages of a webhook."""
     enabled: StrictBool | None = None
+    """True lets it send again, false disables it."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -216,6 +224,7 @@ class InvitationDraft:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Invited:
     member: Member
+    """The member who was invited."""
     mapping: Mapping
     """Their address: verified when they have confirmed it."""
     again: bool
@@ -336,6 +345,8 @@ def displaced(claims: Sequence[Claim], member_id: UUID) -> Claim | None:
 
 
 class NotificationKind(StrEnum):
+    """What a notification is about."""
+
     APPROVAL = "approval"
     """A request that somebody may decide; its message follows the request to its end."""
     INVITATION = "invitation"
@@ -349,6 +360,8 @@ class NotificationKind(StrEnum):
 
 
 class DeliveryStatus(StrEnum):
+    """Where a delivery stands."""
+
     PENDING = "pending"
     """It shows less than it should: it is sent as soon as its time has come."""
     DELIVERED = "delivered"
@@ -370,18 +383,24 @@ class Delivery:
     connection: str
     """Its name."""
     member_id: UUID | None
-    """None where an agent or a steward is told."""
+    """Null where an agent or a steward is told."""
     member: str
     """Who is told: a person, an agent, or the steward of an atlas."""
     address: str
+    """The address that it goes to."""
     status: DeliveryStatus
     attempts: int
     """Tries since something was last delivered."""
     desired_version: int
+    """The version of the message that should be shown."""
     rendered_version: int
+    """The version of the message that was delivered last."""
     next_attempt_at: datetime | None
+    """When it is tried next."""
     last_error: str | None
+    """Why the last attempt failed."""
     message_ref: str | None
     """The channel's own name for the message."""
     sent_at: datetime | None
+    """When it was delivered last."""
     created_at: datetime

@@ -36,7 +36,20 @@ class PolicyChanges(StrEnum):
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
 class OrgSettings:
+    """`OrgSettingsChange` describes the fields."""
+
     guests_may_chat: StrictBool = True
+    redact: KeyGlobs | None = None
+    end_paused_after_seconds: PausedSeconds | None = None
+    approval_channels: ApprovalChannels | None = None
+    policy_changes: PolicyChanges | None = None
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class OrgSettingsChange:
+    """What is left out stays as it is."""
+
+    guests_may_chat: StrictBool | None = None
     """Whether a person whom nobody invited may talk with agents over a channel."""
     redact: KeyGlobs | None = None
     """Names of arguments whose values no mail, no webhook and no event shows, besides those that the plane knows itself."""
@@ -45,18 +58,7 @@ class OrgSettings:
     approval_channels: ApprovalChannels | None = None
     """The channels over which this org asks for approvals; none means every one that it has connected."""
     policy_changes: PolicyChanges | None = None
-    """`direct` where nothing is said."""
-
-
-@draft(config=DRAFT, frozen=True, kw_only=True)
-class OrgSettingsChange:
-    """What is left out stays as it is."""
-
-    guests_may_chat: StrictBool | None = None
-    redact: KeyGlobs | None = None
-    end_paused_after_seconds: PausedSeconds | None = None
-    approval_channels: ApprovalChannels | None = None
-    policy_changes: PolicyChanges | None = None
+    """How policies change; `direct` where nothing is said."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +67,7 @@ class Org:
     slug: str
     name: str
     settings: dict[str, Any]
+    """The settings of the org."""
     revision: int
     created_at: datetime
     updated_at: datetime
@@ -75,12 +78,14 @@ class OrgDraft:
     slug: Slug
     name: Name
     admin_name: Name = "Admin"
+    """The name of its first admin."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
 class OrgChange:
     name: Name | None = None
     settings: OrgSettingsChange | None = None
+    """The settings to change."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +94,7 @@ class Team:
     slug: str
     name: str
     parent_id: UUID | None
+    """The id of the team above it; null where there is none."""
     revision: int
     created_at: datetime
     updated_at: datetime
@@ -99,6 +105,7 @@ class TeamDraft:
     slug: Slug
     name: Name
     parent: Ref | None = None
+    """The team above it, by id or slug."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -107,6 +114,8 @@ class TeamChange:
 
 
 class Role(StrEnum):
+    """What a member may do in the org."""
+
     ADMIN = "admin"
     """Manages the org: people, keys, agents, connections."""
     STEWARD = "steward"
@@ -131,7 +140,9 @@ class Member:
     clearance: int
     roles: list[Role]
     team_ids: list[UUID]
+    """The ids of the teams that the member is in."""
     deactivated_at: datetime | None
+    """When the member was deactivated; null while active."""
     revision: int
     created_at: datetime
     updated_at: datetime
@@ -154,6 +165,7 @@ class MemberChange:
     roles: Roles | None = None
     teams: Annotated[list[Ref], Field(max_length=50)] | None = None
     active: StrictBool | None = None
+    """False deactivates the member, true lets them back in."""
 
     def promotes(self, roles: Sequence[str], clearance: int) -> bool:
         """Whether somebody with these may do more afterwards."""
@@ -164,6 +176,8 @@ AT_MOST_AHEAD = timedelta(days=366)
 
 
 class AbsenceStatus(StrEnum):
+    """Where an absence stands."""
+
     PLANNED = "planned"
     CURRENT = "current"
     OVER = "over"
@@ -189,12 +203,17 @@ class Absence:
     member_id: UUID
     member: str
     delegate_id: UUID
+    """The id of who decides meanwhile."""
     delegate: str
+    """The name of who decides meanwhile."""
     starts_at: datetime
+    """When it begins."""
     ends_at: datetime
+    """When it ends."""
     reason: str | None
     status: AbsenceStatus
     cancelled_at: datetime | None
+    """When it was cancelled; null where it was not."""
     created_by: str
     created_at: datetime
 
