@@ -397,7 +397,8 @@ class CallLedger:
 
     def _complete(self, call: Call, value: Any, context: ToolContext) -> None:
         """It happened, whatever it returned: a result that cannot be stored does not undo it."""
-        call.status, call.error, call.state = CallStatus.COMPLETED, None, context.state.changes
+        call.status, call.error = CallStatus.COMPLETED, None
+        call.state, call.end_reason = context.state.changes, context.state.end_reason
         try:
             self._store_result(call, encode_result(value))
         except CortexError as error:
@@ -432,7 +433,6 @@ class CallLedger:
             state=state,
             config=self._lease.config,
             session_context=assignment.session_context,
-            request_end=self._lease.request_end,
         )
 
 
