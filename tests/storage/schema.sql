@@ -3288,7 +3288,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.open_approval_token(p_token_hash bytea) RETURNS TABLE(org_id uuid, id uuid, approval_id uuid, version integer, input_hash text, template text, expires_at timestamp with time zone, used_at timestamp with time zone, vote text, now timestamp with time zone, member_id uuid, name text, roles text[], clearance integer, active boolean, mac bytea)
+CREATE FUNCTION public.open_approval_token(p_token_hash bytea) RETURNS TABLE(org_id uuid, id uuid, approval_id uuid, version integer, input_hash text, template text, expires_at timestamp with time zone, used_at timestamp with time zone, vote text, unused_channel text, now timestamp with time zone, member_id uuid, name text, roles text[], clearance integer, active boolean, mac bytea)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -3304,12 +3304,14 @@ begin
   perform set_config('app.org_id', home::text, true);
   return query
     select t.org_id, t.id, t.approval_id, t.version, encode(t.input_hash, 'hex'), r.template, t.expires_at, t.used_at,
-      v.decision, plane_now(), u.id, u.display_name, u.roles, u.clearance, u.deactivated_at is null, t.mac
+      v.decision, case when not uses_channel(home, n.channel_type) then n.channel_type end, plane_now(), u.id, u.display_name,
+      u.roles, u.clearance, u.deactivated_at is null, t.mac
     from approval_token t
     join approval_request r on r.org_id = t.org_id and r.id = t.approval_id
     join user_account u on u.org_id = t.org_id and u.id = t.user_account_id
     left join approval_vote v on v.org_id = t.org_id and v.approval_id = t.approval_id and v.version = t.version
       and v.user_account_id = t.user_account_id
+    left join notification n on n.org_id = t.org_id and n.id = t.notification_id
     where t.org_id = home and t.id = found_id;
 end
 $$;
