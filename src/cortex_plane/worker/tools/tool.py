@@ -260,6 +260,7 @@ class ToolState:
     # One is made for every call, and most calls use none: without `__init__` that costs nothing.
     entries: Entries = NO_ENTRIES
     changes: Changes | None = None
+    room: StateRoom | None = None
     end_reason: str | None = None
     """Why the session is to end, where the tool asked for that: it counts with its outcome, too."""
     is_closed = False
@@ -277,6 +278,12 @@ class ToolState:
         """A key that is not there may be deleted."""
         self._change(check_key(key), None)
 
+    def close(self, *, succeeded: bool) -> None:
+        """The call is over: what it changed is dropped unless it succeeded."""
+        self.is_closed = True
+        if not succeeded:
+            self.changes = None
+
     def request_end(self, reason: str) -> None:
         self._require_open("The session was to be ended", "End")
         self.end_reason = reason or "its agent ended it"
@@ -291,10 +298,30 @@ class ToolState:
 
     def _change(self, key: str, value: bytes | None) -> None:
         self._require_open("The state was changed", "Change")
-        entries = apply_changes(self.entries, {key: value})
-        if value is not None:
-            require_room(entries, key)
-        self.entries, self.changes = entries, {**(self.changes or {}), key: value}
+        changes, room = {**(self.changes or {}), key: value}, self.room or StateRoom(lambda: self.entries)
+        with room.lock:
+            if value is not None:
+                room.require(changes, key, self)
+            if self.changes is None:
+                room.states.append(self)
+            self.entries, self.changes = apply_changes(self.entries, {key: value}), changes
+
+
+class StateRoom:
+    """What calls changed of one state that is not recorded yet: together they stay within its bound."""
+
+    def __init__(self, recorded: Callable[[], Entries]) -> None:
+        self._recorded = recorded
+        self.states: list[ToolState] = []
+        self.lock = threading.Lock()
+
+    def require(self, changes: Changes, key: str, owner: ToolState | None = None) -> None:
+        others = [state.changes for state in self.states if state is not owner and state.changes is not None]
+        require_room(apply_changes(self._recorded(), changes), key, others)
+
+    def release(self) -> None:
+        """What the calls that are over changed is recorded."""
+        self.states = [state for state in self.states if not state.is_closed]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
