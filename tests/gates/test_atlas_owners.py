@@ -202,6 +202,36 @@ async def test_where_the_owner_is_gone_admins_decide(people: People) -> None:
     assert await people.holds() == "2.0.0"
 
 
+@pytest.mark.parametrize("loses", ["the role", "the team"])
+@pytest.mark.proves("D.801")
+async def test_whoever_was_asked_must_own_it_when_they_decide(
+    http: httpx.AsyncClient, people: People, loses: str
+) -> None:
+    """Olga was asked, and has lost her role, or left the team that owns the atlas: only a new request asks whoever it is for now."""
+    world, olga = people.world, people.olga
+    await orgs.update_member(world.db, world.admin.actor, olga.member_id, MemberChange(teams=["main"]), None)
+    if loses == "the team":
+        await atlas_owners.hand_over_atlas(world.db, olga.actor, ATLAS, AtlasHandover(team="main"))
+    proposal = await people.propose()
+    assert proposal.waits is not None
+    assert proposal.waits.deciders == ["Ada", "Olga"]
+    change = MemberChange(roles=[Role.APPROVER]) if loses == "the role" else MemberChange(teams=[])
+    await orgs.update_member(world.db, world.admin.actor, olga.member_id, change, None)
+    card = (await people.card(proposal)).approval
+    path = f"/v1/approvals/{card.id}/decide"
+    body = {"decision": "approved", "version": card.version, "input_hash": card.input_hash}
+    refused = await http.post(path, json=body, headers=olga.headers)
+    assert (refused.status_code, refused.json()["code"]) == (403, "not_your_atlas"), refused.text
+    assert await people.holds() == "1.0.0"
+    again = await people.propose()
+    assert again.waits is not None
+    assert (again.waits.created, again.waits.deciders) == (True, ["Ada"])
+    assert (await people.card(proposal)).approval.status is ApprovalStatus.CANCELLED
+    await people.decide(again, world.admin)
+    assert await people.holds() == "2.0.0"
+    assert await people.sound()
+
+
 @pytest.mark.proves("D.801")
 async def test_a_no_and_the_end_of_its_time_leave_the_old_version(people: People, admin: asyncpg.Connection) -> None:
     denied = await people.propose()

@@ -1081,7 +1081,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.cancel_changes(p_org uuid, p_action text, p_target text, p_except uuid, p_reason text) RETURNS SETOF uuid
+CREATE FUNCTION public.cancel_changes(p_org uuid, p_action text, p_target text, p_except uuid, p_reason text, p_only uuid DEFAULT NULL::uuid) RETURNS SETOF uuid
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -1091,7 +1091,7 @@ begin
       update approval_request r
       set status = 'cancelled', next_action_at = null, resolved_at = plane_now(), resolution_reason = p_reason
       where r.org_id = p_org and r.kind = 'change' and r.status = 'pending' and r.tool_name = p_action and r.target = p_target
-        and r.id is distinct from p_except
+        and r.id is distinct from p_except and (p_only is null or r.id = p_only)
       returning r.id)
     , told as (
       insert into approval_event (org_id, approval_id, event_type, payload, created_at)

@@ -57,7 +57,7 @@ select * from cancel_approvals($1, $2, $3)
 
 
 -- name: cancel_changes
-select cancel_changes($1, $2, $3, $4, $5) as id
+select cancel_changes($1, $2, $3, $4, $5, $6) as id
 
 
 -- name: change_approval
@@ -99,10 +99,13 @@ select escalate_approval($1, $2, $3)
 
 
 -- name: find_change
--- The same change of the same version, that waits already.
-select r.id as approval_id, r.deadline from approval_request r join rule_change c on c.org_id = r.org_id and c.approval_id = r.id
+-- The same change of the same version, that waits already. Not as_it_was: names in its file stand for others by now, or others approve it.
+select r.id as approval_id, r.deadline,
+  r.approvers = $5 and r.arguments ->> 'rows_digest' is not distinct from $6::text as as_it_was
+from approval_request r join rule_change c on c.org_id = r.org_id and c.approval_id = r.id
 where r.kind = 'change' and r.status = 'pending' and r.tool_name = $1 and r.target = $2 and c.digest = $3
   and c.base is not distinct from $4::text and r.deadline > (select plane_now())
+order by as_it_was desc limit 1
 
 
 -- name: find_joinable
