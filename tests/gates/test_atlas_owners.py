@@ -34,6 +34,7 @@ from cortex_plane.tenancy.model.orgs import MemberChange, Role
 from cortex_plane.tenancy.verbs import orgs
 from tests.fixtures.atlases import ATLAS, manifest, plain, publish
 from tests.fixtures.clock import Clock
+from tests.fixtures.credentials import link_for, press
 from tests.fixtures.gated import ATLAS as GATED
 from tests.fixtures.gated import DELETE, Desk, atlas, delete, get
 from tests.fixtures.people import Person, World
@@ -347,6 +348,21 @@ async def test_a_change_is_neither_edited_nor_standing_nor_handed_on(people: Peo
         await approvals.delegate(people.world.db, people.olga.actor, proposal.waits.approval_id, draft)
     assert handed.value.code == "not_a_call"
     assert await people.holds() == "1.0.0"
+
+
+@pytest.mark.proves("D.801")
+async def test_a_change_takes_no_answer(http: httpx.AsyncClient, people: People) -> None:
+    """Answered in its place, a change would be over without a yes or a no."""
+    proposal = await people.propose()
+    card = (await people.card(proposal)).approval
+    body = {"decision": "responded", "answer": "Later.", "version": card.version, "input_hash": card.input_hash}
+    refused = await http.post(f"/v1/approvals/{card.id}/decide", json=body, headers=people.olga.headers)
+    assert (refused.status_code, refused.json()["hint"]) == (422, "Approve it or deny it."), refused.text
+    page = await press(http, await link_for(people.world, card, Choice.RESPONDED, people.olga), answer="Later.")
+    assert page.status_code >= 400
+    assert (await people.card(proposal)).approval.status is ApprovalStatus.PENDING
+    await people.decide(proposal, people.olga)
+    assert await people.holds() == "2.0.0"
 
 
 @pytest.mark.proves("D.801")
