@@ -17,6 +17,7 @@ from cortex_plane.agents.model.completions import CallRequest, ModelRequest, Mod
 from cortex_plane.agents.model.tools import DidNotHappen, Happened, ToolError
 from cortex_plane.approvals.verbs import settlements
 from cortex_plane.calls.verbs import steps
+from cortex_plane.jobs.model import checkpoints
 from cortex_plane.jobs.model.effects import Answer, Verdict
 from cortex_plane.jobs.model.jobs import JobStatus, Pause, Resumption
 from cortex_plane.jobs.model.journal import ToolFailed
@@ -26,6 +27,7 @@ from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.tenancy.verbs import logins
 from cortex_plane.worker.attempt import Attempt
+from cortex_plane.worker.code import journal
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
@@ -37,6 +39,7 @@ from tests.fixtures.windows import Listening, small_agent
 from tests.fixtures.workers import (
     Died,
     Gate,
+    Recording,
     call,
     died,
     ended,
@@ -623,3 +626,67 @@ async def test_a_tool_of_code_finds_what_other_branches_kept_meanwhile(world: Wo
         end = await ended(world, job)
     assert f"the limit is {MAX_STATE_BYTES}" in str(end.result), end.error_message
     assert list(await state_of(world, job)) == ["b"]
+
+
+# Ends of an attempt ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("S1.240")
+async def test_what_is_recorded_when_the_plane_fails_is_written_before_the_job_is_tried_again(
+    world: World, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One branch sets something; in another one the plane goes wrong before that is written."""
+    monkeypatch.setattr(journal, "FLUSH_SECONDS", 60.0)
+    asked, broken, seen = asyncio.Event(), asyncio.Event(), list[str | None]()
+
+    async def break_once(count: int) -> None:
+        asked.set()
+        await broken.wait()
+        if count == 1:
+            raise RuntimeError("out of order")
+
+    async def run(ctx: Context) -> int:
+        seen.append(await admin.fetchval("select memory #>> '{working_data,count}' from job where id = $1", ctx.job_id))
+
+        async def own() -> None:
+            await ctx.step("wait", asked.wait, repeatable=True)
+            await ctx.state.set("count", 1)
+            broken.set()
+
+        await ctx.gather(own(), ctx.model("What now?"))
+        return int(await ctx.state.get("count"))
+
+    job = await submit(world, await make_coded(world, turn(text="this"), model="frail"))
+    async with working(world.db, coded(run), backends=Backends({"frail": Recording(break_once)})):
+        end = await ended(world, job)
+    assert (end.error_message, end.result) == (None, {"value": 1})
+    assert seen == [None, "1"], "the second attempt begins with it"
+    assert await whole(world)
+
+
+@pytest.mark.proves("S1.240")
+async def test_what_grew_too_large_ends_with_its_job_once(
+    world: World, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even the checkpoint without the new state fits: the one that was written last stays, and outcomes are kept."""
+    app = App("tests")
+
+    @app.tool()
+    async def act(ctx: ToolContext) -> str:
+        """Acts, and from then on no checkpoint is small enough."""
+        ctx.state.set("x", "x")
+        monkeypatch.setattr(checkpoints, "MAX_BYTES", 10)
+        return "acted"
+
+    async def run(ctx: Context) -> str:
+        await ctx.tool("act")
+        return "done"
+
+    job = await submit(world, await make_coded(world))
+    async with working(world.db, coded(run, app)):
+        end = await ended(world, job)
+    assert end.status is JobStatus.FAILED
+    assert "the limit is 10" in (end.error_message or "")
+    rows = await admin.fetch("select status, result from tool_call where job_id = $1", job)
+    assert [tuple(row) for row in rows] == [("completed", '"acted"')]
+    assert await state_of(world, job) == {}
