@@ -203,6 +203,23 @@ async def test_a_session_ends_where_the_try_that_asked_for_it_succeeds(http: htt
 
 
 @pytest.mark.proves("S2.201")
+async def test_whatever_reason_a_tool_names_is_kept_as_text(http: httpx.AsyncClient, world: World) -> None:
+    app = App("tests")
+
+    @app.tool()
+    async def leave(context: ToolContext) -> str:
+        """Leaves, with a reason that no database takes as it is."""
+        context.end_session(KeyError("all\0done"))  # type: ignore[arg-type]
+        return "left"
+
+    job = await submit(world, await make_agent(world, [turn(call("leave"))]))
+    async with working(world.db, app, settings=FAST):
+        await until(world, job, JobStatus.COMPLETED)
+    session = await session_of(http, world, job)
+    assert (await read(http, world, f"sessions/{session}"))["end_reason"] == repr("all\0done")
+
+
+@pytest.mark.proves("S2.201")
 async def test_an_end_that_is_asked_for_while_another_branch_writes_is_not_lost(
     http: httpx.AsyncClient, world: World, admin: asyncpg.Connection
 ) -> None:

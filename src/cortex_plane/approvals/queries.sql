@@ -103,13 +103,13 @@ select escalate_approval($1, $2, $3)
 
 
 -- name: find_change
--- The same change of the same version, that waits already. Not as_it_was: names in its file stand for others by now, or others approve it.
+-- The same change of the same version, that waits already. Not is_same: names in its file stand for others by now, or others approve it.
 select r.id as approval_id, r.deadline,
-  r.approvers = $5 and r.arguments ->> 'rows_digest' is not distinct from $6::text as as_it_was
+  r.approvers = $5 and r.arguments ->> 'rows_digest' is not distinct from $6::text as is_same
 from approval_request r join rule_change c on c.org_id = r.org_id and c.approval_id = r.id
 where r.kind = 'change' and r.status = 'pending' and r.tool_name = $1 and r.target = $2 and c.digest = $3
   and c.base is not distinct from $4::text and r.deadline > (select plane_now())
-order by as_it_was desc limit 1
+order by is_same desc limit 1
 
 
 -- name: find_joinable

@@ -197,9 +197,8 @@ async def find_change(tx: Transaction, draft: ChangeDraft) -> tuple[PendingChang
     )  # fmt: skip
     if row is None:
         return None, False
-    return PendingChange(approval_id=row["approval_id"], deadline=row["deadline"], deciders=[], created=False), row[
-        "as_it_was"
-    ]
+    change = PendingChange(approval_id=row["approval_id"], deadline=row["deadline"], deciders=[], created=False)
+    return change, row["is_same"]
 
 
 async def insert_change(

@@ -16,14 +16,14 @@ from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy.model.access import Actor
 
-DEAD = "it could not be approved any more, and was proposed again"
+REPLACED = "it could not be approved any more, and was proposed again"
 
 
 async def propose(tx: Transaction, actor: Actor, draft: ChangeDraft) -> PendingChange:
     """Under the lock of what it changes. The same change on top of the same version is proposed once, unless the request that waits
     cannot be approved any more."""
-    earlier, as_it_was = await approvals_store.find_change(tx, draft)
-    if earlier is not None and as_it_was:
+    earlier, is_same = await approvals_store.find_change(tx, draft)
+    if earlier is not None and is_same:
         deciders = await approvals_store.deciders_of_approval(tx, earlier.approval_id, SHOWN_DECIDERS)
         if deciders:
             return replace(earlier, deciders=[decider.name for decider in deciders])
@@ -40,7 +40,7 @@ async def propose(tx: Transaction, actor: Actor, draft: ChangeDraft) -> PendingC
         )
     ended: list[Fact] = []
     if earlier is not None:
-        ended = await cancel_overtaken(tx, actor, draft.action, draft.target, DEAD, only=earlier.approval_id)
+        ended = await cancel_overtaken(tx, actor, draft.action, draft.target, REPLACED, only=earlier.approval_id)
     change = await approvals_store.insert_change(tx, actor, draft, causes)
     id, terms = str(change.approval_id), draft.terms
     requested = Fact.of(

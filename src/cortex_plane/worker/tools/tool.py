@@ -286,7 +286,7 @@ class ToolState:
 
     def request_end(self, reason: str) -> None:
         self._require_open("The session was to be ended", "End")
-        self.end_reason = reason or "its agent ended it"
+        self.end_reason = str(reason) or "its agent ended it"
 
     def _require_open(self, what: str, remedy: str) -> None:
         if self.is_closed:
