@@ -119,7 +119,7 @@ REQUIREMENTS = [
     _R("S4.12", "A decider needs the clearance that the policy asks for."),
     _R("S4.13", "Under a review template whoever caused the call may deny and not approve it."),
     _R("S4.14", "A decision names the version and the digest that were seen; others than the current ones decide nothing."),
-    _R("S4.15", "Edited arguments fit the tool's schema, are denied by no policy, and stay within the editor's own authority."),
+    _R("S4.15", "Edited arguments fit the tool's schema, are denied by no gate and no policy, and stay within the editor's own authority."),
     _R("S4.16", "OK, DUPLICATE and CONFLICT: the same decision again changes nothing, another one is refused."),
     _R("S4.17", "Members see requests of their own sessions and those that name them; for others they do not exist."),
     _R("S4.18", "Every event of a request's life is in approval_event and on the audit chain, from the same commit."),

@@ -58,6 +58,8 @@ def form(**arguments: Any) -> QuestionForm:
         ({"schema": {"properties": {"a": {"type": "integer", "enum": [1]}}}}, "`enum`"),
         ({"schema": {"properties": {"a b": {"type": "string"}}}}, "name of a field"),
         ({"schema": {"properties": {"a": {"type": "string"}}, "required": ["b"]}}, "`required`"),
+        ({"schema": {"properties": {"a": {"type": "string"}}, "required": [["a"]]}}, "`required`"),
+        ({"schema": {"properties": {"a": {"type": "string"}}, "required": [{"a": 1}]}}, "`required`"),
         ({"schema": {"properties": {"a": {"type": "string"}}, "$ref": "#/x"}}, "`$ref`"),
         ({"schema": {"properties": {"a": {"type": "number", "minimum": "1"}}}}, "not valid"),
         ({"deadline_seconds": 0}, "deadline"),

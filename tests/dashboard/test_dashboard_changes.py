@@ -46,7 +46,14 @@ async def test_the_card_shows_how_it_differs_and_what_it_would_have_changed(
     ):  # fmt: skip
         assert words in card, words
     assert "<b>Loose" not in page.text
-    for absent in ("/jobs/None", f"{path}/edit", "the job fails", "Hand your part"):
+    for absent in (
+        "/jobs/None",
+        f"{path}/edit",
+        "the job fails",
+        "Hand your part",
+        "Answer instead",
+        'value="responded"',
+    ):
         assert absent not in page.text
     own = shown(await (await Visitor.log_in(http, world, stella)).get(path))
     assert "You are not one of those who may decide this" in own
@@ -79,9 +86,11 @@ async def test_the_owner_is_told_by_mail_also_of_what_became_of_it(world: World,
     assert (first.target.member, first.content.agent, first.content.tool) == ("Olga", "Stella", "atlas.publish")
     assert first.content.token is None, "a message alone does not decide about rules"
     assert first.content.approve_url is not None
+    assert first.content.respond_url is None, "there is no call to answer in the place of"
     mailed = quopri.decodestring(_body(first)).decode().replace("\n", " ")
     assert mailed.count("If nobody decides by then, nothing changes.") == 2
     assert "Proposed by" in mailed
+    assert "Answer instead" not in mailed
     await publish(world, manifest("1.1.0"), olga.actor)
     box.failures = [Failure.PERMANENT]
     await drain(sending)

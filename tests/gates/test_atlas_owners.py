@@ -34,6 +34,7 @@ from cortex_plane.tenancy.model.orgs import MemberChange, Role
 from cortex_plane.tenancy.verbs import orgs
 from tests.fixtures.atlases import ATLAS, manifest, plain, publish
 from tests.fixtures.clock import Clock
+from tests.fixtures.credentials import link_for, press
 from tests.fixtures.gated import ATLAS as GATED
 from tests.fixtures.gated import DELETE, Desk, ask_for, atlas, delete, get
 from tests.fixtures.people import Person, World
@@ -204,6 +205,36 @@ async def test_where_the_owner_is_gone_admins_decide(people: People) -> None:
     assert await people.holds() == "2.0.0"
 
 
+@pytest.mark.parametrize("loses", ["the role", "the team"])
+@pytest.mark.proves("D.801")
+async def test_whoever_was_asked_must_own_it_when_they_decide(
+    http: httpx.AsyncClient, people: People, loses: str
+) -> None:
+    """Olga was asked, and has lost her role, or left the team that owns the atlas: only a new request asks whoever it is for now."""
+    world, olga = people.world, people.olga
+    await orgs.update_member(world.db, world.admin.actor, olga.member_id, MemberChange(teams=["main"]), None)
+    if loses == "the team":
+        await atlases.hand_over_atlas(world.db, olga.actor, ATLAS, AtlasHandover(team="main"))
+    proposal = await people.propose()
+    assert proposal.waits is not None
+    assert proposal.waits.deciders == ["Ada", "Olga"]
+    change = MemberChange(roles=[Role.APPROVER]) if loses == "the role" else MemberChange(teams=[])
+    await orgs.update_member(world.db, world.admin.actor, olga.member_id, change, None)
+    card = (await people.card(proposal)).approval
+    path = f"/v1/approvals/{card.id}/decide"
+    body = {"decision": "approved", "version": card.version, "input_hash": card.input_hash}
+    refused = await http.post(path, json=body, headers=olga.headers)
+    assert (refused.status_code, refused.json()["code"]) == (403, "not_your_atlas"), refused.text
+    assert await people.holds() == "1.0.0"
+    again = await people.propose()
+    assert again.waits is not None
+    assert (again.waits.created, again.waits.deciders) == (True, ["Ada"])
+    assert (await people.card(proposal)).approval.status is ApprovalStatus.CANCELLED
+    await people.decide(again, world.admin)
+    assert await people.holds() == "2.0.0"
+    assert await people.sound()
+
+
 @pytest.mark.proves("D.801")
 async def test_a_no_and_the_end_of_its_time_leave_the_old_version(people: People, admin: asyncpg.Connection) -> None:
     denied = await people.propose()
@@ -319,6 +350,21 @@ async def test_a_change_is_neither_edited_nor_standing_nor_handed_on(people: Peo
         await approvals.delegate(people.world.db, people.olga.actor, proposal.waits.approval_id, draft)
     assert handed.value.code == "not_a_call"
     assert await people.holds() == "1.0.0"
+
+
+@pytest.mark.proves("D.801")
+async def test_a_change_takes_no_answer(http: httpx.AsyncClient, people: People) -> None:
+    """Answered in its place, a change would be over without a yes or a no."""
+    proposal = await people.propose()
+    card = (await people.card(proposal)).approval
+    body = {"decision": "responded", "answer": "Later.", "version": card.version, "input_hash": card.input_hash}
+    refused = await http.post(f"/v1/approvals/{card.id}/decide", json=body, headers=people.olga.headers)
+    assert (refused.status_code, refused.json()["hint"]) == (422, "Approve it or deny it."), refused.text
+    page = await press(http, await link_for(people.world, card, Choice.RESPONDED, people.olga), answer="Later.")
+    assert page.status_code >= 400
+    assert (await people.card(proposal)).approval.status is ApprovalStatus.PENDING
+    await people.decide(proposal, people.olga)
+    assert await people.holds() == "2.0.0"
 
 
 @pytest.mark.proves("D.801")

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
+import httpx
 import pytest
 
 from cortex_plane.approvals.model.approvals import (
@@ -36,9 +37,11 @@ from tests.channels.behaviour import PUBLIC_URL, Failure, delivery_of, drain, li
 from tests.channels.postbox import Postbox, connect
 from tests.fixtures.approvals import Shipping, decide, ship, shown, waiting
 from tests.fixtures.clock import Clock
+from tests.fixtures.credentials import by_token, press
 from tests.fixtures.notifications import copies
 from tests.fixtures.people import Person, World, apply_policies
 from tests.fixtures.stages import held_job
+from tests.fixtures.visitors import Visitor
 from tests.fixtures.workers import whole
 
 TWO = """
@@ -153,6 +156,65 @@ async def test_an_org_says_over_which_channels_it_asks_at_all(strict: World, adm
     assert refused.value.code == "channel_not_used"
     await use()
     await decisions.decide(strict.db, ann.actor, asked.id, decision, Channel.EMAIL)
+
+
+@pytest.mark.parametrize("channel", ["email", "webhook"])
+@pytest.mark.proves("S4.207")
+async def test_messages_of_a_channel_that_its_org_dropped_decide_nothing(
+    http: httpx.AsyncClient, strict: World, admin: asyncpg.Connection, channel: str
+) -> None:
+    """Their links and tokens alike, until the org uses it again. Whoever logs in decides as before."""
+    await person(strict, admin, await connect(strict, channel), "Ann")
+    asked, box = await asked_of(strict), Postbox(channel)
+    await drain(notifier(strict, box))
+    message = card(box.received[0])
+    assert message.token is not None
+    assert message.approve_url is not None
+
+    async def use(*channels: str) -> None:
+        body = {"settings": {"approval_channels": channels}}
+        answer = await http.patch("/v1/org", json=body, headers=strict.admin.headers)
+        assert answer.status_code == 200, answer.text
+
+    async def entries() -> list[str]:
+        return [
+            each.action for each in await audit.list_entries(strict.db, strict.admin.actor, asked.session_id, 0, 99)
+        ]
+
+    await use("webhook" if channel == "email" else "email")
+    before = await entries()
+    for path, body in (
+        ("/v1/approvals/decide", {"decision": "approved"}), ("/api/approvals/approve", {}),
+        ("/api/approvals/deny", {}),
+    ):  # fmt: skip
+        refused = await http.post(path, json={"token": message.token, **body})
+        assert (refused.status_code, refused.json()["code"]) == (403, "channel_not_used"), refused.text
+        assert f"does not use {channel} for approvals" in refused.json()["detail"]
+    page = await press(http, message.approve_url)
+    assert (page.status_code, f"does not use {channel} for approvals" in page.text) == (403, True)
+    assert (await shown(strict, asked.id)).status is ApprovalStatus.PENDING
+    assert await entries() == before
+    await use(channel)
+    assert (await by_token(http, message.token, "approved", reason="yes")).status_code == 200
+    await use("webhook" if channel == "email" else "email")
+    assert (await by_token(http, message.token)).json()["code"] == "channel_not_used", "also where it was used"
+    assert await whole(strict)
+
+
+@pytest.mark.proves("S4.207")
+async def test_whoever_logs_in_decides_what_a_dropped_channel_told_them_of(
+    http: httpx.AsyncClient, strict: World, admin: asyncpg.Connection
+) -> None:
+    ann = await person(strict, admin, await connect(strict), "Ann")
+    asked = await asked_of(strict)
+    await drain(notifier(strict, Postbox()))
+    change = OrgChange(settings=OrgSettingsChange(approval_channels=("webhook",)))
+    await orgs.update_org(strict.db, strict.admin.actor, change, None)
+    visitor = await Visitor.log_in(http, strict, ann)
+    preview = await visitor.decide(asked.id, "approved")
+    answer = await visitor.submit(preview, f"/approvals/{asked.id}/decide", decision="approved")
+    assert answer.status_code == 303, answer.text
+    assert (await shown(strict, asked.id)).status is ApprovalStatus.APPROVED
 
 
 async def test_at_most_a_hundred_people_are_told_and_the_named_come_first(

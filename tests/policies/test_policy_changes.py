@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
+from typing import Any
 
 import asyncpg
 import httpx
@@ -28,6 +30,7 @@ from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.orgs import MemberChange, OrgChange, OrgSettingsChange, PolicyChanges, Role
 from cortex_plane.tenancy.verbs import orgs
 from tests.fixtures.approvals import Shipping, ship
+from tests.fixtures.clock import Clock
 from tests.fixtures.people import Person, World
 from tests.fixtures.workers import ended, make_agent, submit, turn, working
 
@@ -149,6 +152,86 @@ async def test_a_name_that_came_to_stand_for_somebody_else_is_asked_about_again(
         await decide(careful, waiting, careful.admin)
     assert refused.value.code == "change_overtaken"
     assert await current(careful) == 1
+
+
+async def propose(http: httpx.AsyncClient, by: Person, text: str) -> dict[str, Any]:
+    """What waits now."""
+    answer = await http.post("/v1/policies", json={"text": text}, headers=by.headers)
+    assert answer.status_code == 202, answer.text
+    waits: dict[str, Any] = answer.json()["waits"]
+    return waits
+
+
+async def shown(http: httpx.AsyncClient, world: World, waits: dict[str, Any]) -> dict[str, Any]:
+    answer = await http.get(f"/v1/approvals/{waits['approval_id']}", headers=world.admin.headers)
+    card: dict[str, Any] = answer.json()["approval"]
+    return card
+
+
+async def decide_over_http(
+    http: httpx.AsyncClient, world: World, waits: dict[str, Any], choice: str
+) -> tuple[int, str | None]:
+    card = await shown(http, world, waits)
+    decision = {"decision": choice, "version": card["version"], "input_hash": card["input_hash"]}
+    path = f"/v1/approvals/{waits['approval_id']}/decide"
+    answer = await http.post(path, json=decision, headers=world.admin.headers)
+    return answer.status_code, answer.json().get("code")
+
+
+@pytest.mark.proves("D.803")
+async def test_what_can_not_be_approved_any_more_is_proposed_anew(http: httpx.AsyncClient, careful: World) -> None:
+    """The file says the same, and a name in it stands for somebody else: the request that waits is over, and another asks."""
+    stella = await careful.person(Role.STEWARD, name="Stella")
+    vera = await careful.person(Role.APPROVER, name="Vera")
+    text = "policies: [{name: vera, target: deploy*, effect: requires_approval, approvers: {members: [Vera]}}]"
+    first, other = await propose(http, stella, text), await propose(http, stella, NO_MAIL)
+    await orgs.update_member(careful.db, careful.admin.actor, vera.member_id, MemberChange(display_name="Old"), None)
+    await careful.person(Role.APPROVER, name="Vera")
+    assert await decide_over_http(http, careful, first, "approved") == (409, "change_overtaken")
+    again = await propose(http, stella, text)
+    assert again["created"] is True
+    assert again["approval_id"] != first["approval_id"]
+    card = await shown(http, careful, first)
+    assert (card["status"], card["resolution_reason"]) == (
+        "cancelled", "it could not be approved any more, and was proposed again",
+    )  # fmt: skip
+    assert (await shown(http, careful, other))["status"] == "pending", "what else was proposed still waits"
+    assert (await propose(http, stella, text))["approval_id"] == again["approval_id"]
+    assert await decide_over_http(http, careful, again, "approved") == (200, None)
+    assert await current(careful) == 2
+    assert (await audit.verify(careful.db, careful.admin.actor)).faults == []
+
+
+@pytest.mark.parametrize("how", ["denied", "expired", "cancelled"])
+@pytest.mark.proves("D.803")
+async def test_what_was_turned_down_may_be_proposed_again(
+    http: httpx.AsyncClient, careful: World, admin: asyncpg.Connection, how: str
+) -> None:
+    stella = await careful.person(Role.STEWARD, name="Stella")
+    first = await propose(http, stella, NO_MAIL)
+    if how == "denied":
+        assert await decide_over_http(http, careful, first, "denied") == (200, None)
+    elif how == "expired":
+        await Clock.install(admin, datetime.fromisoformat(first["deadline"]))
+    else:
+        await decide_over_http(http, careful, await propose(http, stella, NO_DEPLOYS), "approved")
+    again = await propose(http, stella, NO_MAIL)
+    assert again["created"] is True
+    assert again["approval_id"] != first["approval_id"]
+    assert await decide_over_http(http, careful, again, "approved") == (200, None)
+
+
+@pytest.mark.proves("D.803")
+async def test_nothing_waits_for_somebody_who_is_gone(http: httpx.AsyncClient, careful: World) -> None:
+    bob = await careful.person(Role.STEWARD, name="Bob")
+    first = await propose(http, careful.admin, NO_MAIL)
+    assert first["deciders"] == ["Bob"]
+    await orgs.update_member(careful.db, careful.admin.actor, bob.member_id, MemberChange(roles=[Role.MEMBER]), None)
+    answer = await http.post("/v1/policies", json={"text": NO_MAIL}, headers=careful.admin.headers)
+    assert (answer.status_code, answer.json()["code"]) == (409, "nobody_to_approve")
+    await careful.person(Role.STEWARD, name="Cleo")
+    waits = await propose(http, careful.admin, NO_MAIL)
+    assert (waits["created"], waits["deciders"]) == (False, ["Cleo"])
 
 
 @pytest.mark.proves("D.803")

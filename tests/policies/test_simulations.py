@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
+import httpx
 import pytest
 import pytest_asyncio
 
@@ -22,6 +23,8 @@ from cortex_plane.policies.verbs import policies, simulations
 from cortex_plane.tenancy.model.orgs import Role, TeamDraft
 from cortex_plane.tenancy.verbs import orgs
 from tests.fixtures.approvals import Shipping, ship
+from tests.fixtures.atlases import publish
+from tests.fixtures.gated import ATLAS, atlas
 from tests.fixtures.people import World, apply_policies
 from tests.fixtures.rows import digests
 from tests.fixtures.workers import call, make_agent, submit, turn, until, working
@@ -46,9 +49,11 @@ async def world(db: Database) -> World:
     return world
 
 
-async def make_calls(world: World, *calls: dict[str, Any], slug: str = "shipper", **more: Any) -> UUID:
+async def make_calls(
+    world: World, *calls: dict[str, Any], slug: str = "shipper", atlases: list[str] | None = None, **more: Any
+) -> UUID:
     """A job that asks for these, and has had its answer or waits for it."""
-    agent = await make_agent(world, [turn(*calls, text="I ship.")], slug=slug)
+    agent = await make_agent(world, [turn(*calls, text="I ship.")], slug=slug, atlases=atlases or [])
     id = await submit(world, agent, **more)
     async with working(world.db, Shipping().app):
         await until(world, id, JobStatus.COMPLETED, JobStatus.WAITING_FOR_APPROVAL)
@@ -88,6 +93,21 @@ async def test_past_calls_are_judged_by_a_file_that_is_not_applied(world: World,
     assert loose.totals.other_rule == 3
     assert await digests(admin) == before, "nothing was written"
     assert (await policies.get_policies(world.db, world.admin.actor)).version == 1
+
+
+@pytest.mark.proves("D.115")
+async def test_a_simulation_says_that_gates_and_atlases_are_not_a_part_of_it(
+    http: httpx.AsyncClient, world: World
+) -> None:
+    await make_calls(world, ship("1.0", to="staging"))
+    plain = (await http.post("/v1/policies/simulate", json={"text": LATER}, headers=world.admin.headers)).json()
+    assert (plain["totals"]["looked_at"], plain["totals"]["governed"], plain["left_out"]) == (1, 0, [])
+    await publish(world, atlas())
+    await make_calls(world, ship("1.1", to="staging"), ship("1.2", to="staging"), slug="governed", atlases=[ATLAS])
+    answer = (await http.post("/v1/policies/simulate", json={"text": LATER}, headers=world.admin.headers)).json()
+    assert (answer["totals"]["looked_at"], answer["totals"]["governed"]) == (3, 2)
+    (left_out,) = answer["left_out"]
+    assert left_out.startswith("gates and policies of atlases, which judge 2 of these calls as well")
 
 
 @pytest.mark.proves("D.115")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -11,9 +12,11 @@ import asyncpg
 import httpx
 import pytest
 
+from cortex_plane.agents.model.tools import ToolError
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.kernel.errors import CortexError, ToolFailed
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.sessions.model.sessions import InboundMessage
 from cortex_plane.sessions.verbs import sessions
@@ -27,6 +30,7 @@ from tests.fixtures.gated import atlas, before, gate, governed
 from tests.fixtures.people import World, apply_policies
 from tests.fixtures.workers import FAST, Gate, call, make_agent, submit, turn, until, whole, working
 from tests.jobs.test_http_pauses import events_of, read, send
+from tests.worker.test_code_branches import a_write_waits, row_held, turns
 
 START = datetime(2026, 3, 15, 12, tzinfo=UTC)
 
@@ -165,6 +169,163 @@ async def test_code_and_tools_end_a_session_when_no_job_of_it_is_open(
             while await tick(world) != ["ended"]:  # noqa: ASYNC110 -- only the database knows
                 await asyncio.sleep(0.05)
     assert (await read(http, world, f"sessions/{session}"))["status"] == "TERMINATED"
+
+
+@pytest.mark.proves("S2.201")
+@pytest.mark.parametrize("read_only", [True, False], ids=["a read", "an effect"])
+@pytest.mark.parametrize("by", ["model", "code"])
+async def test_a_call_that_failed_ends_no_session(
+    http: httpx.AsyncClient, world: World, by: str, read_only: bool
+) -> None:
+    app = App("tests")
+
+    @app.tool(read_only=read_only)
+    async def leave(context: ToolContext) -> str:
+        """Leaves, and fails."""
+        context.end_session("enough")
+        raise ToolError("The door is locked.")
+
+    async def run(ctx: Context) -> str:
+        try:
+            return str(await ctx.tool("leave"))
+        except ToolFailed:
+            return "still here"
+
+    coded(run, app)
+    agent = await (make_coded(world) if by == "code" else make_agent(world, [turn(call("leave"))]))
+    job = await submit(world, agent)
+    session = await session_of(http, world, job)
+    async with working(world.db, app, settings=FAST):
+        await until(world, job, JobStatus.COMPLETED)
+    assert (await read(http, world, f"sessions/{session}"))["end_reason"] is None
+    assert await tick(world) == []
+    trail = [entry["action"] for entry in (await read(http, world, f"audit?session_id={session}"))["items"]]
+    assert "session_end_requested" not in trail
+
+
+@pytest.mark.proves("S2.201")
+async def test_a_session_ends_where_the_try_that_asked_for_it_succeeds(http: httpx.AsyncClient, world: World) -> None:
+    """A try whose outcome nobody knows asks for nothing; the one that succeeds does, once."""
+    app = App("tests")
+
+    @app.tool(on_uncertain="retry_with_key")
+    async def leave(context: ToolContext) -> str:
+        """Leaves, with the second try."""
+        context.end_session(f"try {context.attempt}")
+        if context.attempt == 1:
+            raise RuntimeError("the line broke")
+        return "left"
+
+    job = await submit(world, await make_agent(world, [turn(call("leave"))]))
+    session = await session_of(http, world, job)
+    async with working(world.db, app, settings=FAST):
+        await until(world, job, JobStatus.COMPLETED)
+    assert (await read(http, world, f"sessions/{session}"))["end_reason"] == "try 2"
+    trail = [entry["action"] for entry in (await read(http, world, f"audit?session_id={session}"))["items"]]
+    assert trail.count("session_end_requested") == 1
+
+
+@pytest.mark.proves("S2.201")
+async def test_whatever_reason_a_tool_names_is_kept_as_text(http: httpx.AsyncClient, world: World) -> None:
+    app = App("tests")
+
+    @app.tool()
+    async def leave(context: ToolContext) -> str:
+        """Leaves, with a reason that no database takes as it is."""
+        context.end_session(KeyError("all\0done"))  # type: ignore[arg-type]
+        return "left"
+
+    job = await submit(world, await make_agent(world, [turn(call("leave"))]))
+    async with working(world.db, app, settings=FAST):
+        await until(world, job, JobStatus.COMPLETED)
+    session = await session_of(http, world, job)
+    assert (await read(http, world, f"sessions/{session}"))["end_reason"] == repr("all\0done")
+
+
+@pytest.mark.proves("S2.201")
+async def test_an_end_that_is_asked_for_while_another_branch_writes_is_not_lost(
+    http: httpx.AsyncClient, world: World, admin: asyncpg.Connection
+) -> None:
+    leaves, acts, app = Gate(), Gate(), App("tests")
+
+    @app.tool(read_only=True)
+    async def leave(context: ToolContext) -> str:
+        """Leaves."""
+        await leaves.passed()
+        context.end_session("enough")
+        return "left"
+
+    @app.tool()
+    async def act() -> str:
+        """Acts."""
+        return "acted"
+
+    async def run(ctx: Context) -> None:
+        async def later() -> Any:
+            await ctx.step("look", acts.passed, repeatable=True)
+            return await ctx.tool("act")
+
+        await ctx.gather(ctx.tool("leave"), later())
+
+    coded(run, app)
+    job = await submit(world, await make_coded(world))
+    session = await session_of(http, world, job)
+    async with working(world.db, app, settings=FAST, adoption_seconds=20.0):
+        await asyncio.wait_for(leaves.entered.wait(), 20)
+        await asyncio.wait_for(acts.entered.wait(), 20)
+        async with row_held(admin, job):
+            acts.opened.set()
+            await a_write_waits(admin)
+            leaves.opened.set()
+            await turns()
+        await until(world, job, JobStatus.COMPLETED)
+    assert (await read(http, world, f"sessions/{session}"))["end_reason"] == "enough"
+
+
+@pytest.mark.proves("S2.201")
+async def test_a_thread_that_outlives_its_call_ends_no_session(http: httpx.AsyncClient, world: World) -> None:
+    app, codes = App("tests"), list[str]()
+    over, done, loop = threading.Event(), asyncio.Event(), asyncio.get_running_loop()
+
+    @app.tool(read_only=True, timeout=0.05)
+    def slow(context: ToolContext) -> None:
+        """Takes longer than it has."""
+        over.wait(20)
+        try:
+            context.end_session("late")
+        except CortexError as error:
+            codes.append(error.code)
+        loop.call_soon_threadsafe(done.set)
+
+    @app.tool(read_only=True)
+    async def look() -> None:
+        """Looks after the thread of the call before has gone on."""
+        over.set()
+        await asyncio.wait_for(done.wait(), 20)
+
+    job = await submit(world, await make_agent(world, [turn(call("slow")), turn(call("look"))]))
+    session = await session_of(http, world, job)
+    async with working(world.db, app, settings=FAST):
+        await until(world, job, JobStatus.COMPLETED)
+    assert codes == ["call_over"]
+    assert (await read(http, world, f"sessions/{session}"))["end_reason"] is None
+
+
+@pytest.mark.proves("S2.201")
+async def test_the_end_of_a_session_locks_it_before_its_job(
+    http: httpx.AsyncClient, world: World, admin: asyncpg.Connection
+) -> None:
+    """As whoever terminates it does: the two never wait for each other."""
+    agent = await make_agent(world, [turn(call("plane.end_session", reason="bye"))], tools=["plane.end_session"])
+    job = await submit(world, agent)
+    session = await session_of(http, world, job)
+    async with working(world.db, App("tests"), settings=FAST, adoption_seconds=20.0):
+        async with admin.transaction():
+            await admin.execute("select from session where id = $1 for update", UUID(session))
+            await a_write_waits(admin)
+            await admin.execute("select from job where id = $1 for update nowait", job)
+        await until(world, job, JobStatus.COMPLETED)
+    assert (await read(http, world, f"sessions/{session}"))["end_reason"] == "bye"
 
 
 @pytest.mark.proves("S2.202")

@@ -1081,7 +1081,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.cancel_changes(p_org uuid, p_action text, p_target text, p_except uuid, p_reason text) RETURNS SETOF uuid
+CREATE FUNCTION public.cancel_changes(p_org uuid, p_action text, p_target text, p_except uuid, p_reason text, p_only uuid DEFAULT NULL::uuid) RETURNS SETOF uuid
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -1091,7 +1091,7 @@ begin
       update approval_request r
       set status = 'cancelled', next_action_at = null, resolved_at = plane_now(), resolution_reason = p_reason
       where r.org_id = p_org and r.kind = 'change' and r.status = 'pending' and r.tool_name = p_action and r.target = p_target
-        and r.id is distinct from p_except
+        and r.id is distinct from p_except and (p_only is null or r.id = p_only)
       returning r.id)
     , told as (
       insert into approval_event (org_id, approval_id, event_type, payload, created_at)
@@ -3300,7 +3300,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.open_approval_token(p_token_hash bytea) RETURNS TABLE(org_id uuid, id uuid, approval_id uuid, version integer, input_hash text, template text, expires_at timestamp with time zone, used_at timestamp with time zone, vote text, now timestamp with time zone, member_id uuid, name text, roles text[], clearance integer, active boolean, mac bytea)
+CREATE FUNCTION public.open_approval_token(p_token_hash bytea) RETURNS TABLE(org_id uuid, id uuid, approval_id uuid, version integer, input_hash text, template text, expires_at timestamp with time zone, used_at timestamp with time zone, vote text, unused_channel text, now timestamp with time zone, member_id uuid, name text, roles text[], clearance integer, active boolean, mac bytea)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -3316,12 +3316,14 @@ begin
   perform set_config('app.org_id', home::text, true);
   return query
     select t.org_id, t.id, t.approval_id, t.version, encode(t.input_hash, 'hex'), r.template, t.expires_at, t.used_at,
-      v.decision, plane_now(), u.id, u.display_name, u.roles, u.clearance, u.deactivated_at is null, t.mac
+      v.decision, case when not uses_channel(home, n.channel_type) then n.channel_type end, plane_now(), u.id, u.display_name,
+      u.roles, u.clearance, u.deactivated_at is null, t.mac
     from approval_token t
     join approval_request r on r.org_id = t.org_id and r.id = t.approval_id
     join user_account u on u.org_id = t.org_id and u.id = t.user_account_id
     left join approval_vote v on v.org_id = t.org_id and v.approval_id = t.approval_id and v.version = t.version
       and v.user_account_id = t.user_account_id
+    left join notification n on n.org_id = t.org_id and n.id = t.notification_id
     where t.org_id = home and t.id = found_id;
 end
 $$;

@@ -366,6 +366,7 @@ async def test_at_the_deadline_the_default_is_the_answer_or_code_is_told(
         (lambda ctx: ctx.ask("Which?", deadline=-1), "deadline"),
         (lambda ctx: ctx.ask("Which?", deadline=9_999_999), "deadline"),
         (lambda ctx: ctx.ask("Which?", approvers=["ada"]), "`approvers`"),
+        (lambda ctx: ctx.ask("Which?", schema={**AMOUNT, "required": [["amount"]]}), "`required`"),
     ],
 )
 @pytest.mark.proves("D.743")
@@ -387,8 +388,9 @@ async def test_code_that_asks_badly_fails_with_what_to_correct(strict: World, as
 @pytest.mark.proves("D.742")
 async def test_a_model_that_may_ask_people_is_offered_the_tool_and_gets_the_answer(strict: World, door: Door) -> None:
     bad = call("plane_ask_person", question="Which?", choices=["a", "a"])
+    malformed = call("plane_ask_person", question="Which?", schema={**AMOUNT, "required": [{}]})
     good = call("plane_ask_person", question="Which plan?", choices=["basic", "pro"], deadline_seconds=3600)
-    turns = [turn(bad, text="hm"), turn(good, text="I ask."), turn(text="{result}")]
+    turns = [turn(bad, malformed, text="hm"), turn(good, text="I ask."), turn(text="{result}")]
     agent = await make_agent(strict, turns, ask_people=True)
     id = await submit(strict, agent)
     model = Recording()
@@ -403,6 +405,7 @@ async def test_a_model_that_may_ask_people_is_offered_the_tool_and_gets_the_answ
     assert job.status is JobStatus.COMPLETED
     first, second = [turn for turn in model.asked[-1] if isinstance(turn, ToolTurn)]
     assert "twice" in first.results[0].content
+    assert "`required` must list properties" in first.results[1].content
     assert (second.results[0].content, second.results[0].is_error) == ('"pro"', False)
     assert await whole(strict)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -11,17 +13,20 @@ import asyncpg
 import httpx
 import pytest
 
+from cortex_plane.agents.model.completions import CallRequest, ModelRequest, ModelUsage, Response, TextChunk
 from cortex_plane.agents.model.tools import DidNotHappen, Happened, ToolError
 from cortex_plane.approvals.verbs import settlements
 from cortex_plane.calls.verbs import steps
+from cortex_plane.jobs.model import checkpoints
 from cortex_plane.jobs.model.effects import Answer, Verdict
 from cortex_plane.jobs.model.jobs import JobStatus, Pause, Resumption
 from cortex_plane.jobs.model.state import MAX_STATE_BYTES
 from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.jobs.verbs import steering
-from cortex_plane.kernel.errors import CortexError
+from cortex_plane.kernel.errors import CortexError, ToolFailed
 from cortex_plane.tenancy.verbs import logins
 from cortex_plane.worker.attempt import Attempt
+from cortex_plane.worker.code import journal
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
@@ -33,12 +38,14 @@ from tests.fixtures.windows import Listening, small_agent
 from tests.fixtures.workers import (
     Died,
     Gate,
+    Recording,
     call,
     died,
     ended,
     job_of,
     leased,
     make_agent,
+    steps_of,
     submit,
     turn,
     until,
@@ -325,23 +332,100 @@ async def test_a_thread_that_outlives_its_call_changes_nothing(world: World) -> 
     assert await state_of(world, job) == {}
 
 
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "threads"])
 @pytest.mark.proves("S1.240")
-async def test_a_state_that_fits_and_a_checkpoint_that_does_not(world: World) -> None:
-    """Calls that run at once are counted apart: together they may be too much for a checkpoint. What was there stays."""
-    app = notes()
+async def test_calls_that_run_at_once_share_the_room_of_the_state(world: World, is_async: bool) -> None:
+    """The one that finds no room any more is told so, and may go on without; what the others set is kept."""
+    app, gate, barrier = notes(), Gate(), threading.Barrier(5, timeout=20)
 
-    @app.tool(read_only=True)
-    async def fill(key: str, ctx: ToolContext) -> None:
-        """Fills the state."""
-        ctx.state.set(key, "x" * 250_000)
+    if is_async:
 
-    script = [NOTES[0], turn(*(call("fill", key=key) for key in "uvwxy"))]
+        @app.tool(name="fill", read_only=True)
+        async def fill(key: str, ctx: ToolContext) -> None:
+            """Fills the state, when all are under way."""
+            asyncio.get_running_loop().call_soon(gate.opened.set)
+            await gate.passed()
+            ctx.state.set(key, "x" * 100_000)
+
+    else:
+
+        @app.tool(name="fill", read_only=True)
+        def fill_in_thread(key: str, ctx: ToolContext) -> None:
+            """Fills the state, when all are under way."""
+            barrier.wait()
+            ctx.state.set(key, "x" * 100_000)
+
+    script = [NOTES[0], turn(*(call("fill", key=key) for key in "uvwxy")), NOTES[1]]
     job = await submit(world, await make_agent(world, script))
     async with working(world.db, app):
         end = await ended(world, job)
+    assert end.status is JobStatus.COMPLETED, end.error_message
+    state = await state_of(world, job)
+    assert state.pop("words") == ["a", "b"]
+    assert len(state) == 2
+    answers = (await steps_of(world, job))[1].calls
+    assert {call.arguments["key"] for call in answers if call.error is None} == set(state)
+    errors = [call.error or "" for call in answers if call.error is not None]
+    assert len(errors) == 3
+    for error in errors:
+        assert f"the limit is {MAX_STATE_BYTES}" in error
+
+
+@pytest.mark.proves("S1.240")
+async def test_what_a_failed_call_set_takes_no_room_from_those_beside_it(world: World) -> None:
+    app, failed = App("tests"), asyncio.Event()
+
+    @app.tool(read_only=True)
+    async def fail(ctx: ToolContext) -> None:
+        """Fills the state, and fails."""
+        ctx.state.set("a", "x" * 200_000)
+        asyncio.get_running_loop().call_later(0, failed.set)
+        raise ToolError("It did not work.")
+
+    @app.tool(read_only=True)
+    async def fill(ctx: ToolContext) -> None:
+        """Fills the state after that."""
+        await failed.wait()
+        ctx.state.set("b", "x" * 200_000)
+
+    job = await submit(world, await make_agent(world, [turn(call("fail"), call("fill"))]))
+    async with working(world.db, app):
+        await ended(world, job)
+    assert list(await state_of(world, job)) == ["b"]
+
+
+@pytest.mark.proves("S1.240")
+async def test_a_checkpoint_that_is_too_large_beside_the_state_ends_the_job(world: World) -> None:
+    """Small results of many calls are a part of it while their step is under way. What was there stays."""
+    app = notes()
+
+    @app.tool(read_only=True)
+    async def fill(ctx: ToolContext) -> None:
+        """Fills the state."""
+        ctx.state.set("x", "x" * 250_000)
+
+    @app.tool(read_only=True)
+    async def look() -> str:
+        """Looks."""
+        return "y" * 2000
+
+    responses = iter([["note"], ["fill"], [*["look"] * 400, "note"]])
+
+    class Busy:
+        async def stream(self, _request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
+            calls = (
+                CallRequest(id=f"{n}", name=tool, arguments={"word": "a"} if tool == "note" else {})
+                for n, tool in enumerate(next(responses))
+            )
+            yield Response(text=None, calls=tuple(calls), usage=ModelUsage(prompt_tokens=1, completion_tokens=1))
+
+    job = await submit(world, await make_agent(world, [], model="busy"))
+    async with working(world.db, app, backends=Backends({"busy": Busy()})):
+        end = await ended(world, job)
     assert end.status is JobStatus.FAILED
-    assert "Its largest part is working_data." in (end.error_message or "")
-    assert await state_of(world, job) == {"words": ["a"]}
+    assert "Its largest part is working_data.x with 250002 bytes." in (end.error_message or "")
+    state = await state_of(world, job)
+    assert (state["words"], len(state["x"])) == (["a"], 250_000)
 
 
 # Code agents --------------------------------------------------------------------------------------------------------
@@ -465,3 +549,143 @@ async def test_an_attempt_that_cannot_write_leaves_the_state_as_it_was(world: Wo
     await Attempt(worker._host, assignment).run()
     assert (await job_of(world, job)).status is JobStatus.RUNNING
     assert await state_of(world, job) == {"words": ["a"]}
+
+
+@pytest.mark.proves("S1.240")
+async def test_branches_of_code_share_the_room_of_the_state(world: World) -> None:
+    """Whoever is first has it: a tool of another branch, or the function itself."""
+    app, gates = App("tests"), {"a": Gate(), "b": Gate()}
+
+    @app.tool(read_only=True)
+    async def fill(key: str, ctx: ToolContext) -> None:
+        """Fills the state, and takes a while."""
+        ctx.state.set(key, "x" * 100_000)
+        await gates[key].passed()
+
+    async def run(ctx: Context) -> list[str]:
+        async def branch(key: str) -> str:
+            try:
+                await ctx.tool("fill", key=key)
+            except ToolFailed as error:
+                return str(error)
+            return "kept"
+
+        async def own() -> str:
+            for gate in gates.values():
+                await ctx.step("wait", gate.entered.wait, repeatable=True)
+            code = "kept"
+            try:
+                await ctx.state.set("c", "x" * 100_000)
+            except CortexError as error:
+                code = error.code
+            for gate in gates.values():
+                gate.opened.set()
+            return code
+
+        codes = list(await ctx.gather(branch("a"), branch("b"), own()))
+        await ctx.state.delete("a")
+        await ctx.state.set("d", "x" * 100_000)
+        return codes
+
+    job = await submit(world, await make_coded(world))
+    async with working(world.db, coded(run, app)):
+        end = await ended(world, job)
+    assert (end.error_message, end.result) == (None, {"value": ["kept", "kept", "state_too_large"]})
+    assert sorted(await state_of(world, job)) == ["b", "d"]
+
+
+@pytest.mark.proves("S1.240")
+async def test_a_tool_of_code_finds_what_other_branches_kept_meanwhile(world: World) -> None:
+    app, gate = App("tests"), Gate()
+
+    @app.tool(read_only=True)
+    async def fill(ctx: ToolContext) -> None:
+        """Fills the state after another branch did."""
+        await gate.passed()
+        ctx.state.set("a", "x" * 200_000)
+
+    async def run(ctx: Context) -> str:
+        async def own() -> None:
+            await ctx.step("wait", gate.entered.wait, repeatable=True)
+            await ctx.state.set("b", "x" * 200_000)
+            gate.opened.set()
+
+        async def branch() -> str:
+            try:
+                await ctx.tool("fill")
+            except ToolFailed as error:
+                return str(error)
+            return "kept"
+
+        first, _ = await ctx.gather(branch(), own())
+        return str(first)
+
+    job = await submit(world, await make_coded(world))
+    async with working(world.db, coded(run, app)):
+        end = await ended(world, job)
+    assert f"the limit is {MAX_STATE_BYTES}" in str(end.result), end.error_message
+    assert list(await state_of(world, job)) == ["b"]
+
+
+# Ends of an attempt ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("S1.240")
+async def test_what_is_recorded_when_the_plane_fails_is_written_before_the_job_is_tried_again(
+    world: World, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One branch sets something; in another one the plane goes wrong before that is written."""
+    monkeypatch.setattr(journal, "FLUSH_SECONDS", 60.0)
+    asked, broken, seen = asyncio.Event(), asyncio.Event(), list[str | None]()
+
+    async def break_once(count: int) -> None:
+        asked.set()
+        await broken.wait()
+        if count == 1:
+            raise RuntimeError("out of order")
+
+    async def run(ctx: Context) -> int:
+        seen.append(await admin.fetchval("select memory #>> '{working_data,count}' from job where id = $1", ctx.job_id))
+
+        async def own() -> None:
+            await ctx.step("wait", asked.wait, repeatable=True)
+            await ctx.state.set("count", 1)
+            broken.set()
+
+        await ctx.gather(own(), ctx.model("What now?"))
+        return int(await ctx.state.get("count"))
+
+    job = await submit(world, await make_coded(world, turn(text="this"), model="frail"))
+    async with working(world.db, coded(run), backends=Backends({"frail": Recording(break_once)})):
+        end = await ended(world, job)
+    assert (end.error_message, end.result) == (None, {"value": 1})
+    assert seen == [None, "1"], "the second attempt begins with it"
+    assert await whole(world)
+
+
+@pytest.mark.proves("S1.240")
+async def test_what_grew_too_large_ends_with_its_job_once(
+    world: World, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even the checkpoint without the new state fits: the one that was written last stays, and outcomes are kept."""
+    app = App("tests")
+
+    @app.tool()
+    async def act(ctx: ToolContext) -> str:
+        """Acts, and from then on no checkpoint is small enough."""
+        ctx.state.set("x", "x")
+        monkeypatch.setattr(checkpoints, "MAX_BYTES", 10)
+        return "acted"
+
+    async def run(ctx: Context) -> str:
+        await ctx.tool("act")
+        return "done"
+
+    job = await submit(world, await make_coded(world))
+    async with working(world.db, coded(run, app)):
+        end = await ended(world, job)
+    assert end.status is JobStatus.FAILED
+    assert "the limit is 10" in (end.error_message or "")
+    rows = await admin.fetch("select status, result from tool_call where job_id = $1", job)
+    assert [tuple(row) for row in rows] == [("completed", '"acted"')]
+    assert await state_of(world, job) == {}

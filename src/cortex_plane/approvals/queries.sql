@@ -11,13 +11,17 @@ returning approval_id
 
 
 -- name: approval_context
--- What a policy looks at besides the call itself, and the schema that the call's tool had when it was asked for.
+-- What a call is authorised by besides itself, and the schema that its tool had when it was asked for.
 select a.slug as agent, array_remove(array[t.id, t.parent_id], null) as teams, s.kind as session_kind,
+  s.kind = 'external' as is_external,
   array(
     select distinct coalesce(k.policies, '[]') from approval_invocation i
     join job k on k.org_id = i.org_id and k.id = i.job_id
     where i.org_id = r.org_id and i.approval_id = r.id) as request_policies,
   coalesce(v.parameters, x.parameters) as parameters,
+  coalesce(v.declares_risk, (
+    select e.declares_risk from approval_invocation i join external_call e on e.org_id = i.org_id and e.call_id = i.call_id
+    where i.org_id = r.org_id and i.approval_id = r.id limit 1), false) as declares_risk,
   coalesce(v.read_only, false) and not coalesce(w.skill_config -> 'side_effect_tools' ? r.tool_name, false) as read_only
 from approval_request r
 join job j on j.org_id = r.org_id and j.id = r.job_id
@@ -57,7 +61,7 @@ select * from cancel_approvals($1, $2, $3)
 
 
 -- name: cancel_changes
-select cancel_changes($1, $2, $3, $4, $5) as id
+select cancel_changes($1, $2, $3, $4, $5, $6) as id
 
 
 -- name: change_approval
@@ -99,10 +103,13 @@ select escalate_approval($1, $2, $3)
 
 
 -- name: find_change
--- The same change of the same version, that waits already.
-select r.id as approval_id, r.deadline from approval_request r join rule_change c on c.org_id = r.org_id and c.approval_id = r.id
+-- The same change of the same version, that waits already. Not is_same: names in its file stand for others by now, or others approve it.
+select r.id as approval_id, r.deadline,
+  r.approvers = $5 and r.arguments ->> 'rows_digest' is not distinct from $6::text as is_same
+from approval_request r join rule_change c on c.org_id = r.org_id and c.approval_id = r.id
 where r.kind = 'change' and r.status = 'pending' and r.tool_name = $1 and r.target = $2 and c.digest = $3
   and c.base is not distinct from $4::text and r.deadline > (select plane_now())
+order by is_same desc limit 1
 
 
 -- name: find_joinable

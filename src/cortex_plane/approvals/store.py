@@ -198,10 +198,16 @@ async def person_behind(tx: Transaction, identity: UUID) -> UUID | None:
     return person
 
 
-async def find_change(tx: Transaction, draft: ChangeDraft) -> PendingChange | None:
-    """The same change, where it waits already; who may decide it is left out."""
-    row = await tx.row(queries.find_change, draft.action, draft.target, draft.digest, draft.base)
-    return None if row is None else PendingChange(**row, deciders=[], created=False)
+async def find_change(tx: Transaction, draft: ChangeDraft) -> tuple[PendingChange | None, bool]:
+    """The same change, where it waits already, and whether a yes to it would put the same in force; who may decide it is left out."""
+    row = await tx.row(
+        queries.find_change, draft.action, draft.target, draft.digest, draft.base,
+        adapter(Approvers).dump_python(draft.approvers, mode="json"), draft.arguments.get("rows_digest"),
+    )  # fmt: skip
+    if row is None:
+        return None, False
+    change = PendingChange(approval_id=row["approval_id"], deadline=row["deadline"], deciders=[], created=False)
+    return change, row["is_same"]
 
 
 async def insert_change(
@@ -226,10 +232,10 @@ async def get_change(tx: Transaction, approval_id: UUID) -> StoredChange | None:
 
 
 async def cancel_changes(
-    tx: Transaction, action: ChangeAction, target: str, besides: UUID | None, reason: str
+    tx: Transaction, action: ChangeAction, target: str, besides: UUID | None, reason: str, only: UUID | None = None
 ) -> list[UUID]:
-    """Ends the open requests about changes of this target, but for one; their ids."""
-    return ids(await tx.rows(queries.cancel_changes, tx.org, action, target, besides, reason))
+    """Ends the open requests about changes of this target, but for one, or one of them ``only``; their ids."""
+    return ids(await tx.rows(queries.cancel_changes, tx.org, action, target, besides, reason, only))
 
 
 def _escalations(terms: Terms, deadline: datetime | None) -> list[tuple[datetime, Approvers]]:

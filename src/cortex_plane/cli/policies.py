@@ -323,6 +323,8 @@ def _show_simulation(simulation: versions.Simulation) -> None:
         terminal.print_line(f"{totals.unknown} of them named no tool that is known, or arguments that do not fit it")
     if totals.drifted:
         terminal.print_line(f"{totals.drifted} of them were judged otherwise then than by the policies of now")
+    for text in simulation.left_out:
+        terminal.print_line(f"not looked at: {text}")
     if totals.other_rule:
         terminal.print_line(f"{totals.other_rule} of the unchanged are decided by another policy, with the same result")
     say(

@@ -38,7 +38,8 @@ select c.id, c.job_id, c.tool_name, c.arguments, c.created_at, a.slug as agent,
   coalesce(x.risk, v.risk) as risk, case when x.call_id is not null then known_risk(c.org_id, c.tool_name) end as known_risk,
   coalesce(x.claims_read_only, v.read_only)
     and not coalesce(w.skill_config -> 'side_effect_tools' ? c.tool_name, false) as read_only,
-  c.verdict as recorded_verdict, c.rule as recorded_rule
+  c.verdict as recorded_verdict, c.rule as recorded_rule,
+  exists (select from session_atlas b where b.org_id = j.org_id and b.session_id = j.session_id) as governed
 from tool_call c
 join job j on j.org_id = c.org_id and j.id = c.job_id
 join agent a on a.org_id = j.org_id and a.id = j.agent_id

@@ -35,6 +35,7 @@ from cortex_plane.gates.model.gates import GateInput
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus, Phase, Progress
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobKind, JobStatus
+from cortex_plane.jobs.model.state import Entries
 from cortex_plane.jobs.rules import Assignment, NewStep, StepWrite, WriteResult
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
@@ -75,6 +76,10 @@ class StepWriter:
         """The end of a step that goes with the next write, and where the job stood then."""
         self._flush: asyncio.Task[tuple[WriteResult, Progress]] | None = None
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def state(self) -> Entries:
+        return self._lease.state
 
     def defer(self, step: StepWrite, seconds: float) -> None:
         """Write it with the next write, or by itself where none comes in time: at once with 0."""

@@ -110,6 +110,8 @@ class Call:
     """The version of the tool that it was sent to, by an earlier attempt."""
     state: Changes | None = None
     """What its tool changed of the agent's state: written with its outcome, if it completes."""
+    end_reason: str | None = None
+    """Why its tool ends the session: written likewise."""
     ruling: Ruling | None = None
     """The last ruling of its session's gates."""
     judged_before: bool = False
@@ -365,9 +367,9 @@ def merge_writes(first: StepWrite, then: StepWrite) -> StepWrite:
     for row in (*later, *ends):
         if row["result"] is not None:
             row["result"] += len(first.results)
-    more = {**first.more}
-    for key, value in then.more.items():
-        more[key] = [*more[key], *value] if key in more else value
+    more = {**then.more, **first.more}  # of two reasons to end the session, the first
+    for key in (first.more.keys() & then.more.keys()) - {"end_session"}:
+        more[key] = [*first.more[key], *then.more[key]]
     return replace(
         then,
         step=then.step or first.step,
@@ -429,6 +431,8 @@ class PendingWrite:
             if call.state is not None and call.status is CallStatus.COMPLETED:
                 # Of two that ran at once the later one in the response holds.
                 write.state = {**(write.state or {}), **call.state}
+            if call.end_reason is not None and call.status is CallStatus.COMPLETED:
+                write.more = {"end_session": storable(call.end_reason)[:2000], **write.more}
         write.intents = orjson.dumps([call.intent(grant=True) for call in self.granted]) if self.granted else None
         for call in self.unwritten:
             call.has_row = True

@@ -43,7 +43,7 @@ from cortex_plane.worker.lease import Lease
 from cortex_plane.worker.limits import CallStopped, CallTimeout, ticks, within
 from cortex_plane.worker.model_calls import ModelConversation
 from cortex_plane.worker.session_gates import SessionGates
-from cortex_plane.worker.tools.tool import ToolContext, ToolState, encode_result
+from cortex_plane.worker.tools.tool import StateRoom, ToolContext, ToolState, encode_result
 
 log = structlog.get_logger()
 
@@ -145,6 +145,7 @@ class CallLedger:
         self._lease, self._gates, self._authorizer, self.cards, self._writer = lease, gates, authorizer, cards, writer
         self._results: list[tuple[UUID, bytes]] = []
         """Results that are stored apart from their rows, with the next write."""
+        self.room = StateRoom(lambda: self._writer.state)
 
     async def write(self, calls: Sequence[Call], step: StepWrite) -> WriteResult:
         """A write with calls. Where what authorised them has changed, the attempt gives way."""
@@ -169,6 +170,9 @@ class CallLedger:
         raise Ended(JobHandedBack(why, after_conflict=True))
 
     def take_results(self) -> list[tuple[UUID, bytes]]:
+        """What goes with the outcomes of the calls that are over, which are recorded before any other is sent."""
+        if self.room.states:
+            self.room.release()
         results, self._results = self._results, []
         return results
 
@@ -185,7 +189,7 @@ class CallLedger:
         else:
             self._complete(call, value, context)
         finally:
-            context.state.is_closed = True
+            context.state.close(succeeded=call.status is CallStatus.COMPLETED)
         reached("tool:after")
 
     async def perform(self, call: Call, calls: Sequence[Call], pending: PendingWrite) -> None:
@@ -317,7 +321,7 @@ class CallLedger:
         else:
             self._complete(call, value, context)
         finally:
-            context.state.is_closed = True
+            context.state.close(succeeded=call.status is CallStatus.COMPLETED)
         reached("tool:after")
         return True
 
@@ -391,13 +395,14 @@ class CallLedger:
             job_id = str(self._lease.assignment.job_id)
             log.warning("probe failed", job_id=job_id, tool=call.name, error=_describe(call, error))
         finally:
-            context.state.is_closed = True
+            context.state.close(succeeded=isinstance(answer, Happened))
         reached("probe:after")
         return answer
 
     def _complete(self, call: Call, value: Any, context: ToolContext) -> None:
         """It happened, whatever it returned: a result that cannot be stored does not undo it."""
-        call.status, call.error, call.state = CallStatus.COMPLETED, None, context.state.changes
+        call.status, call.error = CallStatus.COMPLETED, None
+        call.state, call.end_reason = context.state.changes, context.state.end_reason
         try:
             self._store_result(call, encode_result(value))
         except CortexError as error:
@@ -420,7 +425,7 @@ class CallLedger:
 
     def _context(self, call: Call) -> ToolContext:
         assignment, state = self._lease.assignment, ToolState()
-        state.entries = self._lease.state
+        state.entries, state.room = self._lease.state, self.room
         return ToolContext(
             org_id=assignment.org_id,
             session_id=assignment.session_id,
@@ -432,7 +437,6 @@ class CallLedger:
             state=state,
             config=self._lease.config,
             session_context=assignment.session_context,
-            request_end=self._lease.request_end,
         )
 
 

@@ -18,6 +18,7 @@ from cortex_plane.calls.rules.pipeline import PREVIEW
 from cortex_plane.calls.verbs import steps
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus
 from cortex_plane.jobs.model.jobs import Hold, JobStatus
+from cortex_plane.jobs.model.state import Entries
 from cortex_plane.jobs.rules import HAND_BACK_REMEDY, Assignment, StepWrite, WriteResult, hand_back
 from cortex_plane.kernel.errors import RETRIED, ErrorClass, Unavailable
 from cortex_plane.sessions.model.events import EventType
@@ -107,6 +108,10 @@ class Ended(Exception):
 
 class Writer(Protocol):
     """Makes one write durable, or raises."""
+
+    @property
+    def state(self) -> Entries:
+        """The agent's state with everything that was recorded."""
 
     async def write(self, step: StepWrite, *, keep_checkpoint: bool = False) -> WriteResult: ...
 

@@ -30,7 +30,7 @@ from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, TooLarge, Unavailable
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.tenancy.model.access import Fact, worker_actor
-from cortex_plane.worker.calls import storable, toolbox_of
+from cortex_plane.worker.calls import toolbox_of
 from cortex_plane.worker.limits import AttemptLimits, CallTimeout, DatabaseTime, ticks, within
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.tools.app import App
@@ -140,18 +140,11 @@ class Lease:
         """Nobody knows whether the last write was made, so no other may follow it."""
         self.is_overdue = False
         """Somebody paused the job, and it should hold by now."""
-        self.end_reason: str | None = None
-        """Why the agent ends its session, until that is written."""
         self.calls: set[asyncio.Timeout] = set()
         """The time limits of the calls that are under way."""
 
     def fact(self, action: str, **data: Any) -> Fact:
         return Fact.of(self.actor, action, job=self._job, **data)
-
-    def request_end(self, reason: str) -> None:
-        """The agent ends its session: the next write says so."""
-        self.end_reason = storable(reason)[:2000] or "its agent ended it"
-        self.notes.append(self.fact("session_end_requested", reason=self.end_reason))
 
     async def commit(
         self, write: StepWrite, *, keep_checkpoint: bool = False, progress: Progress | None = None
@@ -179,13 +172,12 @@ class Lease:
             write.checkpoint, write.mac = envelope.stored, envelope.mac
             if progress.memory != self.stored_memory:
                 write.memory = progress.memory_json()
-        if self.end_reason is not None:
-            write.more = {**write.more, "end_session": self.end_reason}
         self.number += 1
         # Taken now: what a parallel branch notes meanwhile goes with the write after this one.
         notes, self.notes = self.notes, []
-        end_reason = self.end_reason
         write.facts = [*notes, *write.facts]
+        if "end_session" in write.more:
+            write.facts.append(self.fact("session_end_requested", reason=write.more["end_session"]))
         try:
             result = await self._send(write)
         except BaseException as error:
@@ -198,11 +190,8 @@ class Lease:
             # A newer message arrived: nothing was written either.
             self.notes = [*notes, *self.notes]
             self.number -= 1
-        else:
-            if self.end_reason is end_reason:
-                self.end_reason = None
-            if write.memory is not None:
-                self.stored_memory, self.state = progress.memory, progress.working_data
+        elif write.memory is not None:
+            self.stored_memory, self.state = progress.memory, progress.working_data
         self.has_progress = self.has_progress or write.step is not None or write.done_step is not None
         self.newest_message = max(self.newest_message, result.message_seq)
         self.newest_policies = result.policies

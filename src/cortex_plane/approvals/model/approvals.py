@@ -117,6 +117,21 @@ class EffectAnswer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class EditContext:
+    """What an edited call is authorised by besides itself, and the schema that its tool had when it was asked for."""
+
+    agent: str
+    teams: tuple[UUID, ...]
+    session_kind: str
+    is_external: bool
+    request_policies: list[Any]
+    """Several jobs may wait for this one decision, each with demands of its own."""
+    parameters: dict[str, Any] | None
+    read_only: bool
+    declares_risk: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Cause:
     """Somebody who shaped a call: where self-approval is off, their yes to it never counts."""
 

@@ -104,6 +104,8 @@ class Token:
     used_at: datetime | None
     vote: Choice | None
     """How its person voted on the version that it was made for, where they did."""
+    unused_channel: str | None
+    """Over which it was sent, where the org does not use that for approvals any more."""
     now: datetime
 
 

@@ -284,6 +284,14 @@ def already_decided(approval: Approval) -> Conflict:
     )
 
 
+def channel_not_used(channel: str) -> Forbidden:
+    return Forbidden(
+        f"This org does not use {channel} for approvals any more.",
+        code="channel_not_used",
+        hint="Decide on the dashboard, or ask an admin: `cortex org update --approval-channel`.",
+    )
+
+
 def approval_expired() -> Conflict:
     return Conflict(
         "Its time is over.", code="approval_expired", hint="Submit the job again with `cortex job resubmit`."

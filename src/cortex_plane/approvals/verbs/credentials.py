@@ -19,6 +19,7 @@ from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model import credentials as rules
 from cortex_plane.approvals.model.approvals import ApprovalDecision, Channel, Choice, DecisionReceipt, RecordResult
 from cortex_plane.approvals.model.credentials import Confirmation, SecretRotation, SigningSecret, TokenDecision, Visitor
+from cortex_plane.approvals.rules.decisions import channel_not_used
 from cortex_plane.approvals.store import CALLBACK, queries
 from cortex_plane.approvals.verbs import decisions
 from cortex_plane.db.database import Database, Transaction
@@ -130,6 +131,8 @@ async def _decide_by_token(
 ) -> DecisionReceipt:
     if actor is None:
         raise rules.nobody()
+    if token.unused_channel is not None:
+        raise channel_not_used(token.unused_channel)
     if token.template in rules.ASKS_FOR_LOGIN:
         raise rules.login_required()
     if token.used_at is None and token.expires_at <= token.now:

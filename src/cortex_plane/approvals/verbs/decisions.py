@@ -20,7 +20,7 @@ from cortex_plane.db.database import Database, Transaction
 from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput
+from cortex_plane.kernel.errors import Conflict, CortexError, InvalidInput
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.meters import meters
@@ -54,11 +54,7 @@ async def open_visible(
     if channel in (approval_model.Channel.EMAIL, approval_model.Channel.WEBHOOK) and not await tx.value(
         queries.uses_channel, tx.org, channel
     ):
-        raise Forbidden(
-            f"This org does not use {channel} for approvals any more.",
-            code="channel_not_used",
-            hint="Decide on the dashboard, or ask an admin: `cortex org update --approval-channel`.",
-        )
+        raise approval_rules.channel_not_used(channel)
     row = await approvals_store.open_approval(tx, id, actor, channel, key)
     return require_found(row if row is not None and row.visible else None, "approval")
 

@@ -1,24 +1,25 @@
-"""Edits of the arguments of a call: what the policies say about the call as its approver wants it."""
+"""Edits of the arguments of a call: what gates and policies say about the call as its approver wants it."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from dataclasses import replace
 from uuid import UUID
 
 import orjson
 
 from cortex_plane.approvals import store as approvals_store
-from cortex_plane.approvals.model.approvals import ApprovalDecision, ApprovalKind, Choice
+from cortex_plane.approvals.model.approvals import ApprovalDecision, ApprovalKind, Choice, EditContext
 from cortex_plane.approvals.rules.decisions import Edit, LockedApproval, describe_refusal, ends_it, is_vote, refusal
 from cortex_plane.approvals.store import queries
+from cortex_plane.calls.rules.pipeline import CallVerdict, judge_edited
 from cortex_plane.db.database import Database, Transaction
+from cortex_plane.gates.verbs.session_gates import stored_gates
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput
-from cortex_plane.kernel.fields import Risk
+from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.schemas import Unusable, compiled, faults
-from cortex_plane.policies.model.policies import CallFacts, PolicyVerdict, is_met
+from cortex_plane.policies.model.policies import PolicyVerdict, is_met
 from cortex_plane.policies.verbs.policy_cache import book, request_rows
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.verbs.frame import require_found
@@ -41,34 +42,31 @@ async def prepare_edit(db: Database, actor: Actor, id: UUID, decision: ApprovalD
         if error is not None:
             # Whoever may not approve it does not have it checked either.
             return Edit(arguments, digest, version, [], error)
-        context = require_found(await tx.row(queries.approval_context, id), "approval")
-    values = orjson.loads(arguments)
-    fault = await asyncio.to_thread(_schema_fault, context["parameters"], values)
+        context = parse(EditContext, require_found(await tx.row(queries.approval_context, id), "approval"))
+    fault = await asyncio.to_thread(_schema_fault, context.parameters, orjson.loads(arguments))
     if fault is not None:
         return Edit(arguments, digest, version, [], fault)
-    facts = CallFacts(
-        target=approval.tool_name,
-        arguments=values,
-        read_only=context["read_only"],
-        risk=Risk(approval.risk),
-        agent=context["agent"],
-        teams=tuple(context["teams"]),
-        session_kind=context["session_kind"],
-    )
-    # Several jobs may wait for this one decision, each with demands of its own.
-    verdicts = [policies.decide(facts, request_rows(rows)) for rows in context["request_policies"]]
+    gates = await stored_gates(db, actor.org_id, approval.session_id, loads_code=not context.is_external)
+    demands = [request_rows(rows) for rows in context.request_policies]
+    verdicts = judge_edited(policies, context, approval, arguments, demands, gates)
     denial = next((verdict for verdict in verdicts if verdict.verdict is PolicyVerdict.DENY), None)
     if denial is not None:
-        error = Forbidden(
-            f"The call is denied with these arguments, by {denial.rule}.",
-            code="edit_denied",
-            hint="Choose arguments that the policy allows, or deny the call.",
-        )
-    before = replace(facts, arguments=approval.arguments)
-    earlier = [policies.decide(before, request_rows(rows)) for rows in context["request_policies"]]
-    same = approval.policy_version == version and earlier == verdicts
-    terms = [verdict.terms for verdict in verdicts if verdict.terms is not None]
-    return Edit(arguments, digest, version, terms, error, same)
+        error = _edit_denied(denial)
+    earlier = judge_edited(policies, context, approval, canonical(approval.arguments), demands, gates)
+    same = approval.policy_version == version and [v.answer for v in earlier] == [v.answer for v in verdicts]
+    terms = [verdict.answer.decision.terms for verdict in verdicts]
+    return Edit(arguments, digest, version, [each for each in terms if each is not None], error, same)
+
+
+def _edit_denied(denial: CallVerdict) -> Forbidden:
+    hint = "Choose arguments that the policy allows, or deny the call."
+    if denial.reason and denial.ruling is not None and denial.ruling.asks:
+        hint = "Approve the call as it is, or deny it with a reason, so that the agent makes another one and answers for it."
+    return Forbidden(
+        f"The call is denied with these arguments, by {denial.answer.decision.rule}{denial.reason}.",
+        code="edit_denied",
+        hint=hint,
+    )
 
 
 def _schema_fault(schema: dict[str, object] | None, arguments: dict[str, object]) -> CortexError | None:

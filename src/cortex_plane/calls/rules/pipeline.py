@@ -7,6 +7,7 @@ A worker writes the rows, events and audit facts with its steps, an agent that r
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -16,7 +17,7 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.agents.model.tools import OnUncertain
-from cortex_plane.approvals.model.approvals import ApprovalKind, Cause, NewRequest
+from cortex_plane.approvals.model.approvals import Approval, ApprovalKind, Cause, EditContext, NewRequest
 from cortex_plane.approvals.model.questions import ASK_PERSON, form_of
 from cortex_plane.calls.model import CallDraft, ExternalCall, RequestedCall
 from cortex_plane.gates.model.gates import GatedCall, GateRecord, Ruling
@@ -26,6 +27,7 @@ from cortex_plane.gates.rules.session import GateSession, record_of
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.policies.model.policies import OnDeny, PolicyDecision, PolicyRow, PolicyVerdict, Terms
 from cortex_plane.policies.rules.engine import CompiledPolicies
 from cortex_plane.policies.rules.terms import both_terms
@@ -163,6 +165,21 @@ def gate_call(call: RequestedCall, *, approved: bool = False, seen_before: bool 
         call_id=str(call.id),
         told=seen_before,
     )
+
+
+def judge_edited(
+    policies: CompiledPolicies, context: EditContext, approval: Approval, arguments: bytes, requests: Sequence[Sequence[PolicyRow]],
+    gates: GateSession | None,
+) -> list[CallVerdict]:  # fmt: skip
+    """A call with the arguments that its approver wants, for each of the jobs that wait for it; nothing is recorded."""
+    call = RequestedCall(
+        id=approval.id, name=approval.tool_name, digest=approval.tool_digest or "", arguments=arguments,
+        input_hash=hashlib.sha256(arguments).hexdigest(), read_only=context.read_only, risk=Risk(approval.risk),
+        declares_risk=context.declares_risk,
+    )  # fmt: skip
+    ruling = gates.look(gate_call(call, seen_before=True), whatever_arguments=False) if gates is not None else None
+    answers = (judge_call(policies, context, call, rows, read_only=call.read_only, ruling=ruling) for rows in requests)
+    return [CallVerdict(answer=answer, ruling=ruling) for answer in answers]
 
 
 def call_row(

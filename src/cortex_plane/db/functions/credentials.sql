@@ -44,13 +44,14 @@ $$;
 call pg_temp.give_functions('cortex_scheduler', 'find_old_credentials(interval, interval, integer)');
 
 -- From the lookup of a token to what it decides and who decides with it, in one round trip: roles and clearance as they
--- are now. `vote` is how its person voted on the version that it was made for.
+-- are now. `vote` is how its person voted on the version that it was made for. `unused_channel` is the channel over which it was
+-- sent, if the org does not use it for approvals any more.
 drop function if exists open_approval_token(bytea);
 create or replace function open_approval_token(p_token_hash bytea)
   returns table (
     org_id uuid, id uuid, approval_id uuid, version integer, input_hash text, template text, expires_at timestamptz,
-    used_at timestamptz, vote text, now timestamptz, member_id uuid, name text, roles text[], clearance integer,
-    active boolean, mac bytea)
+    used_at timestamptz, vote text, unused_channel text, now timestamptz, member_id uuid, name text, roles text[],
+    clearance integer, active boolean, mac bytea)
   language plpgsql set search_path = public, pg_temp as $$
 #variable_conflict use_column
 declare
@@ -64,12 +65,14 @@ begin
   perform set_config('app.org_id', home::text, true);
   return query
     select t.org_id, t.id, t.approval_id, t.version, encode(t.input_hash, 'hex'), r.template, t.expires_at, t.used_at,
-      v.decision, plane_now(), u.id, u.display_name, u.roles, u.clearance, u.deactivated_at is null, t.mac
+      v.decision, case when not uses_channel(home, n.channel_type) then n.channel_type end, plane_now(), u.id, u.display_name,
+      u.roles, u.clearance, u.deactivated_at is null, t.mac
     from approval_token t
     join approval_request r on r.org_id = t.org_id and r.id = t.approval_id
     join user_account u on u.org_id = t.org_id and u.id = t.user_account_id
     left join approval_vote v on v.org_id = t.org_id and v.approval_id = t.approval_id and v.version = t.version
       and v.user_account_id = t.user_account_id
+    left join notification n on n.org_id = t.org_id and n.id = t.notification_id
     where t.org_id = home and t.id = found_id;
 end
 $$;

@@ -34,7 +34,9 @@ end
 $$;
 
 -- Another version holds now: what was proposed on top of the one before is over. Returns those requests.
-create or replace function cancel_changes(p_org uuid, p_action text, p_target text, p_except uuid, p_reason text) returns setof uuid
+drop function if exists cancel_changes(uuid, text, text, uuid, text);
+create or replace function cancel_changes(
+  p_org uuid, p_action text, p_target text, p_except uuid, p_reason text, p_only uuid default null) returns setof uuid
   language plpgsql set search_path = public, pg_temp as $$
 begin
   return query
@@ -42,7 +44,7 @@ begin
       update approval_request r
       set status = 'cancelled', next_action_at = null, resolved_at = plane_now(), resolution_reason = p_reason
       where r.org_id = p_org and r.kind = 'change' and r.status = 'pending' and r.tool_name = p_action and r.target = p_target
-        and r.id is distinct from p_except
+        and r.id is distinct from p_except and (p_only is null or r.id = p_only)
       returning r.id)
     , told as (
       insert into approval_event (org_id, approval_id, event_type, payload, created_at)

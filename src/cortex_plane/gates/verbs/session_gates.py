@@ -31,11 +31,22 @@ TRIES = 10
 """How often gates that changed meanwhile are read anew before the caller is told to try again."""
 
 
-async def of_session(db: Database, org_id: UUID, bound: dict[str, Any] | None, now: datetime) -> GateSession | None:
+async def stored_gates(db: Database, org_id: UUID, session_id: UUID | None, *, loads_code: bool) -> GateSession | None:
+    """As the last write left them. ``loads_code``: the jobs of the session run in workers."""
+    if session_id is None:
+        return None
+    async with db.transaction(org_id) as tx:
+        bound, now = await gates_store.bound_atlases(tx, session_id)
+    return await of_session(db, org_id, bound, now, loads_code=loads_code)
+
+
+async def of_session(
+    db: Database, org_id: UUID, bound: dict[str, Any] | None, now: datetime, *, loads_code: bool = False
+) -> GateSession | None:
     """None where no atlas governs it: that costs nothing."""
     if bound is None:
         return None
-    return GateSession(await _loaded(db, org_id, bound["atlases"]), bound, lambda: now, loads_code=False)
+    return GateSession(await _loaded(db, org_id, bound["atlases"]), bound, lambda: now, loads_code=loads_code)
 
 
 async def _loaded(db: Database, org_id: UUID, pins: Pins) -> CompiledAtlases:

@@ -5,7 +5,7 @@ Entries and changes are values: a change makes a new mapping, so that whoever ha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from cortex_plane.kernel.canonical import check_text
@@ -46,9 +46,14 @@ def apply_changes(entries: Entries, changes: Changes) -> Entries:
     return {key: value for key, value in {**entries, **changes}.items() if value is not None}
 
 
-def require_room(entries: Entries, key: str) -> None:
-    """``key``: of the entry that was added last."""
-    size = sum(len(name.encode()) + len(value) for name, value in entries.items())
+def require_room(entries: Entries, key: str, others: Iterable[Changes] = ()) -> None:
+    """``key``: of the entry that was added last. ``others``: what may be set besides, in any order, or not at all."""
+    largest = {name: len(value) for name, value in entries.items()}
+    for changes in others:
+        for name, value in changes.items():
+            if value is not None:
+                largest[name] = max(len(value), largest.get(name, 0))
+    size = sum(len(name.encode()) + length for name, length in largest.items())
     if size > MAX_STATE_BYTES:
         raise TooLarge(
             f"The state would be {size} bytes with `{key[:50]}`; the limit is {MAX_STATE_BYTES}.",

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, LiteralString
@@ -421,6 +421,8 @@ class SimulationTotals:
     """Calls that no policy is asked about: there is no such tool, or its arguments do not fit."""
     drifted: int
     """Calls of which the policies of now say another verdict than was recorded when they were made."""
+    governed: int = 0
+    """Calls of sessions under an atlas: its gates and policies, which judge them as well, were not looked at."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -444,6 +446,8 @@ class Simulation:
     """The largest first; at most two hundred."""
     total_groups: int
     """How many groups there are in all."""
+    left_out: list[str] = field(default_factory=list)
+    """What judges some of these calls as well, and was not looked at."""
 
 
 MAX_NAME = 100

@@ -21,6 +21,10 @@ from cortex_plane.sessions.model.sessions import SessionKind
 
 MAX_GROUPS = 200
 MAX_EXAMPLES = 3
+LEFT_OUT = (
+    "gates and policies of atlases, which judge {governed} of these calls as well: the stricter of both holds, and where no policy matches an"
+    " atlas may allow a call"
+)
 NOT_COMPARED = frozenset({"action", "details"})
 """What a request says to its approvers, whatever the policies are."""
 
@@ -44,6 +48,8 @@ class PastCall:
     recorded_verdict: policy_model.PolicyVerdict | None
     """None: a call that only reads leaves no such record."""
     recorded_rule: str | None
+    governed: bool = False
+    """Its session is bound to an atlas."""
     known_risk: Risk | None = None
     """Of a call that ran elsewhere: what is known of its tool, whatever its agent declared."""
 
@@ -70,6 +76,7 @@ class PolicyReplay:
     def look_at(self, calls: Iterable[PastCall]) -> None:
         for call in calls:
             self._counts["looked_at"] += 1
+            self._counts["governed"] += call.governed
             self.oldest = call.created_at
             facts = _facts(call)
             if facts is None:
@@ -99,6 +106,11 @@ class PolicyReplay:
     @property
     def totals(self) -> SimulationTotals:
         return SimulationTotals(**{name: self._counts[name] for name in SimulationTotals.__slots__})
+
+    @property
+    def left_out(self) -> list[str]:
+        governed = self._counts["governed"]
+        return [LEFT_OUT.format(governed=governed)] if governed else []
 
     @property
     def total_groups(self) -> int:

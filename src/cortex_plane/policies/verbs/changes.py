@@ -15,13 +15,17 @@ from cortex_plane.policies.model.policies import SHOWN_DECIDERS, ChangeAction, C
 from cortex_plane.proof import store as proof_store
 from cortex_plane.tenancy.model.access import Actor, Fact
 
+REPLACED = "it could not be approved any more, and was proposed again"
+
 
 async def propose(tx: Transaction, actor: Actor, draft: ChangeDraft) -> PendingChange:
-    """Under the lock of what it changes. The same change on top of the same version is proposed once."""
-    earlier = await approvals_store.find_change(tx, draft)
-    if earlier is not None:
+    """Under the lock of what it changes. The same change on top of the same version is proposed once, unless the request that waits
+    cannot be approved any more."""
+    earlier, is_same = await approvals_store.find_change(tx, draft)
+    if earlier is not None and is_same:
         deciders = await approvals_store.deciders_of_approval(tx, earlier.approval_id, SHOWN_DECIDERS)
-        return replace(earlier, deciders=[decider.name for decider in deciders])
+        if deciders:
+            return replace(earlier, deciders=[decider.name for decider in deciders])
     causes = await _causes(tx, actor)
     member_ids = [cause.member_id for cause in causes if cause.member_id is not None]
     members = await approvals_store.list_deciders(tx, draft.terms, None, member_ids)
@@ -33,6 +37,9 @@ async def propose(tx: Transaction, actor: Actor, draft: ChangeDraft) -> PendingC
             hint="Let somebody else propose it, make somebody else an admin, or, of an atlas, let an admin hand it over:"
             " `cortex atlas hand-over`.",
         )
+    ended: list[Fact] = []
+    if earlier is not None:
+        ended = await cancel_overtaken(tx, actor, draft.action, draft.target, REPLACED, only=earlier.approval_id)
     change = await approvals_store.insert_change(tx, actor, draft, causes)
     id, terms = str(change.approval_id), draft.terms
     request_fact = Fact.of(
@@ -42,7 +49,7 @@ async def propose(tx: Transaction, actor: Actor, draft: ChangeDraft) -> PendingC
     )  # fmt: skip
     dispatch_fact = Fact.of(actor, "approval_dispatched", approval=id, channel="dashboard")
     hops = await approvals_store.record_reach(tx, actor, change.approval_id)
-    await proof_store.append_to_org(tx, request_fact, dispatch_fact, *hops)
+    await proof_store.append_to_org(tx, *ended, request_fact, dispatch_fact, *hops)
     meters().requested(actor.org_id, terms.template)
     names = [member.name for member in members if not member.shaped_it]
     return replace(change, deciders=names[:SHOWN_DECIDERS])
@@ -60,10 +67,11 @@ async def _causes(tx: Transaction, actor: Actor) -> list[Cause]:
 
 
 async def cancel_overtaken(
-    tx: Transaction, actor: Actor, action: ChangeAction, target: str, reason: str, *, besides: UUID | None = None
-) -> list[Fact]:
+    tx: Transaction, actor: Actor, action: ChangeAction, target: str, reason: str, *, besides: UUID | None = None,
+    only: UUID | None = None,
+) -> list[Fact]:  # fmt: skip
     """Another version holds now: what waits was compared with the one before. Returns what the trail says of it."""
-    ids = await approvals_store.cancel_changes(tx, action, target, besides, reason)
+    ids = await approvals_store.cancel_changes(tx, action, target, besides, reason, only)
     return [Fact.of(actor, "approval_cancelled", approval=str(id), reason=reason) for id in ids]
 
 
@@ -71,5 +79,5 @@ def overtaken(what: str) -> Conflict:
     return Conflict(
         f"{what} since this was proposed, so it cannot be put in force any more.",
         code="change_overtaken",
-        hint="Deny it, and let it be proposed again on top of what holds now.",
+        hint="Deny it, or let it be proposed again: then that takes its place.",
     )

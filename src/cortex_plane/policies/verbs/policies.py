@@ -355,6 +355,7 @@ async def simulate_rows(
         totals=replay.totals,
         groups=groups,
         total_groups=replay.total_groups,
+        left_out=replay.left_out,
     )
 
 

@@ -21,7 +21,6 @@ from cortex_plane.db.crash_points import reached
 from cortex_plane.gates.model.gates import PLANE_TOOLS
 from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
 from cortex_plane.jobs.model.journal import EntryKind, EntryStatus, JournalEntry
-from cortex_plane.jobs.model.state import apply_changes, require_room
 from cortex_plane.jobs.rules import NewStep, StepWrite
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
@@ -260,15 +259,17 @@ class Performer(JournalReplay):
     def _change_state(self, key: str, operation: operations.PlannedStateChange) -> None:
         """Its entry and the change are one write."""
         record, changes = self._entries.begin(key, operation), {operation.key: operation.value}
-        if operation.value is not None:
-            try:
-                require_room(apply_changes(self._journal.state, changes), operation.key)
-            except TooLarge as error:
-                record.fail(error)
-                raise
-        write = record.entry(EntryStatus.DONE)
-        write.state = changes
-        self._journal.record(write)
+        room = self._parts.ledger.room
+        with room.lock:
+            if operation.value is not None:
+                try:
+                    room.require(changes, operation.key)
+                except TooLarge as error:
+                    record.fail(error)
+                    raise
+            write = record.entry(EntryStatus.DONE)
+            write.state = changes
+            self._journal.record(write)
 
     async def _pause(self, seconds: float) -> None:
         """Before a step is tried again. A cancellation, a hold or the end of the worker does not wait for all of it."""
@@ -438,11 +439,12 @@ class CodeCall:
         if gates.bound is not None:
             gates.bound.end_calls([call])
         write = pending.take()
-        results = parts.ledger.take_results()
-        journal.results.update(results)
-        write.stored = (*write.stored, *results)
         write.events = [*write.events, *step_calls.result_events(self.record.position, [call])]
-        record.done(write, calls=[step_calls.call_outcome(call)])
+        with parts.ledger.room.lock:  # tools in threads count what it changed once, recorded or not
+            results = parts.ledger.take_results()
+            journal.results.update(results)
+            write.stored = (*write.stored, *results)
+            record.done(write, calls=[step_calls.call_outcome(call)])
         if parts.lease.cancel_requested and call.status is CallStatus.FAILED:
             journal.stop.cancelled = True
             raise operations.Unwind

@@ -259,6 +259,9 @@ class ToolState:
     # One is made for every call, and most calls use none: without `__init__` that costs nothing.
     entries: Entries = NO_ENTRIES
     changes: Changes | None = None
+    room: StateRoom | None = None
+    end_reason: str | None = None
+    """Why the session is to end, where the tool asked for that: it counts with its outcome, too."""
     is_closed = False
     """The call is over: a thread that outlived its time changes nothing any more."""
 
@@ -274,17 +277,50 @@ class ToolState:
         """A key that is not there may be deleted."""
         self._change(check_key(key), None)
 
-    def _change(self, key: str, value: bytes | None) -> None:
+    def close(self, *, succeeded: bool) -> None:
+        """The call is over: what it changed is dropped unless it succeeded."""
+        self.is_closed = True
+        if not succeeded:
+            self.changes = None
+
+    def request_end(self, reason: str) -> None:
+        self._require_open("The session was to be ended", "End")
+        self.end_reason = str(reason) or "its agent ended it"
+
+    def _require_open(self, what: str, remedy: str) -> None:
         if self.is_closed:
             raise Conflict(
-                "The state was changed after its call was over.",
+                f"{what} after its call was over.",
                 code="call_over",
-                hint="Change it before the tool returns, and within its timeout.",
+                hint=f"{remedy} it before the tool returns, and within its timeout.",
             )
-        entries = apply_changes(self.entries, {key: value})
-        if value is not None:
-            require_room(entries, key)
-        self.entries, self.changes = entries, {**(self.changes or {}), key: value}
+
+    def _change(self, key: str, value: bytes | None) -> None:
+        self._require_open("The state was changed", "Change")
+        changes, room = {**(self.changes or {}), key: value}, self.room or StateRoom(lambda: self.entries)
+        with room.lock:
+            if value is not None:
+                room.require(changes, key, self)
+            if self.changes is None:
+                room.states.append(self)
+            self.entries, self.changes = apply_changes(self.entries, {key: value}), changes
+
+
+class StateRoom:
+    """What calls changed of one state that is not recorded yet: together they stay within its bound."""
+
+    def __init__(self, recorded: Callable[[], Entries]) -> None:
+        self._recorded = recorded
+        self.states: list[ToolState] = []
+        self.lock = threading.Lock()
+
+    def require(self, changes: Changes, key: str, owner: ToolState | None = None) -> None:
+        others = [state.changes for state in self.states if state is not owner and state.changes is not None]
+        require_room(apply_changes(self._recorded(), changes), key, others)
+
+    def release(self) -> None:
+        """What the calls that are over changed is recorded."""
+        self.states = [state for state in self.states if not state.is_closed]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -303,19 +339,10 @@ class ToolContext:
     """The keys of the agent's `skill_config` that the plane does not read itself."""
     session_context: Mapping[str, Any] = field(default_factory=dict)
     """The `context` of the session, as it was when this attempt of the job began."""
-    request_end: Callable[[str], None] | None = field(default=None, repr=False, compare=False)
 
     def end_session(self, reason: str = "") -> None:
-        """End the session of this call, once none of its jobs is open any more: the agent may still say goodbye."""
-        if self.request_end is None:
-            raise InvalidApp("This context belongs to no session.", hint="Call it in a tool that a worker runs.")
-        if self.state.is_closed:
-            raise Conflict(
-                "The session was to be ended after its call was over.",
-                code="call_over",
-                hint="End it before the tool returns, and within its timeout.",
-            )
-        self.request_end(reason)
+        """End the session of this call if the call succeeds, once none of its jobs is open any more: the agent may still say goodbye."""
+        self.state.request_end(reason)
 
     @property
     def idempotency_key(self) -> str:
