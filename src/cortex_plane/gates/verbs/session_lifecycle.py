@@ -9,7 +9,6 @@ from cortex_plane.agents import verbs as agents
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs import store as jobs_store
-from cortex_plane.jobs.model.jobs import PauseSource
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.meters import meters
@@ -92,7 +91,7 @@ async def end_or_pause(db: Database, actor: Actor, id: UUID) -> str | None:
             tx, id, [Fact.of(actor, "session_paused", reason="idle")],
             [("session_paused", None, {"reason": "idle", "pause_source": "idle", "paused_at": went_at.isoformat()})],
         )  # fmt: skip
-    meters().paused(actor.org_id, PauseSource.IDLE)
+    meters().paused(actor.org_id, "idle")
     return "idle"
 
 
