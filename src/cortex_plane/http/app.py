@@ -29,7 +29,7 @@ from cortex_plane.http.streams import OpenStreams
 from cortex_plane.kernel.errors import TooLarge
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.routes import SMALL_BODY_BYTES, PageRoute
-from cortex_plane.kernel.shares import Throttle
+from cortex_plane.kernel.shares import SharedReads, Throttle
 from cortex_plane.notify.verbs.webhooks import Webhooks
 from cortex_plane.sessions.verbs.events import EventFeed
 from cortex_plane.tenancy.verbs.frame import RequestRates
@@ -149,6 +149,7 @@ def create_api(
     app.state.streams = OpenStreams(limits.streams_of_org)
     app.state.in_flight = InFlight(limits)
     app.state.throttle = Throttle()
+    app.state.callers = SharedReads()
     app.state.rates = rates or RequestRates(0)
     app.state.webhooks = webhooks
     return app

@@ -390,7 +390,8 @@ async def key_holder(request: Request, org: str | None) -> Actor:
     if scheme.lower() != "bearer" or not secret:
         raise Unauthenticated("This route needs a key.", code="key_missing")
     try:
-        return await frame.authenticate_key(request.app.state.db, secret.strip(), org)
+        state, secret = request.app.state, secret.strip()
+        return await state.callers.run((secret, org), lambda: frame.authenticate_key(state.db, secret, org))
     except Unauthenticated as error:
         request.app.state.metrics.rejected_keys.add(1, {"reason": error.code})
         raise

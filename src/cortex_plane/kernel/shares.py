@@ -190,3 +190,43 @@ class SharedLoads(Generic[K, V]):
             del self._tasks[key]
         if not task.cancelled() and task.exception() is None:
             keep(task.result())
+
+
+class SharedReads(Generic[K, V]):
+    """Reads for many callers at a time: those who ask while one is under way share the next one, so no answer is older than its question."""
+
+    def __init__(self) -> None:
+        self._next: dict[K, asyncio.Future[V] | None] = {}
+        """Of each key that is being read: what those who asked meanwhile wait for."""
+
+    async def run(self, key: K, read: Callable[[], Coroutine[Any, Any, V]]) -> V:
+        if key not in self._next:
+            self._next[key] = None
+            try:
+                return await read()
+            finally:
+                self._continue(key, read)
+        answer = self._next[key]
+        if answer is None:
+            answer = self._next[key] = asyncio.get_running_loop().create_future()
+        # A caller that stops waiting does not cancel it for the others.
+        return await asyncio.shield(answer)
+
+    def _continue(self, key: K, read: Callable[[], Coroutine[Any, Any, V]]) -> None:
+        answer = self._next.pop(key)
+        if answer is not None:
+            self._next[key] = None
+            task = asyncio.ensure_future(read())
+            task.add_done_callback(lambda task: self._finish(key, task, read, answer))
+
+    def _finish(
+        self, key: K, task: asyncio.Future[V], read: Callable[[], Coroutine[Any, Any, V]], answer: asyncio.Future[V]
+    ) -> None:
+        if task.cancelled():
+            answer.cancel()
+        elif error := task.exception():
+            answer.set_exception(error)
+            answer.exception()  # maybe nobody waits any more
+        else:
+            answer.set_result(task.result())
+        self._continue(key, read)
