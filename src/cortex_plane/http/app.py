@@ -32,6 +32,7 @@ from cortex_plane.kernel.routes import SMALL_BODY_BYTES, PageRoute
 from cortex_plane.kernel.shares import SharedReads, Throttle
 from cortex_plane.notify.verbs.webhooks import Webhooks
 from cortex_plane.sessions.verbs.events import EventFeed
+from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.verbs.frame import RequestRates
 
 log = structlog.get_logger()
@@ -149,7 +150,7 @@ def create_api(
     app.state.streams = OpenStreams(limits.streams_of_org)
     app.state.in_flight = InFlight(limits)
     app.state.throttle = Throttle()
-    app.state.callers = SharedReads()
+    app.state.callers = SharedReads[tuple[str, str | None], Actor]()
     app.state.rates = rates or RequestRates(0)
     app.state.webhooks = webhooks
     return app

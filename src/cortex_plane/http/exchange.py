@@ -33,7 +33,7 @@ from cortex_plane.kernel.errors import InvalidInput, TooLarge, TooMany, Unauthen
 from cortex_plane.kernel.fields import MAX_BODY_BYTES, SLUG_PATTERN, adapter
 from cortex_plane.kernel.ids import MAX_KEY_LENGTH, IdempotencyKey
 from cortex_plane.kernel.routes import SMALL_BODY_BYTES, Route
-from cortex_plane.kernel.shares import Turns, reserve_of
+from cortex_plane.kernel.shares import SharedReads, Turns, reserve_of
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs import frame
 from cortex_plane.tenancy.verbs.frame import Verb
@@ -391,7 +391,8 @@ async def key_holder(request: Request, org: str | None) -> Actor:
         raise Unauthenticated("This route needs a key.", code="key_missing")
     try:
         state, secret = request.app.state, secret.strip()
-        return await state.callers.run((secret, org), lambda: frame.authenticate_key(state.db, secret, org))
+        callers: SharedReads[tuple[str, str | None], Actor] = state.callers
+        return await callers.run((secret, org), lambda: frame.authenticate_key(state.db, secret, org))
     except Unauthenticated as error:
         request.app.state.metrics.rejected_keys.add(1, {"reason": error.code})
         raise
