@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
+import orjson
+
 from cortex_plane.kernel.globs import Glob
 
 _HIDDEN = ("Mn", "Me", "Cf", "Cc")
@@ -124,10 +126,12 @@ def hidden_in(value: Any) -> bool:
     return any(is_hidden(match.group()) for match in SUSPECT.finditer(json.dumps(value, ensure_ascii=False)))
 
 
-def escaped_json(value: Any, *, indent: int | None = None) -> str:
+def escaped_json(value: Any, *, indented: bool = False) -> str:
     """JSON that means exactly the same, with every hidden character as its escape. It can be edited and read back."""
-    separators = (",", ":") if indent is None else (",", ": ")
-    text = json.dumps(value, ensure_ascii=False, sort_keys=True, indent=indent, separators=separators)
+    if indented:  # the encoder of the standard library is not compiled for it
+        text = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS).decode()
+    else:
+        text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return SUSPECT.sub(lambda m: json.dumps(m.group())[1:-1] if is_hidden(m.group()) else m.group(), text)
 
 

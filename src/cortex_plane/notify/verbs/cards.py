@@ -168,7 +168,7 @@ class _Pen:
 
     def arguments(self, value: Any) -> str:
         """As JSON that a person can read."""
-        return self._cut(escaped_json(self._redacted(value), indent=2), LONGEST_ARGUMENTS)
+        return self._cut(escaped_json(self._redacted(value), indented=True), LONGEST_ARGUMENTS)
 
     def answer(self, value: Any) -> str | None:
         """Words as they are, anything else as JSON."""
