@@ -56,7 +56,8 @@ class SocketTransport(httpx.AsyncBaseTransport):
 
     async def _wait(self, seconds: float | None) -> None:
         try:
-            await asyncio.wait_for(self._places.acquire(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._places.acquire()
         except TimeoutError:
             raise httpx.PoolTimeout("too many requests are under way") from None
 

@@ -198,6 +198,7 @@ class SharedReads(Generic[K, V]):
     def __init__(self) -> None:
         self._next: dict[K, asyncio.Future[V] | None] = {}
         """Of each key that is being read: what those who asked meanwhile wait for."""
+        self._tasks: set[asyncio.Future[V]] = set()
 
     async def run(self, key: K, read: Callable[[], Coroutine[Any, Any, V]]) -> V:
         if key not in self._next:
@@ -217,11 +218,13 @@ class SharedReads(Generic[K, V]):
         if answer is not None:
             self._next[key] = None
             task = asyncio.ensure_future(read())
+            self._tasks.add(task)
             task.add_done_callback(lambda task: self._finish(key, task, read, answer))
 
     def _finish(
         self, key: K, task: asyncio.Future[V], read: Callable[[], Coroutine[Any, Any, V]], answer: asyncio.Future[V]
     ) -> None:
+        self._tasks.discard(task)
         if task.cancelled():
             answer.cancel()
         elif error := task.exception():
